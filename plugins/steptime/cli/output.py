@@ -1,0 +1,77 @@
+"""How commands print: the same rows as a table for people, or as CSV or JSON for programs."""
+
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+class Format(StrEnum):
+    """Output formats that every listing command offers."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+FORMAT_OPTION = typer.Option(Format.TABLE, "--format", help="table for people, csv or json for programs.")
+
+
+def console() -> Console:
+    """Where people read: stdout, as wide as it is (160 columns where it is no terminal)."""
+    return Console(width=None if sys.stdout.isatty() else 160)
+
+
+def complain(sentence: str) -> None:
+    """Say on stderr what went wrong, in one sentence."""
+    typer.secho(f"steptime: {sentence}", err=True, fg=typer.colors.RED)
+
+
+def show(
+    rows: Sequence[Mapping[str, Any]],
+    output_format: Format,
+    *,
+    columns: Sequence[str] | None = None,
+    title: str | None = None,
+    headings: Mapping[str, str] | None = None,
+) -> None:
+    """Print rows; `columns` fixes their order (by default that of the first row).
+
+    `headings` renames columns in the table only: CSV and JSON keep the full names with their units.
+    A missing value is empty in a table and in CSV, null in JSON.
+    """
+    names = list(columns) if columns is not None else list(rows[0]) if rows else []
+    if output_format is Format.JSON:
+        typer.echo(json.dumps([{name: row.get(name) for name in names} for row in rows], indent=2))
+    elif output_format is Format.CSV:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([["" if row.get(name) is None else row[name] for name in names] for row in rows])
+    else:
+        _print_table(rows, names, title, headings or {})
+
+
+def _print_table(
+    rows: Sequence[Mapping[str, Any]], names: Sequence[str], title: str | None, headings: Mapping[str, str]
+) -> None:
+    table = Table(title=title, header_style="bold", title_justify="left")
+    for name in names:
+        numeric = any(isinstance(row.get(name), int | float) for row in rows)
+        table.add_column(headings.get(name, name), justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in names))
+    console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return str(value)

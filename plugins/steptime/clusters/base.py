@@ -1,0 +1,127 @@
+"""What every kind of cluster offers: submit by unique name, look up by name, poll many, cancel, read files.
+
+Backends are asynchronous because triggers wait for hundreds of jobs on one event loop; a backend never blocks it.
+A job's identity is its unique name: a lost reply or a killed worker is answered by looking the name up.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Protocol, Self
+
+from pydantic import PositiveInt
+
+from steptime.frozen import Frozen
+
+
+class JobState(StrEnum):
+    """States of a job on any cluster; `unknown` (vanished) is an error, never success."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed out"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the job holds, or may yet take, resources."""
+        return self in (JobState.QUEUED, JobState.RUNNING)
+
+
+class JobSpec(Frozen):
+    """What to run: written whole by `clusters.jobscript`, submitted as it is."""
+
+    name: str
+    """Unique per attempt; submitting a name twice gives the first job back."""
+    script: str
+    """Text of the job script (bash)."""
+    directory: str
+    """Working folder on the cluster's file system; created by `submit`."""
+    log_path: str
+    """Where stdout and stderr go."""
+    files: dict[str, str] = {}
+    """Small text files to write into `directory` before the start, by file name (`run.json`)."""
+    slots: PositiveInt
+    """GPUs (CPU processes on the local cluster) the job holds."""
+    time_limit_s: PositiveInt
+
+
+class Job(Frozen):
+    """A submitted job. (cluster, name, job_id, submitted_at) together identify it, never the id alone."""
+
+    cluster: str
+    name: str
+    job_id: str
+    directory: str
+    log_path: str
+    submitted_at: float
+    """Unix time, seconds."""
+
+
+class JobStatus(Frozen):
+    """What the cluster says of a job now."""
+
+    state: JobState
+    reason: str = ""
+    """The cluster's own words: why it waits, or why it ended."""
+    exit_code: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    nodes: tuple[str, ...] = ()
+
+
+class Completed(Frozen):
+    """The end of a command run on the login node."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Cluster(Protocol):
+    """One cluster, reached through one kept connection; use it as an async context manager."""
+
+    name: str
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exception: object) -> None: ...
+
+    async def submit(self, spec: JobSpec) -> Job:
+        """Start `spec`, or return the job that already bears its name. Raises SystemFailure."""
+        ...
+
+    async def find(self, name: str) -> Job | None:
+        """The job of that unique name, live or ended; None where the cluster never had it."""
+        ...
+
+    async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        """States of many jobs in one call; a name the cluster does not know is UNKNOWN."""
+        ...
+
+    async def cancel(self, name: str) -> None:
+        """End the job with its whole process tree; no error where it has ended."""
+        ...
+
+    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        """Up to `limit` bytes of a file on the cluster from `offset`; b"" where there is none (yet)."""
+        ...
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file whole (temporary name, fsync, rename), creating its folder."""
+        ...
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = 600,
+        on_output: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run a command on the login node, given as a list of arguments; never through a shell.
+
+        `on_output` gets each line of stdout and stderr as it comes.
+        """
+        ...

@@ -1,0 +1,60 @@
+"""The product of `logs`: what one training log says, with nothing made up where it is silent."""
+
+from typing import Any
+
+from steptime.frozen import Frozen
+
+
+class Step(Frozen):
+    """One training step as logged; None where the log's dialect does not say."""
+
+    global_step: int
+    step_time_s: float | None = None
+    loss: float | None = None
+    learning_rate: float | None = None
+    global_batch_size: int | None = None
+    consumed_samples: int | None = None
+    tflops_per_gpu: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+class CheckpointTiming(Frozen):
+    """One line of NeMo's checkpoint timings."""
+
+    kind: str
+    """`save` or `load`."""
+    iteration: int | None
+    """Iteration that was saved, as the log counts (NeMo 2.7: the last global step, from 0); None for older forms."""
+    started_at: float
+    """Unix time, seconds."""
+    duration_s: float
+
+
+class Problem(Frozen):
+    """Something in the log a person should know: a failure's cause, a doubled step, a gap."""
+
+    kind: str
+    """Short name: `cuda_out_of_memory`, `nccl_timeout`, `nan_loss`, `short`, `duplicate_steps`, `missing_steps`, …"""
+    message: str
+    """One sentence with the values."""
+    fatal: bool
+    """Whether the run's numbers must not be used."""
+
+
+class TrainingLog(Frozen):
+    """Everything read from the log (or logs, where a job was requeued) of one run."""
+
+    path: str
+    dialect: str
+    """`nemo2`, `tqdm`, `megatron_bridge`, `torchtitan`, or `none` where no step line was found."""
+    bytes_read: int
+    steps: tuple[Step, ...]
+    """By global step, each once (a line repeated by several ranks or a restart counts once, and is named in problems)."""
+    checkpoints: tuple[CheckpointTiming, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    started: dict[str, Any] | None = None
+    """The trainer's `steptime.start` record: real parallelism, versions, measured peak."""
+    resumed: dict[str, Any] | None = None
+    """The trainer's `steptime.resumed` record: iteration and consumed samples restored from a checkpoint."""
+    ended: dict[str, Any] | None = None
+    """The trainer's `steptime.end` record: state, steps, peak memory."""

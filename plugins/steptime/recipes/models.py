@@ -1,0 +1,153 @@
+"""The two products of `recipes`: a `Recipe` (one row of a document's tables) and a `Run` (planned work)."""
+
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from steptime.frozen import Frozen
+
+
+class Mode(StrEnum):
+    """What a run is for. Only `performance` runs are comparable with published step times."""
+
+    PERFORMANCE = "performance"
+    CHECKPOINT_SAVE = "checkpoint_save"
+    CHECKPOINT_LOAD = "checkpoint_load"
+    PROFILE = "profile"
+    NCCL_TRACE = "nccl_trace"
+
+
+class HybridShape(Frozen):
+    """The Mamba side of a hybrid model (Nemotron-H): how many layers of each kind, and the state space's sizes."""
+
+    pattern: str | None = None
+    """One letter a layer: M Mamba, * attention, - MLP (Megatron-Core's hybrid override pattern)."""
+    num_attention_layers: PositiveInt
+    num_mlp_layers: PositiveInt
+    num_mamba_layers: PositiveInt
+    attention_head_dim: PositiveInt
+    mamba_num_heads: PositiveInt
+    mamba_head_dim: PositiveInt
+    mamba_num_groups: PositiveInt
+    mamba_state_dim: PositiveInt
+    expand: PositiveInt
+    chunk_size: PositiveInt
+
+
+class ModelShape(Frozen):
+    """The sizes of a transformer that decide its cost, named as in NeMo's model configs."""
+
+    architecture: Literal["llama", "nemotron4", "nemotron_h"]
+    num_layers: PositiveInt
+    hidden_size: PositiveInt
+    ffn_hidden_size: PositiveInt
+    num_attention_heads: PositiveInt
+    num_query_groups: PositiveInt
+    vocab_size: PositiveInt
+    seq_length: PositiveInt
+    hybrid: HybridShape | None = None
+
+
+class Parallelism(Frozen):
+    """How one model is spread over ranks; `world_size = tensor × pipeline × context × data`."""
+
+    tensor: PositiveInt = 1
+    pipeline: PositiveInt = 1
+    context: PositiveInt = 1
+    virtual_pipeline: PositiveInt | None = None
+    data: PositiveInt
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks (GPUs) of the run."""
+        return self.tensor * self.pipeline * self.context * self.data
+
+
+class Recipe(Frozen):
+    """One row of a document's configuration tables, or one of the same form at another scale or CPU size."""
+
+    workload: str
+    """Family and version of the document, `llama3.1-25.04`."""
+    size: str
+    dtype: str
+    gpu_type: str
+    scaling: Literal["weak", "strong"]
+    proxy: bool
+    model: ModelShape
+    parallelism: Parallelism
+    micro_batch_size: PositiveInt
+    global_batch_size: PositiveInt
+    gpus_per_node: PositiveInt
+    image: str | None
+    """Container image; None where the trainer's venv is used (CPU sizes)."""
+    flops_formula: str
+    """Name of the document's model-flops formula; MFU of different formulas must never be compared."""
+
+    @property
+    def gpus(self) -> int:
+        """Ranks of the whole job (GPUs; CPU processes where `gpu_type` is `cpu`)."""
+        return self.parallelism.world_size
+
+    @property
+    def gradient_accumulation(self) -> int:
+        """Micro batches a data-parallel rank runs per step."""
+        return self.global_batch_size // (self.micro_batch_size * self.parallelism.data)
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> Self:
+        replica_batch = self.micro_batch_size * self.parallelism.data
+        if self.global_batch_size % replica_batch:
+            raise ValueError(
+                f"global batch size {self.global_batch_size} is not a multiple of micro batch size "
+                f"{self.micro_batch_size} × data parallel {self.parallelism.data} = {replica_batch}"
+            )
+        return self
+
+
+class Window(Frozen):
+    """The global steps that are averaged, both ends included; written `first:last` on the command line."""
+
+    first: int = Field(ge=0)
+    last: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.last < self.first:
+            raise ValueError(f"window {self} ends before it begins")
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.last}"
+
+
+class Run(Frozen):
+    """One planned training job: everything the trainer and the job script need, and nothing of where it lands."""
+
+    schema_version: Literal[1] = 1
+    experiment: str
+    """The document's experiment name, `pretrain_llama3.1_8b_bf16_8`, with its suffix for the mode."""
+    recipe: Recipe
+    mode: Mode
+    first_step: int = Field(default=0, ge=0)
+    """Global step the run starts at: 0, or the saved step for a checkpoint load."""
+    max_steps: PositiveInt
+    """Global step at which the run ends: steps `first_step … max_steps - 1` are trained."""
+    window: Window
+    time_limit_s: PositiveInt
+    cluster: str
+    repeat: PositiveInt = 1
+    seed: int = 1234
+    checkpoint_path: str | None = None
+    """Folder above `weights/` to load from; set when the saving job has ended."""
+    environment: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What people read in Airflow: `tiny·fp32·2`, with the mode unless it is performance."""
+        parts = [self.recipe.size, self.recipe.dtype, str(self.recipe.gpus)]
+        if self.mode is not Mode.PERFORMANCE:
+            parts.append(self.mode.value.replace("_", " "))
+        if self.repeat > 1:
+            parts.append(f"repeat {self.repeat}")
+        return "·".join(parts)

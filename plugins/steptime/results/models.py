@@ -1,0 +1,94 @@
+"""The products of `results`: a `Measurement`, a `Verdict`, and the `Result` that is published."""
+
+from steptime.clusters.base import Job, JobStatus
+from steptime.frozen import Frozen
+from steptime.logs.models import TrainingLog
+from steptime.recipes.models import Run, Window
+
+
+class Measurement(Frozen):
+    """The numbers of one run over its window. Percent is written out: `mfu_percent` 62.5 means 62.5 %."""
+
+    window: Window
+    steps_in_window: int
+    step_time_mean_s: float
+    step_time_median_s: float
+    step_time_std_s: float | None
+    """Sample standard deviation (ddof=1); None with fewer than two steps."""
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    days_per_1t_tokens: float
+    model_tflops_per_gpu: float
+    """Model flops by the named formula over mean step time and GPUs."""
+    peak_tflops_per_gpu: float | None
+    peak_source: str | None
+    """The document of the peak, or the measured GEMM for CPU sizes."""
+    mfu_percent: float | None
+    flops_formula: str
+    tflops_per_gpu_logged: float | None
+    """Mean of what the trainer itself logged in the window, where it did."""
+    checkpoint_save_s: float | None
+    checkpoint_load_s: float | None
+
+
+class Check(Frozen):
+    """One data-quality expectation and what it found."""
+
+    name: str
+    passed: bool
+    message: str
+    """One sentence: what was expected and, where it failed, which rows (global steps) and values broke it."""
+
+
+class Verdict(Frozen):
+    """All checks of one run; only a valid run is published into the results."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def valid(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if not check.passed)
+
+
+class Staged(Frozen):
+    """What was staged for a run, by content: enough to build the same environment again."""
+
+    python: str | None
+    """Interpreter of the trainer's venv on the cluster; None in a container."""
+    venv_lock_sha256: str | None
+    trainer_path: str
+    """Folder on the cluster that holds the `trainer` package."""
+    trainer_sha256: str
+    image: str | None = None
+    image_digest: str | None = None
+
+
+class Provenance(Frozen):
+    """What is needed to repeat a run, besides the run itself."""
+
+    steptime_version: str
+    git_commit: str | None
+    git_clean: bool | None
+    staged: Staged
+    script: str
+    dag_id: str | None = None
+    dag_run_id: str | None = None
+    map_index: int | None = None
+
+
+class Result(Frozen):
+    """One run, whole: as planned, submitted, read, measured and judged."""
+
+    run: Run
+    job: Job
+    status: JobStatus
+    log: TrainingLog
+    measurement: Measurement | None
+    verdict: Verdict
+    provenance: Provenance
