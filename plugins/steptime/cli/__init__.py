@@ -37,7 +37,7 @@ def _options(
     pass
 
 
-for _group in ("recipes", "logs", "service", "results"):
+for _group in ("recipes", "metrics", "logs", "service", "run", "results"):
     importlib.import_module(f"steptime.cli.{_group}").register(app)
 
 
