@@ -72,6 +72,19 @@ class JobStatus(Frozen):
     nodes: tuple[str, ...] = ()
 
 
+class Staged(Frozen):
+    """What lies ready on the cluster for a run, by content: enough to build the same environment again."""
+
+    python: str | None
+    """Interpreter of the trainer's venv on the cluster; None in a container."""
+    venv_lock_sha256: str | None
+    trainer_path: str
+    """Folder on the cluster that holds the `trainer` package."""
+    trainer_sha256: str
+    image: str | None = None
+    image_digest: str | None = None
+
+
 class Completed(Frozen):
     """The end of a command run on the login node."""
 

@@ -1,6 +1,6 @@
 """The products of `results`: a `Measurement`, a `Verdict`, and the `Result` that is published."""
 
-from steptime.clusters.base import Job, JobStatus
+from steptime.clusters.base import Job, JobStatus, Staged
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run, Window
@@ -54,19 +54,6 @@ class Verdict(Frozen):
     def failures(self) -> tuple[Check, ...]:
         """The checks that failed."""
         return tuple(check for check in self.checks if not check.passed)
-
-
-class Staged(Frozen):
-    """What was staged for a run, by content: enough to build the same environment again."""
-
-    python: str | None
-    """Interpreter of the trainer's venv on the cluster; None in a container."""
-    venv_lock_sha256: str | None
-    trainer_path: str
-    """Folder on the cluster that holds the `trainer` package."""
-    trainer_sha256: str
-    image: str | None = None
-    image_digest: str | None = None
 
 
 class Provenance(Frozen):

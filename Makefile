@@ -1,0 +1,51 @@
+# steptime: `make demo` and `make test` set up everything they need; `make help` lists the rest.
+SHELL := bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+export STEPTIME_HOME ?= $(CURDIR)/.steptime
+PYTEST_FLAGS ?=
+
+.PHONY: help setup demo check test screenshots benchmarks lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.complete ## create the environment that runs Airflow and steptime
+
+$(VENV)/.complete: requirements.lock requirements-bootstrap.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "steptime needs Python 3.11: install it, or name yours: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@echo "setup: installing Airflow and steptime into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bootstrap.txt
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show the results
+	@scripts/demo
+
+check: setup ## lint, types and unit tests (under 2 minutes)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 -m "not trainer and not end_to_end and not browser" $(PYTEST_FLAGS)
+
+test: setup ## every test, with real training, a running Airflow and a browser (under 25 minutes)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pytest $(PYTEST_FLAGS)
+
+screenshots: setup ## take the pictures of the README from the running demo
+	$(BIN)/python scripts/screenshots.py
+
+lock: setup ## resolve the Airflow environment's packages anew
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra celery --group dev --generate-hashes -o requirements.lock
+
+clean: ## stop Airflow and delete the environment and all state
+	@test ! -x $(BIN)/steptime || $(BIN)/steptime down
+	rm -rf $(VENV) $(STEPTIME_HOME)
