@@ -66,6 +66,8 @@ class Provenance(Frozen):
     script: str
     dag_id: str | None = None
     dag_run_id: str | None = None
+    task_id: str | None = None
+    """The Airflow task that waited for the job: its log shows the training's step lines."""
     map_index: int | None = None
 
 
