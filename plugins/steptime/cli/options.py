@@ -1,4 +1,4 @@
-"""The flags that describe planned work, made once from the fields of `PlanRequest`, for `plan` and `run` alike.
+"""The flags that describe planned work: made once, from the fields of `PlanRequest`, for `plan` and `run`.
 
     @app.command()
     @takes_plan_request
@@ -42,7 +42,7 @@ def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """The Typer parameter of one field: required ones are arguments, dictionaries repeated NAME=VALUE flags."""
+    """The Typer parameter of a field: an argument if required, NAME=VALUE flags for a dictionary."""
     kinds = set(get_args(field.annotation) or (field.annotation,)) - {NoneType}
     default: Any = None if field.is_required() else field.get_default(call_default_factory=True)
     marker: Any
