@@ -1,12 +1,36 @@
 """What steptime adds to the Airflow UI: a page in the navigation and a tab on every DAG run."""
 
+import functools
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, ClassVar
 
 from airflow.plugins_manager import AirflowPlugin
 
-from steptime.web.app import create_app
-
 PREFIX = "/steptime"
+
+_Message = MutableMapping[str, Any]
+_AsgiApp = Callable[
+    [_Message, Callable[[], Awaitable[_Message]], Callable[[_Message], Awaitable[None]]], Awaitable[None]
+]
+
+
+@functools.cache
+def _pages() -> _AsgiApp:
+    from steptime.web.app import create_app
+
+    return create_app()
+
+
+async def _serve(
+    scope: _Message,
+    receive: Callable[[], Awaitable[_Message]],
+    send: Callable[[_Message], Awaitable[None]],
+) -> None:
+    """The pages as an ASGI application that is made at its first request.
+
+    Airflow imports plugins in every task's process too, and FastAPI with its parts costs each of them a second.
+    """
+    await _pages()(scope, receive, send)
 
 
 class SteptimePlugin(AirflowPlugin):
@@ -14,7 +38,7 @@ class SteptimePlugin(AirflowPlugin):
 
     name = "steptime"
     fastapi_apps: ClassVar[list[dict[str, Any]]] = [
-        {"app": create_app(), "url_prefix": PREFIX, "name": "steptime results"}
+        {"app": _serve, "url_prefix": PREFIX, "name": "steptime results"}
     ]
     external_views: ClassVar[list[dict[str, Any]]] = [
         {

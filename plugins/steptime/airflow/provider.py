@@ -1,0 +1,15 @@
+"""What steptime tells Airflow's provider manager about itself; found through the entry point `apache_airflow_provider`."""
+
+from typing import Any
+
+from steptime import __version__
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Name and version of the provider."""
+    return {
+        "package-name": "steptime",
+        "name": "steptime",
+        "description": "Benchmark LLM pre-training on GPU clusters",
+        "versions": [__version__],
+    }
