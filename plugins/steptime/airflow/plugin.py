@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
@@ -18,7 +18,8 @@ _AsgiApp = Callable[
 def _pages() -> _AsgiApp:
     from steptime.web.app import create_app
 
-    return create_app()
+    app: _AsgiApp = create_app()
+    return app
 
 
 async def _serve(
@@ -28,7 +29,7 @@ async def _serve(
 ) -> None:
     """The pages as an ASGI application that is made at its first request.
 
-    Airflow imports plugins in every task's process too, and FastAPI with its parts costs each of them a second.
+    Airflow imports plugins in every task's process too, where FastAPI with its parts would cost a second.
     """
     await _pages()(scope, receive, send)
 
@@ -37,10 +38,10 @@ class SteptimePlugin(AirflowPlugin):
     """Found by Airflow through the entry point `airflow.plugins`."""
 
     name = "steptime"
-    fastapi_apps: ClassVar[list[dict[str, Any]]] = [
+    fastapi_apps: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)
         {"app": _serve, "url_prefix": PREFIX, "name": "steptime results"}
     ]
-    external_views: ClassVar[list[dict[str, Any]]] = [
+    external_views: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)
         {
             "name": "Step times",
             "href": f"{PREFIX}/",

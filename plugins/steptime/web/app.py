@@ -1,7 +1,7 @@
-"""The pages in the Airflow UI: result tables and charts, served by Airflow's own API server behind its login.
+"""The pages in the Airflow UI: result tables and charts, behind Airflow's login.
 
-Airflow mounts the app under `/steptime`. Every route, the static files included, asks for a logged-in user, and
-rows of DAGs that the user may not read are left out.
+Airflow's API server mounts the app under `/steptime`. Every route, the static files included, asks for a
+logged-in user, and rows of DAGs that the user may not read are left out.
 """
 
 from pathlib import Path
@@ -12,6 +12,8 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_authentic
 from fastapi import Depends, FastAPI, HTTPException, Query
 from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
+
+from steptime.results.store import Store
 
 _STATIC = Path(__file__).parent / "static"
 _ASSETS = {
@@ -64,8 +66,6 @@ async def _results(
     readable = await run_in_threadpool(_readable_dags, user)
 
     def read() -> list[dict[str, Any]]:
-        from steptime.results.store import Store
-
         with Store() as store:
             rows = store.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return [row for row in rows if row["dag_id"] is None or row["dag_id"] in readable]
@@ -78,8 +78,6 @@ async def _run(job_name: str, user: GetUserDep) -> dict[str, Any]:
     readable = await run_in_threadpool(_readable_dags, user)
 
     def read() -> dict[str, Any]:
-        from steptime.results.store import Store
-
         with Store() as store:
             rows = store.results(job_name=job_name, include_rejected=True)
             if not rows or (rows[0]["dag_id"] is not None and rows[0]["dag_id"] not in readable):
@@ -91,7 +89,8 @@ async def _run(job_name: str, user: GetUserDep) -> dict[str, Any]:
                 "provenance": store.provenance(job_name),
             }
 
-    return await run_in_threadpool(read)
+    record: dict[str, Any] = await run_in_threadpool(read)
+    return record
 
 
 def _readable_dags(user: Any) -> set[str]:
