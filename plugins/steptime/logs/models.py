@@ -34,11 +34,17 @@ class Problem(Frozen):
     """Something in the log a person should know: a failure's cause, a doubled step, a gap."""
 
     kind: str
-    """Short name: `cuda_out_of_memory`, `nccl_timeout`, `nan_loss`, `short`, `duplicate_steps`, `missing_steps`, …"""
+    """Short name: `cuda_out_of_memory`, `nccl_timeout`, `nan_loss`, `short`, `missing_steps`, …
+
+    A step that is in the log more than once is `repeated_lines` where ranks print the same step of one attempt
+    (harmless), and `duplicate_steps` where a restart trained it again (its times belong to two attempts).
+    """
     message: str
     """One sentence with the values."""
     fatal: bool
     """Whether the run's numbers must not be used."""
+    steps: tuple[int, ...] = ()
+    """Global steps that it is about, where it is about steps."""
 
 
 class TrainingLog(Frozen):

@@ -1,5 +1,7 @@
 """The products of `results`: a `Measurement`, a `Verdict`, and the `Result` that is published."""
 
+from typing import Literal
+
 from steptime.clusters.base import Job, JobStatus, Staged
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
@@ -38,6 +40,8 @@ class Check(Frozen):
     passed: bool
     message: str
     """One sentence: what was expected and, where it failed, which rows (global steps) and values broke it."""
+    severity: Literal["error", "warning"] = "error"
+    """A failed warning is shown beside the result; a failed error keeps the run out of the results."""
 
 
 class Verdict(Frozen):
@@ -47,13 +51,18 @@ class Verdict(Frozen):
 
     @property
     def valid(self) -> bool:
-        """Whether every check passed."""
-        return all(check.passed for check in self.checks)
+        """Whether no check failed, warnings aside."""
+        return not self.failures
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """The checks that failed."""
-        return tuple(check for check in self.checks if not check.passed)
+        """The checks that keep the run out of the results."""
+        return tuple(check for check in self.checks if not check.passed and check.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Check, ...]:
+        """What a reader of the number should know, although it counts."""
+        return tuple(check for check in self.checks if not check.passed and check.severity == "warning")
 
 
 class Provenance(Frozen):
