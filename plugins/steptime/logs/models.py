@@ -36,8 +36,8 @@ class Problem(Frozen):
     kind: str
     """Short name: `cuda_out_of_memory`, `nccl_timeout`, `nan_loss`, `short`, `missing_steps`, …
 
-    A step that is in the log more than once is `repeated_lines` where ranks print the same step of one attempt
-    (harmless), and `duplicate_steps` where a restart trained it again (its times belong to two attempts).
+    A step that is in the log more than once is `repeated_lines` where several ranks printed it (harmless), and
+    `duplicate_steps` where a restart trained it again (its times belong to two attempts).
     """
     message: str
     """One sentence with the values."""
