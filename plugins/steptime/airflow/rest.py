@@ -1,0 +1,275 @@
+"""A small client of Airflow's REST API: log in, trigger, follow, read logs.
+
+What the caller got wrong (a refused password, params that do not validate, an unknown DAG) is UserError with
+Airflow's words; an Airflow that does not answer, or answers with an error of its own, is SystemFailure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict
+
+from steptime.errors import SystemFailure, UserError, unknown_value
+from steptime.frozen import Frozen
+
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT_S = 30.0
+_PAGE = 100
+
+
+class _Answer(BaseModel):
+    """Part of an answer of Airflow: what else is in it does not matter here."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Dag(_Answer):
+    """A DAG that Airflow knows."""
+
+    dag_id: str
+    is_paused: bool
+
+
+class DagRun(_Answer):
+    """One run of a DAG."""
+
+    dag_id: str
+    dag_run_id: str
+    state: str
+    """`queued`, `running`, `success` or `failed`."""
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the state is final."""
+        return self.state in ("success", "failed")
+
+
+class TaskInstance(_Answer):
+    """One task, or one mapped instance of it, in a DAG run."""
+
+    task_id: str
+    map_index: int
+    """-1 where the task is not mapped."""
+    rendered_map_index: str | None = None
+    """The label of a mapped instance, `tiny·fp32·2`."""
+    state: str | None
+    """None where the task has not been scheduled."""
+    try_number: int
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+
+    @property
+    def label(self) -> str:
+        """What people call it: the task's name, with the label of the mapped instance."""
+        if self.map_index < 0:
+            return self.task_id
+        return f"{self.task_id} [{self.rendered_map_index or self.map_index}]"
+
+
+class Health(Frozen):
+    """What `/monitor/health` says."""
+
+    components: dict[str, str]
+    """Status by component: metadatabase, scheduler, triggerer, dag_processor."""
+    heartbeats: dict[str, float]
+    """Latest heartbeat by component, unix seconds; the database has none."""
+
+    def is_healthy(self, component: str, *, since: float = 0.0) -> bool:
+        """Whether a component is healthy by a heartbeat that is not older than `since`, unix seconds."""
+        beat = self.heartbeats.get(component)
+        return self.components.get(component) == "healthy" and (beat is None or beat >= since)
+
+    @property
+    def all_healthy(self) -> bool:
+        """Whether nothing is amiss."""
+        return all(status == "healthy" for status in self.components.values())
+
+
+class AirflowClient:
+    """Airflow's REST API at `url`, as one user; a context manager that logs in when it first has to."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        import httpx
+
+        self.url = url.rstrip("/")
+        self.user = user
+        self._password = password
+        self._token: str | None = None
+        self._http: httpx.Client = httpx.Client(base_url=self.url, timeout=_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._http.close()
+
+    def health(self) -> Health:
+        """The health of Airflow's components; needs no login. Raises SystemFailure where nothing answers."""
+        answer = self._json(self._send("GET", "/api/v2/monitor/health"))
+        beats = {
+            name: datetime.fromisoformat(beat).timestamp()
+            for name, told in answer.items()
+            if (beat := told.get(f"latest_{name}_heartbeat"))
+        }
+        return Health(
+            components={name: str(told["status"] or "never started") for name, told in answer.items()},
+            heartbeats=beats,
+        )
+
+    def dags(self) -> list[Dag]:
+        """The active DAGs."""
+        return [Dag.model_validate(dag) for dag in self._pages("/api/v2/dags", "dags")]
+
+    def import_errors(self) -> list[str]:
+        """The DAG files that cannot be read: file name and last line of the traceback."""
+        found = self._pages("/api/v2/importErrors", "import_errors")
+        return [f"{error['filename']}: {error['stack_trace'].strip().splitlines()[-1]}" for error in found]
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> DagRun:
+        """Start a DAG with params. Raises UserError with Airflow's words where it refuses them.
+
+        The run's id is chosen here, so that a reply that was lost can be looked up and never starts it twice.
+        """
+        path = f"/api/v2/dags/{quote(dag_id)}"
+        answer = self._call("GET", path, missing=None)
+        if answer is None:
+            raise unknown_value("DAG", dag_id, [dag.dag_id for dag in self.dags()])
+        if Dag.model_validate(answer).is_paused:
+            raise UserError(f"the DAG '{dag_id}' is paused: unpause it at {self.url}/dags/{quote(dag_id)}")
+        run_id = f"steptime_run__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf)}
+        try:
+            return DagRun.model_validate(self._call("POST", f"{path}/dagRuns", json=body))
+        except SystemFailure:
+            found = self._call("GET", f"{path}/dagRuns/{quote(run_id)}", missing=None)
+            if found is None:
+                raise
+            return DagRun.model_validate(found)
+
+    def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:
+        """The state of one run."""
+        return DagRun.model_validate(self._call("GET", _run_path(dag_id, dag_run_id)))
+
+    def running_dag_runs(self) -> list[DagRun]:
+        """The runs of all DAGs that are queued or running."""
+        found = self._pages("/api/v2/dags/~/dagRuns", "dag_runs", {"state": ["running", "queued"]})
+        return [DagRun.model_validate(run) for run in found]
+
+    def task_instances(self, dag_id: str, dag_run_id: str) -> list[TaskInstance]:
+        """All tasks of a run, mapped instances one by one."""
+        found = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
+        return [TaskInstance.model_validate(task) for task in found]
+
+    def log_lines(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> list[str]:
+        """The messages of a task's latest try, so far."""
+        tries = max(1, task.try_number)
+        path = f"{_run_path(dag_id, dag_run_id)}/taskInstances/{quote(task.task_id)}/logs/{tries}"
+        params = {"map_index": task.map_index, "full_content": True}
+        content = self._call("GET", path, params=params)["content"]
+        return [line if isinstance(line, str) else _message(line) for line in content]
+
+    def run_address(self, dag_id: str, dag_run_id: str) -> str:
+        """Where people see the run in the UI."""
+        return f"{self.url}/dags/{quote(dag_id)}/runs/{quote(dag_run_id)}"
+
+    def task_address(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> str:
+        """Where people see a task with its log in the UI."""
+        mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
+        return f"{self.run_address(dag_id, dag_run_id)}/tasks/{quote(task.task_id)}{mapped}"
+
+    def _pages(self, path: str, key: str, params: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while True:
+            asked = {**(params or {}), "limit": _PAGE, "offset": len(found)}
+            answer = self._call("GET", path, params=asked)
+            found += answer[key]
+            if not answer[key] or len(found) >= answer["total_entries"]:
+                return found
+
+    def _call(self, method: str, path: str, *, missing: object = ..., **request: Any) -> Any:
+        """One authorised request; logs in anew once, as tokens expire. `missing` is given back for 404."""
+        import httpx
+
+        for attempt in ("first", "with a new token"):
+            if self._token is None:
+                self._token = self._log_in()
+            headers = {"Authorization": f"Bearer {self._token}"}
+            response = self._send(method, path, headers=headers, **request)
+            if response.status_code != httpx.codes.UNAUTHORIZED or attempt != "first":
+                break
+            self._token = None
+        if response.status_code == httpx.codes.NOT_FOUND and missing is not ...:
+            return missing
+        return self._json(response)
+
+    def _log_in(self) -> str:
+        import httpx
+
+        body = {"username": self.user, "password": self._password}
+        response = self._send("POST", "/auth/token", json=body)
+        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise UserError(
+                f"Airflow at {self.url} refuses the password of '{self.user}': "
+                "set STEPTIME_AIRFLOW_USER and STEPTIME_AIRFLOW_PASSWORD"
+            )
+        return str(self._json(response)["access_token"])
+
+    def _send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        import httpx
+
+        try:
+            return self._http.request(method, path, **request)
+        except httpx.InvalidURL as error:
+            raise UserError(f"'{self.url}' is not an address: {error}") from None
+        except httpx.UnsupportedProtocol:
+            raise UserError(f"'{self.url}' is not an address of the form http://host:port") from None
+        except httpx.TransportError as error:
+            why = str(error) or type(error).__name__
+            raise SystemFailure(f"no Airflow answers at {self.url}: {why}") from None
+
+    def _json(self, response: httpx.Response) -> Any:
+        """The body of a good answer; 4xx is a UserError with Airflow's words, the rest SystemFailure."""
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        if response.is_success and body is not None:
+            return body
+        asked = f"{response.request.method} {response.request.url.path}"
+        if response.is_client_error:
+            raise UserError(f"Airflow refuses {asked}: {_words(body) or response.reason_phrase}")
+        said = f"{response.status_code} {response.reason_phrase}" + (
+            f", {_words(body)}" if _words(body) else ""
+        )
+        kind = "answers" if not response.is_success else "answers without JSON (is this an Airflow?) to"
+        raise SystemFailure(f"Airflow at {self.url} {kind} {asked}: {said}")
+
+
+def _run_path(dag_id: str, dag_run_id: str) -> str:
+    return f"/api/v2/dags/{quote(dag_id)}/dagRuns/{quote(dag_run_id, safe='')}"
+
+
+def _words(body: Any) -> str:
+    """What an error's body says: FastAPI's `detail` is a sentence, or a list of {loc, msg}."""
+    detail = body.get("detail") if isinstance(body, dict) else None
+    if isinstance(detail, list):
+        return "; ".join(
+            f"{'.'.join(str(part) for part in item.get('loc', ()))}: {item.get('msg')}" for item in detail
+        )
+    return str(detail) if detail else ""
+
+
+def _message(line: Mapping[str, Any]) -> str:
+    """One structured log line as text: the event, and the error where there is one."""
+    errors = [
+        f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or ()
+    ]
+    return " ".join([str(line.get("event", "")), *errors])
