@@ -1,0 +1,194 @@
+"""What the recipe documents print: their configuration tables, performance tables and constants.
+
+`config/references/` holds the documents' numbers as they stand, one YAML file a document, and the rows of all
+configuration tables in `configurations.csv`. Plans and measurements are compared with them; nothing here is
+computed.
+"""
+
+import csv
+from typing import Any, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from steptime import settings
+from steptime.errors import UserError, unknown_value
+from steptime.frozen import Frozen
+from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.models import Recipe
+
+
+class ConfigurationRow(Frozen):
+    """One row of a document's configuration tables, under the column names of the documents."""
+
+    recipe: str
+    size: str
+    dtype: str
+    gpu_type: str
+    scaling: str
+    gpus: PositiveInt
+    seq_len: PositiveInt
+    layers: PositiveInt
+    tp: PositiveInt
+    pp: PositiveInt
+    cp: PositiveInt
+    ep: str
+    """As printed: a number, NA, or empty where the table has no such column; `vp` likewise."""
+    dp: PositiveInt
+    vp: str
+    mbs: PositiveInt
+    gbs: PositiveInt
+    ga: PositiveInt
+
+
+class PerformanceRow(Frozen):
+    """One column of a document's performance tables: one scale, with the numbers as printed."""
+
+    document: str
+    size: str
+    dtype: str
+    gpu_type: str
+    gpus: PositiveInt
+    seq_length: PositiveInt
+    global_batch_size: PositiveInt
+    step_time_s: PositiveFloat
+    tokens_per_s: PositiveInt
+    mfu_percent: PositiveFloat
+    days_per_1t_tokens: PositiveFloat | None
+    """None where the document prints n/a (proxies)."""
+
+
+class Decimals(Frozen):
+    """How many decimals a document prints; tokens per second have none everywhere."""
+
+    mfu_percent: NonNegativeInt
+    days_per_1t_tokens: NonNegativeInt
+
+
+class AsPublished(Frozen):
+    """Constants that reproduce a document's printed MFU where its own, printed constants do not."""
+
+    peak_tflops: dict[str, dict[str, PositiveFloat]] = Field(default_factory=dict)
+    """By GPU type and dtype."""
+    model_flops: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Per sample, by size."""
+    num_query_groups: dict[str, PositiveInt] = Field(default_factory=dict)
+    """By size; goes into the document's formula instead of the model's own."""
+
+
+class PerformanceTable(Frozen):
+    """One printed table, a list per line of it and one entry per scale."""
+
+    size: str
+    dtype: str
+    gpu_type: str
+    seq_length: PositiveInt
+    gpus: tuple[PositiveInt, ...]
+    global_batch_size: tuple[PositiveInt, ...]
+    step_time_s: tuple[PositiveFloat, ...]
+    tokens_per_s: tuple[PositiveInt, ...]
+    mfu_percent: tuple[PositiveFloat, ...]
+    days_per_1t_tokens: tuple[PositiveFloat | None, ...]
+
+    @model_validator(mode="after")
+    def _one_entry_a_scale(self) -> Self:
+        for name in _TABLE_LINES:
+            if len(getattr(self, name)) != len(self.gpus):
+                raise ValueError(
+                    f"{name} has {len(getattr(self, name))} entries for {len(self.gpus)} GPU counts"
+                )
+        return self
+
+
+_TABLE_LINES = ("global_batch_size", "step_time_s", "tokens_per_s", "mfu_percent", "days_per_1t_tokens")
+
+
+class Reference(Frozen):
+    """One document's printed numbers: `config/references/<document>.yaml`."""
+
+    document: str
+    title: str
+    step_time: str
+    """Which steps of a run the printed step times are of."""
+    stated_model_flops: dict[str, PositiveFloat]
+    """Model flops per sample by size as the document states them, rounded; its MFU rests on these."""
+    as_published: AsPublished = AsPublished()
+    decimals: Decimals
+    tables: tuple[PerformanceTable, ...]
+
+    @property
+    def rows(self) -> tuple[PerformanceRow, ...]:
+        """The tables, one row a scale."""
+        return tuple(
+            PerformanceRow(
+                document=self.document,
+                size=table.size,
+                dtype=table.dtype,
+                gpu_type=table.gpu_type,
+                seq_length=table.seq_length,
+                gpus=gpus,
+                **{name: getattr(table, name)[index] for name in _TABLE_LINES},
+            )
+            for table in self.tables
+            for index, gpus in enumerate(table.gpus)
+        )
+
+
+def list_references() -> tuple[str, ...]:
+    """The documents whose numbers are in `config/references/`."""
+    return tuple(sorted(path.stem for path in (settings.config_dir() / "references").glob("*.yaml")))
+
+
+def load_reference(document: str) -> Reference:
+    """The printed numbers of one document. Raises UserError where there are none."""
+    path = settings.config_dir() / "references" / f"{document}.yaml"
+    if not path.is_file():
+        raise unknown_value("reference document", document, list_references())
+    reference = load_yaml_model(path, Reference)
+    if reference.document != document:
+        raise UserError(
+            f"{path}: document is '{reference.document}' and must be '{document}', as the file's name"
+        )
+    return reference
+
+
+def performance_rows() -> tuple[PerformanceRow, ...]:
+    """Every published performance number, one row a scale."""
+    return tuple(row for document in list_references() for row in load_reference(document).rows)
+
+
+def published_performance(recipe: Recipe) -> PerformanceRow | None:
+    """The printed numbers of a recipe; None where its document has none for this very scale and batch."""
+    if recipe.workload not in list_references():
+        return None
+    for row in load_reference(recipe.workload).rows:
+        if (row.size, row.dtype, row.gpu_type, row.gpus, row.seq_length, row.global_batch_size) == (
+            recipe.size,
+            recipe.dtype,
+            recipe.gpu_type,
+            recipe.gpus,
+            recipe.model.seq_length,
+            recipe.global_batch_size,
+        ):
+            return row
+    return None
+
+
+def configuration_rows() -> tuple[ConfigurationRow, ...]:
+    """Every row of the documents' configuration tables. Raises UserError naming file, line and column."""
+    path = settings.config_dir() / "references" / "configurations.csv"
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file, restkey="more columns than the header")
+            return tuple(_configuration_row(f"{path}, line {reader.line_num}", row) for row in reader)
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file.") from None
+
+
+def _configuration_row(where: str, row: dict[str, Any]) -> ConfigurationRow:
+    try:
+        return ConfigurationRow.model_validate(row)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise UserError(
+            f"{where}, {problem['loc'][0]}: {problem['msg']}, not {problem['input']!r}."
+        ) from None

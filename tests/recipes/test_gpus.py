@@ -1,0 +1,69 @@
+"""Peaks per GPU type and dtype."""
+
+from pathlib import Path
+
+import pytest
+
+from steptime.errors import UserError
+from steptime.recipes.gpus import gpu_types, peak_tflops
+from steptime.recipes.workloads import list_workloads, load_workload
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "bf16", "fp8"),
+    [("gb300", 2450, 4900), ("gb200", 2450, 4900), ("b200", 2250, 4500), ("h100", 989, 1979)],
+)
+def test_peaks_are_those_of_the_2512_document(gpu_type: str, bf16: float, fp8: float) -> None:
+    assert [peak_tflops(gpu_type, dtype).tflops for dtype in ("bf16", "fp8")] == [bf16, fp8]
+    assert "nemotron4-340b-25.12" in peak_tflops(gpu_type, "bf16").source
+
+
+def test_the_peak_of_a_cpu_is_measured_in_the_run() -> None:
+    peak = peak_tflops("cpu", "fp32")
+    assert peak.tflops is None
+    assert "measured" in peak.source
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "dtype", "sentence"),
+    [
+        ("h1000", "bf16", "unknown GPU type 'h1000': did you mean 'h100'? Valid are: h100, h200, b200"),
+        (
+            "h100",
+            "fp88",
+            "unknown dtype for the GPU type h100 'fp88': did you mean 'fp8'? Valid are: bf16, fp8.",
+        ),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is(gpu_type: str, dtype: str, sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        peak_tflops(gpu_type, dtype)
+    assert sentence in str(error.value)
+
+
+def test_every_gpu_type_and_dtype_of_the_workloads_has_a_peak() -> None:
+    cells = {
+        (recipe.gpu_type, recipe.dtype)
+        for name in list_workloads()
+        for recipe, _ in load_workload(name).recipes()
+    }
+    assert {gpu_type for gpu_type, _ in cells} <= set(gpu_types())
+    for gpu_type, dtype in cells:
+        assert peak_tflops(gpu_type, dtype).source
+
+
+@pytest.mark.parametrize(
+    ("peak", "complaint"),
+    [
+        ("fast", "Input should be a valid number"),
+        ("-1", "Input should be greater than 0"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peak: str, complaint: str
+) -> None:
+    text = f"h100:\n  name: H100\n  source: data sheet\n  peak_tflops:\n    bf16: {peak}\n"
+    (tmp_path / "gpus.yaml").write_text(text)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    with pytest.raises(UserError, match=rf"gpus.yaml, line 5, h100.peak_tflops.bf16.*{complaint}"):
+        gpu_types()

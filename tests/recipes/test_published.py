@@ -1,0 +1,118 @@
+"""The documents' printed numbers are all there, and a broken reference file is refused with its place."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from steptime import settings
+from steptime.errors import UserError
+from steptime.recipes.flops import model_flops
+from steptime.recipes.published import (
+    configuration_rows,
+    list_references,
+    load_reference,
+    performance_rows,
+    published_performance,
+)
+from steptime.recipes.workloads import list_workloads, load_workload
+
+RECIPES = [recipe for name in list_workloads() for recipe, _ in load_workload(name).recipes()]
+
+
+def test_every_table_is_there() -> None:
+    assert Counter(row.document for row in performance_rows()) == {
+        "llama3.1-25.04": 34,
+        "nemotron4-25.04": 24,
+        "nemotron4-340b-24.11": 10,
+        "nemotron-h-25.05": 7,
+    }
+    assert Counter(row.recipe for row in configuration_rows()) == {
+        "llama3.1-25.04": 34,
+        "nemotron4-25.04": 24,
+        "nemotron4-340b-24.11": 10,
+        "nemotron4-340b-25.12": 48,
+        "nemotron-h-25.05": 7,
+    }
+
+
+def test_every_performance_number_belongs_to_a_configuration_row() -> None:
+    configured = {
+        (row.recipe, row.size, row.dtype, row.gpu_type, row.gpus, row.seq_len, row.gbs)
+        for row in configuration_rows()
+    }
+    for row in performance_rows():
+        cell = (row.document, row.size, row.dtype, row.gpu_type, row.gpus)
+        assert (*cell, row.seq_length, row.global_batch_size) in configured
+
+
+def test_every_document_has_a_workload_and_every_number_a_recipe() -> None:
+    assert set(list_references()) == set(list_workloads())
+    found = [row for recipe in RECIPES if (row := published_performance(recipe))]
+    assert len(found) == len(set(found)) == len(performance_rows())
+
+
+def test_there_is_no_published_number_at_another_batch_size() -> None:
+    recipe = next(recipe for recipe in RECIPES if published_performance(recipe))
+    assert published_performance(recipe.model_copy(update={"global_batch_size": 64})) is None
+
+
+def test_stated_flops_are_the_formulas_rounded() -> None:
+    for recipe in RECIPES:
+        stated = load_reference(recipe.workload).stated_model_flops
+        if recipe.size in stated:
+            by_formula = model_flops(recipe.model, recipe.flops_formula)
+            assert by_formula == pytest.approx(stated[recipe.size], rel=1.5e-3)
+
+
+@pytest.fixture
+def references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "references"
+    folder.mkdir()
+    for path in (settings.config_dir() / "references").iterdir():
+        (folder / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("step_time_s: [15.119, ", "step_time_s: [", "step_time_s has 6 entries for 7 GPU counts"),
+        ("step_time_s: [15.119,", "step_time_s: [fast,", r"line 14, tables.0.step_time_s.0: .* not \"fast\""),
+        ("    dtype: fp8", "    dtype: fp8\n    speed: 1", "line 10, tables.0.speed: unknown field"),
+        ("document: nemotron-h-25.05", "document: nemotron-h", "must be 'nemotron-h-25.05'"),
+    ],
+)
+def test_a_broken_table_is_refused(references: Path, old: str, new: str, complaint: str) -> None:
+    path = references / "nemotron-h-25.05.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(UserError, match=complaint):
+        performance_rows()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        (",16,4096,32,2,", ",16,x,32,2,", "line 2, seq_len: Input should be a valid integer.* not 'x'"),
+        (",64,4\n", ",64,4,5\n", "line 2, more columns than the header: "),
+        (",64,4\n", "\n", "line 2, gbs: "),
+    ],
+)
+def test_a_broken_configuration_row_is_refused(references: Path, old: str, new: str, complaint: str) -> None:
+    path = references / "configurations.csv"
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(UserError, match=complaint):
+        configuration_rows()
+
+
+def test_missing_references_are_a_sentence(references: Path) -> None:
+    (references / "configurations.csv").unlink()
+    with pytest.raises(UserError, match=r"configurations.csv: there is no such file"):
+        configuration_rows()
+    with pytest.raises(
+        UserError, match=r"unknown reference document 'nemotron-h': did you mean 'nemotron-h-25.05'"
+    ):
+        load_reference("nemotron-h")
