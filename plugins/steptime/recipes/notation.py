@@ -1,0 +1,62 @@
+"""How people write GPU counts, windows and time limits, as flags, as DAG params and in config files."""
+
+import re
+from collections.abc import Sequence
+
+from steptime.errors import UserError, unknown_value
+from steptime.recipes.models import Window
+
+
+def parse_window(text: str) -> Window:
+    """`"10:19"` as global steps, both included. Raises UserError."""
+    match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", text, re.ASCII)
+    if not match:
+        raise UserError(f"window '{text}' is not of the form FIRST:LAST, two global steps such as 35:44.")
+    first, last = int(match[1]), int(match[2])
+    if last < first:
+        raise UserError(f"window '{text}' ends before it begins: write the smaller step first.")
+    return Window(first=first, last=last)
+
+
+def parse_time_limit(text: str) -> int:
+    """`"00:30:00"` in seconds. Raises UserError."""
+    match = re.fullmatch(r"\s*(\d{1,3}):([0-5]\d):([0-5]\d)\s*", text, re.ASCII)
+    seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else 0
+    if not seconds:
+        raise UserError(
+            f"time limit '{text}' is not of the form HH:MM:SS with more than no time, as in 00:30:00."
+        )
+    return seconds
+
+
+def format_time_limit(seconds: int) -> str:
+    """Seconds as `HH:MM:SS`, the form that sbatch takes; the inverse of `parse_time_limit`."""
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
+
+
+def select_gpus(text: str, documented: Sequence[int]) -> tuple[int, ...]:
+    """The GPU counts that `text` asks for, ascending.
+
+    `"8,16"` means those two, `"8-128"` all documented ones from 8 to 128; parts may be mixed: `"8-32,128"`.
+    Raises UserError where the text is of another form, or asks for a count that is not documented.
+    """
+    chosen: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part, re.ASCII)
+        if not match:
+            raise UserError(
+                f"GPU counts '{text}' are not of the form 8,16 or 8-128. "
+                f"Documented are: {', '.join(map(str, documented))}."
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        within = [count for count in documented if first <= count <= last]
+        if match[2] and not within:
+            raise UserError(
+                f"GPU counts '{part.strip()}' hold no documented scale: those are "
+                f"{', '.join(map(str, documented))}."
+            )
+        if not within:
+            raise unknown_value("GPU count", first, documented)
+        chosen.update(within)
+    return tuple(sorted(chosen))
