@@ -1,0 +1,69 @@
+"""`python -m trainer --run run.json`, alone for one rank or under torchrun for more."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainer.checkpoint import find_weights
+from trainer.environment import prepare
+from trainer.errors import TrainerError
+from trainer.families import check_family
+from trainer.launch import check_world_size, read_launch
+from trainer.run import read_run
+
+EPILOG = """\
+examples:
+  one rank:     python -m trainer --run run.json
+  four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer --run run.json
+
+exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training failed
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train one planned run; the exit code says whose turn it is."""
+    arguments = _parser().parse_args(argv)
+    launch = read_launch()
+    try:
+        run = read_run(arguments.run)
+        check_family(run.recipe.model.architecture)
+        check_world_size(run, launch)
+        weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
+        prepare(launch, cpu=run.recipe.gpu_type == "cpu")
+        from trainer.training import (
+            train,
+        )  # NeMo takes many seconds to import: only for a plan that can be trained
+
+        train(run, launch, arguments.output, weights, arguments.history)
+    except TrainerError as error:
+        if launch.rank == 0:
+            print(f"trainer: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer",
+        description="Train one planned run of steptime with NeMo 2.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--run", type=Path, required=True, help="the planned run, as JSON")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(),
+        help="the job's folder, for NeMo's files and checkpoints (default: .)",
+    )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        help="write each step's loss and time with all digits into this file, as JSON lines",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

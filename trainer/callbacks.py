@@ -1,0 +1,135 @@
+"""What happens around NeMo's training loop: its step lines, seeds, steptime's records, and a stop at NaN."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from lightning.pytorch import Callback
+from megatron.core import tensor_parallel
+from nemo.lightning.pytorch.callbacks import ProgressPrinter
+from nemo.utils.exp_manager import TimingCallback
+
+from trainer import devices, records
+from trainer.errors import TrainerError, TrainingFailure
+from trainer.peak import measure_peak
+from trainer.run import PlannedRun
+
+
+class StepLines(ProgressPrinter):
+    """NeMo's step lines, without Megatron's timers.
+
+    The printer runs on rank 0 alone, but Megatron's timers gather over all ranks: rank 0's gather would meet
+    the other ranks' next collective call, and with more than one rank the run hangs at the first checkpoint.
+    """
+
+    def log_megatron_timers(self, timers: Any) -> None:
+        """Print none."""
+
+
+class ModelParallelSeed(Callback):
+    """Seeds Megatron's random states, which NeMo does only where it counts a GPU."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Before the model is built and its weights are drawn."""
+        tensor_parallel.model_parallel_cuda_manual_seed(self.seed)
+
+
+class FiniteLoss(Callback):
+    """Ends the training at the first step whose loss is no number."""
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Check the loss that the step line shows."""
+        loss = float(trainer.callback_metrics["reduced_train_loss"])
+        if not math.isfinite(loss):
+            step = trainer.global_step - 1
+            raise TrainingFailure(f"the loss of step {step} is {loss}: training diverged and was stopped.")
+
+
+class History(Callback):
+    """Writes each step's loss and time with all their digits, where NeMo's lines have four."""
+
+    def __init__(self, path: Path, timing: TimingCallback):
+        self.timing = timing
+        self.path = path
+        self.file: TextIO | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Open the file: not before, as NeMo's Trainer copies its callbacks."""
+        self.file = self.path.open("w", encoding="utf-8")
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """One JSON line a step."""
+        line = {
+            "global_step": trainer.global_step - 1,
+            "loss": float(trainer.callback_metrics["reduced_train_loss"]),
+            "learning_rate": float(trainer.callback_metrics["lr"]),
+            "step_time_s": float(self.timing.timer["train_step_timing"]),
+        }
+        print(json.dumps(line), file=self.file, flush=True)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Close the file."""
+        if self.file:
+            self.file.close()
+
+
+class Records(Callback):
+    """Steptime's start, resumed and end records."""
+
+    def __init__(self, run: PlannedRun, device: str):
+        self.run = run
+        self.device = device
+        self.began_at = 0.0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Measure the peak and say what runs; after a load check that it is the planned step."""
+        peak = measure_peak() if self.device == "cpu" else None
+        started = records.started(
+            self.run, self.device, peak, records.count_parameters(pl_module), records.node_names()
+        )
+        if trainer.is_global_zero:
+            records.emit("start", started)
+        if self.run.checkpoint_path is not None:
+            self._resumed(trainer)
+        self.began_at = time.perf_counter()
+
+    def _resumed(self, trainer: Any) -> None:
+        if trainer.global_step != self.run.first_step:
+            raise TrainerError(
+                f"the checkpoint {self.run.checkpoint_path} continues at step {trainer.global_step}, "
+                f"but the plan's first_step is {self.run.first_step}."
+            )
+        if trainer.is_global_zero:
+            records.emit(
+                "resumed",
+                {
+                    "checkpoint_path": self.run.checkpoint_path,
+                    "global_step": trainer.global_step,
+                    "consumed_samples": trainer.datamodule.data_sampler.init_consumed_samples,
+                },
+            )
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Say how it ended."""
+        training_s = time.perf_counter() - self.began_at
+        peak_memory = int(records.highest(devices.peak_memory_bytes(self.device)))
+        if trainer.is_global_zero:
+            records.emit(
+                "end",
+                {
+                    "state": "completed",
+                    "global_step": trainer.global_step - 1,
+                    "steps_trained": trainer.global_step - self.run.first_step,
+                    "peak_memory_bytes": peak_memory,
+                    "training_s": round(training_s, 3),
+                },
+            )

@@ -1,0 +1,13 @@
+"""What ends a training early with one sentence, told apart by whose turn it is; exit codes as in the pipeline."""
+
+
+class TrainerError(Exception):
+    """What was asked cannot be: the plan, the launch or the checkpoint is wrong. Exit code 1."""
+
+    exit_code = 1
+
+
+class TrainingFailure(TrainerError):
+    """The training began as planned and could not go on. Exit code 2."""
+
+    exit_code = 2

@@ -1,0 +1,35 @@
+"""The model families: one module each, which turns a planned shape into NeMo's own config and model.
+
+A new family is one module with `build_model` and one line in `FAMILIES`.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from trainer.errors import TrainerError
+from trainer.run import ModelShape
+
+FAMILIES = {"llama": "trainer.families.llama"}
+"""Architecture, as the plan names it, and its module, imported when it is needed: NeMo takes many seconds."""
+
+BuildModel = Callable[[ModelShape, dict[str, Any]], Any]
+"""`build_model(shape, device_options)`: the device's options are fields of Megatron's TransformerConfig."""
+
+
+def check_family(architecture: str) -> None:
+    """Refuse an architecture that has no family here.
+
+    Raises:
+        TrainerError: with the architectures there are.
+    """
+    if architecture not in FAMILIES:
+        raise TrainerError(
+            f"this trainer has no model family '{architecture}'; it has: {', '.join(sorted(FAMILIES))}."
+        )
+
+
+def builder(architecture: str) -> BuildModel:
+    """The family's `build_model`."""
+    build: BuildModel = import_module(FAMILIES[architecture]).build_model
+    return build

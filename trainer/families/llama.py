@@ -1,0 +1,26 @@
+"""Llama 3.1: grouped-query attention, SwiGLU, RMSNorm, scaled rotary embeddings, as NeMo configures them."""
+
+from typing import Any
+
+from nemo.collections.llm.gpt.model.llama import Llama31Config, LlamaModel
+
+from trainer.run import ModelShape
+
+ROTARY_BASE = 500_000
+"""As in NeMo's Llama31Config8B, 70B and 405B."""
+
+
+def build_model(shape: ModelShape, device_options: dict[str, Any]) -> LlamaModel:
+    """NeMo's Llama model in the planned shape, not yet allocated."""
+    config = Llama31Config(
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        ffn_hidden_size=shape.ffn_hidden_size,
+        num_attention_heads=shape.num_attention_heads,
+        num_query_groups=shape.num_query_groups,
+        vocab_size=shape.vocab_size,
+        seq_length=shape.seq_length,
+        rotary_base=ROTARY_BASE,
+        **device_options,
+    )
+    return LlamaModel(config)

@@ -1,0 +1,81 @@
+"""Megatron's strategy for the planned parallelism, and the options of the model that depend on the device."""
+
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallelConfig
+from nemo.collections.llm.gpt.model.base import local_layer_spec
+from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
+from nemo.lightning.pytorch.strategies import MegatronStrategy
+
+from trainer.errors import TrainerError
+from trainer.run import Parallelism
+
+DTYPES = {"cpu": ("fp32",), "cuda": ("fp32", "bf16")}
+
+
+def check_dtype(dtype: str, device: str) -> None:
+    """Refuse a number format that this trainer cannot train in on the device.
+
+    Raises:
+        TrainerError: with the formats it can.
+    """
+    if dtype not in DTYPES[device]:
+        raise TrainerError(
+            f"this trainer cannot train dtype '{dtype}' on {device}; it can: {', '.join(DTYPES[device])}."
+        )
+
+
+def model_options(device: str) -> dict[str, Any]:
+    """Fields of Megatron's TransformerConfig that the device decides; on GPUs NeMo's defaults hold."""
+    if device == "cuda":
+        return {}
+    return {
+        # Layers without Transformer Engine and Apex, and none of the kernels that are fused for CUDA.
+        "transformer_layer_spec": local_layer_spec,
+        "apply_rope_fusion": False,
+        "bias_activation_fusion": False,
+        "bias_dropout_fusion": False,
+        "masked_softmax_fusion": False,
+        "cross_entropy_loss_fusion": False,
+        "gradient_accumulation_fusion": False,
+        "persist_layer_norm": False,
+        "use_cpu_initialization": True,
+        "params_dtype": torch.float32,
+        "pipeline_dtype": torch.float32,
+        "deallocate_pipeline_outputs": False,
+    }
+
+
+def strategy(parallelism: Parallelism, device: str) -> MegatronStrategy:
+    """NeMo's MegatronStrategy in the planned parallelism."""
+    cuda = device == "cuda"
+    return MegatronStrategy(
+        tensor_model_parallel_size=parallelism.tensor,
+        pipeline_model_parallel_size=parallelism.pipeline,
+        virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline,
+        context_parallel_size=parallelism.context,
+        # Needs Transformer Engine's norms: Megatron's own RMSNorm does not know sequence parallelism.
+        sequence_parallel=cuda and parallelism.tensor > 1,
+        pipeline_dtype=None if cuda else torch.float32,
+        ckpt_async_save=False,  # the save's duration is measured whole
+        ddp=DistributedDataParallelConfig(
+            use_distributed_optimizer=cuda,  # its checkpoint format needs CUDA
+            grad_reduce_in_fp32=True,
+            overlap_grad_reduce=cuda,
+            overlap_param_gather=cuda,
+            check_for_nan_in_grad=False,  # the loss is checked each step, with a sentence a person can read
+        ),
+        gradient_as_bucket_view=True,
+    )
+
+
+def precision(dtype: str) -> list[MegatronMixedPrecision]:
+    """Lightning plugins for the number format; fp32 needs none."""
+    if dtype == "bf16":
+        return [
+            MegatronMixedPrecision(
+                precision="bf16-mixed", params_dtype=torch.bfloat16, grad_reduce_in_fp32=False
+            )
+        ]
+    return []

@@ -1,0 +1,172 @@
+"""The planned run, read from the pipeline's JSON into frozen records and checked before anything heavy loads."""
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from trainer.errors import TrainerError
+
+SCHEMA_VERSION = 1
+MODES = ("performance", "checkpoint_save", "checkpoint_load")
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of the model, named as in NeMo's configs."""
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: int
+    num_query_groups: int
+    vocab_size: int
+    seq_length: int
+    hybrid: Mapping[str, Any] | None = None
+    """The Mamba side of a hybrid model; for the family's own module to read."""
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """How the model is spread over ranks."""
+
+    tensor: int
+    pipeline: int
+    context: int
+    data: int
+    virtual_pipeline: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.tensor * self.pipeline * self.context * self.data
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained: the part of the pipeline's recipe that a trainer needs."""
+
+    dtype: str
+    gpu_type: str
+    """`cpu`, or the GPU's type, which means CUDA."""
+    model: ModelShape
+    parallelism: Parallelism
+    micro_batch_size: int
+    global_batch_size: int
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training job: global steps `first_step … max_steps - 1` of a recipe, in a mode."""
+
+    experiment: str
+    recipe: Recipe
+    mode: str
+    first_step: int
+    max_steps: int
+    seed: int
+    checkpoint_path: str | None = None
+
+
+def read_run(path: Path) -> PlannedRun:
+    """Read and check a planned run.
+
+    Raises:
+        TrainerError: the file cannot be read, lacks a field, has a wrong type, or asks what cannot be.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TrainerError(f"cannot read the planned run {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise TrainerError(f"the planned run {path} is not JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise TrainerError(f"the planned run {path} is not a JSON object.")
+    version = content.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise TrainerError(f"{path} has schema_version {version!r}; this trainer reads {SCHEMA_VERSION}.")
+    run = _record(PlannedRun, content, where=str(path))
+    _check(run)
+    return run
+
+
+def _record(cls: type[Record], content: Mapping[str, Any], where: str) -> Record:
+    """Build a dataclass from JSON; fields of the JSON that the trainer has no use for are left alone."""
+    types_of = get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for field in fields(cls):  # type: ignore[arg-type]
+        if field.name not in content:
+            if field.default is MISSING:
+                raise TrainerError(f"{where} lacks the field '{field.name}'.")
+            continue
+        values[field.name] = _value(types_of[field.name], content[field.name], f"{where}: {field.name}")
+    return cls(**values)
+
+
+def _value(expected: Any, value: Any, where: str) -> Any:
+    """Check one JSON value against an annotation."""
+    if get_origin(expected) is types.UnionType:  # only `X | None` is used
+        if value is None:
+            return None
+        expected = get_args(expected)[0]
+    if is_dataclass(expected) and isinstance(expected, type):
+        if not isinstance(value, dict):
+            raise TrainerError(f"{where} is {value!r}, not an object.")
+        return _record(expected, value, where)
+    plain = get_origin(expected) or expected
+    if not isinstance(value, plain) or isinstance(value, bool):
+        raise TrainerError(f"{where} is {value!r}, not of type {plain.__name__}.")
+    return value
+
+
+def _check(run: PlannedRun) -> None:
+    """Refuse a plan that NeMo would only refuse after its imports, and in its own words."""
+    recipe, parallelism, shape = run.recipe, run.recipe.parallelism, run.recipe.model
+    if run.mode not in MODES:
+        raise TrainerError(f"mode '{run.mode}' is not one this trainer has; it has: {', '.join(MODES)}.")
+    for name in ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
+        _positive(name, getattr(shape, name))
+    for name in ("vocab_size", "seq_length"):
+        _positive(name, getattr(shape, name))
+    for name in ("tensor", "pipeline", "context", "data"):
+        _positive(f"parallelism {name}", getattr(parallelism, name))
+    _positive("micro_batch_size", recipe.micro_batch_size)
+    _positive("global_batch_size", recipe.global_batch_size)
+    if not 0 <= run.first_step < run.max_steps:
+        raise TrainerError(f"first_step {run.first_step} is not in 0 … max_steps - 1 = {run.max_steps - 1}.")
+    if run.seed < 1:
+        raise TrainerError(f"seed {run.seed} is not positive, which Megatron requires.")
+    if (run.mode == "checkpoint_load") != (run.checkpoint_path is not None):
+        raise TrainerError(
+            f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs a path, "
+            "and no other mode takes one."
+        )
+    if (run.mode == "checkpoint_load") != (run.first_step > 0):
+        raise TrainerError(
+            f"mode '{run.mode}' cannot start at first_step {run.first_step}: a checkpoint_load starts above 0, "
+            "every other mode at 0."
+        )
+    chunks = parallelism.pipeline * (parallelism.virtual_pipeline or 1)
+    replica_batch = recipe.micro_batch_size * parallelism.data
+    for what, size, parts in (
+        ("hidden_size", shape.hidden_size, shape.num_attention_heads),
+        ("num_attention_heads", shape.num_attention_heads, shape.num_query_groups),
+        ("num_attention_heads", shape.num_attention_heads, parallelism.tensor),
+        ("num_query_groups", shape.num_query_groups, parallelism.tensor),
+        ("ffn_hidden_size", shape.ffn_hidden_size, parallelism.tensor),
+        ("vocab_size", shape.vocab_size, parallelism.tensor),
+        ("num_layers", shape.num_layers, chunks),
+        ("global_batch_size", recipe.global_batch_size, replica_batch),
+    ):
+        if size % parts:
+            raise TrainerError(f"{what} {size} cannot be divided by {parts}, as the plan's sizes require.")
+
+
+def _positive(name: str, value: int) -> None:
+    if value < 1:
+        raise TrainerError(f"{name} {value} is not positive.")
