@@ -1,14 +1,14 @@
 """What every kind of cluster offers: submit by unique name, look up by name, poll many, cancel, read files.
 
-Backends are asynchronous because triggers wait for hundreds of jobs on one event loop; a backend never blocks it.
-A job's identity is its unique name: a lost reply or a killed worker is answered by looking the name up.
+Backends are asynchronous because triggers wait for hundreds of jobs on one event loop; a backend never blocks
+it. A job's identity is its unique name: a lost reply or a killed worker is answered by looking the name up.
 """
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol, Self
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from steptime.frozen import Frozen
 
@@ -41,7 +41,7 @@ class JobSpec(Frozen):
     """Working folder on the cluster's file system; created by `submit`."""
     log_path: str
     """Where stdout and stderr go."""
-    files: dict[str, str] = {}
+    files: dict[str, str] = Field(default_factory=dict)
     """Small text files to write into `directory` before the start, by file name (`run.json`)."""
     slots: PositiveInt
     """GPUs (CPU processes on the local cluster) the job holds."""
@@ -103,7 +103,10 @@ class Cluster(Protocol):
     async def __aexit__(self, *exception: object) -> None: ...
 
     async def submit(self, spec: JobSpec) -> Job:
-        """Start `spec`, or return the job that already bears its name. Raises SystemFailure."""
+        """Start `spec`, or return the job that already bears its name.
+
+        Raises UserError for what the cluster can never run, SystemFailure where it fails to take it.
+        """
         ...
 
     async def find(self, name: str) -> Job | None:
@@ -115,7 +118,10 @@ class Cluster(Protocol):
         ...
 
     async def cancel(self, name: str) -> None:
-        """End the job with its whole process tree; no error where it has ended."""
+        """End the job with its whole process tree and return when it is gone; no error where it has ended.
+
+        Raises SystemFailure where it stays.
+        """
         ...
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
@@ -123,7 +129,7 @@ class Cluster(Protocol):
         ...
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file whole (temporary name, fsync, rename), creating its folder."""
+        """Write a file whole (temporary name, fsync, rename), creating its folder. Raises SystemFailure."""
         ...
 
     async def run(
@@ -135,6 +141,7 @@ class Cluster(Protocol):
     ) -> Completed:
         """Run a command on the login node, given as a list of arguments; never through a shell.
 
-        `on_output` gets each line of stdout and stderr as it comes.
+        `on_output` gets each line of stdout and stderr as it comes. A command that does not exist ends with
+        exit code 127. Raises SystemFailure where it takes longer than `timeout_s`; it is ended then.
         """
         ...

@@ -1,0 +1,79 @@
+"""Which clusters there are: `config/clusters/*.yaml`, one file a cluster, and the backend for each `kind`."""
+
+import importlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from steptime.clusters.base import Cluster
+from steptime.errors import UserError, unknown_value
+from steptime.frozen import Frozen
+from steptime.recipes.config_files import load_yaml_model
+from steptime.settings import config_dir, home
+
+BACKENDS = {"local": "steptime.clusters.local"}
+"""The module of each kind: `Config` is the model of its files, `connect(config)` gives the cluster."""
+
+
+class ClusterConfig(Frozen):
+    """What every kind of cluster has in its file; each kind adds its own fields."""
+
+    name: str
+    """Equal to the file's name."""
+    kind: str
+    gpu_type: str
+    """Key of config/gpus.yaml; `cpu` where ranks are processes."""
+    container: Literal["none"] = "none"
+    """What runs a recipe's image; with `none` the trainer runs in its own venv."""
+    work_dir: str
+    """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
+    python: str = "python3.11"
+    """The interpreter on the cluster that the trainer's venv is made from."""
+
+    @property
+    def root(self) -> str:
+        """`work_dir` in full."""
+        return self.work_dir.replace("{STEPTIME_HOME}", str(home()))
+
+
+class _Kind(BaseModel):
+    """The one field that is read before the model of the file is known."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    kind: str
+
+
+def list_clusters() -> tuple[str, ...]:
+    """The names of all configured clusters, sorted."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+
+
+def load_cluster(name: str) -> ClusterConfig:
+    """The configuration of the cluster `name`. Raises UserError where there is none or its file is broken."""
+    if name not in list_clusters():
+        raise unknown_value("cluster", name, list_clusters())
+    path = _folder() / f"{name}.yaml"
+    kind = load_yaml_model(path, _Kind).kind
+    if kind not in BACKENDS:
+        raise UserError(f"{path}: {unknown_value('kind of cluster', kind, BACKENDS)}")
+    model: type[ClusterConfig] = importlib.import_module(BACKENDS[kind]).Config
+    config = load_yaml_model(path, model)
+    if config.name != name:
+        raise UserError(f"{path}: name is '{config.name}': a cluster is named as its file, '{name}'.")
+    if not Path(config.root).is_absolute():
+        raise UserError(
+            f"{path}: work_dir '{config.work_dir}' is no absolute path: begin with '/' or {{STEPTIME_HOME}}."
+        )
+    return config
+
+
+def open_cluster(config: ClusterConfig) -> Cluster:
+    """The cluster, ready for `async with`; nothing is connected before."""
+    cluster: Cluster = importlib.import_module(BACKENDS[config.kind]).connect(config)
+    return cluster
+
+
+def _folder() -> Path:
+    return config_dir() / "clusters"

@@ -1,0 +1,293 @@
+"""The local cluster: jobs are processes on this machine. The reference for every other backend.
+
+All state is on disk and all waiting is done by one small runner process per job (`local_runner`), so any
+process may submit, look up, poll and cancel, and none of them needs to live on. `local_state` has the layout.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+import psutil
+from pydantic import NonNegativeFloat, PositiveInt
+
+from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.local_command import run_command
+from steptime.clusters.local_state import (
+    Ended,
+    JobFolder,
+    Runner,
+    Started,
+    Submitted,
+    boot_id,
+    locked,
+    open_lock,
+    settle_abandoned,
+)
+from steptime.errors import SystemFailure, UserError
+from steptime.files import write_whole
+
+_CANCEL_MARGIN_S = 60
+"""How long beyond the grace a cancelled job may take to be gone: the machine may be busy."""
+
+
+class Config(ClusterConfig):
+    """`config/clusters/*.yaml` of kind `local`."""
+
+    kind: Literal["local"]
+    slots: PositiveInt | Literal["auto"] = "auto"
+    """Ranks that may run at once; `auto` is the number of cores that this process may use."""
+    exclusive: bool = True
+    """Each job holds every slot, as with `sbatch --exclusive`."""
+    grace_s: NonNegativeFloat = 10
+    """Seconds between SIGTERM and SIGKILL when a job is ended."""
+
+    @property
+    def slot_count(self) -> int:
+        """`slots` as a number."""
+        return len(os.sched_getaffinity(0)) if self.slots == "auto" else self.slots
+
+
+def connect(config: Config) -> "LocalCluster":
+    """The cluster of a configuration."""
+    return LocalCluster(config)
+
+
+class LocalCluster:
+    """A `Cluster` whose jobs are processes on this machine."""
+
+    def __init__(self, config: Config) -> None:
+        self.name = config.name
+        self._config = config
+        self._state = Path(config.root) / "clusters" / config.name
+        self._ended: dict[str, JobStatus] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        return None
+
+    async def submit(self, spec: JobSpec) -> Job:
+        """Start `spec`, or return the job that already bears its name.
+
+        A job whose submitter or runner died before it had started is started now. Raises UserError for a name
+        that cannot be or more slots than there are, SystemFailure where the machine refuses.
+        """
+        try:
+            return await asyncio.to_thread(self._submit, spec)
+        except OSError as error:
+            raise SystemFailure(f"job {spec.name} could not be submitted on {self.name}: {error}") from error
+
+    async def find(self, name: str) -> Job | None:
+        """The job of that unique name, live or ended; None where the cluster never had it."""
+        submitted = await asyncio.to_thread(self._job(name).read, Submitted)
+        return self._described(submitted) if submitted else None
+
+    async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        """States of many jobs. One whose runner was killed is UNKNOWN; what is left of it is ended."""
+        return await asyncio.to_thread(self._poll, names)
+
+    async def cancel(self, name: str) -> None:
+        """End the job with its whole process tree; returns when it is gone (SystemFailure if it stays)."""
+        job = self._job(name)
+        deadline = time.monotonic() + self._config.grace_s + _CANCEL_MARGIN_S
+        while not await asyncio.to_thread(_press_to_end, job):
+            if time.monotonic() > deadline:
+                raise SystemFailure(
+                    f"job {name} on {self.name} was told to end and still runs: see {job.runner_log}"
+                )
+            await asyncio.sleep(0.02)
+
+    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        """Up to `limit` bytes of a file from `offset`; b"" where there is none (yet)."""
+        return await asyncio.to_thread(_read, Path(path), offset, limit)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file whole, creating its folder."""
+        try:
+            await asyncio.to_thread(write_whole, Path(path), data)
+        except OSError as error:
+            raise SystemFailure(f"{path} could not be written on {self.name}: {error}") from error
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = 600,
+        on_output: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run a command on this machine. Raises SystemFailure where it takes longer than `timeout_s`."""
+        return await run_command(argv, timeout_s=timeout_s, on_output=on_output)
+
+    def _job(self, name: str) -> JobFolder:
+        try:
+            return JobFolder(self._state, name)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    def _described(self, submitted: Submitted) -> Job:
+        return Job(
+            cluster=self.name,
+            name=submitted.name,
+            job_id=submitted.job_id,
+            directory=submitted.directory,
+            log_path=submitted.log_path,
+            submitted_at=submitted.submitted_at,
+        )
+
+    def _submit(self, spec: JobSpec) -> Job:
+        job = self._job(spec.name)
+        available = self._config.slot_count
+        if spec.slots > available:
+            raise UserError(
+                f"job {spec.name} needs {spec.slots} slots and {self.name} has {available}: plan fewer, "
+                f"or set slots: {spec.slots} in config/clusters/{self.name}.yaml (ranks then share cores)."
+            )
+        for folder in (job.path, self._state / "queue", self._state / "slots"):
+            folder.mkdir(parents=True, exist_ok=True)
+        held: list[int] = []
+        try:
+            with locked(self._state / "submit.lock"):
+                submitted = job.read(Submitted)
+                if submitted and (job.read(Started) or job.read(Ended) or job.runner_lives()):
+                    return self._described(submitted)
+                lock, place, ticket = self._take_place(job, held)
+                if submitted is None:
+                    submitted = self._write_job(job, spec)
+            self._start_runner(job, ticket, lock, place)
+        finally:
+            for (
+                descriptor
+            ) in held:  # the runner has its own by now: a lock lasts until the last of them is closed
+                os.close(descriptor)
+        return self._described(submitted)
+
+    def _take_place(self, job: JobFolder, held: list[int]) -> tuple[int, int, str]:
+        """The last place in the queue: descriptors of the two locks that go to the runner, and the ticket."""
+        held.append(lock := open_lock(job.runner_lock))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        counter = self._state / "tickets"
+        number = 1 + (int(counter.read_text(encoding="ascii")) if counter.exists() else 0)
+        write_whole(counter, str(number))
+        ticket = f"{number:012d}"
+        held.append(place := open_lock(self._state / "queue" / ticket))
+        fcntl.flock(place, fcntl.LOCK_EX)
+        os.write(place, job.name.encode())
+        return lock, place, ticket
+
+    def _write_job(self, job: JobFolder, spec: JobSpec) -> Submitted:
+        directory, script_path = Path(spec.directory), Path(spec.directory) / "job.sh"
+        for name, text in {**spec.files, script_path.name: spec.script}.items():
+            if Path(name).name != name:
+                raise UserError(f"job {spec.name}: {name!r} is not a plain file name")
+            write_whole(directory / name, text)
+        Path(spec.log_path).parent.mkdir(parents=True, exist_ok=True)
+        submitted = Submitted(
+            name=spec.name,
+            job_id=uuid.uuid4().hex,
+            directory=spec.directory,
+            script_path=str(script_path),
+            log_path=spec.log_path,
+            slots=self._config.slot_count if self._config.exclusive else spec.slots,
+            cluster_slots=self._config.slot_count,
+            time_limit_s=spec.time_limit_s,
+            grace_s=self._config.grace_s,
+            submitted_at=time.time(),
+            boot_id=boot_id(),
+        )
+        job.write(submitted)
+        return submitted
+
+    def _start_runner(self, job: JobFolder, ticket: str, lock: int, place: int) -> None:
+        """Start the runner and wait until it has detached itself."""
+        runner = [sys.executable, "-I", "-m", "steptime.clusters.local_runner"]
+        with job.runner_log.open("ab") as log:
+            starter = subprocess.run(
+                [*runner, str(self._state), job.name, ticket, str(lock), str(place)],
+                cwd=self._state,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(lock, place),
+                check=False,
+            )
+        if starter.returncode:
+            raise SystemFailure(f"the runner of job {job.name} could not start: {_last_words(job)}")
+
+    def _poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        return {name: self._status(name) for name in dict.fromkeys(names)}
+
+    def _status(self, name: str) -> JobStatus:
+        if name in self._ended:
+            return self._ended[name]
+        job = self._job(name)
+        submitted = job.read(Submitted)
+        if submitted is None:
+            return JobStatus(state=JobState.UNKNOWN, reason=f"{self.name} has no job of the name {name}")
+        lives = job.runner_lives()  # asked before the records are read: a runner writes before it dies
+        ended = job.read(Ended) or (None if lives else settle_abandoned(job))
+        started = job.read(Started)
+        if ended is not None:
+            self._ended[name] = JobStatus(
+                state=JobState(ended.state),
+                reason=ended.reason,
+                exit_code=ended.exit_code,
+                started_at=started.started_at if started else None,
+                ended_at=ended.ended_at,
+                nodes=(started.node,) if started else (),
+            )
+            return self._ended[name]
+        if started:
+            return JobStatus(state=JobState.RUNNING, started_at=started.started_at, nodes=(started.node,))
+        if lives:
+            return JobStatus(
+                state=JobState.QUEUED,
+                reason=f"waits for {submitted.slots} of {submitted.cluster_slots} slots",
+            )
+        return JobStatus(
+            state=JobState.UNKNOWN,
+            reason=f"its runner was gone before it started: {_last_words(job)}; submit it again to start it",
+        )
+
+
+def _press_to_end(job: JobFolder) -> bool:
+    """Write down that the job is to end and wake its runner; whether it has ended (or never was)."""
+    if job.read(Submitted) is None or job.read(Ended) is not None:
+        return True
+    if not job.cancel_wish.exists():
+        write_whole(job.cancel_wish, b"")  # for a runner that does not listen yet
+    if not job.runner_lives():
+        return settle_abandoned(job) is not None
+    runner = job.read(Runner)
+    if runner is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(runner.pid)
+            if process.create_time() == runner.created_at:
+                process.terminate()
+    return False
+
+
+def _read(path: Path, offset: int, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""
+
+
+def _last_words(job: JobFolder) -> str:
+    """The last line of what the runner had to say."""
+    lines = job.runner_log.read_text(errors="replace").splitlines() if job.runner_log.exists() else []
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,67 @@
+"""Runs a command on this machine from a list of arguments, handing its output on line by line."""
+
+import asyncio
+import codecs
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+
+from steptime.clusters.base import Completed
+from steptime.errors import SystemFailure
+
+_NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
+"""They speak of the environment that steptime runs in, and a command may start another Python."""
+
+
+async def run_command(
+    argv: Sequence[str], *, timeout_s: float, on_output: Callable[[str], None] | None
+) -> Completed:
+    """Run `argv` to its end; see `Cluster.run`.
+
+    A command that does not exist ends with exit code 127, as over ssh. One that takes longer than `timeout_s`
+    (SystemFailure), or whose caller is cancelled, is killed with its process group.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON},
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        return Completed(exit_code=127, stdout="", stderr=f"{argv[0]}: {error.strerror}\n")
+    try:
+        async with asyncio.timeout(timeout_s):
+            stdout, stderr, exit_code = await asyncio.gather(
+                _collect(process.stdout, on_output), _collect(process.stderr, on_output), process.wait()
+            )
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        if not isinstance(error, TimeoutError):
+            raise
+        raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s: {list(argv)}") from None
+    return Completed(exit_code=exit_code, stdout=stdout, stderr=stderr)
+
+
+async def _collect(stream: asyncio.StreamReader | None, on_output: Callable[[str], None] | None) -> str:
+    """All text of a stream; each whole line is handed on as it comes."""
+    if stream is None:  # both are pipes
+        raise TypeError("no stream to read")
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    parts: list[str] = []
+    pending = ""
+    while chunk := await stream.read(1 << 16):
+        text = decoder.decode(chunk)
+        parts.append(text)
+        if on_output:
+            *lines, pending = (pending + text).split("\n")
+            for line in lines:
+                on_output(line)
+    if on_output and pending:
+        on_output(pending)
+    return "".join(parts)

@@ -1,0 +1,235 @@
+"""The local cluster's state on disk: one folder a job, one small file a fact, locks that the kernel releases.
+
+    <work_dir>/clusters/<cluster>/
+        submit.lock            held for the instant in which a submit takes its place in the queue
+        tickets                the last place given out
+        queue/<ticket>         one file per waiting job, locked by its runner
+        slots/<number>         one file per slot, locked by the runner that holds it; names the job
+        jobs/<name>/
+            job.json           what was submitted, and when
+            runner.lock        locked by the job's runner as long as it lives
+            runner.json        the runner's process
+            cancel             somebody wants the job to end
+            started.json       written just before the script starts
+            ended.json         how the job ended: the last word
+            runner.log         what the runner itself had to say
+
+Each file is written once and whole. Whether a runner lives is asked of the kernel, through the lock that it
+holds: a process id can be reused, a lock cannot.
+
+Only the standard library and psutil are imported here: each waiting job has a runner, and runners must be
+small.
+"""
+
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from steptime.files import write_whole
+
+JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
+"""Set in the environment of each job's processes: by it those are found that outlive a killed runner."""
+
+NEVER_STARTED = "cancelled before it started"
+"""The reason of jobs that were cancelled in the queue."""
+
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """`job.json`: the job, and all that its runner needs to know."""
+
+    name: str
+    job_id: str
+    directory: str
+    script_path: str
+    log_path: str
+    slots: int
+    """Slots the job holds: all of the machine's where jobs are exclusive."""
+    cluster_slots: int
+    time_limit_s: int
+    grace_s: float
+    """Seconds between SIGTERM and SIGKILL."""
+    submitted_at: float
+    boot_id: str
+
+
+@dataclass(frozen=True)
+class Runner:
+    """`runner.json`: the process that runs the job; its time of creation guards against a reused id."""
+
+    pid: int
+    created_at: float
+
+
+@dataclass(frozen=True)
+class Started:
+    """`started.json`."""
+
+    started_at: float
+    node: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """`ended.json`; `state` is the value of a `JobState`."""
+
+    state: str
+    reason: str
+    exit_code: int | None
+    ended_at: float
+
+
+_FILE_OF: dict[type, str] = {
+    Submitted: "job.json",
+    Runner: "runner.json",
+    Started: "started.json",
+    Ended: "ended.json",
+}
+Record = TypeVar("Record", Submitted, Runner, Started, Ended)
+
+
+class JobFolder:
+    """The files of one job; the name must be a plain one (ValueError), no path leaves the state folder."""
+
+    def __init__(self, state: Path, name: str) -> None:
+        if not _JOB_NAME.fullmatch(name):
+            raise ValueError(
+                f"job name {name!r} cannot be used: write letters, digits, '.', '_' and '-', "
+                "begin with a letter or digit, at most 200 in all"
+            )
+        self.name = name
+        self.path = state / "jobs" / name
+        self.runner_lock = self.path / "runner.lock"
+        self.runner_log = self.path / "runner.log"
+        self.cancel_wish = self.path / "cancel"
+
+    def read(self, record: type[Record]) -> Record | None:
+        """One of the records; None where it has not been written."""
+        try:
+            text = (self.path / _FILE_OF[record]).read_bytes()
+        except FileNotFoundError:
+            return None
+        return record(**json.loads(text))
+
+    def write(self, record: Submitted | Runner | Started | Ended) -> None:
+        """Write one record, whole."""
+        text = json.dumps(dataclasses.asdict(record), indent=1)
+        write_whole(self.path / _FILE_OF[type(record)], text)
+
+    def runner_lives(self) -> bool:
+        """Whether a runner holds its lock. Asked with a shared lock, so that askers do not see each other."""
+        try:
+            descriptor = os.open(self.runner_lock, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+
+def settle_abandoned(job: JobFolder) -> Ended | None:
+    """Write the end of a job whose runner is gone: unknown where it had started, and no process of it stays.
+
+    Cancelled where it had not started and somebody wanted it to end. Otherwise None: a job that never started
+    can still be started. Waits where another process settles the same job.
+    """
+    while True:
+        ended, started = job.read(Ended), job.read(Started)
+        if ended or not (started or job.cancel_wish.exists()):
+            return ended
+        descriptor = open_lock(job.runner_lock)
+        try:
+            if lock_if_free(descriptor):
+                ended = job.read(Ended) or (
+                    _unknown_end(job) if started else ended_now("cancelled", NEVER_STARTED)
+                )
+                job.write(ended)
+                return ended
+        finally:
+            os.close(descriptor)
+        if not started:
+            return None  # it has a runner again
+        time.sleep(0.02)
+
+
+def _unknown_end(job: JobFolder) -> Ended:
+    submitted, runner = job.read(Submitted), job.read(Runner)
+    count = kill_marked(submitted.job_id) if submitted else 0
+    if submitted and submitted.boot_id != boot_id():
+        return ended_now("unknown", "the machine was restarted while the job ran")
+    reason = (
+        f"its runner{f' (process {runner.pid})' if runner else ''} died, so how the job ended is not known"
+    )
+    return ended_now("unknown", f"{reason}; {count} processes left of it were killed" if count else reason)
+
+
+def kill_marked(job_id: str, patience_s: float = 10) -> int:
+    """Kill every process that bears the job's id in its environment, until none is left; gives the number."""
+    marker = {JOB_ID_VARIABLE: job_id}.items()
+    killed: set[tuple[int, float]] = set()
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        found = False
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and marker <= process.environ().items():
+                    process.kill()
+                    killed.add((process.pid, process.create_time()))
+                    found = True
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue  # gone meanwhile, or another user's: none of ours
+        if not found:
+            break
+        time.sleep(0.02)
+    return len(killed)
+
+
+def boot_id() -> str:
+    """The kernel's name for the time since the machine was started."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def ended_now(state: str, reason: str, exit_code: int | None = None) -> Ended:
+    """The record of an end at this moment."""
+    return Ended(state=state, reason=reason, exit_code=exit_code, ended_at=time.time())
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Hold an exclusive lock on a file (created where missing), waiting for it; gives its descriptor."""
+    descriptor = open_lock(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file, created where missing. Closing the descriptor, or dying, releases its lock."""
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def lock_if_free(descriptor: int) -> bool:
+    """Take the exclusive lock of a file unless somebody holds it; whether it was taken."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
