@@ -1,7 +1,7 @@
-"""What can go wrong, told apart by whose turn it is: the user's (exit code 1) or the system's (exit code 2)."""
+"""What can go wrong, told apart by whose turn it is: the user (exit code 1) or the system (exit code 2)."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class UserError(ValueError):
@@ -16,13 +16,26 @@ class SystemFailure(RuntimeError):
     exit_code = 2
 
 
-def unknown_value(kind: str, value: object, valid: Iterable[object]) -> UserError:
+def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str = "") -> UserError:
     """The error for a value outside its choices: names it, the nearest match, and every valid one.
+
+    `of` says what the choices belong to.
 
     >>> str(unknown_value("dtype", "fp88", ["bf16", "fp8"]))
     "unknown dtype 'fp88': did you mean 'fp8'? Valid are: bf16, fp8."
+    >>> str(unknown_value("scaling", "none", ["weak", "strong"], of="tiny on cpu"))
+    "unknown scaling 'none' of tiny on cpu. Valid are: weak, strong."
     """
     choices = [str(choice) for choice in valid]
-    nearest = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
-    hint = f" did you mean '{nearest[0]}'?" if nearest else ""
-    return UserError(f"unknown {kind} '{value}':{hint} Valid are: {', '.join(choices)}.")
+    nearest = _nearest(str(value), choices)
+    hint = f": did you mean '{nearest}'?" if nearest else "."
+    owner = f" of {of}" if of else ""
+    return UserError(f"unknown {kind} '{value}'{owner}{hint} Valid are: {', '.join(choices) or 'none'}.")
+
+
+def _nearest(value: str, choices: Sequence[str]) -> str | None:
+    """The choice most like `value`: numbers by their distance, words by their letters."""
+    if value.isdecimal() and choices and all(choice.isdecimal() for choice in choices):
+        return min(choices, key=lambda choice: abs(int(choice) - int(value)))
+    matches = difflib.get_close_matches(value, choices, n=1, cutoff=0.5)
+    return matches[0] if matches else None

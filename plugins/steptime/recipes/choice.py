@@ -1,0 +1,204 @@
+"""Which part of a workload's file a request means, and the rows it makes at the GPU counts asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from steptime.errors import UserError, unknown_value
+from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.models import Recipe
+from steptime.recipes.notation import select_gpus
+from steptime.recipes.request import PlanRequest
+from steptime.recipes.workloads import PROXY_SUFFIX, Configuration, Scaling, Size, Workload, load_workload
+from steptime.settings import config_dir
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rules of one size for one GPU type, dtype and kind of scaling; they differ in their scales."""
+
+    workload: Workload
+    size_name: str
+    """Key of the size in the file; `proxy` says whether its proxy is meant."""
+    proxy: bool
+    gpu_type: str
+    dtype: str
+    scaling: Scaling
+    rules: tuple[Configuration, ...]
+    cluster_gpu_type: str
+
+    @property
+    def size(self) -> Size:
+        """The size with its limits and steps."""
+        return self.workload.sizes[self.size_name]
+
+    @property
+    def documented(self) -> tuple[int, ...]:
+        """Every GPU count there is a rule for, ascending."""
+        return tuple(sorted({gpus for rule in self.rules for gpus in rule.gpus}))
+
+    def rule(self, gpus: int) -> Configuration:
+        """The rule for a documented GPU count."""
+        return next(rule for rule in self.rules if gpus in rule.gpus)
+
+    def __str__(self) -> str:
+        return f"{self.workload.workload} {self.size_name}{PROXY_SUFFIX * self.proxy} on {self.gpu_type}"
+
+
+def choose(request: PlanRequest) -> Choice:
+    """What `request` means, with the defaults of its cluster and document. Raises UserError."""
+    workload = load_workload(request.workload.lower())
+    cluster_gpu_type = _cluster_gpu_type(request.cluster)
+    size_name, proxy = _size(workload, request, cluster_gpu_type)
+    size = workload.sizes[size_name]
+    rules = size.proxies if proxy else size.configurations
+    what = f"{workload.workload} {size_name}{PROXY_SUFFIX * proxy}"
+
+    gpu_type = _gpu_type(request, rules, cluster_gpu_type, what)
+    rules = tuple(rule for rule in rules if gpu_type in rule.gpu_types)
+    what += f" on {gpu_type}"
+
+    dtypes, default = _offered(rules, "dtypes"), workload.defaults.dtype
+    dtype = (request.dtype or (default if default in dtypes else dtypes[0])).lower()
+    if dtype not in dtypes:
+        raise unknown_value("dtype", request.dtype, dtypes, of=what)
+    rules = tuple(rule for rule in rules if dtype in rule.dtypes)
+
+    scaling = _scaling(request.scaling, rules, size.configurations, what)
+    return Choice(
+        workload=workload,
+        size_name=size_name,
+        proxy=proxy,
+        gpu_type=gpu_type,
+        dtype=dtype,
+        scaling=scaling,
+        rules=tuple(rule for rule in rules if scaling in rule.global_batch_size),
+        cluster_gpu_type=cluster_gpu_type,
+    )
+
+
+class _ClusterHardware(BaseModel):
+    """The one field of a cluster's file that a plan depends on."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    gpu_type: str
+
+
+def _cluster_gpu_type(cluster: str) -> str:
+    paths = {path.stem: path for path in sorted((config_dir() / "clusters").glob("*.yaml"))}
+    if cluster not in paths:
+        raise unknown_value("cluster", cluster, paths)
+    return load_yaml_model(paths[cluster], _ClusterHardware).gpu_type
+
+
+def _size(workload: Workload, request: PlanRequest, cluster_gpu_type: str) -> tuple[str, bool]:
+    """The size's key in the workload's file, and whether its proxy is meant."""
+    if request.size is None:
+        return _default_size(workload, request, cluster_gpu_type), request.proxy
+    name = request.size.lower()
+    if name not in workload.size_names():
+        raise unknown_value("size", request.size, workload.size_names(), of=workload.workload)
+    proxy = request.proxy or name not in workload.sizes
+    name = name if name in workload.sizes else name.removesuffix(PROXY_SUFFIX)
+    if proxy and not workload.sizes[name].proxies:
+        with_proxy = [key for key, size in workload.sizes.items() if size.proxies]
+        listed = ", ".join(with_proxy) or "none"
+        raise UserError(f"{workload.workload} {name} has no proxy; sizes that have one: {listed}.")
+    return name, proxy
+
+
+def _default_size(workload: Workload, request: PlanRequest, cluster_gpu_type: str) -> str:
+    if request.proxy:
+        for name, size in workload.sizes.items():
+            if size.proxies:
+                return name
+        raise UserError(f"no size of {workload.workload} has a proxy: plan it without.")
+    gpu_type = (request.gpu_type or cluster_gpu_type).lower()
+    names = [
+        name
+        for name, size in workload.sizes.items()
+        if gpu_type in _offered(size.configurations, "gpu_types")
+    ]
+    if not names:
+        raise unknown_value("GPU type", gpu_type, workload.gpu_types, of=workload.workload)
+    return workload.defaults.size if workload.defaults.size in names else names[0]
+
+
+def _gpu_type(request: PlanRequest, rules: Sequence[Configuration], cluster_gpu_type: str, what: str) -> str:
+    offered = _offered(rules, "gpu_types")
+    if request.gpu_type is not None:
+        if request.gpu_type.lower() not in offered:
+            raise unknown_value("GPU type", request.gpu_type, offered, of=what)
+        return request.gpu_type.lower()
+    if cluster_gpu_type in offered:
+        return cluster_gpu_type
+    if len(offered) > 1:
+        raise UserError(
+            f"{what} does not run on {cluster_gpu_type}, which cluster '{request.cluster}' has: "
+            f"name a GPU type, one of {', '.join(offered)}."
+        )
+    return offered[0]
+
+
+def _offered(rules: Sequence[Configuration], field: Literal["gpu_types", "dtypes"]) -> tuple[str, ...]:
+    """Every value of the field among the rules, in the file's order."""
+    return tuple(dict.fromkeys(value for rule in rules for value in getattr(rule, field)))
+
+
+def _scaling(
+    asked: str, rules: Sequence[Configuration], all_rules: Sequence[Configuration], what: str
+) -> Scaling:
+    kinds: tuple[Scaling, ...] = get_args(Scaling)
+    for scaling in kinds:
+        if asked == scaling and any(scaling in rule.global_batch_size for rule in rules):
+            return scaling
+        if asked == scaling:
+            offering = [rule for rule in all_rules if scaling in rule.global_batch_size]
+            elsewhere = f"; {asked} is for {', '.join(_offered(offering, 'gpu_types'))}" if offering else ""
+            raise UserError(f"{asked} scaling is not offered for {what}{elsewhere}.")
+    raise unknown_value("scaling", asked, kinds)
+
+
+def recipes_of(choice: Choice, request: PlanRequest) -> list[Recipe]:
+    """The row at each GPU count that was asked for, ascending. Raises UserError."""
+    return [
+        choice.workload.recipe(
+            choice.size_name,
+            choice.rule(gpus),
+            dtype=choice.dtype,
+            gpu_type=choice.gpu_type,
+            scaling=choice.scaling,
+            gpus=gpus,
+            tensor_parallel=_tensor_parallel(choice, request, gpus),
+        )
+        for gpus in _gpu_counts(choice, request)
+    ]
+
+
+def _gpu_counts(choice: Choice, request: PlanRequest) -> tuple[int, ...]:
+    """Those asked for; else the size's own; else the smallest documented one."""
+    if request.gpus is not None:
+        return select_gpus(request.gpus, choice.documented)
+    possible = [gpus for gpus in choice.documented if gpus % (request.tensor_parallel or 1) == 0]
+    preferred = tuple(gpus for gpus in choice.size.default_gpus or () if gpus in possible)
+    return preferred or tuple(possible[:1]) or choice.documented[:1]
+
+
+def _tensor_parallel(choice: Choice, request: PlanRequest, gpus: int) -> int | None:
+    asked, rule = request.tensor_parallel, choice.rule(gpus)
+    if asked is None or asked == rule.parallelism.tensor:
+        return None
+    if rule.tensor_choices is None:
+        raise UserError(
+            f"tensor parallel of {choice} is {rule.parallelism.tensor} in its document and cannot be {asked}."
+        )
+    if asked not in rule.tensor_choices:
+        raise unknown_value("tensor parallel", asked, rule.tensor_choices, of=str(choice))
+    if gpus % asked:
+        raise UserError(
+            f"{gpus} ranks cannot form tensor parallel groups of {asked}: leave {gpus} out of gpus."
+        )
+    return asked
