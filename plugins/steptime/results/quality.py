@@ -1,0 +1,167 @@
+"""Whether a run's numbers may be used: every check of a finished run, before it goes into the results.
+
+The steps are judged by Great Expectations (`row_checks`); the run as a whole in plain Python here.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.logs.models import Problem, TrainingLog
+from steptime.recipes.models import Mode, Run
+from steptime.results.models import Check, Measurement, Verdict
+from steptime.results.row_checks import check_rows, judge, named_steps
+
+
+def validate(run: Run, status: JobStatus, log: TrainingLog, measurement: Measurement | None) -> Verdict:
+    """All checks of one run; a failed one never raises.
+
+    Raises SystemFailure where Great Expectations itself fails, UserError for a broken
+    `config/expectations/steps.yaml`.
+    """
+    checks = [_job_succeeded(status), _log_without_failure(log)]
+    if log.steps:
+        checks += [*check_rows(run, log.steps), _no_step_trained_twice(run, log), _batch_size_stated(log)]
+    else:
+        expected = f"every step of the window {run.window} is in the log"
+        checks.append(judge("window_complete", False, expected, f"{log.path} has no line of a training step"))
+    checks += [_parallelism_as_planned(run, log), _training_completed(log), _measured(run, measurement)]
+    if run.mode in _CHECKS_OF_MODE:
+        checks += _CHECKS_OF_MODE[run.mode](run, log)
+    return Verdict(checks=tuple(checks))
+
+
+def _job_succeeded(status: JobStatus) -> Check:
+    exit_code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
+    reason = f" ({status.reason})" if status.reason else ""
+    found = f"its state is '{status.state.value}'{exit_code}{reason}"
+    return judge("job_succeeded", status.state is JobState.SUCCEEDED, "the job succeeded", found)
+
+
+def _log_without_failure(log: TrainingLog) -> Check:
+    fatal = [problem for problem in log.problems if problem.fatal and not _has_own_check(problem)]
+    found = "it says: " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
+    return judge("log_without_failure", not fatal, "the log names no failure", found)
+
+
+def _has_own_check(problem: Problem) -> bool:
+    """Doubled steps that the log names: a check of their own, because only those of the window matter."""
+    return problem.kind == "duplicate_steps" and bool(problem.steps)
+
+
+def _no_step_trained_twice(run: Run, log: TrainingLog) -> Check:
+    """Lines that several ranks repeat are harmless and named; a step that a restart trained again is not."""
+    window = range(run.window.first, run.window.last + 1)
+    again = {step for problem in log.problems if problem.kind == "duplicate_steps" for step in problem.steps}
+    inside = sorted(again.intersection(window))
+    expected = "no step of the window was trained twice"
+    if not inside and again:
+        expected += f" (a restart trained {named_steps(sorted(again))} again, outside of it)"
+    if any(problem.kind == "repeated_lines" for problem in log.problems):
+        expected += " (lines that several ranks repeated count once)"
+    found = (
+        f"a restart trained {named_steps(inside)} again, so that times of two attempts are mixed"
+        if inside
+        else ""
+    )
+    return judge("no_step_trained_twice", not inside, expected, found)
+
+
+def _batch_size_stated(log: TrainingLog) -> Check:
+    """Older log dialects have only one of the two; a log with neither cannot show its batch size."""
+    fields = ("global_batch_size", "consumed_samples")
+    stated = any(getattr(step, field) is not None for step in log.steps for field in fields)
+    return judge(
+        "batch_size_stated",
+        stated,
+        "the log states a global batch size or consumed samples",
+        "no step line has either",
+    )
+
+
+def _parallelism_as_planned(run: Run, log: TrainingLog) -> Check:
+    """The trainer's own record of what it set up, against the plan."""
+    expected = "parallelism and batch are as planned"
+    if log.started is None:
+        found = "the log has no 'steptime.start' record that would tell"
+        return judge("parallelism_as_planned", False, expected, found)
+    recipe = run.recipe
+    planned = {
+        "world_size": recipe.gpus,
+        "tensor_parallel": recipe.parallelism.tensor,
+        "pipeline_parallel": recipe.parallelism.pipeline,
+        "context_parallel": recipe.parallelism.context,
+        "data_parallel": recipe.parallelism.data,
+        "micro_batch_size": recipe.micro_batch_size,
+        "global_batch_size": recipe.global_batch_size,
+        "seq_length": recipe.model.seq_length,
+        "num_layers": recipe.model.num_layers,
+    }
+    differing = _differences(planned, log.started)
+    return judge("parallelism_as_planned", not differing, expected, f"the trainer set up {differing}")
+
+
+def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
+    """`data_parallel 1 where 2 was planned, …`; empty where the record agrees."""
+    return ", ".join(
+        f"{name} {record.get(name, '(not stated)')} where {value} was planned"
+        for name, value in planned.items()
+        if record.get(name) != value
+    )
+
+
+def _training_completed(log: TrainingLog) -> Check:
+    expected = "the trainer recorded its end as completed"
+    if log.ended is None:
+        return judge("training_completed", False, expected, "the log has no 'steptime.end' record")
+    state = log.ended.get("state")
+    return judge("training_completed", state == "completed", expected, f"it recorded '{state}'")
+
+
+def _measured(run: Run, measurement: Measurement | None) -> Check:
+    steps = run.window.last - run.window.first + 1
+    expected = f"the step time is measured over the window {run.window} of {steps} step{'s' * (steps > 1)}"
+    if measurement is None:
+        return judge("measured_over_window", False, expected, "there is no measurement")
+    passed = measurement.window == run.window and measurement.steps_in_window == steps
+    found = f"it is over {measurement.steps_in_window} of the window {measurement.window}"
+    return judge("measured_over_window", passed, expected, found)
+
+
+def _checkpoint_saved(run: Run, log: TrainingLog) -> Iterator[Check]:
+    """NeMo 2.7 counts iterations from 0 (the last global step); the documents' lines say `max_steps`."""
+    last = run.max_steps - 1
+    iterations = [checkpoint.iteration for checkpoint in log.checkpoints if checkpoint.kind == "save"]
+    expected = f"a checkpoint was saved after the last step, global step {last}"
+    if last in iterations:
+        yield judge("checkpoint_saved", True, f"{expected} (iteration {last}, counted from 0)", "")
+    elif run.max_steps in iterations:
+        yield judge("checkpoint_saved", True, f"{expected} (iteration {run.max_steps}, counted from 1)", "")
+    else:
+        listed = ", ".join("no number" if number is None else str(number) for number in iterations)
+        found = (
+            f"the save lines give iteration {listed}" if iterations else "the log has no checkpoint save line"
+        )
+        yield judge("checkpoint_saved", False, expected, found)
+
+
+def _checkpoint_loaded(run: Run, log: TrainingLog) -> Iterator[Check]:
+    loads = [checkpoint for checkpoint in log.checkpoints if checkpoint.kind == "load"]
+    yield judge(
+        "checkpoint_loaded", bool(loads), "a checkpoint was loaded", "the log has no checkpoint load line"
+    )
+    samples = run.first_step * run.recipe.global_batch_size
+    expected = f"training resumed at global step {run.first_step} with {samples} consumed samples"
+    if log.resumed is None:
+        found = "the log has no 'steptime.resumed' record"
+        yield judge("resumed_at_saved_step", False, expected, found)
+        return
+    step, consumed = log.resumed.get("global_step"), log.resumed.get("consumed_samples")
+    found = f"it resumed at global step {step} with {consumed} consumed samples"
+    yield judge("resumed_at_saved_step", (step, consumed) == (run.first_step, samples), expected, found)
+
+
+_CHECKS_OF_MODE: dict[Mode, Callable[[Run, TrainingLog], Iterator[Check]]] = {
+    Mode.CHECKPOINT_SAVE: _checkpoint_saved,
+    Mode.CHECKPOINT_LOAD: _checkpoint_loaded,
+}

@@ -1,0 +1,291 @@
+"""What must hold of the steps of a log, row by row: judged by Great Expectations over a table of steps.
+
+Great Expectations decides and names the rows; the sentences, with the values as logged, are made here.
+"""
+
+import logging
+import math
+import statistics
+import sys
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import PositiveFloat, model_validator
+
+from steptime.errors import SystemFailure
+from steptime.frozen import Frozen
+from steptime.logs.models import Step
+from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.models import Run
+from steptime.results.models import Check
+from steptime.settings import config_dir
+
+Severity = Literal["error", "warning"]
+_SHOWN = 6  # rows that a sentence names one by one before it counts the rest
+_LARGEST = sys.float_info.max  # what is beyond is infinite
+
+
+class StepLimits(Frozen):
+    """Content of `config/expectations/steps.yaml`: thresholds of warnings."""
+
+    step_time_variation_percent: dict[str, PositiveFloat]
+    """Allowed standard deviation over mean of the window's step times, by GPU type or `default`."""
+
+    @model_validator(mode="after")
+    def _has_default(self) -> Self:
+        if "default" not in self.step_time_variation_percent:
+            raise ValueError("step_time_variation_percent needs the key 'default'")
+        return self
+
+
+class _Rule(NamedTuple):
+    name: str
+    holds: str
+    """What is expected, so that it reads well after `expected that`."""
+    expectations: Sequence[Any]
+    field: str = "global_step"
+    """The field of `Step` whose values are shown for rows that break the rule."""
+    severity: Severity = "error"
+
+
+def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
+    """The checks of the steps (at least one) against the planned run, in a fixed order.
+
+    Raises SystemFailure where Great Expectations cannot evaluate one, UserError for a broken threshold file.
+    """
+    rules = (*_rules(run), *_steadiness(run, steps))
+    broken = _evaluate(run, steps, rules)
+    return tuple(
+        judge(
+            rule.name,
+            rule.name not in broken,
+            rule.holds,
+            _finding(rule, run, steps, broken[rule.name]) if rule.name in broken else "",
+            rule.severity,
+        )
+        for rule in rules
+    )
+
+
+def judge(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
+    """A check whose one sentence says what holds, or what was expected and what was found instead."""
+    sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
+    return Check(name=name, passed=passed, message=sentence, severity=severity)
+
+
+def named_steps(steps: Sequence[int]) -> str:
+    """Sorted global steps with their gaps folded: `global steps 3, 7 to 9`.
+
+    >>> named_steps([3, 7, 8, 9])
+    'global steps 3, 7 to 9'
+    """
+    spans: list[list[int]] = []
+    for step in steps:
+        if spans and step == spans[-1][1] + 1:
+            spans[-1][1] = step
+        else:
+            spans.append([step, step])
+    shown = [str(first) if first == last else f"{first} to {last}" for first, last in spans[:_SHOWN]]
+    more = f" and {sum(last - first + 1 for first, last in spans[_SHOWN:])} more" if spans[_SHOWN:] else ""
+    return f"global step{'s' if len(steps) > 1 else ''} {', '.join(shown)}{more}"
+
+
+def _rules(run: Run) -> tuple[_Rule, ...]:
+    gxe = _library().expectations
+    first, last, gbs = run.first_step, run.max_steps - 1, run.recipe.global_batch_size
+    window = list(range(run.window.first, run.window.last + 1))
+    return (
+        _Rule(
+            "window_complete",
+            f"every step of the window {run.window} is in the log",
+            [gxe.ExpectColumnDistinctValuesToContainSet(column="global_step", value_set=window)],
+        ),
+        _Rule(
+            "steps_once",
+            "no step is listed twice",
+            [gxe.ExpectColumnValuesToBeUnique(column="global_step")],
+        ),
+        _Rule(
+            "steps_as_planned",
+            f"the steps run from {first} to {last}",
+            [
+                gxe.ExpectColumnMinToBeBetween(column="global_step", min_value=first, max_value=first),
+                gxe.ExpectColumnMaxToBeBetween(column="global_step", min_value=last, max_value=last),
+            ],
+        ),
+        _Rule(
+            "step_times_positive_and_finite",
+            "every step time is positive and finite",
+            _stated_and_finite(gxe, "step_time_s", above=0),
+            "step_time_s",
+        ),
+        _Rule(
+            "losses_finite",
+            "every loss is finite",
+            _stated_and_finite(gxe, "loss"),
+            "loss",
+        ),
+        _Rule(
+            "global_batch_size_as_planned",
+            f"the global batch size is {gbs} in every step that states it",
+            [gxe.ExpectColumnValuesToBeInSet(column="global_batch_size", value_set=[gbs])],
+            "global_batch_size",
+        ),
+        _Rule(
+            "consumed_samples_consistent",
+            f"consumed samples are (global step + 1) × {gbs} in every step that states them",
+            [
+                gxe.ExpectColumnPairValuesToBeEqual(
+                    column_A="consumed_samples",
+                    column_B="planned_samples",
+                    ignore_row_if="either_value_is_missing",
+                )
+            ],
+            "consumed_samples",
+        ),
+    )
+
+
+def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> list[Any]:
+    """Neither missing nor NaN (a table does not tell them apart), nor infinite."""
+    bounds = {"min_value": -_LARGEST if above is None else above, "strict_min": above is not None}
+    return [
+        gxe.ExpectColumnValuesToNotBeNull(column=column),
+        gxe.ExpectColumnValuesToBeBetween(column=column, max_value=_LARGEST, **bounds),
+    ]
+
+
+def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_Rule, ...]:
+    """The warning about a noisy window; none where it has no spread (one step, or an infinite time)."""
+    times = [time for step in steps if _in_window(step, run) and (time := step.step_time_s) is not None]
+    if len(times) < 2 or not all(map(math.isfinite, times)):
+        return ()
+    limits = load_yaml_model(config_dir() / "expectations" / "steps.yaml", StepLimits)
+    by_type = limits.step_time_variation_percent
+    percent = by_type.get(run.recipe.gpu_type, by_type["default"])
+    largest = percent / 100 * statistics.fmean(times)
+    gxe, in_window = _library().expectations, _library().in_window
+    expectation = gxe.ExpectColumnStdevToBeBetween(
+        column="step_time_s", max_value=largest, row_condition=in_window, severity="warning"
+    )
+    return (
+        _Rule(
+            "step_times_steady",
+            f"the standard deviation of the window's step times is at most {percent:g} % of their mean, "
+            f"{largest:.4g} s",
+            [expectation],
+            severity="warning",
+        ),
+    )
+
+
+def _in_window(step: Step, run: Run) -> bool:
+    return run.window.first <= step.global_step <= run.window.last
+
+
+class _Library(NamedTuple):
+    """What is used of Great Expectations."""
+
+    get_context: Any
+    suite: Any
+    expectations: Any
+    in_window: Any
+    no_progress_bars: Any
+
+
+@cache
+def _library() -> _Library:
+    """Import Great Expectations (some 5 s, once a process), leaving the handling of warnings as it was."""
+    with warnings.catch_warnings():  # 1.24.1 also makes `logging` capture all warnings; this undoes it
+        warnings.filterwarnings("ignore", message=r"module 'sre_\w+' is", category=DeprecationWarning)
+        import great_expectations
+        from great_expectations import expectations
+        from great_expectations.data_context.types.base import ProgressBarsConfig
+        from great_expectations.expectations.row_conditions import Column
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # its own workings do not help a reader
+    return _Library(
+        great_expectations.get_context,
+        great_expectations.ExpectationSuite,
+        expectations,
+        Column("in_window") == 1,
+        ProgressBarsConfig(globally=False),
+    )
+
+
+def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_Rule]) -> dict[str, list[Any]]:
+    """Name of each broken rule → what Great Expectations found: rows' global steps, or one observed value."""
+    library = _library()
+    context = library.get_context(mode="ephemeral")
+    context.enable_analytics(False)
+    context.variables.progress_bars = library.no_progress_bars
+    asset = context.data_sources.add_pandas("training_log").add_dataframe_asset("steps")
+    batch = asset.add_batch_definition_whole_dataframe("steps").get_batch({"dataframe": _table(run, steps)})
+    for rule in rules:
+        for expectation in rule.expectations:
+            expectation.meta = {"rule": rule.name}
+    outcome = batch.validate(
+        library.suite("steps", expectations=[one for rule in rules for one in rule.expectations]),
+        result_format={"result_format": "COMPLETE", "unexpected_index_column_names": ["global_step"]},
+    )
+    broken: dict[str, list[Any]] = {}
+    for result in outcome.results:
+        if result.success:
+            continue
+        name, found = result.expectation_config.meta["rule"], result.result
+        if "unexpected_index_list" in found:
+            rows = [int(row["global_step"]) for row in found["unexpected_index_list"]]
+            broken[name] = sorted({*broken.get(name, []), *rows})
+        elif "observed_value" in found:
+            broken[name] = [found["observed_value"]]
+        else:
+            raise SystemFailure(
+                f"Great Expectations cannot evaluate '{name}': {_reasons(result.exception_info)}."
+            )
+    return broken
+
+
+def _reasons(exceptions: dict[str, Any]) -> str:
+    """Great Expectations keeps one record for each metric that an expectation needed."""
+    return "; ".join(str(one["exception_message"]) for one in exceptions.values() if isinstance(one, dict))
+
+
+def _table(run: Run, steps: Sequence[Step]) -> Any:
+    """The steps as a pandas table; a value that the log does not state is NaN."""
+    import pandas as pd
+
+    def column(field: str) -> Any:
+        return pd.Series([getattr(step, field) for step in steps], dtype="float64")
+
+    gbs = run.recipe.global_batch_size
+    return pd.DataFrame(
+        {
+            "global_step": [step.global_step for step in steps],
+            "in_window": [int(_in_window(step, run)) for step in steps],
+            "planned_samples": [float((step.global_step + 1) * gbs) for step in steps],
+        }
+        | {field: column(field) for field in ("step_time_s", "loss", "global_batch_size", "consumed_samples")}
+    )
+
+
+def _finding(rule: _Rule, run: Run, steps: Sequence[Step], found: list[Any]) -> str:
+    """What broke the rule, with the values of the log."""
+    numbers = sorted(step.global_step for step in steps)
+    if rule.name == "window_complete":
+        missing = sorted({*range(run.window.first, run.window.last + 1)} - {*numbers})
+        return f"{named_steps(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    if rule.name == "steps_once":
+        return f"{named_steps(found)} {'is' if len(found) == 1 else 'are'}"
+    if rule.name == "steps_as_planned":
+        return f"they run from {numbers[0]} to {numbers[-1]}"
+    if rule.name == "step_times_steady":
+        return f"it is {found[0]:.4g} s"
+    values = {step.global_step: getattr(step, rule.field) for step in steps}
+    shown = [f"{_as_logged(values[step])} at global step {step}" for step in found[:_SHOWN]]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"found {', '.join(shown)}{more}"
+
+
+def _as_logged(value: float | None) -> str:
+    return "none" if value is None else f"{value:.10g}"

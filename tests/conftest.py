@@ -1,0 +1,171 @@
+"""What tests of several packages share: a whole, real `Result` to start from."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Job, JobState, JobStatus, Staged
+from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
+from steptime.results.metrics import measure
+from steptime.results.models import Check, Provenance, Result, Verdict
+
+_SUBMITTED = 1_790_000_000.0
+
+
+@pytest.fixture(scope="session")
+def make_result() -> Callable[..., Result]:
+    """A function that builds the result of a finished run of a tiny Llama; see `_result` for its keywords."""
+    return _result
+
+
+def _result(
+    job_name: str = "pretrain_llama3.1_tiny_fp32_2-1a2b3c4d",
+    *,
+    size: str = "tiny",
+    gpus: int = 2,
+    tensor: int = 1,
+    mode: Mode = Mode.PERFORMANCE,
+    max_steps: int = 20,
+    step_times: Sequence[float] | None = None,
+    dag_run_id: str = "manual__2026-11-21",
+    map_index: int = 0,
+    submitted_at: float = _SUBMITTED,
+    environment: dict[str, str] | None = None,
+    script: str = "#!/bin/bash\ntorchrun -m trainer --run run.json\n",
+    verdict: Verdict | None = None,
+    **replaced: Any,
+) -> Result:
+    """A result as the pipeline would make it; `replaced` fields of `Result` (run, log, …) come last and win.
+
+    Steps run to `max_steps` and the window is the last half. A checkpoint load trains one step.
+    """
+    gbs = 8 * gpus
+    first_step = max_steps - 1 if mode is Mode.CHECKPOINT_LOAD else 0
+    run = Run(
+        experiment=f"pretrain_llama3.1_{size}_fp32_{gpus}",
+        recipe=Recipe(
+            workload="llama3.1-25.04",
+            size=size,
+            dtype="fp32",
+            gpu_type="cpu",
+            scaling="weak",
+            proxy=False,
+            model=ModelShape(
+                architecture="llama",
+                num_layers=2,
+                hidden_size=256,
+                ffn_hidden_size=768,
+                num_attention_heads=8,
+                num_query_groups=4,
+                vocab_size=4096,
+                seq_length=128,
+            ),
+            parallelism=Parallelism(tensor=tensor, data=gpus // tensor),
+            micro_batch_size=1,
+            global_batch_size=gbs,
+            gpus_per_node=gpus,
+            image=None,
+            flops_formula="llama3.1-25.04",
+        ),
+        mode=mode,
+        first_step=first_step,
+        max_steps=max_steps,
+        window=Window(first=max(first_step, max_steps // 2), last=max_steps - 1),
+        time_limit_s=600,
+        cluster="local",
+        environment=environment or {},
+    )
+    noise = random.Random(job_name)  # noqa: S311 - step times, not secrets
+    numbers = range(first_step, max_steps)
+    times = step_times or [round(0.2 * gpus * noise.uniform(0.99, 1.01), 4) for _ in numbers]
+    log = TrainingLog(
+        path=f"/experiments/{job_name}/log-{run.experiment}.out",
+        dialect="nemo2",
+        bytes_read=8192,
+        steps=tuple(
+            Step(
+                global_step=number,
+                step_time_s=time,
+                loss=8.4 - 0.01 * number,
+                global_batch_size=gbs,
+                consumed_samples=None if number == 0 else (number + 1) * gbs,
+                peak_memory_bytes=890_716_160,
+            )
+            for number, time in zip(numbers, times, strict=True)
+        ),
+        checkpoints=_CHECKPOINTS.get(mode, lambda _: ())(max_steps),
+        started={
+            "schema": 1,
+            "world_size": gpus,
+            "tensor_parallel": tensor,
+            "pipeline_parallel": 1,
+            "context_parallel": 1,
+            "data_parallel": gpus // tensor,
+            "micro_batch_size": 1,
+            "global_batch_size": gbs,
+            "seq_length": 128,
+            "num_layers": 2,
+            "peak_tflops_per_rank": 0.06,
+            "peak_source": "GEMM fp32 2048×2048×2048, 1 thread, measured at start",
+            "versions": {"nemo": "2.7.3", "megatron_core": "0.15.3", "torch": "2.13.0", "python": "3.11.7"},
+        },
+        resumed={
+            "checkpoint_path": "/experiments/saved/checkpoints/default",
+            "global_step": first_step,
+            "consumed_samples": first_step * gbs,
+        }
+        if mode is Mode.CHECKPOINT_LOAD
+        else None,
+        ended={"state": "completed", "global_step": max_steps - 1, "steps_trained": len(numbers)},
+    )
+    result = Result(
+        run=run,
+        job=Job(
+            cluster="local",
+            name=job_name,
+            job_id=job_name,
+            directory=f"/experiments/{job_name}",
+            log_path=log.path,
+            submitted_at=submitted_at,
+        ),
+        status=JobStatus(
+            state=JobState.SUCCEEDED,
+            exit_code=0,
+            started_at=submitted_at + 1.5,
+            ended_at=submitted_at + 40,
+            nodes=("localhost",),
+        ),
+        log=log,
+        measurement=measure(run, log),
+        verdict=verdict or Verdict(checks=(Check(name="job_succeeded", passed=True, message="It did."),)),
+        provenance=Provenance(
+            steptime_version="0.1.0",
+            git_commit="675de01b859eae371bc01bf59b001889438a7a12",
+            git_clean=True,
+            staged=Staged(
+                python="/venv/bin/python",
+                venv_lock_sha256="a" * 64,
+                trainer_path="/staged/trainer",
+                trainer_sha256="b" * 64,
+            ),
+            script=script,
+            dag_id="llama31",
+            dag_run_id=dag_run_id,
+            task_id="wait",
+            map_index=map_index,
+        ),
+    )
+    return result.model_copy(update=replaced)
+
+
+_CHECKPOINTS: dict[Mode, Callable[[int], tuple[CheckpointTiming, ...]]] = {
+    Mode.CHECKPOINT_SAVE: lambda max_steps: (
+        CheckpointTiming(kind="save", iteration=max_steps - 1, started_at=_SUBMITTED + 30, duration_s=0.146),
+    ),
+    Mode.CHECKPOINT_LOAD: lambda _: (
+        CheckpointTiming(kind="load", iteration=None, started_at=_SUBMITTED + 20, duration_s=0.187),
+    ),
+}

@@ -1,0 +1,325 @@
+"""Every check of a finished run: passes for a good run, names rows and values for each way of being bad."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.errors import SystemFailure, UserError
+from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
+from steptime.recipes.models import Mode
+from steptime.results import row_checks
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.quality import validate
+from steptime.results.row_checks import named_steps
+
+MakeResult = Callable[..., Result]
+
+
+def judged(result: Result, **log_changes: Any) -> Verdict:
+    log = result.log.model_copy(update=log_changes)
+    return validate(result.run, result.status, log, result.measurement)
+
+
+def with_step(log: TrainingLog, number: int, **changes: Any) -> tuple[Step, ...]:
+    return tuple(
+        step.model_copy(update=changes) if step.global_step == number else step for step in log.steps
+    )
+
+
+def only_failure(verdict: Verdict) -> Check:
+    assert [check.name for check in verdict.failures] == [verdict.failures[0].name]
+    return verdict.failures[0]
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_good_run_of_every_mode_is_valid(make_result: MakeResult, mode: Mode) -> None:
+    verdict = judged(make_result(mode=mode))
+
+    assert verdict.valid, verdict.failures
+    assert not verdict.warnings
+    names = [check.name for check in verdict.checks]
+    assert len(names) == len(set(names)) >= 12
+    assert all(check.message[0].isupper() and check.message.endswith(".") for check in verdict.checks)
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "name", "found"),
+    [
+        (12, {"step_time_s": 0.0}, "step_times_positive_and_finite", "0 at global step 12"),
+        (12, {"step_time_s": -0.5}, "step_times_positive_and_finite", "-0.5 at global step 12"),
+        (12, {"step_time_s": float("inf")}, "step_times_positive_and_finite", "inf at global step 12"),
+        (12, {"step_time_s": float("nan")}, "step_times_positive_and_finite", "nan at global step 12"),
+        (12, {"step_time_s": None}, "step_times_positive_and_finite", "none at global step 12"),
+        (0, {"loss": float("nan")}, "losses_finite", "nan at global step 0"),
+        (3, {"loss": float("-inf")}, "losses_finite", "-inf at global step 3"),
+        (7, {"loss": None}, "losses_finite", "none at global step 7"),
+        (19, {"global_batch_size": 8}, "global_batch_size_as_planned", "16 in every step"),
+        (19, {"global_batch_size": 8}, "global_batch_size_as_planned", "found 8 at global step 19"),
+        (5, {"consumed_samples": 80}, "consumed_samples_consistent", "found 80 at global step 5"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_row(
+    make_result: MakeResult, number: int, changes: dict[str, Any], name: str, found: str
+) -> None:
+    result = make_result()
+
+    failure = only_failure(judged(result, steps=with_step(result.log, number, **changes)))
+
+    assert failure.name == name
+    assert found in failure.message
+    assert failure.message.startswith("Expected that ")
+
+
+def test_many_bad_rows_are_counted(make_result: MakeResult) -> None:
+    result = make_result()
+    steps = tuple(step.model_copy(update={"loss": float("nan")}) for step in result.log.steps)
+
+    message = only_failure(judged(result, steps=steps)).message
+
+    assert message == (
+        "Expected that every loss is finite, but found nan at global step 0, nan at global step 1, "
+        "nan at global step 2, nan at global step 3, nan at global step 4, nan at global step 5 and 14 more."
+    )
+
+
+def test_a_gap_in_the_window_is_named(make_result: MakeResult) -> None:
+    result = make_result()
+    steps = tuple(step for step in result.log.steps if step.global_step not in (12, 13, 17))
+
+    failure = only_failure(judged(result, steps=steps))
+
+    assert failure.name == "window_complete"
+    assert failure.message == (
+        "Expected that every step of the window 10:19 is in the log, "
+        "but global steps 12 to 13, 17 are missing."
+    )
+
+
+def test_a_gap_outside_the_window_does_no_harm(make_result: MakeResult) -> None:
+    result = make_result()
+
+    assert judged(result, steps=tuple(step for step in result.log.steps if step.global_step != 4)).valid
+
+
+def test_a_run_that_died_early_fails_with_everything_it_lacks(make_result: MakeResult) -> None:
+    result = make_result()
+    died = JobStatus(state=JobState.FAILED, reason="killed by signal 9", exit_code=137)
+    log = result.log.model_copy(update={"steps": result.log.steps[:15], "ended": None})
+
+    failures = {check.name: check.message for check in validate(result.run, died, log, None).failures}
+
+    assert set(failures) == {
+        "job_succeeded",
+        "window_complete",
+        "steps_as_planned",
+        "training_completed",
+        "measured_over_window",
+    }
+    assert "its state is 'failed' with exit code 137 (killed by signal 9)" in failures["job_succeeded"]
+    assert "run from 0 to 19, but they run from 0 to 14" in failures["steps_as_planned"]
+    assert "global steps 15 to 19 are missing" in failures["window_complete"]
+
+
+def test_a_log_without_steps_is_one_sentence(make_result: MakeResult) -> None:
+    failures = {check.name: check.message for check in judged(make_result(), steps=()).failures}
+
+    assert "has no line of a training step" in failures["window_complete"]
+    assert "losses_finite" not in failures, "what there is none of was not checked"
+
+
+def test_a_step_listed_twice_is_named(make_result: MakeResult) -> None:
+    result = make_result()
+
+    failure = only_failure(judged(result, steps=(*result.log.steps, result.log.steps[11])))
+
+    assert failure.name == "steps_once"
+    assert "but global step 11 is" in failure.message
+
+
+def test_lines_repeated_by_ranks_are_named_and_do_no_harm(make_result: MakeResult) -> None:
+    repeated = Problem(
+        kind="repeated_lines", message="8 ranks printed each step.", fatal=False, steps=(11, 12)
+    )
+
+    verdict = judged(make_result(), problems=(repeated,))
+
+    assert verdict.valid
+    assert "lines that several ranks repeated count once" in by_name(verdict)["no_step_trained_twice"].message
+
+
+def test_a_restart_within_the_window_spoils_it_and_before_it_does_not(make_result: MakeResult) -> None:
+    def restart(*steps: int) -> tuple[Problem]:
+        return (Problem(kind="duplicate_steps", message="restarted", fatal=True, steps=steps),)
+
+    inside, before = (
+        judged(make_result(), problems=restart(8, 9, 10)),
+        judged(make_result(), problems=restart(8, 9)),
+    )
+
+    assert only_failure(inside).name == "no_step_trained_twice"
+    assert "a restart trained global step 10 again" in only_failure(inside).message
+    assert before.valid
+    assert "global steps 8 to 9 again, outside of it" in by_name(before)["no_step_trained_twice"].message
+
+
+def test_a_fatal_problem_of_the_log_stops_the_result(make_result: MakeResult) -> None:
+    problems = (
+        Problem(kind="nccl_timeout", message="rank 3 waited 600 s in an all-reduce.", fatal=True),
+        Problem(kind="slow_start", message="140 s", fatal=False),
+    )
+
+    failure = only_failure(judged(make_result(), problems=problems))
+
+    assert failure.message == (
+        "Expected that the log names no failure, "
+        "but it says: nccl_timeout: rank 3 waited 600 s in an all-reduce."
+    )
+
+
+def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeResult) -> None:
+    result = make_result()
+    started = {**(result.log.started or {}), "tensor_parallel": 2, "data_parallel": 1}
+
+    failure = only_failure(judged(result, started=started))
+
+    assert failure.name == "parallelism_as_planned"
+    assert "tensor_parallel 2 where 1 was planned, data_parallel 1 where 2 was planned" in failure.message
+    assert "no 'steptime.start' record" in only_failure(judged(result, started=None)).message
+
+
+def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result: MakeResult) -> None:
+    result = make_result()
+    bare = {"global_batch_size": None, "consumed_samples": None}
+    steps = tuple(step.model_copy(update=bare) for step in result.log.steps)
+
+    assert only_failure(judged(result, steps=steps)).name == "batch_size_stated"
+
+
+@pytest.mark.parametrize(("iteration", "counted"), [(19, "from 0"), (20, "from 1")])
+def test_both_ways_of_counting_the_saved_iteration_are_accepted(
+    make_result: MakeResult, iteration: int, counted: str
+) -> None:
+    saved = CheckpointTiming(kind="save", iteration=iteration, started_at=1.0, duration_s=0.1)
+
+    verdict = judged(make_result(mode=Mode.CHECKPOINT_SAVE), checkpoints=(saved,))
+
+    assert verdict.valid
+    assert f"(iteration {iteration}, counted {counted})" in by_name(verdict)["checkpoint_saved"].message
+
+
+@pytest.mark.parametrize(
+    ("iterations", "found"),
+    [([], "no checkpoint save line"), ([9], "iteration 9."), ([None, 10], "no number, 10")],
+)
+def test_a_wrong_or_missing_save_is_named(
+    make_result: MakeResult, iterations: list[int | None], found: str
+) -> None:
+    saves = tuple(
+        CheckpointTiming(kind="save", iteration=iteration, started_at=1.0, duration_s=0.1)
+        for iteration in iterations
+    )
+
+    failure = only_failure(judged(make_result(mode=Mode.CHECKPOINT_SAVE), checkpoints=saves))
+
+    assert failure.name == "checkpoint_saved"
+    assert found in failure.message
+    assert judged(make_result(), checkpoints=saves).valid, "only a saving run is asked for a save"
+
+
+def test_a_load_must_have_loaded_and_resumed_where_the_save_ended(make_result: MakeResult) -> None:
+    result = make_result(mode=Mode.CHECKPOINT_LOAD)
+    resumed = {"checkpoint_path": "/c", "global_step": 0, "consumed_samples": 0}
+
+    assert only_failure(judged(result, checkpoints=())).name == "checkpoint_loaded"
+    assert only_failure(judged(result, resumed=None)).name == "resumed_at_saved_step"
+    assert only_failure(judged(result, resumed=resumed)).message == (
+        "Expected that training resumed at global step 19 with 304 consumed samples, "
+        "but it resumed at global step 0 with 0 consumed samples."
+    )
+
+
+def test_a_noisy_window_is_a_warning_and_counts(make_result: MakeResult) -> None:
+    verdict = judged(make_result(step_times=[0.4, 0.9] * 10))
+
+    assert verdict.valid
+    assert [check.name for check in verdict.warnings] == ["step_times_steady"]
+    assert "at most 30 % of their mean, 0.195 s, but it is 0.2635 s" in verdict.warnings[0].message
+
+
+def test_thresholds_come_from_a_strict_file(
+    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = make_result()
+    folder = tmp_path / "expectations"
+    folder.mkdir()
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    (folder / "steps.yaml").write_text("step_time_variation_percent: {default: 5, cpu: 0.001}\n")
+    verdict = validate(result.run, result.status, result.log, result.measurement)
+    assert [check.name for check in verdict.warnings] == ["step_times_steady"]
+
+    (folder / "steps.yaml").write_text("step_time_variation_percent: {cpu: 5}\n")
+    with pytest.raises(UserError, match=r"steps\.yaml, line 1.*needs the key 'default'"):
+        judged(result)
+
+
+def test_great_expectations_leaves_nothing_behind(tmp_path: Path, make_result: MakeResult) -> None:
+    """No file in the working folder, home or temporary folder, nothing printed, no warning, no network."""
+    (tmp_path / "result.json").write_text(make_result().model_dump_json())
+    script = """
+import socket, warnings
+from pathlib import Path
+from steptime.results.models import Result
+from steptime.results.quality import validate
+
+def refuse(*_):
+    raise AssertionError("no network")
+
+socket.socket.connect = refuse
+show = warnings.showwarning
+result = Result.model_validate_json(Path("result.json").read_bytes())
+assert validate(result.run, result.status, result.log, result.measurement).valid
+assert warnings.showwarning is show, "warnings are captured by logging"
+"""
+    for folder in ("home", "tmp"):
+        (tmp_path / folder).mkdir()
+    environment = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp"), "PATH": "/usr/bin:/bin"}
+
+    done = subprocess.run(
+        [sys.executable, "-B", "-W", "error", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["home", "result.json", "tmp"]
+
+
+def test_an_expectation_that_cannot_be_evaluated_is_a_failure_of_the_system(
+    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = make_result()
+    table = row_checks._table
+    monkeypatch.setattr(row_checks, "_table", lambda *given: table(*given).drop(columns="global_batch_size"))
+
+    with pytest.raises(
+        SystemFailure, match=r"cannot evaluate 'global_batch_size_as_planned': .*global_batch_size"
+    ):
+        judged(result)
+
+
+def test_steps_are_named_with_their_gaps_folded() -> None:
+    assert named_steps([4]) == "global step 4"
+    assert named_steps(range(0, 40, 2)) == "global steps 0, 2, 4, 6, 8, 10 and 14 more"
+
+
+def by_name(verdict: Verdict) -> dict[str, Check]:
+    return {check.name: check for check in verdict.checks}
