@@ -1,0 +1,131 @@
+"""From a planned run to a job: unique name, folder as in the recipe documents, script and files.
+
+In a script's template every value is quoted for the shell as it is inserted, whatever the template's author
+does: values of users are data and are never read by a shell.
+"""
+
+import hashlib
+import re
+import shlex
+from pathlib import PurePosixPath
+
+import jinja2
+
+from steptime.clusters.base import Cluster, Job, JobSpec, Staged
+from steptime.clusters.config import ClusterConfig
+from steptime.errors import SystemFailure, UserError
+from steptime.recipes.models import Run
+
+_EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN_VARIABLES = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONSAFEPATH")
+_RUN_FILE = "run.json"
+_CHECKPOINTS = PurePosixPath("code/nemo_experiments/default/checkpoints")
+
+_templates = jinja2.Environment(
+    loader=jinja2.PackageLoader("steptime.clusters"),
+    autoescape=False,  # noqa: S701 (this is bash, where `finalize` is what escapes)
+    finalize=lambda value: shlex.quote(str(value)),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
+def job_spec(
+    run: Run, staged: Staged, config: ClusterConfig, *, identity: str, started: int, attempt: int = 1
+) -> JobSpec:
+    """The job of a planned run.
+
+    Args:
+        run: what to train. staged: what lies ready for it on the cluster. config: the cluster. identity: what
+        asks for it, `dag_id/run_id/cell`; with `attempt` it decides the job's name, so that asking
+            again finds the same job.
+        started: Unix time in whole seconds, for the name of the folder.
+        attempt: counts fresh jobs for the same cell, from 1.
+
+    Raises:
+        UserError: the experiment or an environment variable cannot be named so, or the run needs a container
+        that
+            the cluster does not run.
+    """
+    if not _EXPERIMENT.fullmatch(run.experiment):
+        raise UserError(
+            f"experiment name {run.experiment!r} cannot be used: write letters, digits, '.', '_' and '-', "
+            "begin with a letter or digit, at most 150 in all"
+        )
+    if staged.python is None:
+        raise UserError(
+            f"{run.label} needs its container, and cluster {config.name} runs none "
+            f"(container: {config.container})"
+        )
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
+    folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
+    directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
+    script = _templates.get_template(f"{config.kind}.sh.j2").render(
+        directory=directory,
+        environment=_environment(run, staged),
+        python=staged.python,
+        ranks=run.recipe.gpus,
+    )
+    return JobSpec(
+        name=f"{run.experiment}-{digest}-{attempt}",
+        script=script,
+        directory=str(directory),
+        log_path=str(directory / f"log-{run.experiment}.out"),
+        files={_RUN_FILE: run.model_dump_json(indent=2)},
+        slots=run.recipe.gpus,
+        time_limit_s=run.time_limit_s,
+    )
+
+
+def saved_checkpoint_dir(job: Job) -> str:
+    """The folder in which a checkpoint-save job leaves its checkpoint, as in the recipe documents."""
+    return str(PurePosixPath(job.directory) / _CHECKPOINTS)
+
+
+async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
+    """The checkpoint that a job saved: the folder above `weights/`, for `Run.checkpoint_path`.
+
+    Raises SystemFailure where there is none, more than one, or it is not whole.
+    """
+    folder = saved_checkpoint_dir(job)
+    # NeMo keeps a file `<checkpoint>-unfinished` beside a checkpoint for as long as it is being written.
+    signs = ["(", "-name", "weights", "-o", "-name", "*-unfinished", ")"]
+    found = await cluster.run(
+        ["find", folder, "-mindepth", "1", "-maxdepth", "2", *signs, "-print0"], timeout_s=60
+    )
+    if found.exit_code:
+        raise SystemFailure(f"job {job.name} left no checkpoint: {found.stderr.strip()}; see {job.log_path}")
+    paths = [PurePosixPath(path) for path in found.stdout.split("\0") if path]
+    checkpoints = [path.parent for path in paths if path.name == "weights"]
+    if any(path.name.endswith("-unfinished") for path in paths):
+        raise SystemFailure(
+            f"the checkpoint of job {job.name} in {folder} was not finished; see {job.log_path}"
+        )
+    if len(checkpoints) != 1:
+        raise SystemFailure(
+            f"job {job.name} left {len(checkpoints)} checkpoints in {folder}, where one is expected"
+        )
+    return str(checkpoints[0])
+
+
+def _environment(run: Run, staged: Staged) -> dict[str, str]:
+    """The trainer's environment: defaults, then the run's overrides, then what nobody may override."""
+    for name, value in run.environment.items():
+        if not _VARIABLE.fullmatch(name):
+            raise UserError(f"environment variable {name!r} cannot be named so: use letters, digits and '_'")
+        if name in _OWN_VARIABLES or name.startswith("STEPTIME_"):
+            raise UserError(f"environment variable {name} is steptime's own and cannot be set for a run")
+        if "\0" in value:
+            raise UserError(f"environment variable {name} has a NUL character, which no environment can hold")
+    return {
+        # What torchrun would set, with a warning; the trainer then gives each rank its share of the cores.
+        "OMP_NUM_THREADS": "1",
+        **run.environment,
+        # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONPATH": staged.trainer_path,
+        "PYTHONSAFEPATH": "1",
+    }
