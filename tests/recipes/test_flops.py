@@ -4,60 +4,13 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.recipes.flops import FORMULAS, model_flops
-from steptime.recipes.models import HybridShape, ModelShape
+from steptime.recipes.models import ModelShape
+from steptime.recipes.workloads import load_workload
 
-LLAMA_8B = ModelShape(
-    architecture="llama",
-    num_layers=32,
-    hidden_size=4096,
-    ffn_hidden_size=14336,
-    num_attention_heads=32,
-    num_query_groups=8,
-    vocab_size=128256,
-    seq_length=8192,
-)
-NEMOTRON4_15B = ModelShape(
-    architecture="nemotron4",
-    num_layers=32,
-    hidden_size=6144,
-    ffn_hidden_size=24576,
-    num_attention_heads=48,
-    num_query_groups=8,
-    vocab_size=256000,
-    seq_length=4096,
-)
-NEMOTRON4_340B = ModelShape(
-    architecture="nemotron4",
-    num_layers=96,
-    hidden_size=18432,
-    ffn_hidden_size=73728,
-    num_attention_heads=96,
-    num_query_groups=8,
-    vocab_size=256000,
-    seq_length=4096,
-)
-NEMOTRON_H_56B = ModelShape(
-    architecture="nemotron_h",
-    num_layers=118,
-    hidden_size=8192,
-    ffn_hidden_size=32768,
-    num_attention_heads=64,
-    num_query_groups=8,
-    vocab_size=131072,
-    seq_length=8192,
-    hybrid=HybridShape(
-        num_attention_layers=10,
-        num_mlp_layers=54,
-        num_mamba_layers=54,
-        attention_head_dim=128,
-        mamba_num_heads=256,
-        mamba_head_dim=64,
-        mamba_num_groups=8,
-        mamba_state_dim=256,
-        expand=2,
-        chunk_size=256,
-    ),
-)
+LLAMA_8B = load_workload("llama3.1-25.04").sizes["8b"].model
+NEMOTRON4_15B = load_workload("nemotron4-25.04").sizes["15b"].model
+NEMOTRON4_340B = load_workload("nemotron4-340b-24.11").sizes["340b"].model
+NEMOTRON_H_56B = load_workload("nemotron-h-25.05").sizes["56b"].model
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_the_peak_of_a_cpu_is_measured_in_the_run() -> None:
         (
             "h100",
             "fp88",
-            "unknown dtype for the GPU type h100 'fp88': did you mean 'fp8'? Valid are: bf16, fp8.",
+            "unknown dtype 'fp88' of h100: did you mean 'fp8'? Valid are: bf16, fp8.",
         ),
     ],
 )

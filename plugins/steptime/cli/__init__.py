@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 bad input, 2 the system or a job failed. Data goes to stdo
 import importlib
 import sys
 
-import click
 import typer
 
 from steptime import __version__
@@ -32,7 +31,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print it."),
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print it."
+    ),
 ) -> None:
     pass
 
@@ -45,10 +46,13 @@ def main() -> None:
     """Entry point: turns the two kinds of error into one sentence and the documented exit code."""
     try:
         code = app(standalone_mode=False)
-    except click.UsageError as error:
-        complain(f"{error.format_message()} See '{error.ctx.command_path if error.ctx else 'steptime'} --help'.")
+    except typer.TyperException as error:
+        # Without any arguments Typer has printed the help and leaves the message empty.
+        if message := error.format_message().replace("Value error, ", "").rstrip("."):
+            command = getattr(getattr(error, "ctx", None), "command_path", "steptime")
+            complain(f"{message}. See '{command} --help'.")
         sys.exit(1)
-    except click.exceptions.Abort:
+    except typer.Abort:
         complain("stopped.")
         sys.exit(2)
     except (UserError, SystemFailure) as error:

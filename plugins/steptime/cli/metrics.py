@@ -1,7 +1,158 @@
-"""Commands: to be written."""
+"""`steptime metrics`: what one step time means, and the published number beside it."""
+
+import json
+import math
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
+
+from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.errors import UserError
+from steptime.recipes.gpus import Peak
+from steptime.recipes.models import Recipe
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.published import PerformanceRow, published_performance
+from steptime.results.metrics import Throughput, throughput
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8 --step-time 12.27
+
+steptime metrics --workload nemotron-h --size 56b --dtype fp8 --gpu-type h100 --gpus 256 --step-time 15.9
+--format json
+"""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
+    """Add `steptime metrics`."""
+    app.command(epilog=EXAMPLES)(metrics)
+
+
+def metrics(
+    *,
+    workload: Annotated[str, typer.Option(help="Workload: llama3.1-25.04, or llama3.1 for the newest.")],
+    size: Annotated[str, typer.Option(help="Model size, as 8b; proxies are 405b-proxy.")],
+    dtype: Annotated[str, typer.Option(help="Number format, as bf16.")],
+    gpu_type: Annotated[str, typer.Option(help="Type of GPU, as h100.")],
+    gpus: Annotated[int, typer.Option(help="Number of GPUs.")],
+    step_time: Annotated[float, typer.Option(help="Seconds per training step.")],
+    scaling: Annotated[str, typer.Option(help="weak, or strong where the document has it.")] = "weak",
+    gbs: Annotated[
+        int | None,
+        typer.Option(help="Global batch size, where it is not the document's.", show_default=False),
+    ] = None,
+    peak_tflops: Annotated[
+        float | None,
+        typer.Option(help="Peak TFLOPS of one GPU, instead of config/gpus.yaml.", show_default=False),
+    ] = None,
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published",
+            help="MFU with the constants behind the document's tables, where it prints others.",
+        ),
+    ] = False,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+) -> None:
+    """Tokens per second, MFU and days to a trillion tokens of a recipe at one step time.
+
+    The MFU stands with its formula and its peak; the document's own numbers stand beside it.
+    """
+    request = PlanRequest(
+        workload=workload, size=size, dtype=dtype, gpu_type=gpu_type, gpus=str(gpus), scaling=scaling
+    )
+    recipe = _with_batch(plan(request).runs[0].recipe, gbs)
+    rates = throughput(recipe, step_time, peak=_given_peak(peak_tflops), as_published=as_published)
+    published = published_performance(recipe)
+    if output_format is Format.TABLE:
+        title = f"{recipe.workload} {recipe.size} {recipe.dtype} on {recipe.gpus} × {recipe.gpu_type}"
+        columns = ["metric", "value", *(["published"] if published else []), "basis"]
+        show(_lines(recipe, rates, published), Format.TABLE, columns=columns, title=title)
+    elif output_format is Format.JSON:
+        typer.echo(json.dumps(_record(recipe, rates, published), indent=2))
+    else:
+        show([_record(recipe, rates, published)], output_format)
+
+
+def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
+    """The recipe at another global batch size. Raises UserError where it does not divide."""
+    if gbs is None:
+        return recipe
+    try:
+        return Recipe.model_validate(recipe.model_dump() | {"global_batch_size": gbs})
+    except ValidationError as error:
+        raise UserError(f"--gbs {gbs}: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
+
+
+def _given_peak(tflops: float | None) -> Peak | None:
+    if tflops is None:
+        return None
+    if not (math.isfinite(tflops) and tflops > 0):
+        raise UserError(f"--peak-tflops {tflops}: must be a positive number of TFLOPS.")
+    return Peak(tflops=tflops, source="given with --peak-tflops")
+
+
+def _record(recipe: Recipe, rates: Throughput, published: PerformanceRow | None) -> dict[str, Any]:
+    """Everything for programs, unrounded; percent is written out, and the ratio is above 1 where slower."""
+    return {
+        "workload": recipe.workload,
+        "size": recipe.size,
+        "dtype": recipe.dtype,
+        "gpu_type": recipe.gpu_type,
+        "scaling": recipe.scaling,
+        "gpus": recipe.gpus,
+        "seq_length": recipe.model.seq_length,
+        "global_batch_size": recipe.global_batch_size,
+        **rates.model_dump(),
+        "published_step_time_s": published.step_time_s if published else None,
+        "published_tokens_per_s": published.tokens_per_s if published else None,
+        "published_mfu_percent": published.mfu_percent if published else None,
+        "step_time_ratio": rates.step_time_s / published.step_time_s if published else None,
+    }
+
+
+def _lines(
+    recipe: Recipe, rates: Throughput, published: PerformanceRow | None
+) -> list[dict[str, str | None]]:
+    """The same for people: one line a number, with the document's number and with what it rests on."""
+    batch, seq_length = recipe.global_batch_size, recipe.model.seq_length
+    tflops = rates.peak_tflops_per_gpu
+    peak = rates.peak_source if tflops is None else f"{tflops:g} TFLOPS ({rates.peak_source})"
+    lines: list[dict[str, str | None]] = [
+        {"metric": "step time", "value": f"{rates.step_time_s:g} s"},
+        {
+            "metric": "tokens/s",
+            "value": f"{rates.tokens_per_s:,.0f}",
+            "basis": f"sequence {seq_length} × global batch {batch} / step time",
+        },
+        {
+            "metric": "tokens/s/GPU",
+            "value": f"{rates.tokens_per_s_per_gpu:,.1f}",
+            "basis": f"on {recipe.gpus} GPUs",
+        },
+        {
+            "metric": "MFU",
+            "value": None if rates.mfu_percent is None else f"{rates.mfu_percent:.2f} %",
+            "basis": f"formula {rates.flops_formula}; peak {peak}",
+        },
+        {
+            "metric": "model flops",
+            "value": f"{rates.model_tflops_per_gpu:,.4g} TFLOPS/GPU",
+            "basis": f"{rates.flops_per_sample:.5g} per sample, {rates.flops_source}",
+        },
+        {"metric": "days to 1T tokens", "value": f"{rates.days_per_1t_tokens:,.2f}"},
+    ]
+    if published:
+        days = published.days_per_1t_tokens
+        printed = {
+            "step time": f"{published.step_time_s:g} s",
+            "tokens/s": f"{published.tokens_per_s:,}",
+            "MFU": f"{published.mfu_percent:.2f} %",
+            "days to 1T tokens": "n/a" if days is None else f"{days:g}",
+        }
+        for line in lines:
+            line["published"] = printed.get(line["metric"] or "")
+        lines[0]["basis"] = f"{rates.step_time_s / published.step_time_s:.3f} × the published step time"
+    return lines

@@ -20,7 +20,8 @@ class Format(StrEnum):
     JSON = "json"
 
 
-FORMAT_OPTION = typer.Option(Format.TABLE, "--format", help="table for people, csv or json for programs.")
+FORMAT_OPTION = typer.Option("--format", help="table for people, csv or json for programs.")
+"""Use as `output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE`."""
 
 
 def console() -> Console:

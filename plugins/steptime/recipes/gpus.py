@@ -42,6 +42,6 @@ def peak_tflops(gpu_type: str, dtype: str) -> Peak:
         raise unknown_value("GPU type", gpu_type, types)
     gpu = types[gpu_type]
     if dtype not in gpu.peak_tflops:
-        raise unknown_value(f"dtype for the GPU type {gpu_type}", dtype, gpu.peak_tflops)
+        raise unknown_value("dtype", dtype, gpu.peak_tflops, of=gpu_type)
     peak = gpu.peak_tflops[dtype]
     return Peak(tflops=None if peak == "measured" else peak, source=gpu.source)

@@ -105,7 +105,7 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
     steps = _timed_steps(log.steps, run.window)
     if not steps:
         raise UserError(
-            f"{log.path} has no step times for the window {run.window}: {_what_is_there(run, log)}"
+            f"{log.path} has no step time in the window {run.window}: {_what_is_there(run, log)}."
         )
     times = [time for _, time in steps]
     for step, time in steps:
@@ -145,12 +145,8 @@ def _timed_steps(steps: Iterable[Step], window: Window) -> list[tuple[Step, floa
 
 def _what_is_there(run: Run, log: TrainingLog) -> str:
     """Which steps are missing, and which the log has instead."""
-    window = run.window
-    missing = (
-        f"global step {window.first} is"
-        if window.first == window.last
-        else f"global steps {window.first} to {window.last} are"
-    )
+    first, last = run.window.first, run.window.last
+    missing = f"global step {first} is" if first == last else f"global steps {first} to {last} are"
     if not log.steps:
         return f"{missing} missing, as is every other step"
     numbers = [step.global_step for step in log.steps]

@@ -1,0 +1,144 @@
+"""`steptime metrics` as people and programs call it."""
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.errors import UserError
+from steptime.recipes.published import PerformanceRow, load_reference, performance_rows
+
+LLAMA_8B = ["--workload", "llama3.1", "--size", "8b", "--dtype", "bf16", "--gpu-type", "h100", "--gpus", "8"]
+
+
+@pytest.mark.parametrize(
+    "row", performance_rows(), ids=lambda row: f"{row.document}-{row.size}-{row.dtype}-{row.gpus}"
+)
+def test_every_published_row(row: PerformanceRow) -> None:
+    """All as printed; the Llama document's MFU needs the constants behind its tables."""
+    cell = f"--workload {row.document} --size {row.size} --dtype {row.dtype} --gpu-type {row.gpu_type}"
+    as_published = ["--as-published"] if row.document.startswith("llama") else []
+    given = _metrics([*cell.split(), f"--gpus={row.gpus}", f"--step-time={row.step_time_s}", *as_published])
+    decimals = load_reference(row.document).decimals
+    assert round(given["tokens_per_s"]) == row.tokens_per_s
+    assert round(given["mfu_percent"], decimals.mfu_percent) == row.mfu_percent
+    if row.days_per_1t_tokens is not None:
+        assert round(given["days_per_1t_tokens"], decimals.days_per_1t_tokens) == row.days_per_1t_tokens
+    assert (given["published_step_time_s"], given["step_time_ratio"]) == (row.step_time_s, 1.0)
+
+
+def test_the_formula_is_the_default_and_named() -> None:
+    given = _metrics([*LLAMA_8B, "--step-time=12.27"])
+    assert f"{given['mfu_percent']:.2f}" == "62.50"  # printed as 62.47 with a peak of 989.5
+    assert given["published_mfu_percent"] == 62.47
+    assert (given["flops_formula"], given["peak_tflops_per_gpu"]) == ("llama3.1-25.04", 989)
+
+
+def test_another_batch_and_peak() -> None:
+    given = _metrics([*LLAMA_8B, "--step-time=12.27", "--gbs=256", "--peak-tflops=1978"])
+    assert given["global_batch_size"] == 256
+    assert f"{given['mfu_percent']:.2f}" == "62.50"
+    assert given["peak_source"] == "given with --peak-tflops"
+    assert given["published_step_time_s"] is None  # nothing is published at this batch size
+
+
+def test_a_cpu_size_has_no_mfu_without_its_run() -> None:
+    tiny = [
+        "--workload",
+        "llama3.1",
+        "--size",
+        "tiny",
+        "--dtype",
+        "fp32",
+        "--gpu-type",
+        "cpu",
+        "--gpus",
+        "2",
+        "--step-time",
+        "0.1",
+    ]
+    assert _metrics(tiny)["mfu_percent"] is None
+    assert _metrics([*tiny, "--peak-tflops=0.2"])["mfu_percent"] == pytest.approx(84.557, abs=1e-3)
+
+
+def test_csv_and_json_are_the_same() -> None:
+    arguments = ["metrics", *LLAMA_8B, "--step-time=13", "--format=csv"]
+    (row,) = csv.DictReader(StringIO(_stdout(arguments)))
+    given = _metrics([*LLAMA_8B, "--step-time=13"])
+    assert row == {name: "" if value is None else str(value) for name, value in given.items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--workload=llama3.2"], "did you mean 'llama3.1-25.04'?"),
+        (["--size=9b"], "unknown size '9b' of llama3.1-25.04: did you mean '8b'? Valid are: 8b, 70b, 405b"),
+        (["--dtype=bf61"], "did you mean 'bf16'? Valid are: bf16, fp8."),
+        (["--gpu-type=h10"], "did you mean 'h100'? Valid are: h100"),
+        (["--gpus=12"], "unknown GPU count '12'"),
+        (["--scaling=strong"], "strong"),
+        (["--step-time=0"], "a step time of 0.0 s cannot be"),
+        (["--step-time=nan"], "a step time of nan s cannot be"),
+        (["--gbs=7"], "--gbs 7: global batch size 7 is not a multiple of"),
+        (["--gbs=0"], "--gbs 0: Input should be greater than 0"),
+        (["--peak-tflops=-1"], "--peak-tflops -1.0: must be a positive number of TFLOPS."),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(arguments: Sequence[str], sentence: str) -> None:
+    result = CliRunner().invoke(app, ["metrics", *LLAMA_8B, "--step-time=12.27", *arguments])
+    assert isinstance(result.exception, UserError)
+    assert sentence in str(result.exception)
+
+
+def test_the_command_itself_prints_a_table() -> None:
+    done = _steptime("metrics", *LLAMA_8B, "--step-time=13.497")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [[cell.strip() for cell in line.strip("│").split("│")] for line in done.stdout.splitlines()]
+    assert ["tokens/s", "77,690", "85,459", "sequence 8192 × global batch 128 / step time"] in lines
+    assert ["step time", "13.497 s", "12.27 s", "1.100 × the published step time"] in lines
+    assert "formula llama3.1-25.04; peak 989 TFLOPS (nemotron4-340b-25.12, table of peak" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "Missing option '--step-time'. See 'steptime metrics --help'."),
+        (["--step-time=fast"], "Invalid value for '--step-time': Input should be a valid number"),
+        (
+            ["--step-time=1", "--format=jsn"],
+            "Invalid value for '--format': 'jsn' is not one of 'table', 'csv'",
+        ),
+        (["--step-time=1", "--gpus=16000"], "unknown GPU count '16000'"),
+    ],
+)
+def test_the_command_itself_refuses_with_exit_code_1(arguments: Sequence[str], sentence: str) -> None:
+    done = _steptime("metrics", *LLAMA_8B, *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("steptime: ")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def _metrics(arguments: Sequence[str]) -> dict[str, Any]:
+    given = json.loads(_stdout(["metrics", *arguments, "--format=json"]))
+    assert isinstance(given, dict)
+    return given
+
+
+def _stdout(arguments: Sequence[str]) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def _steptime(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("steptime")
+    return subprocess.run([command, *arguments], capture_output=True, text=True, timeout=60, check=False)

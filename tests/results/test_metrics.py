@@ -1,0 +1,206 @@
+"""Rates and measurements: against the documents' own tables and examples, and over the window of a log."""
+
+import math
+
+import pytest
+
+from steptime.errors import UserError
+from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.recipes.gpus import Peak
+from steptime.recipes.models import Mode, Recipe, Run, Window
+from steptime.recipes.published import PerformanceRow, load_reference, performance_rows, published_performance
+from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.results.metrics import days_per_1t_tokens, measure, throughput, tokens_per_s
+
+PUBLISHED = {
+    row: recipe
+    for name in list_workloads()
+    for recipe, _ in load_workload(name).recipes()
+    if (row := published_performance(recipe))
+}
+"""The recipe of every published number, as planned from the workload files."""
+
+each_published_row = pytest.mark.parametrize(
+    "row", performance_rows(), ids=lambda row: f"{row.document}·{row.size}·{row.dtype}·{row.gpus}"
+)
+
+
+@each_published_row
+def test_tokens_per_s_and_days_are_the_printed_ones(row: PerformanceRow) -> None:
+    rates = throughput(PUBLISHED[row], row.step_time_s)
+    assert round(rates.tokens_per_s) == row.tokens_per_s
+    assert rates.tokens_per_s_per_gpu == rates.tokens_per_s / row.gpus
+    if row.days_per_1t_tokens is not None:
+        decimals = load_reference(row.document).decimals.days_per_1t_tokens
+        assert round(rates.days_per_1t_tokens, decimals) == row.days_per_1t_tokens
+
+
+@each_published_row
+def test_mfu_is_the_printed_one_as_published(row: PerformanceRow) -> None:
+    rates = throughput(PUBLISHED[row], row.step_time_s, as_published=True)
+    assert rates.mfu_percent is not None
+    decimals = load_reference(row.document).decimals.mfu_percent
+    assert round(rates.mfu_percent, decimals) == row.mfu_percent
+
+
+def test_mfu_by_the_printed_constants_differs_only_in_the_llama_document() -> None:
+    different = [
+        row.document
+        for row, recipe in PUBLISHED.items()
+        if round(throughput(recipe, row.step_time_s).mfu_percent or 0, 2) != row.mfu_percent
+    ]
+    assert different == ["llama3.1-25.04"] * 29
+
+
+@pytest.mark.parametrize(
+    ("cell", "step_time_s", "mfu"),
+    [
+        (("llama3.1-25.04", "8b", "fp8", 8), 12.39, 30.93),
+        (("nemotron4-25.04", "15b", "bf16", 64), 2.693, 65.26),
+        (("nemotron4-340b-24.11", "340b", "bf16", 128), 4.77, 53.52),
+        (("nemotron-h-25.05", "56b", "fp8", 256), 15.892, 26.86),
+        (("nemotron4-340b-25.12", "340b", "bf16", 256), 4.31, 50.56),  # printed as 50.5 %
+    ],
+)
+def test_the_documents_worked_examples_of_mfu(
+    cell: tuple[str, str, str, int], step_time_s: float, mfu: float
+) -> None:
+    rates = throughput(_recipe(*cell), step_time_s)
+    assert rates.mfu_percent == pytest.approx(mfu, abs=0.005)
+    assert rates.flops_source == f"as stated by {cell[0]}"
+
+
+def test_the_documents_worked_example_of_tokens() -> None:
+    rate = tokens_per_s(4096, 256, 2.693)
+    assert round(rate) == 389_371
+    assert round(days_per_1t_tokens(rate), 1) == 29.7
+
+
+@pytest.mark.parametrize("step_time_s", [0, -1.5, math.nan, math.inf])
+def test_a_step_time_that_cannot_be_is_refused(step_time_s: float) -> None:
+    with pytest.raises(UserError, match="must be a positive number of seconds"):
+        throughput(_recipe("llama3.1-25.04", "8b", "bf16", 8), step_time_s)
+
+
+def test_another_peak_is_named() -> None:
+    peak = Peak(tflops=1978, source="twice the data sheet")
+    recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8)
+    rates, usual = throughput(recipe, 12.27, peak=peak), throughput(recipe, 12.27)
+    assert rates.peak_source == "twice the data sheet"
+    assert usual.mfu_percent == pytest.approx(2 * (rates.mfu_percent or 0))
+
+
+def test_a_run_is_measured_over_its_window_only() -> None:
+    log = _log(
+        [100.0, 3.0, 1.0, 2.0, 9.0], started={"peak_tflops_per_rank": 0.05, "peak_source": "GEMM fp32"}
+    )
+    run = _run(window=Window(first=1, last=3))
+    measurement = measure(run, log)
+    assert measurement.steps_in_window == 3
+    assert measurement.step_time_mean_s == measurement.step_time_median_s == 2.0
+    assert measurement.step_time_std_s == 1.0  # of the sample: the population's is 0.816
+    assert measurement.tokens_per_s == 128 * 16 / 2.0
+    assert measurement.tokens_per_s_per_gpu == 128 * 16 / 2.0 / 2
+    assert (measurement.peak_tflops_per_gpu, measurement.peak_source) == (0.05, "GEMM fp32")
+    assert measurement.flops_formula == "llama3.1-25.04"
+    assert measurement.mfu_percent == pytest.approx(100 * measurement.model_tflops_per_gpu / 0.05)
+    assert (measurement.tflops_per_gpu_logged, measurement.checkpoint_save_s) == (None, None)
+
+
+def test_one_step_has_no_standard_deviation() -> None:
+    measurement = measure(_run(window=Window(first=2, last=2)), _log([5.0, 4.0, 3.0]))
+    assert (measurement.step_time_mean_s, measurement.step_time_std_s) == (3.0, None)
+
+
+def test_without_a_measured_peak_there_is_no_mfu() -> None:
+    measurement = measure(_run(window=Window(first=0, last=0)), _log([5.0]))
+    assert (measurement.mfu_percent, measurement.peak_tflops_per_gpu) == (None, None)
+
+
+def test_the_data_sheet_goes_before_the_trainers_own_gemm() -> None:
+    run = _run(window=Window(first=0, last=0)).model_copy(
+        update={"recipe": _recipe("llama3.1-25.04", "8b", "bf16", 8)}
+    )
+    measurement = measure(run, _log([12.27], started={"peak_tflops_per_rank": 700.0, "peak_source": "GEMM"}))
+    assert measurement.peak_tflops_per_gpu == 989
+    assert f"{measurement.mfu_percent:.2f}" == "62.50"
+
+
+def test_checkpoint_times_are_the_last_of_their_kind() -> None:
+    timings = [("load", 9.7), ("save", 4.4), ("save", 4.6)]
+    log = _log([1.0]).model_copy(
+        update={
+            "checkpoints": tuple(
+                CheckpointTiming(kind=kind, iteration=None, started_at=0, duration_s=duration)
+                for kind, duration in timings
+            )
+        }
+    )
+    measurement = measure(_run(window=Window(first=0, last=0)), log)
+    assert (measurement.checkpoint_save_s, measurement.checkpoint_load_s) == (4.6, 9.7)
+
+
+def test_the_trainers_own_tflops_are_averaged_where_it_logs_them() -> None:
+    steps = tuple(Step(global_step=step, step_time_s=1.0, tflops_per_gpu=500.0 + step) for step in range(4))
+    log = _log([]).model_copy(update={"steps": steps})
+    assert measure(_run(window=Window(first=1, last=3)), log).tflops_per_gpu_logged == 502.0
+
+
+@pytest.mark.parametrize(
+    ("step_times", "window", "sentence"),
+    [
+        (
+            [1.0] * 8,
+            Window(first=10, last=19),
+            "run.out has no step time in the window 10:19: global steps 10 to 19 are missing; "
+            "the log has steps 0 to 7.",
+        ),
+        ([1.0] * 3, Window(first=9, last=9), "global step 9 is missing; the log has steps 0 to 2."),
+        ([], Window(first=0, last=1), "global steps 0 to 1 are missing, as is every other step."),
+        (
+            [1.0, math.nan],
+            Window(first=0, last=1),
+            "the step time of global step 1 is nan s, which cannot be.",
+        ),
+        ([1.0, 0.0], Window(first=0, last=1), "the step time of global step 1 is 0.0 s, which cannot be."),
+    ],
+)
+def test_a_window_without_usable_steps_is_refused(
+    step_times: list[float], window: Window, sentence: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        measure(_run(window=window), _log(step_times))
+    assert sentence in str(error.value)
+
+
+def test_steps_without_a_time_count_as_missing() -> None:
+    log = _log([]).model_copy(update={"steps": (Step(global_step=0), Step(global_step=1, step_time_s=2.0))})
+    assert measure(_run(window=Window(first=0, last=1)), log).steps_in_window == 1
+    with pytest.raises(UserError, match="global step 0 is missing"):
+        measure(_run(window=Window(first=0, last=0)), log)
+
+
+def _recipe(workload: str, size: str, dtype: str, gpus: int) -> Recipe:
+    return next(
+        recipe
+        for recipe, _ in load_workload(workload).recipes()
+        if (recipe.size, recipe.dtype, recipe.gpus, recipe.scaling) == (size, dtype, gpus, "weak")
+    )
+
+
+def _run(*, window: Window) -> Run:
+    """A run of the tiny Llama on two CPU processes: 16 samples of 128 tokens a step."""
+    return Run(
+        experiment="pretrain_llama3.1_tiny_fp32_2",
+        recipe=_recipe("llama3.1-25.04", "tiny", "fp32", 2),
+        mode=Mode.PERFORMANCE,
+        max_steps=20,
+        window=window,
+        time_limit_s=600,
+        cluster="local",
+    )
+
+
+def _log(step_times: list[float], *, started: dict[str, object] | None = None) -> TrainingLog:
+    steps = tuple(Step(global_step=step, step_time_s=time) for step, time in enumerate(step_times))
+    return TrainingLog(path="run.out", dialect="nemo2", bytes_read=0, steps=steps, started=started)
