@@ -1,7 +1,147 @@
-"""Commands: to be written."""
+"""`steptime recipes` and `steptime plan`: what can run, and what would run."""
+
+import time
+from typing import Annotated, Any
 
 import typer
 
+from steptime.cli.options import takes_plan_request
+from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.recipes import tables
+from steptime.recipes.models import Run
+from steptime.recipes.notation import format_time_limit
+from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
+from steptime.recipes.workloads import list_workloads, load_workload
+
+RECIPES_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime recipes
+
+steptime recipes --workload llama3.1
+
+steptime recipes --published --format csv > configurations.csv
+"""
+
+PLAN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime plan llama3.1
+
+steptime plan llama3.1 --size 8b --gpus 8-128
+
+steptime plan llama3.1 --size 405b --proxy --dtype fp8 --gpus 32-128 --repeats 3
+
+steptime plan nemotron4-340b --gpu-type gb200 --gpus 128,256 --scaling strong --format json
+
+steptime plan llama3.1 --checkpoint --show-script
+"""
+
+# What people compare rows and runs by; everything else stands in csv and json.
+_RECIPE_COLUMNS = (
+    *("recipe", "size", "dtype", "gpu_type", "scaling", "gpus", "seq_len", "layers"),
+    *("tp", "pp", "cp", "dp", "vp", "mbs", "gbs", "ga", "window"),
+)
+_RUN_COLUMNS = (
+    *("label", "tp", "pp", "cp", "dp", "vp", "mbs", "gbs", "ga"),
+    *("steps", "window", "time_limit", "gpu_hours_max"),
+)
+
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
+    """Add `steptime recipes` and `steptime plan`."""
+    app.command(name="recipes", epilog=RECIPES_EXAMPLES)(recipes)
+    app.command(name="plan", epilog=PLAN_EXAMPLES)(takes_plan_request(_plan))
+
+
+def recipes(
+    *,
+    workload: Annotated[
+        str | None,
+        typer.Option(help="Only this one: llama3.1-25.04, or llama3.1 for the newest.", show_default=False),
+    ] = None,
+    published: Annotated[
+        bool,
+        typer.Option("--published", help="Only the rows of the recipe documents, and as these print them."),
+    ] = False,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+) -> None:
+    """Every recipe there is: sizes, dtypes, GPU types, scales, parallelism and batch sizes.
+
+    A document may print another value than was run to make it (nemotron4-25.04 prints no virtual pipeline for
+    340b); without --published the value that runs is listed, and the CPU sizes with it.
+    """
+    names = list_workloads() if workload is None else (workload,)
+    make_rows = tables.published_rows if published else tables.rows
+    rows = [cells for name in names for cells in make_rows(load_workload(name))]
+    in_brief = output_format is Format.TABLE and not published
+    show(rows, output_format, columns=_RECIPE_COLUMNS if in_brief else None)
+
+
+def _plan(
+    request: PlanRequest,
+    *,
+    show_script: Annotated[
+        bool, typer.Option("--show-script", help="Also print the job script of every run.")
+    ] = False,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+) -> None:
+    """The runs that `steptime run` would start, and what they cost at most. Nothing is submitted."""
+    planned = plan(request)
+    rows = [_row(run) for run in planned.all_runs]
+    scripts = _scripts(planned) if show_script else []
+    asked = planned.request
+    unit = "process-hours" if asked.gpu_type == "cpu" else "GPU-hours"
+    note = f"{len(rows)} jobs, at most {planned.gpu_hours_max:,.2f} {unit} on cluster '{asked.cluster}'"
+    if asked.gpu_type != planned.cluster_gpu_type:
+        note += f", which has no {asked.gpu_type} and could not run them"
+    if output_format is Format.TABLE:
+        one = planned.runs[0].recipe
+        show(
+            rows,
+            output_format,
+            columns=_RUN_COLUMNS,
+            title=f"{one.workload} {one.size}, {one.dtype} on {one.gpu_type}, {one.scaling} scaling",
+            headings={"label": "run", "gpu_hours_max": f"{unit} ≤"},
+        )
+        for run, script in zip(planned.all_runs, scripts, strict=False):
+            typer.echo(f"# ---- {run.label}: job script ----\n{script.rstrip()}\n")
+    else:
+        if scripts:
+            rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
+        show(rows, output_format)
+    typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
+
+
+def _row(run: Run) -> dict[str, Any]:
+    return {
+        "label": run.label,
+        "experiment": run.experiment,
+        "mode": run.mode.value,
+        "repeat": run.repeat,
+        **tables.row(run.recipe),
+        "steps": run.max_steps - run.first_step,
+        "window": str(run.window),
+        "time_limit": format_time_limit(run.time_limit_s),
+        "gpu_hours_max": run.recipe.gpus * run.time_limit_s / 3600,
+    }
+
+
+def _scripts(planned: Plan) -> list[str]:
+    """The job script of each run, with words in capitals for what only staging and submission decide."""
+    from steptime.clusters.base import Staged
+    from steptime.clusters.config import load_cluster
+    from steptime.clusters.jobscript import job_spec
+
+    require_runnable(planned)
+    staged = Staged(
+        python="STAGED_VENV/bin/python",
+        venv_lock_sha256=None,
+        trainer_path="STAGED_TRAINER",
+        trainer_sha256="",
+    )
+    config, now = load_cluster(planned.request.cluster), int(time.time())
+    return [
+        job_spec(run, staged, config, identity=f"plan/{run.label}", started=now).script
+        for run in planned.all_runs
+    ]

@@ -1,5 +1,6 @@
 """The two products of `recipes`: a `Recipe` (one row of a document's tables) and a `Run` (planned work)."""
 
+from collections import Counter
 from enum import StrEnum
 from typing import Literal, Self
 
@@ -19,7 +20,7 @@ class Mode(StrEnum):
 
 
 class HybridShape(Frozen):
-    """The Mamba side of a hybrid model (Nemotron-H): how many layers of each kind, and the state space's sizes."""
+    """The Mamba side of a hybrid model (Nemotron-H): its layers by kind, and the state space's sizes."""
 
     pattern: str | None = None
     """One letter a layer: M Mamba, * attention, - MLP (Megatron-Core's hybrid override pattern)."""
@@ -34,6 +35,13 @@ class HybridShape(Frozen):
     expand: PositiveInt
     chunk_size: PositiveInt
 
+    @model_validator(mode="after")
+    def _pattern_counts(self) -> Self:
+        counts = {"*": self.num_attention_layers, "-": self.num_mlp_layers, "M": self.num_mamba_layers}
+        if self.pattern is not None and Counter(self.pattern) != Counter(counts):
+            raise ValueError(f"the pattern's layers are {dict(Counter(self.pattern))}, not {counts}")
+        return self
+
 
 class ModelShape(Frozen):
     """The sizes of a transformer that decide its cost, named as in NeMo's model configs."""
@@ -47,6 +55,20 @@ class ModelShape(Frozen):
     vocab_size: PositiveInt
     seq_length: PositiveInt
     hybrid: HybridShape | None = None
+
+    @model_validator(mode="after")
+    def _hybrid_layers_add_up(self) -> Self:
+        if (self.hybrid is not None) != (self.architecture == "nemotron_h"):
+            raise ValueError("nemotron_h models have hybrid sizes, and only they")
+        if self.hybrid is not None:
+            kinds = (
+                self.hybrid.num_attention_layers,
+                self.hybrid.num_mlp_layers,
+                self.hybrid.num_mamba_layers,
+            )
+            if sum(kinds) != self.num_layers:
+                raise ValueError(f"{' + '.join(map(str, kinds))} hybrid layers are not {self.num_layers}")
+        return self
 
 
 class Parallelism(Frozen):
@@ -122,7 +144,7 @@ class Window(Frozen):
 
 
 class Run(Frozen):
-    """One planned training job: everything the trainer and the job script need, and nothing of where it lands."""
+    """One planned training job: all that trainer and job script need, and nothing of where it lands."""
 
     schema_version: Literal[1] = 1
     experiment: str

@@ -62,7 +62,7 @@ def plan(request: PlanRequest) -> Plan:
     """
     choice = choose(request)
     recipes = recipes_of(choice, request)
-    steps = choice.size.steps or choice.workload.steps
+    steps = choice.workload.steps_of(choice.size_name)
     max_steps = request.max_steps or steps.max_steps
     window = _window(request, steps, max_steps)
     time_limit = request.time_limit or steps.time_limit[choice.scaling]
@@ -172,7 +172,7 @@ def _checkpoint_recipe(choice: Choice, recipes: Sequence[Recipe]) -> Recipe:
 
 
 def _experiment(choice: Choice, recipe: Recipe) -> str:
-    """The name as the document writes it, plus what it has no word for: strong scaling, tensor parallelism."""
+    """The name as the document writes it, plus what it has no word for (strong scaling, TP)."""
     template, parallelism = choice.workload.experiment, recipe.parallelism
     name = template.format(
         size=choice.size_name,

@@ -41,16 +41,17 @@ class PlanRequest(Frozen):
         examples=["weak", "strong"],
     )
     proxy: bool = Field(
-        False, description="The proxy of the size: its layers, but fewer, for small clusters (405b only)."
+        False,
+        description="The proxy of the size, for small clusters: the same layers, but fewer (405b has one).",
     )
     tensor_parallel: int | None = Field(
         None,
         ge=1,
-        description="Tensor parallelism, where the size leaves it open (tiny); the documents fix theirs.",
+        description="Tensor parallelism, where the size leaves it open (tiny does).",
         examples=[1, 2],
     )
     max_steps: int | None = Field(
-        None, ge=1, description="Training steps; by default the document's (tiny: 20).", examples=[50]
+        None, ge=1, description="Training steps; by default the document's.", examples=[50]
     )
     window: str | None = Field(
         None,

@@ -189,11 +189,6 @@ class CheckpointLimits(Frozen):
     minimum_gpus_to_save: dict[str, PositiveInt]
     minimum_gpus_to_load: dict[str, PositiveInt]
 
-    def minimum_gpus(self, gpu_type: str) -> int | None:
-        """The smallest scale at which saving and loading both work; None where this GPU type is untested."""
-        save, load = self.minimum_gpus_to_save.get(gpu_type), self.minimum_gpus_to_load.get(gpu_type)
-        return None if save is None or load is None else max(save, load)
-
 
 class Size(Frozen):
     """One size of the model and every way it runs."""
@@ -267,6 +262,10 @@ class Workload(Frozen):
         proxies = (name + PROXY_SUFFIX for name, size in self.sizes.items() if size.proxies)
         return (*self.sizes, *proxies)
 
+    def steps_of(self, size: str) -> Steps:
+        """The steps of a size or its proxy: its own, or those of the workload."""
+        return self.sizes[size.removesuffix(PROXY_SUFFIX)].steps or self.steps
+
     def recipes(self) -> Iterator[tuple[Recipe, Configuration]]:
         """Every row this file describes, with the rule that made it."""
         for name, size in self.sizes.items():
@@ -325,7 +324,7 @@ class Workload(Frozen):
             if placeholder is not None and placeholder not in EXPERIMENT_PLACEHOLDERS:
                 raise _dangling("placeholder", placeholder, EXPERIMENT_PLACEHOLDERS, "experiment")
         for name, size in self.sizes.items():
-            steps = size.steps or self.steps
+            steps = self.steps_of(name)
             for kind, rules in (("configurations", size.configurations), ("proxies", size.proxies)):
                 for index, rule in enumerate(rules):
                     place = ("sizes", name, kind, index)

@@ -1,0 +1,58 @@
+"""Recipes as rows of the documents' configuration tables, under the documents' short column names."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from steptime.recipes.models import Recipe
+from steptime.recipes.workloads import Printed, Workload
+
+
+def row(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as steptime runs it: `vp` is None where there is no virtual pipeline."""
+    parallelism = recipe.parallelism
+    return {
+        "recipe": recipe.workload,
+        "size": recipe.size,
+        "dtype": recipe.dtype,
+        "gpu_type": recipe.gpu_type,
+        "scaling": recipe.scaling,
+        "gpus": recipe.gpus,
+        "seq_len": recipe.model.seq_length,
+        "layers": recipe.model.num_layers,
+        "tp": parallelism.tensor,
+        "pp": parallelism.pipeline,
+        "cp": parallelism.context,
+        "dp": parallelism.data,
+        "vp": parallelism.virtual_pipeline,
+        "mbs": recipe.micro_batch_size,
+        "gbs": recipe.global_batch_size,
+        "ga": recipe.gradient_accumulation,
+    }
+
+
+def rows(workload: Workload) -> Iterator[dict[str, Any]]:
+    """Every recipe of the workload, CPU sizes included, with how long it runs and in which image."""
+    for recipe, _ in workload.recipes():
+        steps = workload.steps_of(recipe.size)
+        yield row(recipe) | {
+            "max_steps": steps.max_steps,
+            "window": steps.window,
+            "time_limit": steps.time_limit[recipe.scaling],
+            "flops_formula": recipe.flops_formula,
+            "image": recipe.image,
+        }
+
+
+def published_rows(workload: Workload) -> Iterator[dict[str, Any]]:
+    """The rows as the workload's document prints them, cells included that differ from what is run."""
+    for recipe, rule in workload.recipes():
+        if rule.printed is not None:
+            yield _as_printed(row(recipe), rule.printed)
+
+
+def _as_printed(cells: dict[str, Any], printed: Printed) -> dict[str, Any]:
+    columns = list(cells)
+    columns.insert(columns.index("dp"), "ep")
+    virtual_pipeline = printed.virtual_pipeline or cells["vp"] or "NA"
+    filled = cells | {"ep": printed.expert_parallel, "vp": virtual_pipeline}
+    return {column: filled[column] for column in columns}
