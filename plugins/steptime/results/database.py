@@ -1,0 +1,192 @@
+"""Access to the database of the metrics store: one engine per process and address, at the newest schema.
+
+SQLite and PostgreSQL. Safe to call from many threads and processes at once, on an empty database too.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from steptime.errors import SystemFailure, UserError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+
+_WAIT_S = 30  # for another writer; one publishing takes some 10 ms
+_MIGRATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
+_ADVICE = {
+    "locked": "another process has been writing to it for long: try again",
+    "disk is full": "free some space and try again: nothing of this run was stored",
+    "No space left": "free some space and try again: nothing of this run was stored",
+    "readonly": "make the file and its folder writable",
+    "unable to open": "make its folder readable and writable",
+    "not a database": "move the file away, or name another in STEPTIME_STORE_URL",
+    "connection": "check that PostgreSQL runs and that STEPTIME_STORE_URL is right",
+}
+
+# A forked process must not use its parent's connections, hence the process id in the key.
+_engines: dict[tuple[int, str], "Engine"] = {}
+_migrated: set[tuple[int, str]] = set()
+
+
+@contextmanager
+def reading(url: str) -> "Iterator[Connection]":
+    """A connection to read with. Raises SystemFailure where the database fails, UserError for no address."""
+    with _named_failures(url), _engine(url).connect() as connection:
+        yield connection
+
+
+@contextmanager
+def writing(url: str) -> "Iterator[Connection]":
+    """One transaction: committed at the end, undone whole by an exception. Raises as `reading`."""
+    with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
+        yield connection
+
+
+def close_engines() -> None:
+    """Close this process's connections; the next use opens them anew."""
+    for key in [key for key in _engines if key[0] == os.getpid()]:
+        _engines.pop(key).dispose()
+        _migrated.discard(key)
+
+
+def _engine(url: str) -> "Engine":
+    key = (os.getpid(), url)
+    engine = _engines.get(key)
+    if engine is None:
+        # Threads may both come here: the first to store its engine wins, and none has connected yet.
+        engine = _engines.setdefault(key, _create_engine(_parse(url)))
+    if key not in _migrated:
+        _migrate(engine)
+        _migrated.add(key)
+    return engine
+
+
+def _parse(url: str) -> "URL":
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    valid = "sqlite:////path/to/steptime.db or postgresql://user:password@host/database"
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise UserError(f"STEPTIME_STORE_URL is no database address: it must be like {valid}.") from None
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise UserError(
+            f"STEPTIME_STORE_URL names a database of kind '{parsed.drivername}': it must be like {valid}."
+        )
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise UserError(
+            f"STEPTIME_STORE_URL names no file, so results would be lost: it must be like {valid}."
+        )
+    return parsed
+
+
+def _create_engine(url: "URL") -> "Engine":
+    from sqlalchemy import NullPool, create_engine, event
+
+    if url.get_backend_name() == "postgresql":
+        return create_engine(
+            url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args={"connect_timeout": 10}
+        )
+    # SQLite opens in 0.1 ms, and a connection that is closed after use survives neither a fork nor a thread.
+    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": _WAIT_S})
+
+    @event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: object) -> None:
+        connection.isolation_level = None  # begin transactions ourselves, so that they cover CREATE TABLE too
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: "Connection") -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+
+    return engine
+
+
+def _for_writing(engine: "Engine") -> "Engine":
+    """With SQLite, wait for other writers at the start: a reader that turns writer would fail at once."""
+    return engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
+
+
+def _migrate(engine: "Engine") -> None:
+    from steptime.results import schema
+
+    with engine.connect() as connection:
+        if _revision(connection) == schema.REVISION:
+            return
+    with _only_one(engine), _for_writing(engine).begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+        if _revision(connection) != schema.REVISION:
+            _upgrade(connection)
+
+
+def _revision(connection: "Connection") -> str | None:
+    """The schema's revision; None for an empty database."""
+    from sqlalchemy import column, inspect, select, table
+
+    from steptime.results.schema import VERSION_TABLE
+
+    # Without Alembic, which takes 0.4 s to import and is only needed where this is not the newest.
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
+
+
+@contextmanager
+def _only_one(engine: "Engine") -> Iterator[None]:
+    """Let one process at a time change the schema of an SQLite database; PostgreSQL has a lock for that."""
+    if engine.url.get_backend_name() != "sqlite":
+        yield
+        return
+    from filelock import FileLock
+
+    path = Path(str(engine.url.database))
+    with FileLock(path.with_name(f".{path.name}.lock"), timeout=_WAIT_S):
+        # Kept in the file: from now on readers and the one writer do not wait for each other.
+        with closing(sqlite3.connect(path, timeout=_WAIT_S)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+        yield
+
+
+def _upgrade(connection: "Connection") -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise SystemFailure(
+            f"the metrics store cannot be brought up to date ({str(error).rstrip('.')}): if a newer steptime "
+            "wrote it, update this one"
+        ) from error
+
+
+@contextmanager
+def _named_failures(url: str) -> Iterator[None]:
+    """Turn what databases and file systems say into one sentence, without the password."""
+    from filelock import Timeout
+    from sqlalchemy.exc import SQLAlchemyError
+
+    parsed = _parse(url)
+    try:
+        if parsed.get_backend_name() == "sqlite":
+            Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except (SQLAlchemyError, sqlite3.Error, OSError, Timeout) as error:
+        reason = " ".join(str(getattr(error, "orig", None) or error).split())
+        advice = next(
+            (advice for words, advice in _ADVICE.items() if words in reason),
+            "check the database and its disk",
+        )
+        address = parsed.render_as_string(hide_password=True)
+        raise SystemFailure(f"the metrics store {address} failed ({reason}): {advice}") from error

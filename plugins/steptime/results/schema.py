@@ -1,0 +1,154 @@
+"""Tables of the metrics store. Import it inside functions only: it brings SQLAlchemy.
+
+Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL; the check
+that found it tells its value. A change here needs a new revision in `migrations/versions/`.
+"""
+
+from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
+
+REVISION = "0001"
+"""The newest revision: a store that has it needs no migration."""
+
+VERSION_TABLE = "steptime_store_version"
+"""Where Alembic notes the revision; named so that the store may share a database with Airflow's tables."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("job_name", Text, nullable=False, unique=True),
+    Column("workload", Text, nullable=False),
+    Column("size", Text, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("gpu_type", Text, nullable=False),
+    Column("scaling", Text, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("mode", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("cluster", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("reason", Text),
+    Column("global_batch_size", Integer, nullable=False),
+    Column("micro_batch_size", Integer, nullable=False),
+    Column("tensor_parallel", Integer, nullable=False),
+    Column("pipeline_parallel", Integer, nullable=False),
+    Column("context_parallel", Integer, nullable=False),
+    Column("data_parallel", Integer, nullable=False),
+    Column("window", Text, nullable=False),
+    Column("steps_in_window", Integer),
+    Column("step_time_mean_s", Double),
+    Column("step_time_median_s", Double),
+    Column("step_time_std_s", Double),
+    Column("tokens_per_s", Double),
+    Column("tokens_per_s_per_gpu", Double),
+    Column("mfu_percent", Double),
+    Column("flops_formula", Text, nullable=False),
+    Column("days_per_1t_tokens", Double),
+    Column("peak_tflops_per_gpu", Double),
+    Column("checkpoint_save_s", Double),
+    Column("checkpoint_load_s", Double),
+    Column("submitted_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    Column("queue_wait_s", Double),
+    Column("dag_id", Text),
+    Column("dag_run_id", Text),
+    Column("map_index", Integer),
+    Column("log_path", Text, nullable=False),
+    Column("published_at", Double, nullable=False),
+    Column("task_id", Text),
+    Column("proxy", Boolean, nullable=False),
+    Column("repeat", Integer, nullable=False),
+    Column("warnings", Text),
+    Column("content_sha256", Text, nullable=False),
+    Index(None, "workload", "size", "dtype", "gpu_type", "mode", "gpus"),
+    Index(None, "dag_id", "dag_run_id"),
+    Index(None, "submitted_at"),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    # A rejected run may list a step twice: the number alone does not name a row.
+    Column("position", Integer, primary_key=True),
+    Column("global_step", Integer, nullable=False),
+    Column("step_time_s", Double),
+    Column("loss", Double),
+    Column("learning_rate", Double),
+    Column("global_batch_size", Integer),
+    Column("consumed_samples", BigInteger),
+    Column("tflops_per_gpu", Double),
+    Column("peak_memory_bytes", BigInteger),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("iteration", BigInteger),
+    Column("started_at", Double),
+    Column("duration_s", Double),
+)
+
+validations = Table(
+    "validations",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("passed", Boolean, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("message", Text, nullable=False),
+)
+
+provenance = Table(
+    "provenance",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("steptime_version", Text, nullable=False),
+    Column("git_commit", Text),
+    Column("git_clean", Boolean),
+    Column("script", Text, nullable=False),
+    Column("recipe", JSON, nullable=False),
+    Column("run", JSON, nullable=False),
+    Column("job", JSON, nullable=False),
+    Column("status", JSON, nullable=False),
+    Column("staged", JSON, nullable=False),
+    Column("versions", JSON(none_as_null=True)),
+    Column("measurement", JSON(none_as_null=True)),
+    Column("log", JSON, nullable=False),
+)
+
+_INTERNAL = ("id", "content_sha256")
+
+result_columns = tuple(column for column in runs.columns if column.name not in _INTERNAL)
+"""What a result row consists of, in the order of CSV and JSON."""
+
+
+def own_columns(table: Table) -> tuple[Column[object], ...]:
+    """The columns of a table that belong to a run, without the keys that tie them to it."""
+    return tuple(column for column in table.columns if column.name not in ("run_id", "position"))

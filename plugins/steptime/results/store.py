@@ -1,0 +1,288 @@
+"""The metrics store: every run with its steps, checkpoint timings, checks, and what is needed to repeat it.
+
+SQLite by default, PostgreSQL by `STEPTIME_STORE_URL`. A run is written in one transaction under its job name:
+writing it again changes nothing, and what was read anew under the same name replaces it whole.
+"""
+
+import difflib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from steptime.errors import UserError
+from steptime.results.database import reading, writing
+from steptime.results.models import Check, Result
+from steptime.results.redaction import redacted
+from steptime.settings import store_url
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+State = Literal["valid", "rejected"]
+Row = dict[str, Any]
+
+FILTERS = ("workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode", "cluster", "state")
+"""Columns whose values `Store.choices` lists, because people choose by them."""
+
+
+class Store:
+    """The metrics store at `url` (a SQLAlchemy address, by default that of the settings).
+
+    It holds no connection of its own: engines are kept per process and address, so a store costs nothing to
+    make and may be used by any thread. Every method raises SystemFailure where the database fails.
+    """
+
+    def __init__(self, url: str | None = None) -> None:
+        self.url = url or store_url()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Nothing to close, see above."""
+
+    def publish(self, result: Result) -> bool:
+        """Put a valid run into the results; False where exactly this is already there.
+
+        Raises UserError for a run whose verdict has failures, or without a measurement.
+        """
+        if failures := result.verdict.failures:
+            raise UserError(f"{result.job.name} cannot be published: {_sentences(failures)}")
+        if result.measurement is None:
+            raise UserError(f"{result.job.name} cannot be published: it was not measured.")
+        return self._write(result, "valid", None)
+
+    def reject(self, result: Result) -> bool:
+        """Keep a run out of the results, with the reason; False where exactly this is already there.
+
+        Raises UserError for a run whose verdict has no failure.
+        """
+        if not result.verdict.failures:
+            raise UserError(f"{result.job.name} cannot be rejected: no check failed.")
+        return self._write(result, "rejected", _sentences(result.verdict.failures))
+
+    def results(
+        self,
+        *,
+        include_rejected: bool = False,
+        since: float | None = None,
+        limit: int | None = None,
+        **equal: str | int | bool | None,
+    ) -> list[Row]:
+        """The runs, latest submitted first; keys are the columns of the table `runs`.
+
+        `since` is Unix time, compared with `submitted_at`. Other keywords name columns that must equal a
+        value (`workload=…, dag_run_id=…, job_name=…`); None means any.
+        """
+        from sqlalchemy import select
+
+        from steptime.results.schema import result_columns, runs
+
+        query = select(*result_columns).order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
+        if not include_rejected:
+            query = query.where(runs.c.state == "valid")
+        if since is not None:
+            query = query.where(runs.c.submitted_at >= since)
+        for column, value in equal.items():
+            if value is not None:
+                query = query.where(runs.c[column] == value)
+        with reading(self.url) as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def runs_of(self, dag_id: str, dag_run_id: str) -> list[Row]:
+        """All runs of one DAG run, rejected ones included, in the order of their mapped tasks."""
+        rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
+        return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
+
+    def choices(self) -> dict[str, list[Any]]:
+        """For each column people filter by, the values that occur, sorted."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import runs
+
+        with reading(self.url) as connection:
+            return {
+                name: list(connection.scalars(select(runs.c[name]).distinct().order_by(runs.c[name])))
+                for name in FILTERS
+            }
+
+    def run(self, job_name: str) -> Row:
+        """One run, valid or rejected. Raises UserError for an unknown job name."""
+        rows = self.results(job_name=job_name, include_rejected=True)
+        if not rows:
+            raise self._unknown(job_name)
+        return rows[0]
+
+    def steps(self, job_name: str) -> list[Row]:
+        """The steps of one run as the log gave them. Raises UserError for an unknown job name."""
+        return self._children("steps", job_name)
+
+    def checkpoints(self, job_name: str) -> list[Row]:
+        """The checkpoint timings of one run. Raises UserError for an unknown job name."""
+        return self._children("checkpoints", job_name)
+
+    def checks(self, job_name: str) -> list[Row]:
+        """Every check of one run and what it found. Raises UserError for an unknown job name."""
+        return self._children("validations", job_name)
+
+    def provenance(self, job_name: str) -> Row:
+        """What is needed to repeat one run: recipe, plan, versions, script, times; without secrets.
+
+        Raises UserError for an unknown job name.
+        """
+        return self._children("provenance", job_name)[0]
+
+    def _children(self, table_name: str, job_name: str) -> list[Row]:
+        from sqlalchemy import select
+
+        from steptime.results.schema import metadata, own_columns, runs
+
+        table = metadata.tables[table_name]
+        query = select(*own_columns(table)).join(runs).where(runs.c.job_name == job_name)
+        if "position" in table.c:
+            query = query.order_by(table.c.position)
+        with reading(self.url) as connection:
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+        if not rows:
+            self.run(job_name)
+        return rows
+
+    def _unknown(self, job_name: str) -> UserError:
+        from sqlalchemy import select
+
+        from steptime.results.schema import runs
+
+        with reading(self.url) as connection:
+            names = connection.scalars(select(runs.c.job_name)).all()
+        nearest = difflib.get_close_matches(job_name, names, n=1)
+        hint = f" did you mean '{nearest[0]}'?" if nearest else " `steptime results --all` lists them."
+        return UserError(f"there is no run '{job_name}' in the metrics store:{hint}")
+
+    def _write(self, result: Result, state: State, reason: str | None) -> bool:
+        """One transaction; the run's row is its lock, so that concurrent writers of one run take turns."""
+        from steptime.results import schema
+
+        result = redacted(result)
+        run = _run_row(result, state, reason)
+        children = {
+            schema.steps: [step.model_dump() for step in result.log.steps],
+            schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
+            schema.validations: [check.model_dump() for check in result.verdict.checks],
+            schema.provenance: [_provenance_row(result)],
+        }
+        with writing(self.url) as connection:
+            run_id = _upsert(connection, schema.runs, run)
+            if run_id is None:
+                return False
+            for table, rows in children.items():
+                connection.execute(table.delete().where(table.c.run_id == run_id))
+                if rows:
+                    connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
+        return True
+
+
+def _upsert(connection: "Connection", runs: "Table", row: Mapping[str, Any]) -> int | None:
+    """Insert or replace the run; its id, or None where the same content is there already."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    insert = dialect.insert(runs).values(row)
+    upsert = insert.on_conflict_do_update(
+        index_elements=[runs.c.job_name],
+        set_={name: insert.excluded[name] for name in row if name != "job_name"},
+        where=runs.c.content_sha256 != insert.excluded.content_sha256,
+    )
+    run_id: int | None = connection.scalar(upsert.returning(runs.c.id))
+    return run_id
+
+
+def _numbered(table: "Table", run_id: int, rows: Sequence[Row]) -> Iterator[Row]:
+    for position, row in enumerate(rows):
+        place = {"run_id": run_id} | ({"position": position} if "position" in table.c else {})
+        yield place | {name: _storable(value) for name, value in row.items()}
+
+
+def _storable(value: Any) -> Any:
+    """Without what JSON and PostgreSQL refuse: NaN and infinity in numbers, NUL (of a torn log) in text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+
+
+def _sentences(checks: Sequence[Check]) -> str:
+    return " ".join(check.message for check in checks)
+
+
+def _run_row(result: Result, state: State, reason: str | None) -> Row:
+    run, recipe, status = result.run, result.run.recipe, result.status
+    submitted, started = result.job.submitted_at, status.started_at
+    content = json.dumps([state, reason, result.model_dump_json()])
+    measured = result.measurement.model_dump() if result.measurement else {}
+    row = {
+        "job_name": result.job.name,
+        **{name: getattr(recipe, name) for name in ("workload", "size", "dtype", "gpu_type", "scaling")},
+        "gpus": recipe.gpus,
+        "mode": run.mode.value,
+        "label": run.label,
+        "cluster": run.cluster,
+        "state": state,
+        "reason": reason,
+        "global_batch_size": recipe.global_batch_size,
+        "micro_batch_size": recipe.micro_batch_size,
+        "tensor_parallel": recipe.parallelism.tensor,
+        "pipeline_parallel": recipe.parallelism.pipeline,
+        "context_parallel": recipe.parallelism.context,
+        "data_parallel": recipe.parallelism.data,
+        "window": str(run.window),
+        **{name: measured.get(name) for name in _MEASURED},
+        "flops_formula": recipe.flops_formula,
+        "submitted_at": submitted,
+        "started_at": started,
+        "ended_at": status.ended_at,
+        "queue_wait_s": None if started is None else started - submitted,
+        **result.provenance.model_dump(include={"dag_id", "dag_run_id", "map_index", "task_id"}),
+        "log_path": result.log.path,
+        "published_at": time.time(),
+        "proxy": recipe.proxy,
+        "repeat": run.repeat,
+        "warnings": _sentences(result.verdict.warnings) or None,
+        "content_sha256": hashlib.sha256(content.encode()).hexdigest(),
+    }
+    return {name: _storable(value) for name, value in row.items()}
+
+
+_MEASURED = (
+    "steps_in_window",
+    "step_time_mean_s",
+    "step_time_median_s",
+    "step_time_std_s",
+    "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "mfu_percent",
+    "days_per_1t_tokens",
+    "peak_tflops_per_gpu",
+    "checkpoint_save_s",
+    "checkpoint_load_s",
+)
+
+
+def _provenance_row(result: Result) -> Row:
+    # Through pydantic's JSON, which knows no NaN: PostgreSQL refuses it.
+    whole = json.loads(result.model_dump_json())
+    provenance, log = whole["provenance"], whole["log"]
+    return {
+        **{
+            name: provenance[name]
+            for name in ("steptime_version", "git_commit", "git_clean", "script", "staged")
+        },
+        "recipe": whole["run"]["recipe"],
+        "run": whole["run"],
+        "job": whole["job"],
+        "status": whole["status"],
+        "versions": (log["started"] or {}).get("versions"),
+        "measurement": whole["measurement"],
+        "log": {name: value for name, value in log.items() if name not in ("steps", "checkpoints")},
+    }
