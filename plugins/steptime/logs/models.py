@@ -24,10 +24,12 @@ class CheckpointTiming(Frozen):
     kind: str
     """`save` or `load`."""
     iteration: int | None
-    """Iteration that was saved, as the log counts (NeMo 2.7: the last global step, from 0); None for older forms."""
+    """Iteration that was saved, as the log counts (NeMo 2.7: the last global step); None for older forms."""
     started_at: float
     """Unix time, seconds."""
     duration_s: float
+    asynchronous: bool = False
+    """Whether the save went on in the background: `duration_s` is then only how long training waited."""
 
 
 class Problem(Frozen):
@@ -36,8 +38,8 @@ class Problem(Frozen):
     kind: str
     """Short name: `cuda_out_of_memory`, `nccl_timeout`, `nan_loss`, `short`, `missing_steps`, …
 
-    A step that is in the log more than once is `repeated_lines` where several ranks printed it (harmless), and
-    `duplicate_steps` where a restart trained it again (its times belong to two attempts).
+    A step that is in the log more than once is `repeated_lines` where several ranks printed it (harmless),
+    and `duplicate_steps` where a restart trained it again (its times belong to two attempts).
     """
     message: str
     """One sentence with the values."""
@@ -55,7 +57,7 @@ class TrainingLog(Frozen):
     """`nemo2`, `tqdm`, `megatron_bridge`, `torchtitan`, or `none` where no step line was found."""
     bytes_read: int
     steps: tuple[Step, ...]
-    """By global step, each once (a line repeated by several ranks or a restart counts once, and is named in problems)."""
+    """By global step, each once: what ranks or a restart repeated counts once, and is named in problems."""
     checkpoints: tuple[CheckpointTiming, ...] = ()
     problems: tuple[Problem, ...] = ()
     started: dict[str, Any] | None = None

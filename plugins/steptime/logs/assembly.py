@@ -1,0 +1,219 @@
+"""Putting a run's `TrainingLog` together from the events of its log, or of several after a requeue."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from steptime.logs import completeness
+from steptime.logs.attempts import Added, Attempts
+from steptime.logs.causes import Symptom
+from steptime.logs.checkpoints import CheckpointLine
+from steptime.logs.events import CutStep, Event, LogEvents, StepPrinted
+from steptime.logs.formats import StepLine
+from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
+from steptime.logs.records import Record
+
+_NO_FORMAT = "none"
+
+
+class Assembly:
+    """Takes in the logs of one run: `begin`, `feed` and `end` for each, then `result`."""
+
+    def __init__(self) -> None:
+        self._paths: list[str] = []
+        self._events = LogEvents()
+        self._bytes = 0
+        self._bytes_before = 0
+        self._format = _NO_FORMAT
+        self._other_formats: Counter[str] = Counter()
+        self._attempts = Attempts()
+        self._last_step: int | None = None
+        self._checkpoints: list[CheckpointLine] = []
+        self._finalised: set[int] = set()
+        self._records: dict[str, dict[str, Any]] = {}
+        self._symptoms: defaultdict[str, list[Symptom]] = defaultdict(list)
+        self._survived: defaultdict[str, list[Symptom]] = defaultdict(list)
+        self._remarks: dict[str, Problem] = {}
+
+    def begin(self, path: str) -> None:
+        """Begin the run's first log, or its next."""
+        if self._paths:
+            self._attempt_ended()
+        self._paths.append(path)
+        self._events = LogEvents()
+        self._bytes_before = self._bytes
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next piece of the log."""
+        if "binary_data" not in self._remarks and (at := data.find(b"\0")) >= 0:
+            where = self._bytes - self._bytes_before + at
+            self.remark("binary_data", f"the log holds binary data, first at byte {where:,}")
+        self._bytes += len(data)
+        for event in self._events.feed(data):
+            self._take(event)
+
+    def end(self) -> None:
+        """End the log."""
+        for event in self._events.finish():
+            self._take(event)
+
+    def remark(self, kind: str, message: str) -> None:
+        """Note a problem of the log itself, once."""
+        self._remarks.setdefault(kind, Problem(kind=kind, message=message, fatal=False))
+
+    def result(self, *, max_steps: int | None, first_step: int) -> TrainingLog:
+        """The run as its log tells it, with what is wrong, fatal problems first."""
+        lines = [self._attempts.lines[number] for number in sorted(self._attempts.lines)]
+        problems = self._problems(lines, max_steps, first_step)
+        return TrainingLog(
+            path=self._paths[-1],
+            dialect=self._format,
+            bytes_read=self._bytes,
+            steps=tuple(line.step for line in lines),
+            checkpoints=self._timings(),
+            problems=tuple(sorted(problems, key=lambda problem: not problem.fatal)),
+            started=self._records.get("start"),
+            resumed=self._records.get("resumed"),
+            ended=self._records.get("end"),
+        )
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, StepPrinted):
+            self._take_step(event)
+        elif isinstance(event, CheckpointLine):
+            self._checkpoints.append(event)
+        elif isinstance(event, Record):
+            self._take_record(event)
+        elif isinstance(event, Symptom):
+            self._symptoms[event.kind].append(event)
+        elif isinstance(event, CutStep):
+            what = "a step" if event.global_step is None else f"step {event.global_step}"
+            self.remark("truncated_line", f"the log ends within the line of {what}: what was cut is not read")
+        else:
+            self._finalised.add(event.iteration)
+
+    def _take_step(self, printed: StepPrinted) -> None:
+        if self._format == _NO_FORMAT:
+            self._format = printed.format_name
+        if printed.format_name != self._format:
+            self._other_formats[printed.format_name] += 1
+            return
+        if printed.line.last_step is not None:
+            self._last_step = printed.line.last_step
+        if self._attempts.add(printed) is Added.RESTARTED:
+            self._survive()
+
+    def _take_record(self, record: Record) -> None:
+        if record.values is None:
+            self.remark("broken_record", f"the trainer's record steptime.{record.name} is cut or broken")
+            return
+        if record.name == "start" and "start" in self._records:
+            self._attempt_ended()
+        self._records[record.name] = record.values
+
+    def _attempt_ended(self) -> None:
+        """Another attempt follows, so that what failed until now did not end the run."""
+        self._attempts.begin()
+        self._records.clear()
+        self._survive()
+
+    def _survive(self) -> None:
+        for kind, symptoms in self._symptoms.items():
+            self._survived[kind].extend(symptoms)
+        self._symptoms.clear()
+
+    def _problems(self, lines: list[StepLine], max_steps: int | None, first_step: int) -> list[Problem]:
+        numbers = [line.step.global_step for line in lines]
+        expected_last = self._last_step if max_steps is None else max_steps - 1
+        ended_short: list[Problem] = []
+        others: list[Problem] = []
+        if not numbers:
+            ended_short.append(self._no_steps())
+        else:
+            if expected_last is not None:
+                ended_short += completeness.short(numbers[-1], expected_last)
+            others += completeness.not_finite(lines)
+            others += completeness.missing_steps(numbers, self._expected_first(first_step))
+            others += completeness.unexpected_steps(
+                numbers, first_step, None if max_steps is None else max_steps - 1
+            )
+            others += completeness.untimed([line.step for line in lines])
+            others += [completeness.restarted(restart) for restart in self._attempts.restarts]
+            others += completeness.repeated(self._attempts)
+        complete = bool(numbers) and expected_last is not None and not ended_short
+        return [
+            *self._causes(complete=complete),
+            *ended_short,
+            *others,
+            *self._trainer_state(),
+            *self._format_remarks(),
+            *self._remarks.values(),
+        ]
+
+    def _no_steps(self) -> Problem:
+        if self._bytes == 0:
+            return Problem(kind="empty_log", message="the log is empty", fatal=True)
+        message = f"no training step in the log's {self._bytes:,} bytes"
+        return Problem(kind="no_steps", message=message, fatal=True)
+
+    def _expected_first(self, planned: int) -> int | None:
+        """The first step that should be there; None after a load whose step nobody tells."""
+        if planned:
+            return planned
+        resumed = self._records.get("resumed", {}).get("global_step")
+        if isinstance(resumed, int):
+            return resumed
+        return None if any(line.timing.kind == "load" for line in self._checkpoints) else 0
+
+    def _causes(self, *, complete: bool) -> list[Problem]:
+        problems = []
+        for kind, symptoms in self._symptoms.items():
+            fatal = not complete or any(symptom.certain for symptom in symptoms)
+            problems.append(Problem(kind=kind, message=_sentence(symptoms), fatal=fatal))
+        for kind, symptoms in self._survived.items():
+            message = f"in an earlier attempt: {_sentence(symptoms)}"
+            problems.append(Problem(kind=kind, message=message, fatal=False))
+        return problems
+
+    def _trainer_state(self) -> list[Problem]:
+        """What the trainer's own record says of its end, where it writes such records."""
+        end = self._records.get("end")
+        if end is None:
+            message = "the trainer wrote no record of its end: it was ended from outside, or still runs"
+            return (
+                [Problem(kind="no_end_record", message=message, fatal=True)]
+                if "start" in self._records
+                else []
+            )
+        state = end.get("state")
+        message = f"the trainer says that it ended as '{state}'"
+        return [] if state == "completed" else [Problem(kind="trainer_state", message=message, fatal=True)]
+
+    def _format_remarks(self) -> list[Problem]:
+        return [
+            Problem(
+                kind="mixed_formats",
+                message=f"{count} step lines of the format {name} beside those of {self._format} do not count",
+                fatal=False,
+            )
+            for name, count in self._other_formats.items()
+        ]
+
+    def _timings(self) -> tuple[CheckpointTiming, ...]:
+        """One rank's timings, the lowest that printed any."""
+        writer = min((line.rank for line in self._checkpoints), default=0)
+        return tuple(
+            line.timing.model_copy(
+                update={
+                    "asynchronous": line.timing.kind == "save" and line.timing.iteration in self._finalised
+                }
+            )
+            for line in self._checkpoints
+            if line.rank == writer
+        )
+
+
+def _sentence(symptoms: list[Symptom]) -> str:
+    further = len(symptoms) - 1
+    return symptoms[0].message + (
+        f" (and {further} more such line{'s' if further > 1 else ''})" if further else ""
+    )

@@ -1,0 +1,113 @@
+"""What a log says, one event after the other: steps, checkpoints, the trainer's records, signs of failure.
+
+This is the one place that knows which word leads to which reader; whole logs (`reader`) and growing ones
+(`progress`) are both read through it.
+"""
+
+import re
+from typing import NamedTuple
+
+from steptime.logs.causes import CAUSES, TRACEBACK_WORDS, Cause, Symptom, Tracebacks
+from steptime.logs.checkpoints import WORDS as CHECKPOINT_WORDS
+from steptime.logs.checkpoints import CheckpointLine, Finalised, read_checkpoints
+from steptime.logs.formats import FORMATS, StepLine
+from steptime.logs.records import WORDS as RECORD_WORDS
+from steptime.logs.records import Record, read_records
+from steptime.logs.search import Line, LineSearch
+
+_TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
+_LABEL = re.compile(rb"\s{0,8}(?:(\d{1,9}): |\[(?:rank|default)(\d{1,9})\]:?|([^\s/]{1,200}/\d{1,9}) )")
+
+
+class StepPrinted(NamedTuple):
+    """A step, and who printed it."""
+
+    line: StepLine
+    format_name: str
+    label: bytes | None
+    """What tells the writers of one log apart (`3` of srun's `3: `), where it is printed."""
+    redrawn: bool
+    """Whether the format prints a step again by design."""
+
+
+class CutStep(NamedTuple):
+    """The log ends within a step's line."""
+
+    global_step: int | None
+
+
+Event = StepPrinted | CheckpointLine | Finalised | Record | Symptom | CutStep
+
+_WORDS = (
+    *(word for log_format in FORMATS for word in log_format.words),
+    *CHECKPOINT_WORDS,
+    *RECORD_WORDS,
+    *TRACEBACK_WORDS,
+    *(word for cause in CAUSES for word in cause.words),
+)
+_FORMAT_OF = {word: index for index, log_format in enumerate(FORMATS) for word in log_format.words}
+_CAUSE_OF: dict[bytes, Cause] = {word: cause for cause in CAUSES for word in cause.words}
+
+
+class LogEvents:
+    """Reads one log from its start; fed pieces of any size."""
+
+    def __init__(self) -> None:
+        self._search = LineSearch(_WORDS)
+        self._formats = [log_format() for log_format in FORMATS]
+        self._tracebacks = Tracebacks()
+
+    def feed(self, data: bytes) -> list[Event]:
+        """The events of all lines that end in `data`, in their order."""
+        return [event for line in self._search.feed(data) for event in self._read(line)]
+
+    def finish(self) -> list[Event]:
+        """The events of the last line where it has no end, and of a traceback that was never explained."""
+        events = [event for line in self._search.finish() for event in self._read(line)]
+        unexplained = self._tracebacks.finish()
+        return events if unexplained is None else [*events, unexplained]
+
+    def _read(self, line: Line) -> list[Event]:
+        text = _TERMINAL_CODE.sub(b"", line.text) if b"\x1b" in line.text else line.text
+        words = {_WORDS[index] for index in line.words}
+        events: list[Event] = []
+        for index in sorted({_FORMAT_OF[word] for word in words if word in _FORMAT_OF}):
+            events.extend(self._steps(index, text, whole=line.whole))
+        if not words.isdisjoint(CHECKPOINT_WORDS):
+            events.extend(read_checkpoints(text))
+        if not words.isdisjoint(RECORD_WORDS):
+            events.extend(read_records(text))
+        symptoms = [
+            _CAUSE_OF[word].find(text, word) for word in _WORDS if word in words and word in _CAUSE_OF
+        ]
+        known = [symptom for symptom in symptoms if symptom is not None]
+        events.extend(known)
+        if not words.isdisjoint(TRACEBACK_WORDS):
+            traceback = self._tracebacks.read(text, explained=bool(known))
+            events.extend([] if traceback is None else [traceback])
+        return events
+
+    def _steps(self, index: int, text: bytes, *, whole: bool) -> list[Event]:
+        log_format = self._formats[index]
+        uncut = text if whole else _CUT_NUMBER.sub(b"", text)
+        label = _LABEL.match(text)
+        steps: list[Event] = [
+            StepPrinted(
+                line=line,
+                format_name=log_format.name,
+                label=None if label is None else label[1] or label[2] or label[3],
+                redrawn=log_format.redraws,
+            )
+            for line in log_format.read(uncut)
+        ]
+        return steps if whole else [*steps, *_cut(steps, number_cut=uncut != text)]
+
+
+def _cut(steps: list[Event], *, number_cut: bool) -> list[Event]:
+    """Whether a line without end lost something: a bar or a file may also lack only its last line end."""
+    last = steps[-1] if steps else None
+    if not isinstance(last, StepPrinted):
+        return [CutStep(None)] if number_cut else []
+    lost_its_time = last.line.step.step_time_s is None
+    return [CutStep(last.line.step.global_step)] if number_cut or lost_its_time else []

@@ -1,0 +1,46 @@
+"""Which files are training logs, and which of them belong to one run."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from steptime.errors import UserError
+
+_LOG_NAMES = ("log*.out", "log*.out.gz")
+_REQUEUED = re.compile(r"(?P<job>.*_\d+)_(?P<restart>\d{1,3})\.out(?:\.gz)?")
+
+
+def find_logs(path: str | Path) -> list[Path]:
+    """The log at `path`, or all below the folder `path` (`log-*.out` of Slurm, `log_*.out` of Run:ai),
+    sorted.
+
+    Raises UserError where there is nothing at `path`, or no log below it.
+    """
+    where = Path(path)
+    if where.is_dir():
+        found = sorted({log for name in _LOG_NAMES for log in where.rglob(name) if log.is_file()})
+        if not found:
+            raise UserError(f"no training log (log*.out) below the folder '{path}'")
+        return found
+    if not where.exists():
+        raise UserError(f"no log or folder at '{path}'")
+    return [where]
+
+
+def group_attempts(logs: Iterable[Path]) -> list[tuple[Path, ...]]:
+    """Logs by run: a job that Slurm requeued has several, `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on.
+
+    The count of a requeued job begins at 0. Names without that are single, so that two jobs whose names end
+    in their ids (`…_<gpus>_<jobid>.out` of the 24.11 recipe) are never taken for one.
+    """
+    unique = list(dict.fromkeys(logs))
+    jobs: dict[Path, dict[int, Path]] = defaultdict(dict)
+    for log in unique:
+        if match := _REQUEUED.fullmatch(log.name):
+            jobs[log.with_name(match["job"])][int(match["restart"])] = log
+    requeued = [
+        tuple(log for _, log in sorted(attempts.items())) for attempts in jobs.values() if 0 in attempts
+    ]
+    run_of = {log: run for run in requeued for log in run}
+    return list(dict.fromkeys(run_of.get(log, (log,)) for log in unique))

@@ -1,0 +1,50 @@
+"""Following the log of a job that still runs."""
+
+from steptime.logs.attempts import Added, Attempts
+from steptime.logs.causes import Symptom
+from steptime.logs.completeness import not_finite, restarted
+from steptime.logs.events import Event, LogEvents, StepPrinted
+from steptime.logs.models import Problem, Step
+
+
+class StepFollower:
+    """Gives what is new in a growing log, once: steps as they come, the first sign of each kind of trouble.
+
+    Feed it the log's bytes in order, in pieces of any size. A step that several ranks print, or that a bar
+    draws again, is given once; after a restart, which is given as a problem, the steps are given again.
+    """
+
+    def __init__(self) -> None:
+        self._events = LogEvents()
+        self._attempts = Attempts()
+        self._told: set[str] = set()
+
+    def feed(self, data: bytes) -> list[Step | Problem]:
+        """Steps and problems of the lines that end in `data`, in their order."""
+        return [news for event in self._events.feed(data) for news in self._news(event)]
+
+    def finish(self) -> list[Step | Problem]:
+        """What the last line says where it has no end; call it when the job has ended."""
+        return [news for event in self._events.finish() for news in self._news(event)]
+
+    def _news(self, event: Event) -> list[Step | Problem]:
+        if isinstance(event, Symptom):
+            return self._once(Problem(kind=event.kind, message=event.message, fatal=event.certain))
+        return self._steps(event) if isinstance(event, StepPrinted) else []
+
+    def _steps(self, printed: StepPrinted) -> list[Step | Problem]:
+        added = self._attempts.add(printed)
+        if added is Added.REPEATED:
+            return []
+        news: list[Step | Problem] = []
+        if added is Added.RESTARTED:
+            news.append(restarted(self._attempts.restarts[-1]))
+        for problem in not_finite([printed.line]):
+            news.extend(self._once(problem))
+        return [*news, printed.line.step]
+
+    def _once(self, problem: Problem) -> list[Step | Problem]:
+        if problem.kind in self._told:
+            return []
+        self._told.add(problem.kind)
+        return [problem]

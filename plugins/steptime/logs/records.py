@@ -1,0 +1,29 @@
+"""The trainer's own records: JSON behind `steptime.start`, `steptime.resumed` or `steptime.end`."""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+WORDS = (b"steptime.start {", b"steptime.resumed {", b"steptime.end {")
+
+_RECORD = re.compile(rb"steptime\.(start|resumed|end) (?=\{)")
+
+
+class Record(NamedTuple):
+    """One record; `values` is None where its JSON is broken or cut."""
+
+    name: str
+    values: dict[str, Any] | None
+
+
+def read_records(line: bytes) -> list[Record]:
+    """The records of a line; text glued behind one does not matter."""
+    found = []
+    for match in _RECORD.finditer(line):
+        text = line[match.end() :].decode(errors="replace")
+        try:
+            values, _ = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):  # broken JSON, or made to break the decoder
+            values = None
+        found.append(Record(match[1].decode(), values))
+    return found

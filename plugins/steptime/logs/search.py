@@ -1,0 +1,81 @@
+"""Finding the few lines that say something in a stream of bytes, at the speed of memory.
+
+A log with NCCL tracing is gigabytes of which some hundred lines matter. All words that mark such lines are
+searched for at once by a vectorized automaton; nothing is decoded, split or matched by a regular expression
+until a line bears one of them. A stream is read, not a memory map: a file that shrinks on a network file
+system under a map ends the process with SIGBUS.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is searched in pieces, so that binary garbage cannot fill the memory."""
+
+
+class Line(NamedTuple):
+    """A line in which words were found."""
+
+    text: bytes
+    """Without its end (`\\n`, or the `\\r` that progress bars write instead)."""
+    words: tuple[int, ...]
+    """Indexes of the words that were found, in the order of the line."""
+    whole: bool
+    """False where the data ended before the line did: its last number may be cut."""
+
+
+class LineSearch:
+    """Gives the lines that contain any of `words`, of bytes that come in pieces of any size.
+
+    The result does not depend on where the pieces end. Memory: one piece and one line.
+    """
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        # Only the leftmost kinds of match have the vectorized search: 17 GB/s against 0.7.
+        self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostFirst)
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+
+    def feed(self, data: bytes) -> list[Line]:
+        """The lines that end within `data` and bear a word; the rest waits for its end."""
+        end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
+        if not end:
+            self._rest.append(data)
+            self._rest_bytes += len(data)
+            return self.finish() if self._rest_bytes >= MAX_LINE_BYTES else []
+        block = b"".join((*self._rest, memoryview(data)[:end]))
+        self._rest = [data[end:]]
+        self._rest_bytes = len(data) - end
+        return self._lines(block)
+
+    def finish(self) -> list[Line]:
+        """The last line, which has no end, if it bears a word."""
+        block = b"".join(self._rest)
+        self._rest.clear()
+        self._rest_bytes = 0
+        return self._lines(block)
+
+    def _lines(self, block: bytes) -> list[Line]:
+        lines: list[Line] = []
+        begin = end = 0
+        newline = -1
+        words: list[int] = []
+        for word, start, _ in self._automaton.find_matches_as_indexes(block):
+            if words and start < end:
+                words.append(word)
+                continue
+            if words:
+                lines.append(Line(block[begin:end], tuple(words), whole=end < len(block)))
+            words = [word]
+            previous = max(block.rfind(b"\n", end, start), end - 1)
+            begin = max(block.rfind(b"\r", previous + 1, start), previous) + 1
+            if newline < start:
+                newline = block.find(b"\n", start)
+                newline = len(block) if newline < 0 else newline
+            carriage_return = block.find(b"\r", start, newline)
+            end = newline if carriage_return < 0 else carriage_return
+        if words:
+            lines.append(Line(block[begin:end], tuple(words), whole=end < len(block)))
+        return lines
