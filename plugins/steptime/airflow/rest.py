@@ -74,6 +74,34 @@ class TaskInstance(_Answer):
         return f"{self.task_id} [{self.rendered_map_index or self.map_index}]"
 
 
+class _Error(_Answer):
+    exc_type: str
+    exc_value: str
+
+
+class LogLine(_Answer):
+    """One line of a task's log."""
+
+    event: str
+    logger: str | None = None
+    """None for Airflow's own frame around the log."""
+    level: str | None = None
+    error_detail: tuple[_Error, ...] = ()
+    """The exception logged with it, and then its causes."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether an operator or trigger of steptime wrote it, rather than Airflow around it."""
+        return self.logger is not None and "steptime" in self.logger
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, in one sentence; None where the line tells of no error."""
+        if self.error_detail:
+            return self.error_detail[0].exc_value or self.error_detail[0].exc_type
+        return self.event if self.level in ("error", "critical") else None
+
+
 class Health(Frozen):
     """What `/monitor/health` says."""
 
@@ -99,6 +127,12 @@ class AirflowClient:
     def __init__(self, url: str, user: str, password: str) -> None:
         import httpx
 
+        try:
+            address = httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise UserError(f"'{url}' is not an address: {error}") from None
+        if address.scheme not in ("http", "https") or not address.host:
+            raise UserError(f"'{url}' is not an address of the form http://host:port")
         self.url = url.rstrip("/")
         self.user = user
         self._password = password
@@ -112,7 +146,7 @@ class AirflowClient:
         self._http.close()
 
     def health(self) -> Health:
-        """The health of Airflow's components; needs no login. Raises SystemFailure where nothing answers."""
+        """The health of Airflow's components; asked without a login."""
         answer = self._json(self._send("GET", "/api/v2/monitor/health"))
         beats = {
             name: datetime.fromisoformat(beat).timestamp()
@@ -168,13 +202,13 @@ class AirflowClient:
         found = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
         return [TaskInstance.model_validate(task) for task in found]
 
-    def log_lines(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> list[str]:
-        """The messages of a task's latest try, so far."""
+    def log(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> list[LogLine]:
+        """The log of a task's latest try, so far."""
         tries = max(1, task.try_number)
         path = f"{_run_path(dag_id, dag_run_id)}/taskInstances/{quote(task.task_id)}/logs/{tries}"
         params = {"map_index": task.map_index, "full_content": True}
         content = self._call("GET", path, params=params)["content"]
-        return [line if isinstance(line, str) else _message(line) for line in content]
+        return [LogLine.model_validate(line) for line in content]
 
     def run_address(self, dag_id: str, dag_run_id: str) -> str:
         """Where people see the run in the UI."""
@@ -227,10 +261,6 @@ class AirflowClient:
 
         try:
             return self._http.request(method, path, **request)
-        except httpx.InvalidURL as error:
-            raise UserError(f"'{self.url}' is not an address: {error}") from None
-        except httpx.UnsupportedProtocol:
-            raise UserError(f"'{self.url}' is not an address of the form http://host:port") from None
         except httpx.TransportError as error:
             why = str(error) or type(error).__name__
             raise SystemFailure(f"no Airflow answers at {self.url}: {why}") from None
@@ -264,12 +294,5 @@ def _words(body: Any) -> str:
         return "; ".join(
             f"{'.'.join(str(part) for part in item.get('loc', ()))}: {item.get('msg')}" for item in detail
         )
-    return str(detail) if detail else ""
-
-
-def _message(line: Mapping[str, Any]) -> str:
-    """One structured log line as text: the event, and the error where there is one."""
-    errors = [
-        f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or ()
-    ]
-    return " ".join([str(line.get("event", "")), *errors])
+    # Where a param does not validate, the first line is a sentence, and then comes the schema.
+    return str(detail).strip().splitlines()[0] if detail else ""

@@ -4,8 +4,8 @@ What runs is a supervisor (`steptime.airflow.supervisor`) and Airflow's componen
 file names the supervisor by process id *and* start time: neither a reboot nor a reused id is taken for it.
 """
 
+import os
 import socket
-import subprocess
 import sys
 import time
 from collections import deque
@@ -29,7 +29,7 @@ from steptime.frozen import Frozen
 DEFAULT_PORT = 8080
 START_TIMEOUT_S = 300.0
 _PORTS_TRIED = 50
-_STARTS_ALLOWED = 3
+_STARTS_ALLOWED = 2
 _POLL_S = 0.5
 _STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 10
 _KILL_TIMEOUT_S = 10.0
@@ -208,22 +208,19 @@ def _start(port: int) -> Service:
     logs.mkdir(parents=True, exist_ok=True)
     for log in logs.glob("*.log"):
         log.replace(log.with_suffix(".log.1"))
-    with supervisor.log_file("supervisor").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "steptime.airflow.supervisor"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=settings.airflow_home(),
-            env=child_environment(),
-            start_new_session=True,
-        )
-    service = Service(
-        pid=process.pid,
-        created=psutil.Process(process.pid).create_time(),
-        boot_id=_boot_id(),
-        port=port,
+    new_file = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-P", "-m", "steptime.airflow.supervisor"],
+        child_environment(),
+        setsid=True,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(supervisor.log_file("supervisor")), new_file, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
     )
+    service = Service(pid=pid, created=psutil.Process(pid).create_time(), boot_id=_boot_id(), port=port)
     write_whole(_state_file(), service.model_dump_json(indent=2))
     return service
 
@@ -291,7 +288,8 @@ def _end_session(service: Service, report: Report) -> None:
     if process is not None:
         report("stopping Airflow")
         process.terminate()
-        _wait_for_empty(service, _STOP_TIMEOUT_S)
+        with suppress(psutil.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
     left = _session(service)
     if left:
         report(f"killing {len(left)} processes that did not end")

@@ -33,6 +33,8 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 }
 LONGEST_PAUSE_S = 60.0
 STOP_GRACE_S = 15.0
+_AIRFLOW = (sys.executable, "-P", "-m", "airflow")
+"""Without the current folder, where a file may bear the name of a module."""
 _POLL_S = 0.5
 _GOOD_RUN_S = 120.0
 """A component that ran this long starts again without a pause when it dies."""
@@ -189,7 +191,7 @@ def prepare_database() -> int:
         return 0
     with log_file("database").open("ab") as output:
         code = subprocess.call(
-            [sys.executable, "-m", "airflow", "db", "migrate"],
+            [*_AIRFLOW, "db", "migrate"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -211,14 +213,14 @@ def main() -> int:
         log.info("%s: stopping", signal.Signals(number).name)
         stop.set()
 
+    os.chdir(settings.airflow_home())
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     write_whole(state_file(), SupervisorState(preparing_database=True).model_dump_json(indent=2))
     if prepare_database() != 0:
         log.error("the database could not be prepared: see %s", log_file("database"))
         return 1
-    airflow = (sys.executable, "-m", "airflow")
-    supervise([Component(name, (*airflow, *command)) for name, command in COMPONENTS.items()], stop)
+    supervise([Component(name, (*_AIRFLOW, *command)) for name, command in COMPONENTS.items()], stop)
     log.info("stopped")
     return 0
 

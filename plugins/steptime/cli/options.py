@@ -14,11 +14,10 @@ from types import NoneType
 from typing import Annotated, Any, get_args
 
 import typer
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError
-from steptime.recipes.planning import PlanRequest
+from steptime.recipes.planning import PlanRequest, parse_request
 
 
 def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,12 +69,7 @@ def _request(values: dict[str, Any]) -> PlanRequest:
     for name, field in PlanRequest.model_fields.items():
         if _is_dictionary(field):
             values[name] = dict(_assignment(text) for text in values[name] or ())
-    try:
-        return PlanRequest(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        flag = str(first["loc"][0]).replace("_", "-") if first["loc"] else "request"
-        raise UserError(f"--{flag} {first.get('input')!r}: {first['msg']}.") from None
+    return parse_request(values)
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -1,7 +1,137 @@
-"""Commands: to be written."""
+"""`steptime run`: trigger a workload's DAG, follow it, and show what came out."""
+
+import os
+import sys
+from typing import Annotated
 
 import typer
 
+from steptime.airflow.rest import AirflowClient, DagRun, LogLine
+from steptime.cli.following import follow
+from steptime.cli.options import takes_plan_request
+from steptime.cli.output import FORMAT_OPTION, Format, complain
+from steptime.cli.recipes import show_plan
+from steptime.errors import SystemFailure, UserError
+from steptime.recipes.planning import PlanRequest, plan, require_runnable
+from steptime.recipes.workloads import dag_id
+from steptime.staging.families import require_trainable
+
+_PASSWORD = "STEPTIME_AIRFLOW_PASSWORD"  # noqa: S105 (the name of the variable)
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime run llama3.1 --wait
+
+steptime run llama3.1 --gpus 1,2 --checkpoint --wait --format json
+
+steptime run llama3.1 --gpus 2 --max-steps 50 --window 30:49
+
+steptime run llama3.1 --url http://airflow.example:8080 --user ada
+"""
+
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
+    """Add `steptime run`."""
+    app.command(epilog=EXAMPLES)(takes_plan_request(run))
+
+
+def run(
+    request: PlanRequest,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the runs and print their results.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(envvar="STEPTIME_AIRFLOW_URL", help="Another Airflow than that of 'steptime up'."),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            envvar="STEPTIME_AIRFLOW_USER", help=f"User there; the password comes from {_PASSWORD}."
+        ),
+    ] = None,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+) -> None:
+    """Start the planned runs through Airflow.
+
+    The plan is checked first: a value that fits no recipe starts nothing.
+    Without --wait the address of the DAG run is printed.
+    With --wait the exit code is 0 where every run is valid, and 2 where one failed.
+    """
+    planned = plan(request)
+    if dry_run:
+        show_plan(planned, output_format)
+        return
+    require_runnable(planned)
+    require_trainable(planned.runs[0])
+    with _client(url, user) as client:
+        # With every default filled in: what was checked here is what runs there.
+        conf = planned.request.model_dump(mode="json", exclude={"workload"})
+        dag_run = client.trigger(dag_id(planned.request.workload), conf)
+        address = client.run_address(dag_run.dag_id, dag_run.dag_run_id)
+        if not wait:
+            typer.echo(f"run id:  {dag_run.dag_run_id}\naddress: {address}")
+            return
+        typer.echo(f"following {address}", err=True)
+        try:
+            dag_run = follow(client, dag_run)
+        except KeyboardInterrupt:
+            raise SystemFailure(
+                f"no longer following; the runs go on, see {address} (marked failed there, their jobs end)"
+            ) from None
+        all_valid = _show_results(dag_run, output_format)
+        if dag_run.state == "failed":
+            _explain(client, dag_run)
+    if dag_run.state == "failed" or not all_valid:
+        raise typer.Exit(2)
+
+
+def _client(url: str | None, user: str | None) -> AirflowClient:
+    """The named Airflow, or the one of `steptime up`. A password is never taken from the command line."""
+    if url is None:
+        from steptime.airflow.standalone import running
+
+        service = running()
+        if service is None:
+            raise SystemFailure("Airflow is not running: start it with 'steptime up', or name one with --url")
+        return service.client()
+    if user is None:
+        raise UserError("--url needs a user: name one with --user or STEPTIME_AIRFLOW_USER")
+    password = os.environ.get(_PASSWORD)
+    if password is None and sys.stdin.isatty():
+        password = typer.prompt(f"password of '{user}'", hide_input=True, err=True)
+    if password is None:
+        raise UserError(f"the password of '{user}' is missing: set {_PASSWORD}")
+    return AirflowClient(url, user, password)
+
+
+def _show_results(dag_run: DagRun, output_format: Format) -> bool:
+    """Print what the DAG run put into the store; whether all of it is valid."""
+    from steptime.cli.results import show_results
+    from steptime.results.store import Store
+
+    with Store() as store:
+        rows = store.runs_of(dag_run.dag_id, dag_run.dag_run_id)
+    if not rows:
+        complain(
+            "the store has no results of this run: is STEPTIME_STORE_URL that of the Airflow which ran it?"
+        )
+        return False
+    show_results(rows, output_format)
+    return all(row["state"] == "valid" for row in rows)
+
+
+def _explain(client: AirflowClient, dag_run: DagRun) -> None:
+    """Say of each failed task which it is, what went wrong, and where its log is."""
+    for task in client.task_instances(dag_run.dag_id, dag_run.dag_run_id):
+        if task.state != "failed":
+            continue
+        log = client.log(dag_run.dag_id, dag_run.dag_run_id, task)
+        address = client.task_address(dag_run.dag_id, dag_run.dag_run_id, task)
+        complain(f"{task.label} failed: {_error(log)}\n    its log: {address}")
+
+
+def _error(log: list[LogLine]) -> str:
+    errors = [line.error for line in log if line.error]
+    return errors[-1] if errors else "its log says nothing of an error"

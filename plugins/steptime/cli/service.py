@@ -1,39 +1,65 @@
 """`steptime up`, `down` and `status`: the Airflow of this machine."""
 
+import asyncio
 import time
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.console import Console
 
-from steptime.cli.output import Format, show
+from steptime.cli.output import FORMAT_OPTION, Format, show
+
+if TYPE_CHECKING:
+    from steptime.clusters.base import Job
+
+
+UP_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime up
+
+steptime up --port 9090
+"""
+
+DOWN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime down
+
+steptime down --cancel-jobs
+"""
+
+STATUS_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime status
+
+steptime status --format json
+"""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
-    app.command()(up)
-    app.command()(down)
-    app.command()(status)
+    """Add `steptime up`, `steptime down` and `steptime status`."""
+    app.command(epilog=UP_EXAMPLES)(up)
+    app.command(epilog=DOWN_EXAMPLES)(down)
+    app.command(epilog=STATUS_EXAMPLES)(status)
 
 
 def up(
+    *,
     port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65535, help="Port of the UI and API; a busy one is passed over. [default: 8080]"
+            min=1, max=65535, help="Port of the UI and API; a busy one is passed over.", show_default="8080"
         ),
     ] = None,
-    timeout: Annotated[int, typer.Option(min=1, help="Seconds until a start counts as failed.")] = 300,
+    timeout: Annotated[int, typer.Option(min=1, help="Seconds after which a start has failed.")] = 300,
 ) -> None:
-    """Start Airflow on this machine and wait until it is ready; print address, user and password.
+    """Start Airflow on this machine, wait until it is ready, and print address, user and password.
 
-    All its state is below STEPTIME_HOME. It goes on when the terminal closes, and starts a component again
-    that dies. Called again, it says where Airflow runs.
-
-    Examples:
-
-        steptime up
-        steptime up --port 9090
+    All its state is below STEPTIME_HOME. It goes on when the terminal closes.
+    A component that dies is started again. A second 'up' says where it runs.
     """
     from steptime.airflow import standalone
     from steptime.airflow.standalone_config import ADMIN, password
@@ -45,24 +71,33 @@ def up(
     typer.echo(f"Airflow {how}\naddress:  {service.url}\nuser:     {ADMIN}\npassword: {password()}")
 
 
-def down() -> None:
+def down(
+    *,
+    cancel_jobs: Annotated[
+        bool, typer.Option("--cancel-jobs", help="Also end the training jobs that run on this machine.")
+    ] = False,
+) -> None:
     """Stop Airflow with every process it started, and see that none is left.
 
-    Training jobs on this machine go on, and the next `steptime up` finds them again.
+    Training jobs on this machine go on, and the next 'steptime up' finds them again.
     """
     from steptime.airflow import standalone
 
     with _Phases() as phases:
         stopped = standalone.down(phases.report)
+        jobs = asyncio.run(_live_jobs(phases.report, cancel=cancel_jobs))
     typer.echo("Airflow is stopped" if stopped else "Airflow was not running")
+    if jobs:
+        names = "\n  ".join(job.name for job in jobs)
+        fate = "ended" if cancel_jobs else "go on ('steptime down --cancel-jobs' ends them)"
+        typer.echo(f"{len(jobs)} training jobs {fate}:\n  {names}")
 
 
-def status(
-    output_format: Annotated[
-        Format, typer.Option("--format", help="table for people, csv or json for programs.")
-    ] = (Format.TABLE),
-) -> None:
-    """Say where Airflow runs, how its components are, and what it is running. Exit code 0 healthy, else 2."""
+def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+    """Say where Airflow runs, how its components are, and what it runs.
+
+    The exit code is 0 where every component is healthy, else 2.
+    """
     from steptime.airflow import standalone
 
     now = standalone.status()
@@ -87,6 +122,25 @@ def status(
         raise typer.Exit(2)
 
 
+async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Job]":
+    """The jobs that run or wait on this machine's clusters; with `cancel` they have ended on return."""
+    from steptime.clusters.config import list_clusters, load_cluster, open_cluster
+    from steptime.clusters.local import LocalCluster
+
+    found: list[Job] = []
+    for name in list_clusters():
+        cluster = open_cluster(load_cluster(name))
+        if not isinstance(cluster, LocalCluster):
+            continue
+        async with cluster:
+            jobs = await cluster.live_jobs()
+            found += jobs
+            if cancel and jobs:
+                report(f"ending {len(jobs)} training jobs")
+                await asyncio.gather(*(cluster.cancel(job.name) for job in jobs))
+    return found
+
+
 class _Phases:
     """Tells on stderr what is being done: a spinner with the seconds in a terminal, else a line a phase."""
 
@@ -95,7 +149,7 @@ class _Phases:
         self._started = time.monotonic()
         self._spinner = self._console.status("") if self._console.is_terminal else None
 
-    def __enter__(self) -> "_Phases":
+    def __enter__(self) -> Self:
         if self._spinner is not None:
             self._spinner.start()
         return self

@@ -93,6 +93,14 @@ class LocalCluster:
         submitted = await asyncio.to_thread(self._job(name).read, Submitted)
         return self._described(submitted) if submitted else None
 
+    async def live_jobs(self) -> list[Job]:
+        """The jobs that run or wait on this machine, whoever submitted them, oldest first."""
+        folder = self._state / "jobs"
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        live = [name for name, status in (await self.poll(names)).items() if status.state.is_live]
+        found = [await self.find(name) for name in live]
+        return sorted((job for job in found if job is not None), key=lambda job: job.submitted_at)
+
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """States of many jobs. One whose runner was killed is UNKNOWN; what is left of it is ended."""
         return await asyncio.to_thread(self._poll, names)

@@ -29,7 +29,7 @@ async def run_command(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON},
-            start_new_session=True,
+            process_group=0,  # killed as a group, yet in the caller's session: it ends with `steptime down`
         )
     except (FileNotFoundError, PermissionError) as error:
         return Completed(exit_code=127, stdout="", stderr=f"{argv[0]}: {error.strerror}\n")

@@ -1,0 +1,152 @@
+"""Watching a DAG run from the terminal: one line for each planned run, with what it does at the moment."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from steptime.airflow.rest import AirflowClient, DagRun, TaskInstance
+from steptime.errors import SystemFailure
+from steptime.frozen import Frozen
+
+POLL_S = 1.0
+_PATIENCE_S = 120.0
+"""An Airflow that restarts is away for half a minute."""
+_LOGS_AT_ONCE = 8
+"""Logs read per poll: of the first runs that are at work, as reading hundreds would keep Airflow busy."""
+
+_WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
+_SYMBOLS = {"success": "[green]✓[/]", "failed": "[red]✗[/]", "running": "[cyan]●[/]", "waiting": "[dim]·[/]"}
+
+
+class Line(Frozen):
+    """What is shown of a planned run (the tasks of one mapped instance), or of a task that is not mapped."""
+
+    label: str
+    state: str
+    """`waiting`, `running`, `failed` or `success`."""
+    task: TaskInstance
+    """The task that decides the state: the failed one, the one at work, or the last."""
+
+    @property
+    def doing(self) -> str:
+        """The step of the run it is at, with Airflow's state where that tells more."""
+        step = self.task.task_id.rpartition(".")[2]
+        if self.state == "success":
+            return "done"
+        return (
+            step if self.task.state in ("running", None) else f"{step}: {self.task.state.replace('_', ' ')}"
+        )
+
+
+def lines(tasks: Iterable[TaskInstance]) -> list[Line]:
+    """The lines of a DAG run, those of single tasks first, in the order in which the tasks come."""
+    rows: dict[tuple[str, int], list[TaskInstance]] = {}
+    for task in tasks:
+        group = task.task_id.rpartition(".")[0] if task.map_index >= 0 else task.task_id
+        rows.setdefault((group, task.map_index), []).append(task)
+    ordered = sorted(rows.items(), key=lambda row: row[0][1] >= 0)
+    return [_line(index, members) for (_, index), members in ordered]
+
+
+def _line(map_index: int, tasks: Sequence[TaskInstance]) -> Line:
+    started = sorted((task for task in tasks if task.state not in _WAITING), key=_start)
+    failed = [task for task in started if task.state in ("failed", "upstream_failed")]
+    at_work = [task for task in started if task.state in ("running", "deferred", "restarting")]
+    waiting = [task for task in tasks if task.state in _WAITING]
+    label = next((task.rendered_map_index for task in tasks if task.rendered_map_index), None)
+    if map_index >= 0 and label is None:
+        label = tasks[0].label
+    for state, candidates in (("failed", failed), ("running", at_work)):
+        if candidates:
+            return Line(label=label or tasks[0].task_id, state=state, task=candidates[0])
+    if waiting:
+        state = "running" if started else "waiting"
+        return Line(label=label or tasks[0].task_id, state=state, task=waiting[0])
+    return Line(label=label or tasks[0].task_id, state="success", task=started[-1])
+
+
+def _start(task: TaskInstance) -> float:
+    return task.start_date.timestamp() if task.start_date else float("inf")
+
+
+def follow(client: AirflowClient, run: DagRun) -> DagRun:
+    """Show a DAG run on stderr until it has ended: live in a terminal, else a line for each change.
+
+    An Airflow that does not answer for two minutes is SystemFailure.
+    """
+    console = Console(stderr=True)
+    last_heard = time.monotonic()
+    with _LiveView(console) if console.is_terminal else _PlainView() as view:
+        while True:
+            try:
+                now = client.dag_run(run.dag_id, run.dag_run_id)
+                found = lines(client.task_instances(run.dag_id, run.dag_run_id))
+                view.update(found, _news(client, run, found))
+                last_heard = time.monotonic()
+            except SystemFailure:
+                if time.monotonic() - last_heard > _PATIENCE_S:
+                    raise
+            else:
+                if now.has_ended:
+                    return now
+            time.sleep(POLL_S)
+
+
+def _news(client: AirflowClient, run: DagRun, found: Sequence[Line]) -> dict[str, str]:
+    """By label, the last word that the task at work has logged: a state of the job, or a training step."""
+    at_work = [line for line in found if line.task.state in ("running", "deferred")]
+    news = {}
+    for line in at_work[:_LOGS_AT_ONCE]:
+        said = [entry.event for entry in client.log(run.dag_id, run.dag_run_id, line.task) if entry.is_ours]
+        if said:
+            news[line.label] = said[-1]
+    return news
+
+
+class _LiveView:
+    """A table that is redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def update(self, found: Sequence[Line], news: dict[str, str]) -> None:
+        """Draw what is known now."""
+        table = Table.grid(padding=(0, 2))
+        for line in found:
+            table.add_row(_SYMBOLS[line.state], line.label, line.doing, f"[dim]{news.get(line.label, '')}[/]")
+        self._live.update(table, refresh=True)
+
+
+class _PlainView:
+    """A line of text whenever something has changed, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, str] = {}
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def update(self, found: Sequence[Line], news: dict[str, str]) -> None:
+        """Say what has changed since the last time."""
+        for line in found:
+            text = ": ".join(part for part in (line.doing, news.get(line.label)) if part)
+            if line.state == "waiting" or self._said.get(line.label) == text:
+                continue
+            self._said[line.label] = text
+            typer.echo(f"{time.monotonic() - self._started:5.0f} s  {line.label}: {text}", err=True)

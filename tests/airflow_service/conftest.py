@@ -1,0 +1,59 @@
+"""A REST API to talk to: real sockets, answers given by the test."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+Answer = tuple[int, Any]
+
+
+@dataclass
+class FakeApi:
+    """Answers by `METHOD path` (without the query), a pair or a function of the request's JSON."""
+
+    url: str = ""
+    answers: dict[str, Answer | Callable[[Any], Answer]] = field(default_factory=dict)
+    requests: list[tuple[str, Any, str | None]] = field(default_factory=list)
+    """`METHOD path`, JSON, Authorization header."""
+
+    def asked(self, what: str) -> list[Any]:
+        """The JSON of the requests to `what`."""
+        return [body for asked, body, _ in self.requests if asked == what]
+
+
+@pytest.fixture
+def api() -> Iterator[FakeApi]:
+    fake = FakeApi(answers={"POST /auth/token": (201, {"access_token": "first"})})
+
+    class Handler(BaseHTTPRequestHandler):
+        def _handle(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            what = f"{self.command} {unquote(urlsplit(self.path).path)}"
+            fake.requests.append((what, body, self.headers.get("Authorization")))
+            answer = fake.answers.get(what, (404, {"detail": "Not Found"}))
+            code, content = answer(body) if callable(answer) else answer
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = _handle
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        fake.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield fake
+        server.shutdown()
+        thread.join()

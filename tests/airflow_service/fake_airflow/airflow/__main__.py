@@ -1,0 +1,86 @@
+"""Stands in for `python -m airflow`: real processes and sockets that behave as Airflow's do, in milliseconds.
+
+Put before the real one by PYTHONPATH. What shall go wrong is said by files in AIRFLOW_HOME:
+`break-<component>` (that component ends at once), `broken-dag` (an import error instead of the DAG).
+"""
+
+import configparser
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+HOME = Path(os.environ["AIRFLOW_HOME"])
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+class Api(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path.startswith("/api/v2/monitor/health"):
+            beat = datetime.now(UTC).isoformat()
+            names = ("scheduler", "triggerer", "dag_processor")
+            health = {name: {"status": _status(name), f"latest_{name}_heartbeat": beat} for name in names}
+            self._answer(200, {"metadatabase": {"status": "healthy"}, **health})
+        elif self.path.startswith("/api/v2/importErrors"):
+            broken = (HOME / "broken-dag").exists()
+            errors = [{"filename": "llama31.py", "stack_trace": "Traceback\nSyntaxError: bad"}] * broken
+            self._answer(200, {"import_errors": errors, "total_entries": len(errors)})
+        elif self.path.startswith("/api/v2/dags/~/dagRuns"):
+            run = {"dag_id": "llama31", "dag_run_id": "r1", "state": "running"}
+            self._answer(200, {"dag_runs": [run], "total_entries": 1})
+        elif self.path.startswith("/api/v2/dags"):
+            dags = [] if (HOME / "broken-dag").exists() else [{"dag_id": "llama31", "is_paused": False}]
+            self._answer(200, {"dags": dags, "total_entries": len(dags)})
+
+    def do_POST(self) -> None:
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        known = json.loads((HOME / "passwords.json").read_text())
+        if known.get(said["username"]) == said["password"]:
+            self._answer(201, {"access_token": "token"})
+        else:
+            self._answer(401, {"detail": "Invalid credentials"})
+
+    def _answer(self, code: int, body: object) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def _status(component: str) -> str:
+    return "healthy" if (HOME / f"{component.replace('_', '-')}.pid").exists() else "unhealthy"
+
+
+def _serve() -> None:
+    config = configparser.ConfigParser()
+    config.read(HOME / "airflow.cfg")
+    ThreadingHTTPServer((config["api"]["host"], config["api"].getint("port")), Api).serve_forever()
+
+
+def main() -> None:
+    component = sys.argv[1]
+    if component == "db":
+        sqlite3.connect(HOME / "airflow.db").execute("CREATE TABLE IF NOT EXISTS migrated (id int)")
+    if (HOME / f"break-{component}").exists():
+        sys.exit(f"{component} is broken on purpose")
+    if component == "db":
+        return
+    (HOME / f"{component}.pid").write_text(str(os.getpid()))
+    if component == "scheduler":
+        # As a task does: a process group of its own in the same session, deaf to SIGTERM.
+        task = subprocess.Popen([sys.executable, "-c", STUBBORN], process_group=0)
+        (HOME / "task.pid").write_text(str(task.pid))
+    if component == "api-server":
+        _serve()
+    else:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()
