@@ -1,0 +1,127 @@
+"""What steptime's operators share: the run they are about, errors in Airflow's terms, cancelling a job."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+from steptime.clusters.base import Cluster, Job, JobStatus
+from steptime.clusters.config import load_cluster, open_cluster
+from steptime.errors import SystemFailure, UserError
+from steptime.frozen import Frozen
+from steptime.recipes.models import Run
+from steptime.results.models import Provenance
+
+_KILL_WITHIN_S = 4.0
+"""Airflow sends SIGKILL 5 s after SIGTERM."""
+_END_WITHIN_S = 60.0
+_END_POLL_S = 0.5
+
+
+class Submission(Frozen):
+    """What `submit` hands on: the run as it was submitted, its job, and what it was made from."""
+
+    run: Run
+    job: Job
+    provenance: Provenance
+
+
+@contextmanager
+def airflow_errors() -> Iterator[None]:
+    """The user's errors become failures that Airflow does not retry, the system's ones that it does."""
+    try:
+        yield
+    except UserError as error:
+        raise AirflowFailException(str(error)) from None
+    except SystemFailure as error:
+        raise AirflowException(str(error)) from error
+
+
+async def end_job(cluster: Cluster, job: Job) -> JobStatus:
+    """Cancel a job that may still live and wait until it has ended. Raises SystemFailure if it stays."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _END_WITHIN_S
+    await cluster.cancel(job.name)
+    while True:
+        status = (await cluster.poll([job.name]))[job.name]
+        if not status.state.is_live:
+            return status
+        if clock() > deadline:
+            raise SystemFailure(
+                f"job '{job.name}' is {status.state} {_END_WITHIN_S:.0f} s after it was cancelled"
+            )
+        await asyncio.sleep(_END_POLL_S)
+
+
+class RunOperator(BaseOperator):
+    """An operator about one planned run, by whose label its mapped tasks are called."""
+
+    def __init__(self, *, map_index_template: str | None = "{{ task.cell }}", **kwargs: Any) -> None:
+        super().__init__(map_index_template=map_index_template, **kwargs)
+
+    @property
+    def cell(self) -> str:
+        """The run's label, `tiny·fp32·2`; for templates, once the fields are rendered."""
+        return self.planned_run().label
+
+    def planned_run(self) -> Run:
+        """The run this operator works on."""
+        raise NotImplementedError
+
+
+class HoldsJob(BaseOperator):
+    """An operator that holds a job while it executes: `on_kill` cancels it where the task was taken away.
+
+    Airflow calls `on_kill` both when somebody fails or clears a running task and when the worker is only
+    shut down. A shutdown must not end a training that a retry will find again, so Airflow is asked which of
+    the two it is.
+    """
+
+    _held: tuple[str, str] | None = None
+    _task_instance: RuntimeTaskInstanceProtocol | None = None
+    was_taken_away = False
+
+    def hold(self, cluster: str, job_name: str, context: Context) -> None:
+        """From now on `on_kill` is about this job."""
+        self._held = (cluster, job_name)
+        self._task_instance = context["ti"]
+
+    def on_kill(self) -> None:
+        """Cancel the job if the task was failed, cleared or deleted; not if only the worker goes away."""
+        if self._held is None or self._task_instance is None:
+            return
+        # A thread of its own: this is a signal handler, and the main thread may be inside an event loop.
+        thread = threading.Thread(
+            target=self._cancel_if_taken_away, args=(*self._held, self._task_instance), daemon=True
+        )
+        thread.start()
+        thread.join(_KILL_WITHIN_S)
+
+    def _cancel_if_taken_away(
+        self, cluster_name: str, job_name: str, task_instance: RuntimeTaskInstanceProtocol
+    ) -> None:
+        if _is_to_go_on(task_instance):
+            self.log.info("the worker stops; job %s goes on, and a retry will find it", job_name)
+            return
+        self.was_taken_away = True
+        self.log.info("the task was taken away: cancelling job %s", job_name)
+        asyncio.run(_cancel(cluster_name, job_name))
+
+
+def _is_to_go_on(ti: RuntimeTaskInstanceProtocol) -> bool:
+    """Whether Airflow still counts this task instance as running; a deleted one has no state."""
+    map_index = -1 if ti.map_index is None else ti.map_index
+    states = ti.get_task_states(
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=map_index
+    )
+    return "running" in states.get(ti.run_id, {}).values()
+
+
+async def _cancel(cluster_name: str, job_name: str) -> None:
+    async with open_cluster(load_cluster(cluster_name)) as cluster:
+        await cluster.cancel(job_name)

@@ -1,0 +1,118 @@
+"""The DAG of a workload family, built once for all of them.
+
+    check_params ─▶ stage ──────────┬─▶ performance [per run]  submit ─▶ wait ─▶ parse ─▶ validate ─▶ publish
+                 ├▶ performance_runs┤
+                 └▶ checkpoint_pairs┴─▶ checkpoint [per pair] save: as above; load: the same after save.wait
+
+`submit` is a setup whose teardown `end` leaves no job behind; clearing `wait` therefore clears `submit`,
+too, and a fresh attempt begins. `check_params` is a setup whose teardown `report` prints all results and
+decides the state of the DAG run.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+from airflow.sdk import DAG, TaskGroup, TriggerRule, task, task_group
+
+from steptime.airflow.operators import (
+    CheckParamsOperator,
+    EndTrainingOperator,
+    StageTrainingOperator,
+    SubmitTrainingOperator,
+)
+from steptime.airflow.params import dag_params
+from steptime.airflow.result_operators import (
+    PublishOperator,
+    ReadLogOperator,
+    ReportOperator,
+    ValidateOperator,
+)
+from steptime.airflow.sensors import TrainingSensor
+from steptime.recipes.workloads import Workload, load_workload
+
+_RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
+"""For what infrastructure does: a training's own failure, and the user's errors, are never retried."""
+
+
+def training_dag(dag_id: str, *, workload: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> DAG:
+    """The DAG that benchmarks a workload with the options of its trigger form.
+
+    Args:
+        dag_id: the DAG's id.
+        workload: name of a workload of `config/workloads`; without its release the newest is meant.
+        defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
+    """
+    document = load_workload(workload)
+    with DAG(
+        dag_id=dag_id,
+        description=f"Benchmark the pre-training of {document.title}",
+        doc_md=_documentation(document),
+        schedule=None,
+        catchup=False,
+        params=dag_params(document, defaults),
+        default_args=_RETRIES,
+        tags=["steptime", document.workload],
+    ) as dag:
+        check_params = CheckParamsOperator(task_id="check_params", workload=workload)
+        plan = check_params.output
+        staged = StageTrainingOperator(task_id="stage", plan=plan).output
+
+        @task_group(group_id="performance")
+        def performance(run: Any) -> None:
+            _train(run, staged)
+
+        @task_group(group_id="checkpoint")
+        def checkpoint(save: Any, load: Any) -> None:
+            with TaskGroup("save"):
+                saved, saving = _train(save, staged)
+            with TaskGroup("load"):
+                loaded, _ = _train(load, staged, loads_from=saved.output)
+            saving >> loaded
+
+        report = ReportOperator(task_id="report", plan=plan)
+        report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
+        [
+            performance.expand(run=_performance_runs(plan)),
+            checkpoint.expand_kwargs(_checkpoint_pairs(plan)),
+        ] >> report
+    return dag
+
+
+def _train(run: Any, staged: Any, *, loads_from: Any = None) -> tuple[SubmitTrainingOperator, TrainingSensor]:
+    """The tasks of one job, in the current task group: those that submit it and wait for it."""
+    submit = SubmitTrainingOperator(task_id="submit", run=run, staged=staged, loads_from=loads_from)
+    wait = TrainingSensor(task_id="wait", submission=submit.output)
+    end = EndTrainingOperator(task_id="end", submission=submit.output)
+    # A training that failed has its log read, too; one that was never submitted has none.
+    parse = ReadLogOperator(
+        task_id="parse", submission=submit.output, trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
+    )
+    validate = ValidateOperator(task_id="validate", reading=parse.output, waited_in=wait.task_id)
+    publish = PublishOperator(task_id="publish", result=validate.output)
+    wait >> parse >> validate >> publish
+    wait >> end.as_teardown(setups=submit)
+    return submit, wait
+
+
+@task(task_id="performance_runs")
+def _performance_runs(plan: Any) -> list[dict[str, Any]]:
+    """The runs to map over."""
+    runs: list[dict[str, Any]] = plan["runs"]
+    return runs
+
+
+@task(task_id="checkpoint_pairs")
+def _checkpoint_pairs(plan: Any) -> list[dict[str, Any]]:
+    """The pairs of saving and loading runs to map over; none where no checkpoint is asked for."""
+    pairs: list[dict[str, Any]] = plan["checkpoint_pairs"]
+    return pairs
+
+
+def _documentation(document: Workload) -> str:
+    return (
+        f"Benchmarks the pre-training of **{document.title}** as `{document.document}` describes it.\n\n"
+        "`steptime plan` shows what a set of params would run. Each run is one job; its task `wait` tells "
+        "its progress, and results are on the page *Step times*."
+    )

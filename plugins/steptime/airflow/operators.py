@@ -1,0 +1,204 @@
+"""The operators up to a training job's end: check params and plan, stage, submit, end.
+
+They are thin: each calls functions of steptime with models that travel through XCom as JSON. Nothing is
+decided here but what Airflow needs to know: which attempt this is, what may be retried, and what must be
+cancelled.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from steptime.airflow.attempts import spec_of_attempt
+from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors, end_job
+from steptime.airflow.params import plan_from_params
+from steptime.airflow.tables import as_text
+from steptime.clusters.base import JobSpec, Staged
+from steptime.clusters.config import load_cluster, open_cluster
+from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan
+
+
+class CheckParamsOperator(BaseOperator):
+    """Checks the DAG run's params together, and returns the `Plan` they come to.
+
+    Airflow checks each param's type; unknown names and values that do not go together are refused here,
+    before anything is staged or submitted.
+
+    :param workload: the workload that the DAG is about, `llama3.1`.
+    """
+
+    ui_color: str = "#eef3e2"
+
+    def __init__(self, *, workload: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.workload = workload
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Check and plan. Returns the `Plan` as JSON."""
+        asked_for = {**context["params"], **(context["dag_run"].conf or {})}
+        with airflow_errors():
+            planned = plan_from_params(self.workload, asked_for)
+        rows = [
+            {
+                "run": run.label,
+                "experiment": run.experiment,
+                "TP·PP·CP·DP": "·".join(
+                    str(getattr(run.recipe.parallelism, kind))
+                    for kind in ("tensor", "pipeline", "context", "data")
+                ),
+                "micro batch": run.recipe.micro_batch_size,
+                "global batch": run.recipe.global_batch_size,
+                "steps": f"{run.first_step}-{run.max_steps - 1}",
+                "window": str(run.window),
+                "limit, s": run.time_limit_s,
+            }
+            for run in planned.all_runs
+        ]
+        title = (
+            f"{planned.request.workload} on cluster '{planned.request.cluster}' ({planned.cluster_gpu_type})"
+        )
+        self.log.info("%s", as_text(rows, title=title))
+        self.log.info("at most %.2f GPU-hours", planned.gpu_hours_max)
+        return planned.model_dump(mode="json")
+
+
+class StageTrainingOperator(BaseOperator):
+    """Makes ready on the cluster what the runs of a plan need: the trainer's environment and code.
+
+    :param plan: what `CheckParamsOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("plan",)
+    ui_color: str = "#e2eef3"
+
+    def __init__(self, *, plan: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan = plan
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Stage. Returns `Staged` as JSON."""
+        run = Plan.model_validate(self.plan).runs[0]
+        with airflow_errors():
+            staged = asyncio.run(self._stage(run))
+        self.log.info("the trainer: %s", staged.trainer_path)
+        self.log.info("its interpreter: %s", staged.python or "the image's")
+        return staged.model_dump(mode="json")
+
+    async def _stage(self, run: Run) -> Staged:
+        from steptime.staging import stage
+
+        config = load_cluster(run.cluster)
+        async with open_cluster(config) as cluster:
+            return await stage(cluster, config, run, lambda line: self.log.info("%s", line))
+
+
+class SubmitTrainingOperator(RunOperator, HoldsJob):
+    """Submits the job of a run, or finds the one that an earlier try of this task submitted.
+
+    A retry after a killed worker comes to the same job; a cleared task begins a new attempt, and the job of
+    the attempt before is ended.
+
+    :param run: the planned run, a `Run` as JSON. (templated)
+    :param staged: what `StageTrainingOperator` returned. (templated)
+    :param loads_from: for a checkpoint load, what submitted the job that saved it. (templated)
+    """
+
+    template_fields: Sequence[str] = ("run", "staged", "loads_from")
+    ui_color: str = "#d9e7f5"
+
+    def __init__(self, *, run: Any, staged: Any, loads_from: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.run = run
+        self.staged = staged
+        self.loads_from = loads_from
+
+    def planned_run(self) -> Run:
+        """The run to submit."""
+        return Run.model_validate(self.run)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Submit. Returns the `Submission` as JSON."""
+        with airflow_errors():
+            return asyncio.run(self._submit(context)).model_dump(mode="json")
+
+    async def _submit(self, context: Context) -> Submission:
+        from steptime.clusters.jobscript import find_saved_checkpoint, job_spec
+        from steptime.results.provenance import provenance
+
+        ti, run = context["ti"], self.planned_run()
+        config, staged = load_cluster(run.cluster), Staged.model_validate(self.staged)
+
+        def spec_of(attempt: int) -> JobSpec:
+            return job_spec(
+                run,
+                staged,
+                config,
+                identity=f"{ti.dag_id}/{ti.run_id}/{run.label}",
+                started=int(context["dag_run"].run_after.timestamp()),
+                attempt=attempt,
+            )
+
+        async with open_cluster(config) as cluster:
+            if self.loads_from is not None:
+                saved_by = Submission.model_validate(self.loads_from).job
+                run = run.model_copy(
+                    update={"checkpoint_path": await find_saved_checkpoint(cluster, saved_by)}
+                )
+            spec = await spec_of_attempt(
+                cluster, context["task_state_store"], ti.max_tries, spec_of, say=self.log.info
+            )
+            self.hold(config.name, spec.name, context)
+            job = await cluster.submit(spec)
+            if self.was_taken_away:  # while submitting: `on_kill` may have come too early to find the job
+                await cluster.cancel(job.name)
+                raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
+        self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
+        self.log.info("its log: %s", job.log_path)
+        self.log.info("its script:\n%s", spec.script)
+        made_by = provenance(
+            staged,
+            spec.script,
+            dag_id=ti.dag_id,
+            dag_run_id=ti.run_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+        )
+        return Submission(run=run, job=job, provenance=made_by)
+
+
+class EndTrainingOperator(RunOperator):
+    """Ends a job that nobody waits for any more; as a teardown, it runs whatever happened.
+
+    `on_kill` cancels at once where Airflow calls it. It does not when a deferred task times out, when no
+    triggerer is up, or between two tasks.
+
+    :param submission: what `SubmitTrainingOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("submission",)
+    ui_color: str = "#eeeeee"
+
+    def __init__(self, *, submission: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.submission = submission
+
+    def planned_run(self) -> Run:
+        """The run whose job is ended."""
+        return Submission.model_validate(self.submission).run
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002
+        """End the job if it lives."""
+        with airflow_errors():
+            asyncio.run(self._end())
+
+    async def _end(self) -> None:
+        job = Submission.model_validate(self.submission).job
+        async with open_cluster(load_cluster(job.cluster)) as cluster:
+            status = (await cluster.poll([job.name]))[job.name]
+            if status.state.is_live:
+                self.log.warning("job %s is %s and nobody waits for it: ending it", job.name, status.state)
+                status = await end_job(cluster, job)
+        self.log.info("job %s: %s", job.name, status.state)

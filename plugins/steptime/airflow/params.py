@@ -1,0 +1,109 @@
+"""The params of the DAGs, made from the fields of `PlanRequest`, and the plan made from the params."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from airflow.sdk import Param
+
+from steptime.clusters.config import list_clusters
+from steptime.errors import UserError
+from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan, require_runnable
+from steptime.recipes.workloads import Workload, load_workload
+from steptime.staging.families import require_trainable
+
+SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Model": ("size", "dtype", "proxy"),
+        "Scale": ("gpu_type", "gpus", "scaling", "tensor_parallel", "repeats"),
+        "Run": ("checkpoint", "max_steps", "window", "time_limit"),
+        "Where": ("cluster", "environment"),
+    }
+)
+"""Sections of the trigger form, in the order people read them."""
+
+
+def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
+    """One typed param for each field of `PlanRequest` but the workload, which the DAG is about.
+
+    `defaults` replaces defaults of `PlanRequest`. Combinations are checked by `plan_from_params`, in a task.
+    """
+    properties: dict[str, dict[str, Any]] = PlanRequest.model_json_schema()["properties"]
+    choices = _choices(workload)
+    return {
+        name: _param(name, properties[name], section, choices.get(name), defaults)
+        for section, names in SECTIONS.items()
+        for name in names
+    }
+
+
+def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
+    """The plan of a DAG run's params. Raises UserError for what cannot be run, naming the choices.
+
+    Airflow checks the type of each param; unknown names and values that do not go together are refused here.
+    """
+    asked_for = params.get("workload", workload)
+    if load_workload(asked_for).workload != load_workload(workload).workload:
+        raise UserError(
+            f"this DAG runs {workload}, not {asked_for}: "
+            f"start the DAG '{load_workload(asked_for).dag_id}', or leave out the workload."
+        )
+    planned = plan(parse_request({**params, "workload": workload}))
+    require_runnable(planned)
+    require_trainable(planned.runs[0])
+    return planned
+
+
+def _choices(workload: Workload) -> dict[str, tuple[str, ...]]:
+    """The values that a workload's file has for the params that are choices."""
+    rules = [rule for size in workload.sizes.values() for rule in (*size.configurations, *size.proxies)]
+    return {
+        "size": workload.size_names(),
+        "dtype": _unique(dtype for rule in rules for dtype in rule.dtypes),
+        "gpu_type": tuple(workload.gpu_types),
+        "scaling": _unique(scaling for rule in rules for scaling in rule.global_batch_size),
+        "cluster": list_clusters(),
+    }
+
+
+def _unique(values: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _param(
+    name: str,
+    field: dict[str, Any],
+    section: str,
+    choices: tuple[str, ...] | None,
+    defaults: Mapping[str, Any],
+) -> Param:
+    # Pydantic writes an optional field as anyOf [schema, null]; the trigger form wants one list of types.
+    variants = field.get("anyOf", [field])
+    schema = {
+        key: value
+        for variant in variants
+        if variant["type"] != "null"
+        for key, value in variant.items()
+        if key in ("type", "minimum", "maximum")
+    }
+    optional = len(variants) > 1
+    if optional:
+        schema["type"] = [schema["type"], "null"]
+    if choices is not None:
+        schema["enum"] = [None, *choices] if optional else list(choices)
+    return Param(
+        defaults.get(name, field.get("default", {} if field.get("type") == "object" else None)),
+        description=_with_examples(field["description"], field.get("examples", ()), choices),
+        title=name.replace("_", " ")
+        .capitalize()
+        .replace("Gpu", "GPU")
+        .replace("Dtype", "Number format (dtype)"),
+        section=section,
+        **schema,
+    )
+
+
+def _with_examples(description: str, examples: Any, choices: tuple[str, ...] | None) -> str:
+    if not examples or choices is not None:
+        return str(description)
+    return f"{description} For example: {', '.join(str(example) for example in examples)}."

@@ -1,0 +1,217 @@
+"""The operators from a job's log to the metrics store: read, validate, publish, report."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context
+from airflow.sdk.exceptions import AirflowFailException
+
+from steptime.airflow.base import RunOperator, Submission, airflow_errors, end_job
+from steptime.airflow.links import ResultsLink
+from steptime.airflow.tables import as_text
+from steptime.clusters.base import JobStatus
+from steptime.clusters.config import load_cluster, open_cluster
+from steptime.errors import UserError
+from steptime.frozen import Frozen
+from steptime.logs.models import TrainingLog
+from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan
+from steptime.results.models import Measurement, Result
+
+
+class Reading(Frozen):
+    """What `parse` hands on: how the job ended, what its log says, and the numbers where there are any."""
+
+    submission: Submission
+    status: JobStatus
+    log: TrainingLog
+    measurement: Measurement | None
+
+
+class ReadLogOperator(RunOperator):
+    """Reads the training log of a job that has ended, well or not, and measures its window.
+
+    :param submission: what `SubmitTrainingOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("submission",)
+    ui_color: str = "#eef3e2"
+
+    def __init__(self, *, submission: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.submission = submission
+
+    def planned_run(self) -> Run:
+        """The run whose log is read."""
+        return Submission.model_validate(self.submission).run
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Read and measure. Returns the `Reading` as JSON."""
+        from steptime.logs.reader import read_log
+        from steptime.results.metrics import measure
+
+        submission = Submission.model_validate(self.submission)
+        run = submission.run
+        with airflow_errors():
+            status = asyncio.run(self._final_status(submission))
+            log = read_log(submission.job.log_path, max_steps=run.max_steps, first_step=run.first_step)
+        self.log.info(
+            "read %d bytes of %s: %d steps (%s)", log.bytes_read, log.path, len(log.steps), log.dialect
+        )
+        for problem in log.problems:
+            self.log.warning("%s: %s", problem.kind, problem.message)
+        measurement: Measurement | None = None
+        try:
+            measurement = measure(run, log)
+        except UserError as error:
+            self.log.warning("nothing can be measured: %s", error)
+        else:
+            self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
+        reading = Reading(submission=submission, status=status, log=log, measurement=measurement)
+        return reading.model_dump(mode="json")
+
+    async def _final_status(self, submission: Submission) -> JobStatus:
+        job = submission.job
+        async with open_cluster(load_cluster(job.cluster)) as cluster:
+            status = (await cluster.poll([job.name]))[job.name]
+            # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
+            return await end_job(cluster, job) if status.state.is_live else status
+
+
+def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
+    """What was measured, a row for each number."""
+    values = measurement.model_dump(mode="json", exclude={"window"})
+    return [{"what": name, "value": value} for name, value in values.items()]
+
+
+class ValidateOperator(RunOperator):
+    """Checks a run before its numbers are published; one that fails is recorded as rejected.
+
+    :param reading: what `ReadLogOperator` returned. (templated)
+    :param waited_in: id of the task that waited for the job, for the link from the results to its log.
+    """
+
+    template_fields: Sequence[str] = ("reading",)
+    operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
+    ui_color: str = "#f3ece2"
+
+    def __init__(self, *, reading: Any, waited_in: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.reading = reading
+        self.waited_in = waited_in
+
+    def planned_run(self) -> Run:
+        """The run that is judged."""
+        return Reading.model_validate(self.reading).submission.run
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Judge. Returns the `Result` as JSON."""
+        from steptime.results.quality import validate
+        from steptime.results.store import Store
+
+        reading = Reading.model_validate(self.reading)
+        run, job = reading.submission.run, reading.submission.job
+        with airflow_errors():
+            verdict = validate(run, reading.status, reading.log, reading.measurement)
+            result = Result(
+                run=run,
+                job=job,
+                status=reading.status,
+                log=reading.log,
+                measurement=reading.measurement,
+                verdict=verdict,
+                provenance=reading.submission.provenance.model_copy(update={"task_id": self.waited_in}),
+            )
+            for check in verdict.checks:
+                say = self.log.info if check.passed else self.log.error
+                say("%s %s: %s", "✓" if check.passed else "✗", check.name, check.message)
+            if not verdict.valid:
+                with Store() as store:
+                    store.reject(result)
+                reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
+                raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
+        return result.model_dump(mode="json")
+
+
+class PublishOperator(RunOperator):
+    """Writes a valid result into the metrics store; writing it again changes nothing.
+
+    :param result: what `ValidateOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("result",)
+    operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
+    ui_color: str = "#e2f3e4"
+
+    def __init__(self, *, result: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.result = result
+
+    def planned_run(self) -> Run:
+        """The run that is published."""
+        return Result.model_validate(self.result).run
+
+    def execute(self, context: Context) -> str:  # noqa: ARG002
+        """Publish. Returns the job's name, the key of the result."""
+        from steptime.results.store import Store
+
+        result = Result.model_validate(self.result)
+        with airflow_errors(), Store() as store:
+            store.publish(result)
+        self.log.info("published %s", result.job.name)
+        return result.job.name
+
+
+class ReportOperator(BaseOperator):
+    """Prints the results of the whole DAG run, and fails where a planned run has no valid one.
+
+    The one task that decides the DAG run's state: as a teardown it runs even if somebody fails the DAG run,
+    when Airflow skips what has not begun and would otherwise call the rest a success.
+
+    :param plan: what `CheckParamsOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("plan",)
+    operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
+    ui_color: str = "#e2f3e4"
+
+    def __init__(self, *, plan: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plan = plan
+
+    def execute(self, context: Context) -> None:
+        """Print the table of the DAG run's results."""
+        from steptime.results.store import Store
+
+        planned = Plan.model_validate(self.plan)
+        ti = context["ti"]
+        with airflow_errors(), Store() as store:
+            rows = store.runs_of(ti.dag_id, ti.run_id)
+        # A cleared task makes a fresh attempt: the latest one of each planned run counts.
+        latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
+        if latest:
+            self.log.info("%s", as_text([_summary(row) for row in latest.values()]))
+        missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
+        if missing:
+            raise AirflowFailException(
+                f"{len(missing)} of {len(planned.all_runs)} planned runs have no valid result: "
+                f"{', '.join(missing)}"
+            )
+        self.log.info("all %d planned runs have valid results", len(planned.all_runs))
+
+
+def _summary(row: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a stored row that a report shows."""
+    names = {
+        "label": "run",
+        "state": "state",
+        "step_time_mean_s": "step time, s",
+        "tokens_per_s": "tokens/s",
+        "mfu_percent": "MFU, %",
+        "checkpoint_save_s": "save, s",
+        "checkpoint_load_s": "load, s",
+        "queue_wait_s": "queued, s",
+        "reason": "reason",
+    }
+    return {heading: row[name] for name, heading in names.items()}

@@ -1,0 +1,143 @@
+"""The sensor that waits for a training job: deferred to the triggerer, or poking in the worker."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors
+from steptime.airflow.following import JobFollower
+from steptime.airflow.triggers import TrainingTrigger
+from steptime.clusters.base import Job, JobState, JobStatus
+from steptime.clusters.config import load_cluster, open_cluster
+from steptime.recipes.models import Run
+
+_TAIL_BYTES = 4096
+_TAIL_LINES = 20
+
+
+class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
+    """Waits until a training job has ended; returns its status, and fails where the training failed.
+
+    The task's log tells the job's states, why it queues, and the training's steps as they come. Failing,
+    clearing or deleting the task cancels the job; restarting worker, triggerer or scheduler does not.
+
+    :param submission: what `SubmitTrainingOperator` returned. (templated)
+    :param deferrable: wait in the triggerer, holding no worker slot; otherwise poke in the worker.
+    :param poke_interval: seconds between two looks at the cluster, one for all waiting tasks of a triggerer.
+    :param patience: how long the cluster may be out of reach before waiting fails (and is retried).
+    """
+
+    template_fields: Sequence[str] = ("submission",)
+    ui_color: str = "#d9e7f5"
+
+    def __init__(
+        self,
+        *,
+        submission: Any,
+        deferrable: bool = True,
+        poke_interval: timedelta | float = 5,
+        patience: timedelta = timedelta(minutes=10),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.submission = submission
+        self.deferrable = deferrable
+        self.patience_s = patience.total_seconds()
+        self._follower: JobFollower | None = None
+
+    def planned_run(self) -> Run:
+        """The run whose job is waited for."""
+        return Submission.model_validate(self.submission).run
+
+    def execute(self, context: Context) -> Any:
+        """Wait for the job. Returns its `JobStatus` as JSON."""
+        submission = Submission.model_validate(self.submission)
+        job = submission.job
+        self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
+        self.log.info("its log: %s", job.log_path)
+        if self.deferrable:
+            self._defer(submission)
+        self.hold(job.cluster, job.name, context)
+        return super().execute(context)
+
+    def _defer(self, submission: Submission) -> NoReturn:
+        raise TaskDeferred(
+            trigger=TrainingTrigger(
+                run=submission.run.model_dump(mode="json"),
+                job=submission.job.model_dump(mode="json"),
+                poll_interval_s=self.poke_interval,
+                patience_s=self.patience_s,
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Take over from the trigger: return the job's status, or fail with one sentence that says why."""
+        if "error" in event:
+            raise AirflowException(str(event["error"]))
+        return self._conclude(JobStatus.model_validate(event["status"]))
+
+    def poke(self, context: Context) -> PokeReturnValue | bool:  # noqa: ARG002
+        """Look at the job once, from the worker."""
+        with airflow_errors():
+            status = asyncio.run(self._look())
+        return status is not None and PokeReturnValue(is_done=True, xcom_value=self._conclude(status))
+
+    async def _look(self) -> JobStatus | None:
+        submission = Submission.model_validate(self.submission)
+        job = submission.job
+        if self._follower is None:
+            self._follower = JobFollower(
+                submission.run, job, say=self.log.info, warn=self.log.warning, patience_s=self.patience_s
+            )
+        try:
+            async with open_cluster(load_cluster(job.cluster)) as cluster:
+                status = (await cluster.poll([job.name]))[job.name]
+                return await self._follower.observe(cluster, status)
+        except Exception as error:  # told in the log, and raised once the cluster was silent for too long
+            self._follower.missed(error)
+            return None
+
+    def _conclude(self, status: JobStatus) -> dict[str, Any]:
+        job = Submission.model_validate(self.submission).job
+        if status.state is JobState.SUCCEEDED:
+            self.log.info("job %s succeeded", job.name)
+            return status.model_dump(mode="json")
+        if status.state is JobState.UNKNOWN:
+            # A retry asks again: the accounting of a cluster may only have been late.
+            raise AirflowException(
+                f"the cluster '{job.cluster}' does not know job '{job.name}' any more: whether it succeeded "
+                f"cannot be told (log: {job.log_path})"
+            )
+        with airflow_errors():
+            causes, tail = asyncio.run(_why(job))
+        self.log.error("the last lines of %s:\n%s", job.log_path, tail)
+        exit_code = "" if status.exit_code is None else f", exit code {status.exit_code}"
+        reason = f" ({status.reason})" if status.reason else ""
+        raise AirflowFailException(
+            f"job '{job.name}' {_HOW_IT_ENDED[status.state]}{reason}{exit_code}"
+            f"{': ' + causes if causes else ''}; its log: {job.log_path}"
+        )
+
+
+_HOW_IT_ENDED = {
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "was cancelled",
+    JobState.TIMED_OUT: "ran into its time limit",
+}
+
+
+async def _why(job: Job) -> tuple[str, str]:
+    """What the log says of a failure: its causes in a sentence, and its last lines."""
+    from steptime.logs.reader import read_log
+
+    log = read_log(job.log_path)
+    async with open_cluster(load_cluster(job.cluster)) as cluster:
+        end = await cluster.read(job.log_path, max(0, log.bytes_read - _TAIL_BYTES), _TAIL_BYTES)
+    tail = end.decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
+    return "; ".join(problem.message for problem in log.problems if problem.fatal), "\n".join(tail)

@@ -1,0 +1,31 @@
+"""Tables in task logs."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def as_text(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:
+    """Rows as a table for people, its columns those of the first row; floats with four significant digits."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in rows[0] if rows else ():
+        table.add_column(name, justify="right" if _is_number(rows[0][name]) else "left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    text = io.StringIO()
+    Console(file=text, width=160).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,89 @@
+"""The trigger that waits for a training job in Airflow's triggerer, holding no worker slot."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from steptime.airflow.following import JobFollower
+from steptime.airflow.watching import watch
+from steptime.clusters.base import Job
+from steptime.clusters.config import load_cluster, open_cluster
+from steptime.errors import SystemFailure
+from steptime.recipes.models import Run
+
+_SETTLING_S = 2.0
+
+
+class TrainingTrigger(BaseTrigger):
+    """Fires once, when the job has ended or nothing is heard of it; the task's log tells its progress.
+
+    The event's payload is `{"status": …}` (a `JobStatus` as JSON) or `{"error": "one sentence"}`.
+
+    Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer
+    does not: the trigger starts again elsewhere and finds the job by its name.
+
+    :param run: the planned run, a `Run` as JSON.
+    :param job: the submitted job, a `Job` as JSON.
+    :param poll_interval_s: seconds between two looks at the cluster, shared by all triggers that wait on it.
+    :param patience_s: seconds without a word from the cluster after which waiting fails.
+    """
+
+    def __init__(
+        self, *, run: dict[str, Any], job: dict[str, Any], poll_interval_s: float, patience_s: float
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.run_json = run
+        self.job_json = job
+        self.poll_interval_s = poll_interval_s
+        self.patience_s = patience_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which any triggerer makes this trigger again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "run": self.run_json,
+            "job": self.job_json,
+            "poll_interval_s": self.poll_interval_s,
+            "patience_s": self.patience_s,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait for the end of the job."""
+        job = Job.model_validate(self.job_json)
+        follower = JobFollower(
+            Run.model_validate(self.run_json),
+            job,
+            say=self.log.info,
+            warn=self.log.warning,
+            patience_s=self.patience_s,
+        )
+        # A trigger that fires before the worker has reported "deferred" makes Airflow fail the task.
+        await asyncio.sleep(min(self.poll_interval_s, _SETTLING_S))
+        async with watch(job.cluster, self.poll_interval_s) as shared:
+            while True:
+                try:
+                    cluster, status = await shared.next_status(job.name)
+                    ended = await follower.observe(cluster, status)
+                except Exception as error:
+                    try:
+                        follower.missed(error)
+                    except SystemFailure as lost:
+                        yield _event({"error": str(lost)})
+                        return
+                    continue
+                if ended is not None:
+                    yield _event({"status": ended.model_dump(mode="json")})
+                    return
+
+    async def on_kill(self) -> None:
+        """Somebody failed, cleared or deleted the task: end the job, nobody waits for it any more."""
+        job = Job.model_validate(self.job_json)
+        self.log.info("the task was taken away: cancelling job %s", job.name)
+        async with open_cluster(load_cluster(job.cluster)) as cluster:
+            await cluster.cancel(job.name)
+        self.log.info("job %s is cancelled", job.name)
+
+
+def _event(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]

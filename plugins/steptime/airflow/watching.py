@@ -1,0 +1,95 @@
+"""One connection and one poll per interval and cluster, however many triggers wait for jobs there."""
+
+import asyncio
+import contextvars
+import weakref
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from steptime.clusters.base import Cluster, JobState, JobStatus
+from steptime.clusters.config import load_cluster, open_cluster
+from steptime.errors import SystemFailure
+
+_LONGEST_BACK_OFF_S = 60.0
+
+
+class ClusterWatch:
+    """Polls one cluster for all who ask; a failed poll is told to everybody who waits, and tried again."""
+
+    def __init__(self, cluster_name: str, interval_s: float) -> None:
+        self.members = 0
+        self._cluster_name = cluster_name
+        self._interval_s = interval_s
+        self._cluster: Cluster | None = None
+        self._waiting: dict[str, list[asyncio.Future[JobStatus]]] = {}
+        # An empty context: log lines of a trigger carry its task instance, and this belongs to none.
+        self._polling = asyncio.create_task(self._poll_for_ever(), context=contextvars.Context())
+
+    async def next_status(self, job_name: str) -> tuple[Cluster, JobStatus]:
+        """The open cluster, and what its next poll says of a job. Raises SystemFailure if it fails."""
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(job_name, []).append(answer)
+        status: JobStatus = await answer
+        if self._cluster is None:
+            raise SystemFailure(f"the connection to the cluster '{self._cluster_name}' was lost")
+        return self._cluster, status
+
+    async def close(self) -> None:
+        """Stop polling and close the connection."""
+        self._polling.cancel()
+        await asyncio.wait([self._polling])
+
+    async def _poll_for_ever(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async with open_cluster(load_cluster(self._cluster_name)) as self._cluster:
+                    while True:
+                        await asyncio.sleep(self._interval_s)
+                        if self._waiting:
+                            self._answer(await self._cluster.poll(tuple(self._waiting)))
+                        failures = 0
+            except (
+                Exception
+            ) as error:  # whatever it is, those who wait must hear of it, and polling must go on
+                failures += 1
+                self._answer(error)
+                await asyncio.sleep(min(_LONGEST_BACK_OFF_S, self._interval_s * 2**failures))
+            finally:
+                self._cluster = None
+
+    def _answer(self, outcome: Mapping[str, JobStatus] | Exception) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for job_name, answers in waiting.items():
+            for answer in answers:
+                if answer.done():  # its trigger was cancelled
+                    continue
+                if isinstance(outcome, Exception):
+                    failure = SystemFailure(str(outcome) or type(outcome).__name__)
+                    failure.__cause__ = outcome
+                    answer.set_exception(failure)
+                else:
+                    answer.set_result(outcome.get(job_name, JobStatus(state=JobState.UNKNOWN)))
+
+
+_watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, float], ClusterWatch]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+@asynccontextmanager
+async def watch(cluster_name: str, interval_s: float) -> AsyncIterator[ClusterWatch]:
+    """The watch that this event loop keeps on a cluster: the first opens it, the last closes it."""
+    watches = _watches.setdefault(asyncio.get_running_loop(), {})
+    key = (cluster_name, interval_s)
+    if key not in watches:
+        watches[key] = ClusterWatch(cluster_name, interval_s)
+    shared = watches[key]
+    shared.members += 1
+    try:
+        yield shared
+    finally:
+        shared.members -= 1
+        if shared.members == 0:
+            del watches[key]
+            await shared.close()

@@ -1,0 +1,46 @@
+"""What a result was made by: versions, the commit of this project and whether its tree was clean."""
+
+import subprocess
+from pathlib import Path
+
+from steptime import __version__
+from steptime.clusters.base import Staged
+from steptime.results.models import Provenance
+
+_PROJECT = Path(__file__).resolve().parents[3]
+_TIMEOUT_S = 10
+
+
+def provenance(
+    staged: Staged, script: str, *, dag_id: str | None, dag_run_id: str | None, map_index: int | None
+) -> Provenance:
+    """The record of a job that is submitted now; commit and state are None outside of a git checkout."""
+    # An installed package may lie inside somebody else's repository: only that of this very project counts.
+    is_checkout = _git("rev-parse", "--show-toplevel") == str(_PROJECT)
+    commit = _git("rev-parse", "HEAD") if is_checkout else None
+    changes = _git("--no-optional-locks", "status", "--porcelain") if is_checkout else None
+    return Provenance(
+        steptime_version=__version__,
+        git_commit=commit,
+        git_clean=None if changes is None else not changes,
+        staged=staged,
+        script=script,
+        dag_id=dag_id,
+        dag_run_id=dag_run_id,
+        map_index=map_index,
+    )
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of this project's folder; None where it is in no repository, or git is not there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(_PROJECT), *arguments],  # noqa: S607 (the user's git, wherever it is)
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
