@@ -26,8 +26,9 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
     clearing or deleting the task cancels the job; restarting worker, triggerer or scheduler does not.
 
     :param submission: what `SubmitTrainingOperator` returned. (templated)
-    :param deferrable: wait in the triggerer, holding no worker slot; otherwise poke in the worker.
-    :param poke_interval: seconds between two looks at the cluster, one for all waiting tasks of a triggerer.
+    :param deferrable: wait in the triggerer, holding no worker slot, with one look at the cluster per its
+        `poll_interval_s` for all waiting tasks; otherwise poke in the worker.
+    :param poke_interval: seconds between two looks where the worker waits.
     :param patience: how long the cluster may be out of reach before waiting fails (and is retried).
     """
 
@@ -69,7 +70,6 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
             trigger=TrainingTrigger(
                 run=submission.run.model_dump(mode="json"),
                 job=submission.job.model_dump(mode="json"),
-                poll_interval_s=self.poke_interval,
                 patience_s=self.patience_s,
             ),
             method_name="execute_complete",

@@ -13,7 +13,7 @@ from steptime.clusters.config import load_cluster, open_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 
-_SETTLING_S = 2.0
+_SETTLING_S = 1.0
 
 
 class TrainingTrigger(BaseTrigger):
@@ -26,17 +26,13 @@ class TrainingTrigger(BaseTrigger):
 
     :param run: the planned run, a `Run` as JSON.
     :param job: the submitted job, a `Job` as JSON.
-    :param poll_interval_s: seconds between two looks at the cluster, shared by all triggers that wait on it.
     :param patience_s: seconds without a word from the cluster after which waiting fails.
     """
 
-    def __init__(
-        self, *, run: dict[str, Any], job: dict[str, Any], poll_interval_s: float, patience_s: float
-    ) -> None:
+    def __init__(self, *, run: dict[str, Any], job: dict[str, Any], patience_s: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_json = run
         self.job_json = job
-        self.poll_interval_s = poll_interval_s
         self.patience_s = patience_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -44,7 +40,6 @@ class TrainingTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {
             "run": self.run_json,
             "job": self.job_json,
-            "poll_interval_s": self.poll_interval_s,
             "patience_s": self.patience_s,
         }
 
@@ -59,8 +54,8 @@ class TrainingTrigger(BaseTrigger):
             patience_s=self.patience_s,
         )
         # A trigger that fires before the worker has reported "deferred" makes Airflow fail the task.
-        await asyncio.sleep(min(self.poll_interval_s, _SETTLING_S))
-        async with watch(job.cluster, self.poll_interval_s) as shared:
+        await asyncio.sleep(_SETTLING_S)
+        async with watch(job.cluster) as shared:
             while True:
                 try:
                     cluster, status = await shared.next_status(job.name)

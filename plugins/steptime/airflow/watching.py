@@ -10,16 +10,17 @@ from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.config import load_cluster, open_cluster
 from steptime.errors import SystemFailure
 
+_FIRST_RETRY_S = 5.0
+"""Where the cluster's configuration cannot be read."""
 _LONGEST_BACK_OFF_S = 60.0
 
 
 class ClusterWatch:
     """Polls one cluster for all who ask; a failed poll is told to everybody who waits, and tried again."""
 
-    def __init__(self, cluster_name: str, interval_s: float) -> None:
+    def __init__(self, cluster_name: str) -> None:
         self.members = 0
         self._cluster_name = cluster_name
-        self._interval_s = interval_s
         self._cluster: Cluster | None = None
         self._waiting: dict[str, list[asyncio.Future[JobStatus]]] = {}
         # An empty context: log lines of a trigger carry its task instance, and this belongs to none.
@@ -41,11 +42,14 @@ class ClusterWatch:
 
     async def _poll_for_ever(self) -> None:
         failures = 0
+        interval_s = _FIRST_RETRY_S
         while True:
             try:
-                async with open_cluster(load_cluster(self._cluster_name)) as self._cluster:
+                config = load_cluster(self._cluster_name)
+                interval_s = config.poll_interval_s
+                async with open_cluster(config) as self._cluster:
                     while True:
-                        await asyncio.sleep(self._interval_s)
+                        await asyncio.sleep(interval_s)
                         if self._waiting:
                             self._answer(await self._cluster.poll(tuple(self._waiting)))
                         failures = 0
@@ -54,7 +58,7 @@ class ClusterWatch:
             ) as error:  # whatever it is, those who wait must hear of it, and polling must go on
                 failures += 1
                 self._answer(error)
-                await asyncio.sleep(min(_LONGEST_BACK_OFF_S, self._interval_s * 2**failures))
+                await asyncio.sleep(min(_LONGEST_BACK_OFF_S, interval_s * 2**failures))
             finally:
                 self._cluster = None
 
@@ -72,24 +76,23 @@ class ClusterWatch:
                     answer.set_result(outcome.get(job_name, JobStatus(state=JobState.UNKNOWN)))
 
 
-_watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, float], ClusterWatch]] = (
+_watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, ClusterWatch]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 @asynccontextmanager
-async def watch(cluster_name: str, interval_s: float) -> AsyncIterator[ClusterWatch]:
+async def watch(cluster_name: str) -> AsyncIterator[ClusterWatch]:
     """The watch that this event loop keeps on a cluster: the first opens it, the last closes it."""
     watches = _watches.setdefault(asyncio.get_running_loop(), {})
-    key = (cluster_name, interval_s)
-    if key not in watches:
-        watches[key] = ClusterWatch(cluster_name, interval_s)
-    shared = watches[key]
+    if cluster_name not in watches:
+        watches[cluster_name] = ClusterWatch(cluster_name)
+    shared = watches[cluster_name]
     shared.members += 1
     try:
         yield shared
     finally:
         shared.members -= 1
         if shared.members == 0:
-            del watches[key]
+            del watches[cluster_name]
             await shared.close()

@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from steptime.clusters.base import Cluster
 from steptime.errors import UserError, unknown_value
@@ -30,6 +30,8 @@ class ClusterConfig(Frozen):
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
     python: str = "python3.11"
     """The interpreter on the cluster that the trainer's venv is made from."""
+    poll_interval_s: PositiveFloat = 5
+    """Seconds between two looks at the queue, one for all jobs that are waited for."""
 
     @property
     def root(self) -> str:
