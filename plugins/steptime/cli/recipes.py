@@ -1,6 +1,7 @@
 """`steptime recipes` and `steptime plan`: what can run, and what would run."""
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -88,22 +89,21 @@ def _plan(
 ) -> None:
     """The runs that `steptime run` would start, and what they cost at most. Nothing is submitted."""
     planned = plan(request)
+    show_plan(planned, output_format, _scripts(planned) if show_script else ())
+
+
+def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ()) -> None:
+    """Print the runs of a plan, their job scripts where given, and what all of it costs at most."""
     rows = [_row(run) for run in planned.all_runs]
-    scripts = _scripts(planned) if show_script else []
-    asked = planned.request
+    asked, first = planned.request, planned.runs[0].recipe
     unit = "process-hours" if asked.gpu_type == "cpu" else "GPU-hours"
     note = f"{len(rows)} jobs, at most {planned.gpu_hours_max:,.2f} {unit} on cluster '{asked.cluster}'"
     if asked.gpu_type != planned.cluster_gpu_type:
         note += f", which has no {asked.gpu_type} and could not run them"
     if output_format is Format.TABLE:
-        one = planned.runs[0].recipe
-        show(
-            rows,
-            output_format,
-            columns=_RUN_COLUMNS,
-            title=f"{one.workload} {one.size}, {one.dtype} on {one.gpu_type}, {one.scaling} scaling",
-            headings={"label": "run", "gpu_hours_max": f"{unit} ≤"},
-        )
+        what = f"{first.workload} {first.size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
+        headings = {"label": "run", "gpu_hours_max": f"{unit} ≤"}
+        show(rows, output_format, columns=_RUN_COLUMNS, title=what, headings=headings)
         for run, script in zip(planned.all_runs, scripts, strict=False):
             typer.echo(f"# ---- {run.label}: job script ----\n{script.rstrip()}\n")
     else:

@@ -1,0 +1,143 @@
+"""`steptime recipes` and `steptime plan` as people and programs call them."""
+
+import csv
+import json
+import sys
+from io import StringIO
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from steptime import settings
+from steptime.cli import app, main, recipes
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def test_published_csv_is_the_documents_tables() -> None:
+    printed = (settings.config_dir() / "references" / "configurations.csv").read_text().splitlines()
+    ours = call("recipes", "--published", "--format", "csv").stdout.splitlines()
+    assert ours[0] == printed[0]
+    assert sorted(ours) == sorted(printed)
+    assert len(ours) == 1 + 123
+
+
+def test_every_row_that_runs() -> None:
+    rows = json.loads(call("recipes", "--format", "json").stdout)
+    assert len(rows) == 123 + 5 * 6
+    assert {row["image"] for row in rows if row["size"] == "tiny"} == {None}
+    (row,) = (
+        row
+        for row in rows
+        if row["recipe"] == "nemotron4-25.04"
+        and row["gpus"] == 256
+        and row["size"] == "340b"
+        and row["dtype"] == "bf16"
+    )
+    assert (row["vp"], row["window"], row["time_limit"]) == (12, "last", "00:30:00")
+
+
+def test_one_workload_only() -> None:
+    rows = list(
+        csv.DictReader(StringIO(call("recipes", "--workload", "nemotron-h", "--format", "csv").stdout))
+    )
+    assert {row["recipe"] for row in rows} == {"nemotron-h-25.05"}
+    assert "nemotron-h-25.05" in call("recipes", "--workload", "nemotron-h").stdout
+
+
+def test_plan_shows_runs_and_what_they_cost() -> None:
+    shown = call("plan", "llama3.1", "--checkpoint")
+    assert "llama3.1-25.04 tiny, fp32 on cpu, weak scaling" in shown.stdout
+    assert "tiny·fp32·2·checkpoint load" in shown.stdout
+    assert "4 jobs, at most 1.17 process-hours on cluster 'local'. Nothing was submitted." in shown.stdout
+
+
+def test_plan_as_csv_keeps_the_note_out_of_the_data() -> None:
+    shown = call("plan", "llama3.1", "--size", "8b", "--gpus", "8-128", "--format", "csv")
+    rows = list(csv.DictReader(StringIO(shown.stdout)))
+    assert [(row["gpus"], row["gbs"], row["gpu_hours_max"]) for row in rows] == [
+        ("8", "128", "4.0"),
+        ("16", "256", "8.0"),
+        ("32", "512", "16.0"),
+        ("64", "1024", "32.0"),
+        ("128", "2048", "64.0"),
+    ]
+    assert rows[0]["experiment"] == "pretrain_llama3.1_8b_bf16_8"
+    assert (
+        "at most 124.00 GPU-hours on cluster 'local', which has no h100 and could not run them"
+        in shown.stderr
+    )
+
+
+def test_plan_shows_the_job_scripts() -> None:
+    shown = call("plan", "llama3.1", "--gpus", "2", "--show-script")
+    assert "# ---- tiny·fp32·2: job script ----\n#!" in shown.stdout
+    assert "--nproc-per-node=2" in shown.stdout
+    assert "/pretrain_llama3.1_tiny_fp32_2/" in shown.stdout
+    (row,) = json.loads(call("plan", "llama3.1", "--gpus", "2", "--show-script", "--format", "json").stdout)
+    assert "--nproc-per-node=2" in row["script"]
+
+
+def test_all_flags_of_a_plan() -> None:
+    (row,) = json.loads(
+        call(
+            *("plan", "llama3.1", "--size", "tiny", "--dtype", "fp32", "--gpu-type", "cpu", "--gpus", "4"),
+            *("--scaling", "strong", "--tensor-parallel", "2", "--max-steps", "30", "--window", "5:29"),
+            *("--time-limit", "00:05:00", "--cluster", "local", "--env", "A=1", "--format", "json"),
+        ).stdout
+    )
+    assert (row["gpus"], row["tp"], row["dp"], row["gbs"], row["ga"]) == (4, 2, 2, 8, 4)
+    assert (row["steps"], row["window"], row["time_limit"]) == (30, "5:29", "00:05:00")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["plan"], "Missing argument 'WORKLOAD'"),
+        (["plan", "llama3"], "unknown workload 'llama3': did you mean"),
+        (["plan", "llama3.1", "--size", "8"], "unknown size '8' of llama3.1-25.04"),
+        (["plan", "llama3.1", "--gpus", "3"], "unknown GPU count '3': did you mean '2'? Valid are: 1, 2, 4."),
+        (["plan", "llama3.1", "--max-steps", "many"], "Invalid value for '--max-steps'"),
+        (["plan", "llama3.1", "--repeats", "0"], "repeats 0: Input should be greater than or equal to 1."),
+        (["plan", "llama3.1", "--size", "8b", "--show-script"], "cluster 'local' has cpu, not h100"),
+        (["plan", "llama3.1", "--env", "A"], "--env 'A' is not of the form NAME=VALUE."),
+        (["recipes", "--workload", "gpt"], "unknown workload 'gpt'"),
+        (["recipes", "--format", "xml"], "'xml' is not one of"),
+    ],
+)
+def test_bad_input_ends_with_one_sentence_and_exit_code_1(
+    arguments: list[str],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["steptime", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (1, "")
+    assert complaint in printed.err
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["recipes", "plan"])
+def test_help_has_examples(command: str) -> None:
+    shown = call(command, "--help").stdout
+    assert "Examples" in shown
+    assert f"steptime {command} --workload" in shown or f"steptime {command} llama3.1" in shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for text in (recipes.RECIPES_EXAMPLES, recipes.PLAN_EXAMPLES)
+        for line in text.splitlines()
+        if line.startswith("steptime ")
+    ],
+)
+def test_every_example_works(line: str) -> None:
+    arguments = line.partition(">")[0].split()[1:]
+    assert call(*arguments).exit_code == 0

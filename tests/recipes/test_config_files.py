@@ -1,0 +1,102 @@
+"""Broken config files: each is refused in one sentence with file, line and field."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+import pytest
+from pydantic import PositiveInt, model_validator
+
+from steptime.errors import UserError
+from steptime.frozen import Frozen
+from steptime.recipes.config_files import FieldError, load_yaml_model
+
+
+class Wheel(Frozen):
+    radius: PositiveInt
+    position: Literal["front", "rear"]
+
+
+class Cart(Frozen):
+    name: str
+    load: float = 0.0
+    wheels: tuple[Wheel, ...]
+    spare: dict[str, int]
+
+    @model_validator(mode="after")
+    def _load_named(self) -> Self:
+        if self.load > 10:
+            raise FieldError("is too heavy", "load")
+        return self
+
+
+GOOD = """\
+name: hand cart
+load: 3
+wheels:
+  - {radius: 20, position: front}
+  - radius: 30
+    position: rear
+spare: {16: 1}
+"""
+
+
+def _file(folder: Path, text: str) -> Path:
+    path = folder / "cart.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
+    cart = load_yaml_model(_file(tmp_path, GOOD), Cart)
+    assert cart.wheels[1] == Wheel(radius=30, position="rear")
+    assert cart.load == 3.0
+    assert cart.spare == {"16": 1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("radius: 30", "radius: -30", "line 5, wheels.1.radius: Input should be greater than 0, not -30"),
+        ("radius: 30", 'radius: "30"', "line 5, wheels.1.radius: Input should be a valid integer"),
+        ("radius: 30", "radios: 30", "line 5, wheels.1.radius: is missing (1 more after it)."),
+        ("position: rear", "position: top", "line 6, wheels.1.position: Input should be 'front' or 'rear'"),
+        ("load: 3", "lode: 3", "line 2, lode: unknown field."),
+        ("load: 3", "load: 3\nload: 4", "line 3: 'load' is given twice; keep one."),
+        ("{radius: 20,", "{radius: 20, radius: 21,", "line 4: 'radius' is given twice; keep one."),
+        ("load: 3", "load: 11", "line 2, load: is too heavy."),
+        ("name: hand cart", "name: 1:30:00", "line 1, name: Input should be a valid string, not 5400"),
+        ("name: hand cart", "name: [a", "is not valid YAML"),
+        ("name: hand cart", "name: &loop [*loop]", "has a value that no setting can have"),
+        ("name: hand cart\n", "", "line 1, name: is missing."),
+    ],
+)
+def test_names_line_and_field(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    path = _file(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(UserError) as refusal:
+        load_yaml_model(path, Cart)
+    assert str(refusal.value).startswith(str(path))
+    assert complaint in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_unquoted_time_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"\(put it in quotes\)"):
+        load_yaml_model(_file(tmp_path, GOOD.replace("hand cart", "1:30:00")), Cart)
+
+
+@pytest.mark.parametrize(("text", "complaint"), [("", "is empty"), ("- 1\n", "line 1, top level")])
+def test_no_mapping(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        load_yaml_model(_file(tmp_path, text), Cart)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere\.yaml: there is no such file"):
+        load_yaml_model(tmp_path / "nowhere.yaml", Cart)
+
+
+def test_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "cart.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="cannot be read as UTF-8 text"):
+        load_yaml_model(path, Cart)

@@ -1,0 +1,83 @@
+"""GPU counts, windows and time limits as people write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.errors import UserError
+from steptime.recipes.notation import format_time_limit, parse_time_limit, parse_window, select_gpus
+
+SCALES = st.lists(st.integers(1, 4096), min_size=1, max_size=12, unique=True).map(sorted)
+
+
+@given(SCALES, st.data())
+def test_a_list_selects_exactly_its_members(documented: list[int], data: st.DataObject) -> None:
+    wanted = data.draw(st.lists(st.sampled_from(documented), min_size=1))
+    assert select_gpus(",".join(map(str, wanted)), documented) == tuple(sorted(set(wanted)))
+
+
+@given(SCALES, st.integers(1, 5000), st.integers(1, 5000))
+def test_a_range_selects_the_documented_within(documented: list[int], first: int, last: int) -> None:
+    within = tuple(gpus for gpus in documented if first <= gpus <= last)
+    if within:
+        assert select_gpus(f"{first}-{last}", documented) == within
+    else:
+        with pytest.raises(UserError, match="hold no documented scale"):
+            select_gpus(f"{first}-{last}", documented)
+
+
+@given(SCALES, st.integers(1, 5000))
+def test_another_count_is_refused_with_the_documented(documented: list[int], gpus: int) -> None:
+    if gpus in documented:
+        assert select_gpus(str(gpus), documented) == (gpus,)
+    else:
+        with pytest.raises(UserError, match=f"unknown GPU count '{gpus}'") as refusal:
+            select_gpus(str(gpus), documented)
+        assert ", ".join(map(str, documented)) in str(refusal.value)
+
+
+@given(SCALES, st.text())
+def test_any_text_selects_documented_scales_or_is_refused(documented: list[int], text: str) -> None:
+    try:
+        chosen = select_gpus(text, documented)
+    except UserError:
+        return
+    assert chosen == tuple(sorted(set(chosen)))
+    assert chosen
+    assert set(chosen) <= set(documented)
+
+
+def test_lists_and_ranges_mix() -> None:
+    assert select_gpus(" 8 - 32, 128 ,16", [8, 16, 32, 64, 128]) == (8, 16, 32, 128)
+
+
+@pytest.mark.parametrize("text", ["", "8,", "eight", "8..16", "-8", "8-16-32", "1e3", "٨"])
+def test_other_forms_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="not of the form 8,16 or 8-128"):
+        select_gpus(text, [8, 16])
+
+
+@given(st.integers(1, 999 * 3600))
+def test_time_limit_there_and_back(seconds: int) -> None:
+    assert parse_time_limit(format_time_limit(seconds)) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "00:00:00", "0:60:00", "00:30", "1-00:00:00", "00:30:00:00"])
+def test_no_time_limit(text: str) -> None:
+    with pytest.raises(UserError, match="not of the form HH:MM:SS"):
+        parse_time_limit(text)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_window_there_and_back(first: int, last: int) -> None:
+    if first <= last:
+        assert str(parse_window(f"{first}:{last}")) == f"{first}:{last}"
+    else:
+        with pytest.raises(UserError, match="ends before it begins"):
+            parse_window(f"{first}:{last}")
+
+
+@pytest.mark.parametrize("text", ["", "10", "10-19", "a:b", "1:2:3", "-1:4", "1.5:2"])
+def test_no_window(text: str) -> None:
+    with pytest.raises(UserError, match="not of the form FIRST:LAST"):
+        parse_window(text)

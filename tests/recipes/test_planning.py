@@ -1,0 +1,321 @@
+"""From requests to runs: defaults, modes, costs, and every refusal with its choices."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.errors import UserError
+from steptime.recipes.models import Mode, Window
+from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
+from steptime.recipes.workloads import list_workloads, load_workload
+
+
+def planned(**values: Any) -> Plan:
+    return plan(parse_request(values))
+
+
+def test_the_main_job_needs_only_its_name() -> None:
+    made = planned(workload="llama3.1")
+    assert [run.label for run in made.runs] == ["tiny·fp32·1", "tiny·fp32·2"]
+    assert [run.recipe.global_batch_size for run in made.runs] == [8, 16]
+    assert all(run.window == Window(first=10, last=19) for run in made.runs)
+    assert all((run.max_steps, run.first_step, run.time_limit_s) == (20, 0, 600) for run in made.runs)
+    assert made.checkpoint_pairs == ()
+    assert made.request.cluster == "local"
+
+
+@pytest.mark.parametrize("name", list_workloads())
+def test_defaults_are_filled_in_and_mean_the_same_again(name: str) -> None:
+    made = planned(workload=name, repeats=2)
+    asked = made.request.model_dump()
+    unset = {field for field, value in asked.items() if value is None}
+    assert unset == {"tensor_parallel"}
+    assert plan(made.request) == made
+
+
+@pytest.mark.parametrize(
+    ("values", "size", "dtype", "gpus", "window", "limit_s"),
+    [
+        ({"workload": "llama3.1", "gpu_type": "h100"}, "8b", "bf16", [8], "49:49", 1800),
+        ({"workload": "nemotron4", "gpu_type": "H100"}, "15b", "fp8", [16], "49:49", 1800),
+        ({"workload": "nemotron4-340b", "gpu_type": "gb300"}, "340b", "fp8", [128], "35:44", 1500),
+        (
+            {"workload": "nemotron4-340b", "gpu_type": "b200", "scaling": "strong"},
+            "340b",
+            "fp8",
+            [128],
+            "35:44",
+            2100,
+        ),
+        ({"workload": "nemotron4-340b", "gpu_type": "h100"}, "340b", "fp8", [256], "35:44", 1500),
+        ({"workload": "nemotron4-340b-24.11", "gpu_type": "h100"}, "340b", "bf16", [128], "49:49", 3600),
+        ({"workload": "nemotron-h", "gpu_type": "h100"}, "56b", "fp8", [256], "11:44", 1500),
+        ({"workload": "llama3.1", "size": "70b"}, "70b", "bf16", [64], "49:49", 1800),
+        ({"workload": "llama3.1", "proxy": True}, "405b-proxy", "bf16", [32], "49:49", 1800),
+    ],
+)
+def test_defaults_of_the_documents(
+    *, values: dict[str, Any], size: str, dtype: str, gpus: list[int], window: str, limit_s: int
+) -> None:
+    runs = planned(**values).runs
+    assert {(run.recipe.size, run.recipe.dtype, str(run.window), run.time_limit_s) for run in runs} == {
+        (size, dtype, window, limit_s)
+    }
+    assert [run.recipe.gpus for run in runs] == gpus
+
+
+@pytest.mark.parametrize(
+    ("values", "experiment"),
+    [
+        ({"workload": "llama3.1", "size": "8b"}, "pretrain_llama3.1_8b_bf16_8"),
+        ({"workload": "llama3.1", "size": "405b-proxy", "dtype": "fp8"}, "pretrain_llama3.1_405b_fp8_32"),
+        ({"workload": "nemotron4", "size": "15b"}, "pretrain_nemotron4_15b_fp8_16"),
+        ({"workload": "nemotron4-340b-24.11", "size": "340b"}, "nemo_nemotron4_340b_bf16_128"),
+        (
+            {"workload": "nemotron4-340b", "gpu_type": "gb200", "scaling": "strong"},
+            "pretrain_nemotron4_340b_fp8_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs512",
+        ),
+        (
+            {"workload": "nemotron-h", "size": "56b", "gpus": "128"},
+            "pretrain_nemotronh_56b_fp8_gpus128_tp8_pp1_cp1_vpNone_mbs1_gbs384",
+        ),
+        ({"workload": "llama3.1", "gpus": "2", "tensor_parallel": 2}, "pretrain_llama3.1_tiny_fp32_2_tp2"),
+        ({"workload": "llama3.1", "gpus": "4", "scaling": "strong"}, "pretrain_llama3.1_tiny_fp32_4_strong"),
+    ],
+)
+def test_experiments_are_named_as_in_the_documents(values: dict[str, Any], experiment: str) -> None:
+    assert [run.experiment for run in planned(**values).runs] == [experiment]
+
+
+def test_proxies_are_asked_for_in_either_way() -> None:
+    by_flag = planned(workload="llama3.1", size="405b", proxy=True, gpus="32-128")
+    by_name = planned(workload="llama3.1", size="405b-proxy", gpus="32-128")
+    assert by_flag == by_name
+    assert [(run.recipe.gpus, run.recipe.model.num_layers) for run in by_flag.runs] == [
+        (32, 8),
+        (64, 30),
+        (128, 62),
+    ]
+    assert all(run.recipe.proxy for run in by_flag.runs)
+
+
+def test_tensor_parallel_where_the_size_leaves_it_open() -> None:
+    made = planned(workload="llama3.1", tensor_parallel=2)
+    assert [(run.recipe.gpus, run.recipe.parallelism.data) for run in made.runs] == [(2, 1)]
+    (four,) = planned(workload="llama3.1", tensor_parallel=2, gpus="4").runs
+    assert (four.recipe.parallelism.tensor, four.recipe.parallelism.data) == (2, 2)
+    assert planned(workload="llama3.1", tensor_parallel=4).runs[0].recipe.gpus == 4
+
+
+def test_repeats_are_runs_of_their_own() -> None:
+    runs = planned(workload="llama3.1", repeats=3, checkpoint=True).all_runs
+    assert [run.label for run in runs] == [
+        "tiny·fp32·1",
+        "tiny·fp32·1·repeat 2",
+        "tiny·fp32·1·repeat 3",
+        "tiny·fp32·2",
+        "tiny·fp32·2·repeat 2",
+        "tiny·fp32·2·repeat 3",
+        "tiny·fp32·2·checkpoint save",
+        "tiny·fp32·2·checkpoint load",
+    ]
+
+
+def test_a_checkpoint_is_saved_and_loaded_on_the_largest_count() -> None:
+    made = planned(workload="llama3.1", size="405b", gpus="512,1024", checkpoint=True, max_steps=10)
+    (pair,) = made.checkpoint_pairs
+    assert (pair.save.mode, pair.load.mode) == (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD)
+    assert pair.save.recipe == pair.load.recipe == made.runs[-1].recipe
+    assert pair.save.experiment == "pretrain_llama3.1_405b_bf16_1024_checkpoint_save"
+    assert (pair.save.first_step, pair.save.max_steps, str(pair.save.window)) == (0, 10, "9:9")
+    assert (pair.load.first_step, pair.load.max_steps, str(pair.load.window)) == (10, 11, "10:10")
+
+
+def test_gpu_hours_are_all_jobs_into_their_limit() -> None:
+    made = planned(
+        workload="llama3.1", size="8b", gpus="8,16", repeats=2, checkpoint=True, time_limit="00:15:00"
+    )
+    assert made.gpu_hours_max == (2 * (8 + 16) + 2 * 16) * 0.25
+    assert made.gpu_hours_max == sum(run.recipe.gpus * run.time_limit_s for run in made.all_runs) / 3600
+
+
+def test_longer_runs_keep_the_documents_window() -> None:
+    (run,) = planned(workload="nemotron-h", size="56b", max_steps=100).runs
+    assert str(run.window) == "11:44"
+    (run,) = planned(workload="llama3.1", size="8b", max_steps=100).runs
+    assert str(run.window) == "99:99"
+
+
+def test_a_plan_for_other_gpus_than_the_clusters_is_for_reading_only() -> None:
+    made = planned(workload="llama3.1", size="8b")
+    assert made.cluster_gpu_type == "cpu"
+    with pytest.raises(UserError, match="cluster 'local' has cpu, not h100"):
+        require_runnable(made)
+    require_runnable(planned(workload="llama3.1"))
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"workload": "lama3.1"},
+        "unknown workload 'lama3.1': did you mean 'llama3.1-25.04'? Valid are: llama3.1-25.04,",
+    ),
+    ({}, "the parameter workload is missing"),
+    (
+        {"workload": "llama3.1", "sise": "8b"},
+        "unknown parameter 'sise': did you mean 'size'? Valid are: workload, ",
+    ),
+    (
+        {"workload": "llama3.1", "size": "9b"},
+        "'9b' of llama3.1-25.04: did you mean '8b'? Valid are: 8b, 70b, 405b, ",
+    ),
+    (
+        {"workload": "nemotron-h", "size": "56b", "dtype": "bf16"},
+        "unknown dtype 'bf16' of nemotron-h-25.05 56b on h100. ",
+    ),
+    (
+        {"workload": "llama3.1", "size": "8b", "gpu_type": "h200"},
+        "'h200' of llama3.1-25.04 8b: did you mean 'h100'?",
+    ),
+    (
+        {"workload": "nemotron-h", "gpu_type": "h200"},
+        "unknown GPU type 'h200' of nemotron-h-25.05: did you mean 'h100'",
+    ),
+    (
+        {"workload": "llama3.1", "size": "tiny", "gpu_type": "h100"},
+        "'h100' of llama3.1-25.04 tiny. Valid are: cpu.",
+    ),
+    ({"workload": "nemotron4-340b", "size": "340b"}, "name a GPU type, one of h100, gb300, gb200, b200."),
+    (
+        {"workload": "llama3.1", "size": "8b", "gpus": "24"},
+        "unknown GPU count '24': did you mean '16'? Valid are: 8, 16,",
+    ),
+    (
+        {"workload": "llama3.1", "size": "8b", "gpus": "9-15"},
+        "'9-15' hold no documented scale: those are 8, 16, 32, ",
+    ),
+    (
+        {"workload": "llama3.1", "size": "405b", "gpus": "128"},
+        "'128': did you mean '512'? Valid are: 512, 1024, 2048.",
+    ),
+    ({"workload": "llama3.1", "gpus": "two"}, "GPU counts 'two' are not of the form 8,16 or 8-128"),
+    (
+        {"workload": "nemotron4-340b", "gpu_type": "h100", "scaling": "strong"},
+        "strong scaling is not offered for nemotron4-340b-25.12 340b on h100; strong is for gb300, gb200,",
+    ),
+    (
+        {"workload": "llama3.1", "size": "8b", "scaling": "strong"},
+        "strong scaling is not offered for llama3.1-25.04 8b",
+    ),
+    (
+        {"workload": "llama3.1", "scaling": "string"},
+        "unknown scaling 'string': did you mean 'strong'? Valid are: weak,",
+    ),
+    (
+        {"workload": "llama3.1", "size": "8b", "proxy": True},
+        "llama3.1-25.04 8b has no proxy; sizes that have one: 405b.",
+    ),
+    ({"workload": "nemotron-h", "proxy": True}, "no size of nemotron-h-25.05 has a proxy"),
+    ({"workload": "llama3.1", "max_steps": 0}, "max_steps 0: Input should be greater than or equal to 1."),
+    ({"workload": "llama3.1", "max_steps": "ten"}, "max_steps 'ten': Input should be a valid integer"),
+    ({"workload": "llama3.1", "repeats": 101}, "repeats 101: Input should be less than or equal to 100."),
+    ({"workload": "llama3.1", "window": "10:20"}, "window 10:20 lies outside of a run of 20 steps"),
+    ({"workload": "llama3.1", "window": "19:10"}, "window '19:10' ends before it begins"),
+    ({"workload": "llama3.1", "window": "last"}, "window 'last' is not of the form FIRST:LAST"),
+    (
+        {"workload": "nemotron-h", "size": "56b", "max_steps": 44},
+        "window 11:44 (the document's) lies outside of a run",
+    ),
+    ({"workload": "llama3.1", "time_limit": "30m"}, "time limit '30m' is not of the form HH:MM:SS"),
+    (
+        {"workload": "llama3.1", "cluster": "locl"},
+        "unknown cluster 'locl': did you mean 'local'? Valid are: local",
+    ),
+    (
+        {"workload": "llama3.1", "tensor_parallel": 3},
+        "unknown tensor parallel '3' of llama3.1-25.04 tiny on cpu",
+    ),
+    ({"workload": "llama3.1", "tensor_parallel": 2, "gpus": "1,2"}, "leave 1 out of gpus"),
+    (
+        {"workload": "llama3.1", "size": "8b", "tensor_parallel": 2},
+        "8b on h100 is 1 in its document and cannot be 2.",
+    ),
+    (
+        {"workload": "llama3.1", "size": "8b", "checkpoint": True},
+        "from 16 GPUs on for saving and from 16 for loading",
+    ),
+    (
+        {"workload": "llama3.1", "size": "405b", "checkpoint": True},
+        "from 512 GPUs on for saving and from 1024 for load",
+    ),
+    (
+        {"workload": "nemotron4", "size": "15b", "gpus": "16,32", "checkpoint": True},
+        "ask for one of 64, 128, 256, 512,",
+    ),
+    (
+        {"workload": "llama3.1", "proxy": True, "checkpoint": True},
+        "405b-proxy on h100 has no checkpointing; sizes of",
+    ),
+    (
+        {"workload": "nemotron-h", "checkpoint": True},
+        "no checkpointing; sizes of nemotron-h-25.05 that have it: none.",
+    ),
+    ({"workload": "nemotron4-340b-24.11", "checkpoint": True}, "that have it: none."),
+    (
+        {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},
+        "on gb300 are tested at no scale; GPU types that are: h100, gb200, b200.",
+    ),
+    ({"workload": "llama3.1", "environment": {"A B": "1"}}, "environment: 'A B' is no name of a variable"),
+    (
+        {"workload": "llama3.1", "environment": {"HF_TOKEN": "x"}},
+        "environment: 'HF_TOKEN' looks like a secret",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "complaint"), REFUSALS, ids=[complaint[:40] for _, complaint in REFUSALS])
+def test_refusals_name_the_value_and_the_choices(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        planned(**values)
+    assert complaint in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+        refusal.value
+    )
+
+
+def test_a_secret_is_not_repeated_in_its_refusal() -> None:
+    with pytest.raises(UserError) as refusal:
+        planned(workload="llama3.1", environment={"HF_TOKEN": "hf_abc"})
+    assert "hf_abc" not in str(refusal.value)
+
+
+CELLS = [
+    (recipe.workload, recipe.size, recipe.dtype, recipe.gpu_type, recipe.scaling, recipe.gpus)
+    for name in list_workloads()
+    for recipe, _ in load_workload(name).recipes()
+]
+
+
+@given(cell=st.sampled_from(CELLS), repeats=st.integers(1, 4))
+def test_every_row_can_be_planned_as_it_stands(
+    cell: tuple[str, str, str, str, str, int], repeats: int
+) -> None:
+    workload, size, dtype, gpu_type, scaling, gpus = cell
+    made = planned(
+        workload=workload,
+        size=size,
+        dtype=dtype,
+        gpu_type=gpu_type,
+        scaling=scaling,
+        gpus=str(gpus),
+        repeats=repeats,
+    )
+    rows = [recipe for recipe, _ in load_workload(workload).recipes()]
+    assert len(made.runs) == repeats
+    for run in made.runs:
+        assert run.recipe in rows
+        assert (run.recipe.size, run.recipe.dtype, run.recipe.scaling) == (size, dtype, scaling)
+        assert run.recipe.gpus == gpus
+        assert run.window.last < run.max_steps
+        assert type(run).model_validate_json(run.model_dump_json()) == run
