@@ -1,4 +1,4 @@
-"""`python -m trainer --run run.json`, alone for one rank or under torchrun for more."""
+"""`python -m trainer run.json`, alone for one rank or under torchrun for more."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.checkpoint import find_weights
-from trainer.environment import prepare
+from trainer.environment import heavy_imports, prepare, thin_out_log
 from trainer.errors import TrainerError
 from trainer.families import check_family
 from trainer.launch import check_world_size, read_launch
@@ -14,8 +14,8 @@ from trainer.run import read_run
 
 EPILOG = """\
 examples:
-  one rank:     python -m trainer --run run.json
-  four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer --run run.json
+  one rank:     python -m trainer run.json
+  four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer run.json
 
 exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training failed
 """
@@ -31,11 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_world_size(run, launch)
         weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
         prepare(launch, cpu=run.recipe.gpu_type == "cpu")
-        from trainer.training import (
-            train,
-        )  # NeMo takes many seconds to import: only for a plan that can be trained
-
-        train(run, launch, arguments.output, weights, arguments.history)
+        with heavy_imports():  # many seconds: only for a plan that can be trained
+            from trainer.training import Folders, train
+        thin_out_log()
+        train(run, launch, Folders(arguments.output, weights, arguments.history))
     except TrainerError as error:
         if launch.rank == 0:
             print(f"trainer: {error}", file=sys.stderr, flush=True)
@@ -50,7 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--run", type=Path, required=True, help="the planned run, as JSON")
+    # Not an option: torchrun, which sees these arguments first, takes `--run` for its own `--run-path`.
+    parser.add_argument("run", type=Path, metavar="RUN_JSON", help="the planned run")
     parser.add_argument(
         "--output",
         type=Path,

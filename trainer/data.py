@@ -1,8 +1,8 @@
 """A synthetic token stream that can be learned, the same for any number of ranks.
 
 Sample `i` depends on the seed and on `i` alone. Megatron's sampler deals the samples `step × global batch …`
-to the data-parallel ranks, so a step's global batch is the same however the ranks are split, and after a resume
-it is the batch that the uninterrupted run would have had.
+to the data-parallel ranks, so a step's global batch is the same however the ranks are split, and after a
+resume it is the batch that the uninterrupted run would have had.
 """
 
 from typing import Any

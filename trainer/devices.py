@@ -1,9 +1,9 @@
 """Where the training runs: CUDA as it is, or the CPU answering for CUDA.
 
 NeMo and Megatron-Core name CUDA throughout: `device="cuda"`, `.cuda()`, streams, memory statistics.
-`cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated, the arithmetic, the collectives (gloo)
-and the checkpoint files are real. Every bend is in this module with its reason; where the plan is for GPUs none
-of them is installed.
+`cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated, the arithmetic, the collectives
+(gloo) and the checkpoint files are real. Every bend is in this module with its reason; where the plan is for
+GPUs none of them is installed.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
+from nemo.lightning.io import pl as nemo_checkpoint_io
 from torch.overrides import TorchFunctionMode
 
 from trainer.errors import TrainerError
@@ -92,7 +93,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 class _InOrder:
-    """A stream or an event: on the CPU an operation is done when its call returns, there is nothing to await."""
+    """A stream or an event: on the CPU an operation is done when its call returns, nothing to await."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
@@ -133,6 +134,8 @@ _BENDS: tuple[tuple[Any, str, Any], ...] = (
     (torch.cuda, "stream", lambda _: contextlib.nullcontext()),
     (torch.cuda, "default_stream", _InOrder),
     (torch.cuda, "current_stream", _InOrder),
+    # After a load NeMo asserts that CUDA is initialised and moves tensors from a GPU to this rank's GPU.
+    (nemo_checkpoint_io, "_fix_tensors_device", lambda checkpoint: checkpoint),
     # NeMo's step lines show the memory: of the process, as there is no device memory.
     (torch.cuda, "max_memory_allocated", _peak_resident_bytes),
     (torch.cuda, "max_memory_reserved", _peak_resident_bytes),

@@ -1,4 +1,4 @@
-"""What ends a training early with one sentence, told apart by whose turn it is; exit codes as in the pipeline."""
+"""What ends a training early with one sentence, by whose turn it is; exit codes as in the pipeline."""
 
 
 class TrainerError(Exception):

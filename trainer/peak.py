@@ -23,8 +23,8 @@ class Peak:
 def measure_peak() -> Peak:
     """Multiply two fp32 matrices on every rank at the same time (a collective call, about half a second).
 
-    A repeat starts behind a barrier and counts with its slowest rank, as a training step does; the best repeat
-    is the peak. Ranks that share cores share the peak, too.
+    A repeat starts behind a barrier and counts with its slowest rank, as a training step does; the best
+    repeat is the peak. Ranks that share cores share the peak, too.
     """
     left, right = torch.rand(SIZE, SIZE), torch.rand(SIZE, SIZE)
     product = torch.mm(left, right)  # the first product also starts the threads

@@ -1,4 +1,4 @@
-"""The planned run, read from the pipeline's JSON into frozen records and checked before anything heavy loads."""
+"""The planned run, read from the pipeline's JSON into frozen records, checked before anything heavy loads."""
 
 import json
 import types
@@ -143,13 +143,13 @@ def _check(run: PlannedRun) -> None:
         raise TrainerError(f"seed {run.seed} is not positive, which Megatron requires.")
     if (run.mode == "checkpoint_load") != (run.checkpoint_path is not None):
         raise TrainerError(
-            f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs a path, "
+            f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs one, "
             "and no other mode takes one."
         )
     if (run.mode == "checkpoint_load") != (run.first_step > 0):
         raise TrainerError(
-            f"mode '{run.mode}' cannot start at first_step {run.first_step}: a checkpoint_load starts above 0, "
-            "every other mode at 0."
+            f"mode '{run.mode}' cannot start at first_step {run.first_step}: a checkpoint_load starts "
+            "above 0, every other mode at 0."
         )
     chunks = parallelism.pipeline * (parallelism.virtual_pipeline or 1)
     replica_batch = recipe.micro_batch_size * parallelism.data

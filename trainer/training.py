@@ -1,6 +1,7 @@
 """One training job, put together from NeMo's parts and run."""
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch import seed_everything
 from nemo.lightning import NeMoLogger, Trainer
+from nemo.lightning.callback_group import CallbackGroup
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import checkpoint, devices, families, parallelism
@@ -18,15 +20,20 @@ from trainer.optimizer import optimizer
 from trainer.run import PlannedRun
 
 
-def train(run: PlannedRun, launch: Launch, output: Path, weights: Path | None, history: Path | None) -> None:
-    """Train the planned steps.
+@dataclass(frozen=True)
+class Folders:
+    """Where the job reads and writes."""
 
-    Args:
-        run: what to train.
-        launch: this process among the ranks.
-        output: the job's folder; NeMo's files and checkpoints go below it.
-        weights: the checkpoint's `weights` folder, for a run that loads one.
-        history: a file for every step's loss and time with all digits, written by rank 0.
+    output: Path
+    """The job's folder; NeMo's files and checkpoints go below it."""
+    weights: Path | None = None
+    """The checkpoint's `weights` folder, for a run that loads one."""
+    history: Path | None = None
+    """A file for every step's loss and time with all digits, written by rank 0."""
+
+
+def train(run: PlannedRun, launch: Launch, folders: Folders) -> None:
+    """Train the planned steps.
 
     Raises:
         TrainerError: the plan does not fit this machine or the checkpoint.
@@ -37,15 +44,12 @@ def train(run: PlannedRun, launch: Launch, output: Path, weights: Path | None, h
     with devices.cpu_as_cuda() if device == "cpu" else contextlib.nullcontext():
         if device == "cpu":
             torch.set_num_threads(launch.threads)
-        _fit(run, launch, device, output, weights, history)
+        _fit(run, launch, folders, device)
 
 
-def _fit(
-    run: PlannedRun, launch: Launch, device: str, output: Path, weights: Path | None, history: Path | None
-) -> None:
+def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None:
     recipe = run.recipe
     seed_everything(run.seed, verbose=False)
-    saves = run.mode == "checkpoint_save"
     trainer = Trainer(
         accelerator="cpu" if device == "cpu" else "gpu",
         devices=launch.local_world_size,
@@ -57,8 +61,8 @@ def _fit(
             TorchElasticEnvironment() if launch.elastic else LightningEnvironment(),
             *parallelism.precision(recipe.dtype),
         ],
-        callbacks=_callbacks(run, launch, device, history),
-        enable_checkpointing=saves,
+        callbacks=_callbacks(run, launch, folders, device),
+        enable_checkpointing=run.mode == "checkpoint_save",
         log_every_n_steps=1,
         limit_val_batches=0,
         num_sanity_val_steps=0,
@@ -67,24 +71,29 @@ def _fit(
         logger=False,
     )
     NeMoLogger(
-        log_dir=str(output / checkpoint.EXPERIMENT_FOLDER),
+        log_dir=str(folders.output / checkpoint.EXPERIMENT_FOLDER),
         use_datetime_version=False,
         log_global_rank_0_only=True,
-        ckpt=checkpoint.save_at_end(run.max_steps) if saves else None,
     ).setup(trainer)
     model = families.builder(recipe.model.architecture)(recipe.model, parallelism.model_options(device))
     optimizer(recipe.dtype, distributed=device == "cuda").connect(model)
+    data = SyntheticData(run, attention_mask=device == "cpu")
+    # NeMo's telemetry, which exports nothing unless told to, must know the run before a checkpoint is saved.
+    CallbackGroup.get_instance().update_config(nemo_version="v2", trainer=trainer, data=data)
     trainer.fit(
         model,
-        datamodule=SyntheticData(run, attention_mask=device == "cpu"),
-        ckpt_path=str(weights) if weights else None,
+        datamodule=data,
+        ckpt_path=str(folders.weights) if folders.weights else None,
     )
 
 
-def _callbacks(run: PlannedRun, launch: Launch, device: str, history: Path | None) -> list[Any]:
+def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> list[Any]:
     """In the order in which they act at the end of a step: the time first, as the lines after it show it."""
     timing = TimingCallback()
     callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device), StepLines(log_interval=1)]
-    if history and launch.rank == 0:
-        callbacks.append(History(history, timing))
-    return [*callbacks, FiniteLoss()]
+    if folders.history and launch.rank == 0:
+        callbacks.append(History(folders.history, timing))
+    callbacks.append(FiniteLoss())
+    if run.mode == "checkpoint_save":
+        callbacks.append(checkpoint.save_at_end(run.max_steps))
+    return callbacks
