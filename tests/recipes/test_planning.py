@@ -280,8 +280,6 @@ def test_refusals_name_the_value_and_the_choices(values: dict[str, Any], complai
         planned(**values)
     assert complaint in str(refusal.value)
     assert "\n" not in str(refusal.value)
-        refusal.value
-    )
 
 
 def test_a_secret_is_not_repeated_in_its_refusal() -> None:
