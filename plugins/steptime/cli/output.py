@@ -64,7 +64,7 @@ def _print_table(
     table = Table(title=title, header_style="bold", title_justify="left")
     for name in names:
         numeric = any(isinstance(row.get(name), int | float) for row in rows)
-        table.add_column(headings.get(name, name), justify="right" if numeric else "left")
+        table.add_column(headings.get(name, name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     console().print(table)

@@ -1,7 +1,221 @@
-"""Commands: to be written."""
+"""`steptime results`: what the metrics store holds, and how to repeat a run."""
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
 
 import typer
 
+from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.errors import UserError, unknown_value
+from steptime.recipes.models import Run
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results
+
+steptime results --workload llama3.1 --size tiny --since 7d
+
+steptime results --mode checkpoint_save --all --full-names
+
+steptime results --format csv > results.csv
+
+steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d
+"""
+
+SHOW_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d
+
+steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d --format json | jq .provenance.run > run.json
+"""
+
+_NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'steptime run llama3.1 --wait'."
+_PARALLELISM = ("tensor", "pipeline", "context", "data")
+_UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
+    """Add `steptime results` and `steptime results show`."""
+    group = typer.Typer(rich_markup_mode="rich")
+    group.callback(invoke_without_command=True, epilog=EXAMPLES)(results)
+    group.command(name="show", epilog=SHOW_EXAMPLES)(show_run)
+    app.add_typer(group, name="results")
+
+
+def results(
+    context: typer.Context,
+    *,
+    workload: Annotated[
+        str | None,
+        typer.Option(help="Only this one: llama3.1-25.04, or llama3.1 for the newest.", show_default=False),
+    ] = None,
+    size: Annotated[str | None, typer.Option(help="Only this model size, as tiny or 405b.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Only this number format, as bf16.")] = None,
+    gpu_type: Annotated[str | None, typer.Option(help="Only this type of GPU, as h100 or cpu.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Only this mode, as performance.")] = None,
+    dag_run: Annotated[str | None, typer.Option(help="Only runs of this Airflow DAG run.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only runs submitted since then: 30m, 12h, 7d, 2w or 2026-11-21.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Rejected runs too, with the reason.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many, the latest ones.")] = None,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
+) -> None:
+    """The results of all runs: step time, throughput, MFU, checkpoint times.
+
+    The table shows what runs are compared by; csv and json have every column, with its unit in its name.
+    """
+    if context.invoked_subcommand:
+        return
+    from steptime.results.store import Store
+
+    start = None if since is None else _since(since, time.time())
+    with Store() as store:
+        choices = store.choices()
+        if not choices["state"]:
+            show_results([], output_format)
+            typer.echo(_NO_RESULTS, err=True)
+            return
+        wanted = {"size": size, "dtype": dtype, "gpu_type": gpu_type, "mode": mode}
+        for name, value in wanted.items():
+            if value is not None and value not in choices[name]:
+                raise unknown_value(f"{name.replace('_', ' ')} of stored results", value, choices[name])
+        rows = store.results(
+            workload=None if workload is None else _stored_workload(workload, choices["workload"]),
+            dag_run_id=dag_run,
+            since=start,
+            include_rejected=everything,
+            limit=limit,
+            **wanted,
+        )
+    show_results(rows, output_format, full_names=full_names)
+    if not rows:
+        hint = "" if everything else " --all lists rejected ones too."
+        typer.echo(f"No result fits these filters.{hint}", err=True)
+
+
+def show_results(
+    rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False
+) -> None:
+    """Print rows of the metrics store, and below a table what its readers must know."""
+    from steptime.results.report import HEADINGS, notes, table, with_scaling_efficiency
+
+    complete = with_scaling_efficiency(rows)
+    if output_format is not Format.TABLE:
+        show(complete, output_format, columns=_every_column())
+    elif rows:
+        shown, title = table(complete, full_names=full_names)
+        show(shown, output_format, title=title, headings=HEADINGS)
+        for note in notes(complete):
+            typer.echo(note)
+
+
+def show_run(
+    job_name: Annotated[str, typer.Argument(metavar="JOB", help="Job name, as --full-names lists it.")],
+    *,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+) -> None:
+    """Everything about one run: its checks, and what is needed to repeat it (recipe, versions, job script).
+
+    json has it whole: the row, the steps, the checks, checkpoint timings and the planned run.
+    """
+    from steptime.results.report import repeat_command
+    from steptime.results.store import Store
+
+    with Store() as store:
+        row = store.run(job_name)
+        record = store.provenance(job_name)
+        checks = store.checks(job_name)
+        if output_format is Format.JSON:
+            whole = {
+                "result": row,
+                "steps": store.steps(job_name),
+                "checkpoints": store.checkpoints(job_name),
+                "checks": checks,
+                "provenance": record,
+            }
+            typer.echo(json.dumps(whole, indent=2))
+            return
+    facts = [{"what": name, "value": value} for name, value in _facts(row, record).items()]
+    show(facts, output_format, headings={"what": f"{row['label']} · {row['workload']}", "value": job_name})
+    if output_format is Format.CSV:
+        return
+    for check in checks:
+        mark = "✓" if check["passed"] else "!" if check["severity"] == "warning" else "✗"
+        typer.echo(f"{mark} {check['message']}")
+    command = repeat_command(Run.model_validate(record["run"]))
+    typer.echo(
+        f"\nTo repeat it: {command}"
+        if command
+        else "\nToday's recipes no longer plan this run; --format json has its run.json under provenance.run."
+    )
+    typer.echo(f"\n# ---- job script ----\n{record['script'].rstrip()}")
+
+
+def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reader looks for first; nested values in one line each."""
+    staged, versions = record["staged"], record["versions"] or {}
+    commit, clean = record["git_commit"], record["git_clean"]
+    tree = {True: "", False: " with uncommitted changes", None: ""}[clean]
+    parallelism = ", ".join(f"{kind} {row[f'{kind}_parallel']}" for kind in _PARALLELISM)
+    facts = {
+        "state": row["state"],
+        "step time": f"{row['step_time_mean_s']:.6g} s over {row['window']}"
+        if row["step_time_mean_s"]
+        else None,
+        "cluster": f"{row['cluster']}: {', '.join(record['status']['nodes'])}",
+        "GPUs": f"{row['gpus']} {row['gpu_type']}",
+        "parallelism": parallelism,
+        "batch": f"global {row['global_batch_size']}, micro {row['micro_batch_size']}",
+        "steptime": record["steptime_version"],
+        "commit": f"{commit}{tree}" if commit else None,
+        "image": staged["image"] and f"{staged['image']} {staged['image_digest'] or ''}".strip(),
+        "venv lock, sha256": staged["venv_lock_sha256"],
+        "trainer, sha256": staged["trainer_sha256"],
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or None,
+        "submitted": _local_time(row["submitted_at"]),
+        "started": _local_time(row["started_at"]),
+        "ended": _local_time(row["ended_at"]),
+        "Airflow": row["dag_id"] and f"{row['dag_id']}, {row['dag_run_id']}",
+        "log": row["log_path"],
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _local_time(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %z}"
+
+
+def _every_column() -> list[str]:
+    from steptime.results.schema import result_columns
+
+    return [column.name for column in result_columns] + ["scaling_efficiency_percent", "scaling_base_gpus"]
+
+
+def _stored_workload(asked: str, stored: Sequence[str]) -> str:
+    """A workload of the store by its name, with or without the release (the newest one then)."""
+    releases = [name for name in stored if asked in (name, name.rpartition("-")[0])]
+    if not releases:
+        raise unknown_value("workload of stored results", asked, stored)
+    return max(releases)
+
+
+def _since(text: str, now: float) -> float:
+    """`7d` (ago) or an ISO date, local where it names no zone, as Unix time."""
+    if match := re.fullmatch(r"(\d+)([mhdw])", text):
+        return now - int(match[1]) * _UNITS_S[match[2]]
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        raise UserError(
+            f"--since '{text}' is no time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
+        ) from None

@@ -112,6 +112,7 @@ checkpoints = Table(
     Column("iteration", BigInteger),
     Column("started_at", Double),
     Column("duration_s", Double),
+    Column("asynchronous", Boolean, nullable=False),
 )
 
 validations = Table(

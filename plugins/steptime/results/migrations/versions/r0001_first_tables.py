@@ -77,6 +77,7 @@ def upgrade() -> None:
         sa.Column("iteration", sa.BigInteger),
         sa.Column("started_at", sa.Double),
         sa.Column("duration_s", sa.Double),
+        sa.Column("asynchronous", sa.Boolean, nullable=False),
         sa.ForeignKeyConstraint(
             ["run_id"], ["runs.id"], name=op.f("fk_checkpoints_run_id_runs"), ondelete="CASCADE"
         ),
