@@ -69,8 +69,9 @@ def recipes(
 ) -> None:
     """Every recipe there is: sizes, dtypes, GPU types, scales, parallelism and batch sizes.
 
-    A document may print another value than was run to make it (nemotron4-25.04 prints no virtual pipeline for
-    340b); without --published the value that runs is listed, and the CPU sizes with it.
+    Without --published: what steptime runs, CPU sizes included.
+
+    With it: what the documents print, which may differ from what they ran.
     """
     names = list_workloads() if workload is None else (workload,)
     make_rows = tables.published_rows if published else tables.rows
