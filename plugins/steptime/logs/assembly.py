@@ -192,7 +192,7 @@ class Assembly:
         return [
             Problem(
                 kind="mixed_formats",
-                message=f"{count} step lines of the format {name} beside those of {self._format} do not count",
+                message=f"{count} lines of the format {name} beside those of {self._format} do not count",
                 fatal=False,
             )
             for name, count in self._other_formats.items()

@@ -5,6 +5,7 @@ This is the one place that knows which word leads to which reader; whole logs (`
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from steptime.logs.causes import CAUSES, TRACEBACK_WORDS, Cause, Symptom, Tracebacks
@@ -50,6 +51,28 @@ _FORMAT_OF = {word: index for index, log_format in enumerate(FORMATS) for word i
 _CAUSE_OF: dict[bytes, Cause] = {word: cause for cause in CAUSES for word in cause.words}
 
 
+class _Route(NamedTuple):
+    """Who reads a line, by the words in it."""
+
+    formats: tuple[int, ...]
+    checkpoint: bool
+    record: bool
+    traceback: bool
+    causes: tuple[bytes, ...]
+
+
+@lru_cache(maxsize=1024)
+def _route(indexes: tuple[int, ...]) -> _Route:
+    words = {_WORDS[index]: None for index in indexes}
+    return _Route(
+        formats=tuple(sorted({_FORMAT_OF[word] for word in words if word in _FORMAT_OF})),
+        checkpoint=not words.keys().isdisjoint(CHECKPOINT_WORDS),
+        record=not words.keys().isdisjoint(RECORD_WORDS),
+        traceback=not words.keys().isdisjoint(TRACEBACK_WORDS),
+        causes=tuple(word for word in words if word in _CAUSE_OF),
+    )
+
+
 class LogEvents:
     """Reads one log from its start; fed pieces of any size."""
 
@@ -70,22 +93,19 @@ class LogEvents:
 
     def _read(self, line: Line) -> list[Event]:
         text = _TERMINAL_CODE.sub(b"", line.text) if b"\x1b" in line.text else line.text
-        words = {_WORDS[index] for index in line.words}
+        route = _route(line.words)
         events: list[Event] = []
-        for index in sorted({_FORMAT_OF[word] for word in words if word in _FORMAT_OF}):
+        for index in route.formats:
             events.extend(self._steps(index, text, whole=line.whole))
-        if not words.isdisjoint(CHECKPOINT_WORDS):
+        if route.checkpoint:
             events.extend(read_checkpoints(text))
-        if not words.isdisjoint(RECORD_WORDS):
+        if route.record:
             events.extend(read_records(text))
-        symptoms = [
-            _CAUSE_OF[word].find(text, word) for word in _WORDS if word in words and word in _CAUSE_OF
-        ]
+        symptoms = [_CAUSE_OF[word].find(text, word) for word in route.causes]
         known = [symptom for symptom in symptoms if symptom is not None]
         events.extend(known)
-        if not words.isdisjoint(TRACEBACK_WORDS):
-            traceback = self._tracebacks.read(text, explained=bool(known))
-            events.extend([] if traceback is None else [traceback])
+        if route.traceback and (symptom := self._tracebacks.read(text, explained=bool(known))):
+            events.append(symptom)
         return events
 
     def _steps(self, index: int, text: bytes, *, whole: bool) -> list[Event]:

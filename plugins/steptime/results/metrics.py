@@ -5,15 +5,14 @@ time; `measure` applies it to the steps of a run's window.
 """
 
 import math
-import statistics
-from collections.abc import Iterable
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.logs.models import Step, TrainingLog
+from steptime.logs.models import TrainingLog
+from steptime.logs.statistics import window_statistics
 from steptime.recipes.flops import model_flops
 from steptime.recipes.gpus import Peak, peak_tflops
-from steptime.recipes.models import Recipe, Run, Window
+from steptime.recipes.models import Recipe, Run
 from steptime.recipes.published import AsPublished, list_references, load_reference
 from steptime.results.models import Measurement
 
@@ -102,25 +101,14 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
     the log has none of the window, or where a step time is not positive and finite. An incomplete window is
     measured over what is there: `results.quality` decides whether that counts.
     """
-    steps = _timed_steps(log.steps, run.window)
-    if not steps:
-        raise UserError(
-            f"{log.path} has no step time in the window {run.window}: {_what_is_there(run, log)}."
-        )
-    times = [time for _, time in steps]
-    for step, time in steps:
-        if not (math.isfinite(time) and time > 0):
-            raise UserError(
-                f"{log.path}: the step time of global step {step.global_step} is {time} s, which cannot be."
-            )
-    rates = throughput(run.recipe, statistics.fmean(times), peak=_peak_of_run(run.recipe, log))
-    logged_tflops = [step.tflops_per_gpu for step, _ in steps if step.tflops_per_gpu is not None]
+    times = window_statistics(log, run.window)
+    rates = throughput(run.recipe, times.step_time_mean_s, peak=_peak_of_run(run.recipe, log))
     return Measurement(
         window=run.window,
-        steps_in_window=len(steps),
-        step_time_mean_s=rates.step_time_s,
-        step_time_median_s=statistics.median(times),
-        step_time_std_s=statistics.stdev(times) if len(times) > 1 else None,
+        steps_in_window=times.steps_in_window,
+        step_time_mean_s=times.step_time_mean_s,
+        step_time_median_s=times.step_time_median_s,
+        step_time_std_s=times.step_time_std_s,
         tokens_per_s=rates.tokens_per_s,
         tokens_per_s_per_gpu=rates.tokens_per_s_per_gpu,
         days_per_1t_tokens=rates.days_per_1t_tokens,
@@ -129,28 +117,10 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
         peak_source=rates.peak_source,
         mfu_percent=rates.mfu_percent,
         flops_formula=rates.flops_formula,
-        tflops_per_gpu_logged=statistics.fmean(logged_tflops) if logged_tflops else None,
+        tflops_per_gpu_logged=times.tflops_per_gpu_logged,
         checkpoint_save_s=_last_checkpoint_s(log, "save"),
         checkpoint_load_s=_last_checkpoint_s(log, "load"),
     )
-
-
-def _timed_steps(steps: Iterable[Step], window: Window) -> list[tuple[Step, float]]:
-    return [
-        (step, step.step_time_s)
-        for step in steps
-        if window.first <= step.global_step <= window.last and step.step_time_s is not None
-    ]
-
-
-def _what_is_there(run: Run, log: TrainingLog) -> str:
-    """Which steps are missing, and which the log has instead."""
-    first, last = run.window.first, run.window.last
-    missing = f"global step {first} is" if first == last else f"global steps {first} to {last} are"
-    if not log.steps:
-        return f"{missing} missing, as is every other step"
-    numbers = [step.global_step for step in log.steps]
-    return f"{missing} missing; the log has steps {min(numbers)} to {max(numbers)}"
 
 
 def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> tuple[float, str]:

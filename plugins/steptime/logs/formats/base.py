@@ -18,7 +18,7 @@ _MAX_RECORD_BYTES = 4096
 _LARGEST_COUNT = 2**53
 """Beyond, a float no longer tells neighbours apart."""
 
-_FIELD = re.compile(rb"(?<![A-Za-z_])([A-Za-z_]+(?: in s)?)\s*[:=]\s*(" + NUMBER + rb")")
+_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")")
 
 
 class StepLine(NamedTuple):
@@ -52,19 +52,33 @@ class LogFormat(Protocol):
 def records(line: bytes, start: re.Pattern[bytes]) -> Iterator[tuple[re.Match[bytes], bytes]]:
     """Each match of `start` with the text from there to the next: glued lines fall apart."""
     matches = list(start.finditer(line))
-    for match, following in zip(matches, [*matches[1:], None], strict=True):
-        end = following.start() if following else len(line)
-        yield match, line[match.start() : min(end, match.start() + _MAX_RECORD_BYTES)]
+    ends = [following.start() for following in matches[1:]] + [len(line)]
+    for match, end in zip(matches, ends, strict=False):
+        begin = match.start()
+        yield match, line[begin : min(end, begin + _MAX_RECORD_BYTES)]
 
 
 def fields(text: bytes) -> dict[bytes, bytes]:
-    """The numbers of `name: number` and `name=number` by name, whatever stands between; the first counts."""
-    return dict(reversed(_FIELD.findall(text)))
+    """What follows each name in `name: 1 | name: 2` or `name=1, name=2`, by name; the first of a name counts.
+
+    A value is read with `real` or `whole`, as other text may be glued behind the number.
+    """
+    values = {}
+    for pair in reversed(text.replace(b"=", b":").replace(b",", b"|").split(b"|")):
+        name, _, value = pair.partition(b":")
+        values[name.strip()] = value
+    return values
 
 
 def real(text: bytes | None) -> float | None:
-    """A printed number, NaN and infinity included; None stays None."""
-    return None if text is None else float(text)
+    """The number that `text` begins with, NaN and infinity included; None where there is none."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        number = _NUMBER.match(text)
+        return float(number[1]) if number else None
 
 
 def whole(text: bytes | None) -> int | None:

@@ -6,17 +6,16 @@
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import ClassVar
 
-from steptime.logs.formats.base import COUNT, NUMBER, StepLine, real, records, whole
+from steptime.logs.formats.base import COUNT, NUMBER, StepLine, fields, real, records, whole
 from steptime.logs.models import Step
 
 _RECORD = re.compile(
     rb"GPU utilization:\s*(?P<tflops>" + NUMBER + rb")\s*(?:MODEL_)?TFLOP|"
     rb"iteration\s+(?P<iteration>" + COUNT + rb")\s*/\s*(?P<iterations>" + COUNT + rb")\s*\|"
 )
-_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")")
-_ELAPSED_MS = b"elapsed time per iteration (ms)"
 
 
 class MegatronBridge:
@@ -38,12 +37,11 @@ class MegatronBridge:
             if match["tflops"] is not None:
                 self._tflops = real(match["tflops"])
                 continue
-            values = _values(text)
+            values = fields(text)
             tflops = real(values.get(b"throughput per GPU (TFLOP/s/GPU)"))
-            elapsed_ms = real(values.get(_ELAPSED_MS))
             step = Step(
                 global_step=int(match["iteration"]) - 1,
-                step_time_s=None if elapsed_ms is None else elapsed_ms / 1000,
+                step_time_s=_seconds(real(values.get(b"elapsed time per iteration (ms)"))),
                 loss=real(values.get(b"lm loss")),
                 learning_rate=real(values.get(b"learning rate")),
                 global_batch_size=whole(values.get(b"global batch size")),
@@ -56,11 +54,6 @@ class MegatronBridge:
                 yield StepLine(step, text, last_step, grad_norm=real(values.get(b"grad norm")))
 
 
-def _values(text: bytes) -> dict[bytes, bytes]:
-    """The numbers of `| name with blanks: number |` by name."""
-    values = {}
-    for part in text.split(b"|"):
-        name, _, value = part.partition(b":")
-        if number := _NUMBER.match(value):
-            values[name.strip()] = number[1]
-    return values
+def _seconds(milliseconds: float | None) -> float | None:
+    """Exactly the printed digits: 20289.1 ms are 20.2891 s, which a division by 1000 would not give."""
+    return None if milliseconds is None else float(Decimal(repr(milliseconds)).scaleb(-3))

@@ -12,7 +12,6 @@ from steptime.logs.formats.base import COUNT, StepLine, fields, real, records, w
 from steptime.logs.models import Step
 
 _RECORD = re.compile(rb"Training epoch \d+, iteration (" + COUNT + rb")(?:/(" + COUNT + rb"))?")
-_PEAK_MEMORY = (b"peak_memory_usage", b"max_memory_allocated")
 
 
 class NeMo2:
@@ -45,5 +44,5 @@ def step_of(global_step: int, values: dict[bytes, bytes]) -> Step:
         global_batch_size=whole(values.get(b"global_batch_size")),
         consumed_samples=whole(values.get(b"consumed_samples")),
         tflops_per_gpu=real(values.get(b"TFLOPS_per_GPU")),
-        peak_memory_bytes=next((whole(values[name]) for name in _PEAK_MEMORY if name in values), None),
+        peak_memory_bytes=whole(values.get(b"peak_memory_usage") or values.get(b"max_memory_allocated")),
     )

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from steptime.logs.formats.base import COUNT, NUMBER, StepLine, fields, real, records
+from steptime.logs.formats.base import COUNT, NUMBER, StepLine, real, records
 from steptime.logs.models import Step
 
 _RECORD = re.compile(rb"(?<![A-Za-z_])step:\s*(" + COUNT + rb")\s")
+_FIELD = re.compile(rb"(?<![A-Za-z_])([a-z_]+):\s*(" + NUMBER + rb")")
 _MEMORY = re.compile(rb"memory:\s*(" + NUMBER + rb")GiB")
 
 
@@ -28,7 +29,7 @@ class TorchTitan:
             number = int(match[1])
             if number == 0:
                 continue
-            values = fields(text)
+            values = dict(_FIELD.findall(text))
             memory = _MEMORY.search(text)
             step = Step(
                 global_step=number - 1,
