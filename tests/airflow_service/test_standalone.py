@@ -161,7 +161,7 @@ def test_a_database_that_cannot_be_made_is_told(home: Path) -> None:
 
 def test_a_dag_that_cannot_be_read_is_told(home: Path) -> None:
     (home / "broken-dag").touch()
-    with pytest.raises(SystemFailure, match=r"cannot read the DAGs: llama31.py: SyntaxError: bad"):
+    with pytest.raises(SystemFailure, match=r"cannot read the DAG in llama31.py: SyntaxError: bad"):
         up(quiet, port=free_port())
     assert running() is None
 

@@ -162,10 +162,10 @@ class AirflowClient:
         """The active DAGs."""
         return [Dag.model_validate(dag) for dag in self._pages("/api/v2/dags", "dags")]
 
-    def import_errors(self) -> list[str]:
-        """The DAG files that cannot be read: file name and last line of the traceback."""
+    def import_errors(self) -> dict[str, str]:
+        """By file name, the DAG files that cannot be read, with the last line of the traceback."""
         found = self._pages("/api/v2/importErrors", "import_errors")
-        return [f"{error['filename']}: {error['stack_trace'].strip().splitlines()[-1]}" for error in found]
+        return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in found}
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> DagRun:
         """Start a DAG with params. Raises UserError with Airflow's words where it refuses them.

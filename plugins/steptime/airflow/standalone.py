@@ -70,6 +70,8 @@ class Status(Frozen):
     restarts: dict[str, int] = Field(default_factory=dict)
     """By component: how often the supervisor had to start it again."""
     dags: tuple[str, ...] = ()
+    import_errors: dict[str, str] = Field(default_factory=dict)
+    """By file name, why a DAG cannot be read."""
     running_dag_runs: tuple[str, ...] = ()
     """As `dag_id/run_id`."""
     problem: str | None = None
@@ -135,6 +137,7 @@ def status() -> Status:
                 healthy=health.all_healthy,
                 health=health.components,
                 dags=tuple(dag.dag_id for dag in client.dags()),
+                import_errors=client.import_errors(),
                 running_dag_runs=tuple(f"{run.dag_id}/{run.dag_run_id}" for run in client.running_dag_runs()),
             )
     except SystemFailure as failure:
@@ -265,9 +268,9 @@ def _missing(service: Service, client: AirflowClient) -> str | None:
         return f"waiting for the {', '.join(name.replace('_', '-') for name in ill)}"
     if any(dag.dag_id == _FIRST_DAG for dag in client.dags()):
         return None
-    errors = client.import_errors()
-    if errors:
-        raise SystemFailure(f"Airflow cannot read the DAGs: {errors[0]}")
+    for name, error in client.import_errors().items():
+        if Path(name).stem == _FIRST_DAG:
+            raise SystemFailure(f"Airflow cannot read the DAG in {name}: {error}")
     return "waiting for the DAGs"
 
 

@@ -24,9 +24,10 @@ from steptime import settings
 from steptime.files import write_whole
 from steptime.frozen import Frozen
 
-# The log servers are for workers on other machines; here the api-server reads the files.
+API_SERVER = "api-server"
+# No log servers: they are for workers on other machines, and here the api-server reads the files.
 COMPONENTS: dict[str, tuple[str, ...]] = {
-    "api-server": ("api-server",),
+    API_SERVER: ("api-server",),
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
@@ -127,6 +128,22 @@ class Component:
         self.process, self.last_exit_code, self._start_at = None, code, now + pause
         return True
 
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end; kill it where that takes too long, and whatever is left of its process group."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            log.warning("%s did not end in time", self.name)
+        _signal_group(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
     def state(self) -> ComponentState:
         """What is told to others."""
         return ComponentState(
@@ -165,17 +182,14 @@ def _end(components: list[Component]) -> None:
     Only the components are asked: a task still running then is killed without its `on_kill`, which would
     cancel its training job. Airflow tries it again after the next start, and it finds its job by name.
     """
-    living = [component.process for component in components if component.process is not None]
-    for process in living:
-        process.terminate()
     deadline = time.monotonic() + STOP_GRACE_S
-    for process in living:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            log.warning("process %d did not end within %.0f s", process.pid, STOP_GRACE_S)
-    for process in living:
-        _signal_group(process.pid, signal.SIGKILL)
+    # The api-server last: the others have something to tell it at their end.
+    for last in (False, True):
+        ending = [component for component in components if (component.name == API_SERVER) is last]
+        for component in ending:
+            component.terminate()
+        for component in ending:
+            component.wait(max(0.1, deadline - time.monotonic()))
     for member in session_members(os.getpid()):
         if member.pid != os.getpid():
             log.warning("killing process %d (%s), left behind", member.pid, member.name())

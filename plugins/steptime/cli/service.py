@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 from rich.console import Console
 
-from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, Format, complain, show
 
 if TYPE_CHECKING:
     from steptime.clusters.base import Job
@@ -89,8 +89,12 @@ def down(
     typer.echo("Airflow is stopped" if stopped else "Airflow was not running")
     if jobs:
         names = "\n  ".join(job.name for job in jobs)
-        fate = "ended" if cancel_jobs else "go on ('steptime down --cancel-jobs' ends them)"
-        typer.echo(f"{len(jobs)} training jobs {fate}:\n  {names}")
+        count = "1 training job" if len(jobs) == 1 else f"{len(jobs)} training jobs"
+        if cancel_jobs:
+            fate = "was ended" if len(jobs) == 1 else "were ended"
+        else:
+            fate = ("goes" if len(jobs) == 1 else "go") + " on, see 'steptime down --cancel-jobs'"
+        typer.echo(f"{count} {fate}:\n  {names}")
 
 
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
@@ -118,6 +122,8 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
             show(rows, output_format)
             typer.echo(f"DAGs:     {', '.join(now.dags) or 'none yet'}")
             typer.echo(f"running:  {', '.join(now.running_dag_runs) or 'nothing'}")
+            for name, error in now.import_errors.items():
+                complain(f"Airflow cannot read {name}: {error}")
     if not now.healthy:
         raise typer.Exit(2)
 
