@@ -43,8 +43,10 @@ test: setup ## every test, with real training, a running Airflow and a browser (
 screenshots: setup ## take the pictures of the README from the running demo
 	$(BIN)/python scripts/screenshots.py
 
-lock: setup ## resolve the Airflow environment's packages anew
+lock: setup ## resolve the packages of the Airflow environment and of docker/Dockerfile anew
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra celery --group dev --generate-hashes -o requirements.lock
+	cp requirements.lock docker/requirements.lock # uv keeps the versions that it finds in its output file
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra team --generate-hashes -o docker/requirements.lock
 
 clean: ## stop Airflow and delete the environment and all state
 	@test ! -x $(BIN)/steptime || $(BIN)/steptime down

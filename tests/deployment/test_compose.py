@@ -1,0 +1,174 @@
+"""The team deployment: Compose and its schema accept the file, no secret has a default, the image is locked.
+
+No container is started here: the header of docker-compose.yaml says what else was tried, and how.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+COMPOSE_FILE = ROOT / "docker-compose.yaml"
+SECRETS = {
+    "AIRFLOW_DB_PASSWORD": "0a" * 16,
+    "STORE_DB_PASSWORD": "1b" * 16,
+    "AIRFLOW_FERNET_KEY": "Zm" * 21 + "Y=",
+    "AIRFLOW_API_SECRET_KEY": "2c" * 16,
+    "AIRFLOW_JWT_SECRET": "3d" * 32,
+    "AIRFLOW_ADMIN_PASSWORD": "4e" * 16,
+    "REDIS_PASSWORD": "5f" * 16,
+}
+SETTINGS = {"AIRFLOW_EXECUTOR", "AIRFLOW_BASE_URL", "AIRFLOW_ADDRESS", "AIRFLOW_PORT", "STEPTIME_IMAGE"}
+AIRFLOW_SERVICES = {"init", "api-server", "scheduler", "dag-processor", "triggerer"}
+DATABASES = {"airflow-db", "store-db"}
+CELERY_SERVICES = {"redis", "worker"}
+
+Compose = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
+    """Runs `docker-compose`, or the plugin of newer installations, with nothing but the given variables."""
+    command = ["docker-compose"]
+    if not shutil.which("docker-compose"):
+        command = ["docker", "compose"]
+        if not shutil.which("docker") or _run([*command, "version"]).returncode:
+            pytest.fail("docker-compose is missing and this test needs it: apt-get install docker-compose")
+    env_file = tmp_path_factory.mktemp("compose") / "env"
+
+    def run(*arguments: str, variables: Mapping[str, str] = SECRETS) -> subprocess.CompletedProcess[str]:
+        # A file of variables is given so that the .env of whoever runs the test stays out of it.
+        env_file.write_text("".join(f"{name}={value}\n" for name, value in variables.items()))
+        return _run([*command, f"--env-file={env_file}", *arguments])
+
+    return run
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["without the profile", "profile celery"])
+def celery(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(scope="module")
+def resolved(compose: Compose, celery: bool) -> dict[str, Any]:
+    """What Compose makes of the file."""
+    done = compose(*(["--profile=celery"] if celery else []), "config")
+    assert done.returncode == 0, done.stderr
+    return dict(yaml.safe_load(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def services(compose: Compose) -> dict[str, Any]:
+    """Every service, those of the profile among them."""
+    return dict(yaml.safe_load(compose("--profile=celery", "config").stdout)["services"])
+
+
+def test_compose_accepts_the_file(resolved: dict[str, Any], celery: bool) -> None:
+    # Compose 1 prints the services of every profile, Compose 2 those that it would start.
+    started = {
+        name for name, service in resolved["services"].items() if celery or not service.get("profiles")
+    }
+    assert started == AIRFLOW_SERVICES | DATABASES | (CELERY_SERVICES if celery else set())
+
+
+def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
+    resolved: dict[str, Any], tmp_path: Path
+) -> None:
+    copy = tmp_path / "docker-compose.yaml"
+    copy.write_text(yaml.safe_dump(resolved), encoding="utf-8")
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = _run([*check, str(COMPOSE_FILE), str(copy)])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("unset", SECRETS)
+def test_a_secret_that_is_unset_stops_the_start(compose: Compose, unset: str) -> None:
+    done = compose("config", variables={name: value for name, value in SECRETS.items() if name != unset})
+    assert done.returncode != 0
+    assert f"set {unset}, see docs/team-deployment.md" in done.stdout + done.stderr
+
+
+def test_only_settings_have_defaults_and_the_guide_names_everything() -> None:
+    text = COMPOSE_FILE.read_text(encoding="utf-8")
+    assert set(re.findall(r"\$\{(\w+):\?", text)) == set(SECRETS)
+    assert set(re.findall(r"\$\{(\w+):-", text)) == SETTINGS
+    assert len(re.findall(r"(?<!\$)\$\{", text)) == len(re.findall(r"\$\{\w+:[?-]", text))
+    guide = (ROOT / "docs" / "team-deployment.md").read_text(encoding="utf-8")
+    assert not [name for name in {*SECRETS, *SETTINGS} if name not in guide]
+
+
+def test_every_lasting_service_is_watched_and_restarted(services: dict[str, Any]) -> None:
+    for name in AIRFLOW_SERVICES - {"init"} | DATABASES | CELERY_SERVICES:
+        assert services[name]["healthcheck"]["test"], name
+        assert services[name]["restart"] == "unless-stopped", name
+
+
+def test_everything_of_airflow_waits_for_the_migration(services: dict[str, Any]) -> None:
+    for name in AIRFLOW_SERVICES - {"init"} | {"worker"}:
+        assert services[name]["depends_on"]["init"]["condition"] == "service_completed_successfully", name
+    assert set(services["init"]["depends_on"]) == DATABASES
+
+
+def test_only_the_api_server_is_reachable_and_only_from_this_machine(services: dict[str, Any]) -> None:
+    published = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert list(published) == ["api-server"]
+    assert "127.0.0.1" in str(published["api-server"])
+
+
+def test_what_people_edit_is_mounted_read_only(services: dict[str, Any]) -> None:
+    for name in AIRFLOW_SERVICES | {"worker"}:
+        mounts = [_mount(volume) for volume in services[name]["volumes"]]
+        for folder in ("dags", "config"):
+            assert (str(ROOT / folder), f"/opt/steptime/{folder}", True) in mounts, name
+
+
+def test_secrets_are_no_arguments(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        said = str([service.get(part) for part in ("entrypoint", "command", "healthcheck", "build")])
+        assert not [secret for secret, value in SECRETS.items() if value in said], name
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    tested, image = _locked(ROOT / "requirements.lock"), _locked(ROOT / "docker" / "requirements.lock")
+    for requirement in project["dependencies"] + project["optional-dependencies"]["celery"]:
+        name = re.split(r"[\[=<>~! ]", requirement, maxsplit=1)[0]
+        assert image[name] == tested[name], f"{name}: run `make lock`"
+    assert "apache-airflow-providers-fab" in image
+
+
+def test_what_the_image_copies_is_there_and_let_through() -> None:
+    let_through = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "*" in let_through
+    copies = re.findall(r"^COPY (.+) \S+$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    for source in " ".join(copies).split():
+        assert (ROOT / source).exists(), source
+        assert f"!{source}" in let_through, source
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def _mount(volume: Any) -> tuple[str, str, bool]:
+    """Source, target, whether read-only; Compose 1 prints the short form of a volume, Compose 2 the long."""
+    if isinstance(volume, str):
+        source, target, mode = volume.split(":")
+        return source, target, mode == "ro"
+    return volume["source"], volume["target"], volume.get("read_only", False)
+
+
+def _locked(path: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE))
