@@ -132,7 +132,7 @@ def _run_script(job: JobFolder, submitted: Submitted) -> Ended:
     reasons = [ended.reason]
     ended_count, unkillable = _end_tree(process, submitted.grace_s)
     if ended_itself and ended_count:
-        reasons.append(f"{ended_count} processes that it left running were ended")
+        reasons.append(f"processes that it left running were ended: {ended_count}")
     if unkillable:
         reasons.append(f"could not be killed: processes {', '.join(map(str, unkillable))}")
     return replace(

@@ -176,7 +176,7 @@ def _unknown_end(job: JobFolder) -> Ended:
     reason = (
         f"its runner{f' (process {runner.pid})' if runner else ''} died, so how the job ended is not known"
     )
-    return ended_now("unknown", f"{reason}; {count} processes left of it were killed" if count else reason)
+    return ended_now("unknown", f"{reason}; processes left of it were killed: {count}" if count else reason)
 
 
 def kill_marked(job_id: str, patience_s: float = 10) -> int:

@@ -1,0 +1,151 @@
+"""Builds the trainer's virtual environment. Runs on the cluster, started by the cluster's own Python.
+
+    python3.11 build_venv.py TARGET LOCK BOOTSTRAP
+
+TARGET is the environment's folder. An environment cannot be moved once it is built, so it is built in its
+place, under a lock, and is whole when it has the file `.complete`, which is written last. LOCK is the list of
+pinned packages, BOOTSTRAP that of the installer (uv). Standard library only. Exit code 0: the environment is
+there; 1: it could not be built, and the output says why.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+_PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off")
+_TORCH = re.compile(r"torch==[\w.]+(?:\+(?P<build>\w+))?")
+_TORCH_INDEX = "https://download.pytorch.org/whl"
+"""PyTorch's own package index; it has a folder for each build (`cpu`, `cu130`)."""
+
+Run = Callable[..., str]
+"""Runs a command from its arguments, prints its output as it comes, and returns it."""
+
+
+class _StepFailedError(Exception):
+    """A command ended with another exit code than 0; its output is printed."""
+
+    def __init__(self, argv: tuple[str, ...], exit_code: int, output: str) -> None:
+        super().__init__(f"{' '.join(argv)} ended with exit code {exit_code}")
+        self.output = output
+
+
+def main() -> int:
+    """Build the environment unless it is there."""
+    target, lock, bootstrap = map(Path, sys.argv[1:])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    guard = os.open(target.with_name(f"{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"waiting for another build of {target}", flush=True)
+        fcntl.flock(guard, fcntl.LOCK_EX)
+    if _is_complete(target):
+        print(f"{target} is there already", flush=True)
+        return 0
+    try:
+        if target.exists():
+            print(f"removing what an unfinished build left in {target}", flush=True)
+            shutil.rmtree(target)
+        _build(target, lock.read_text(encoding="utf-8"), bootstrap, partial(_run, guard))
+    except (_StepFailedError, OSError) as error:
+        print(f"failed: {error}", flush=True)
+        shutil.rmtree(target, ignore_errors=True)  # it can be gigabytes, and the disk may be full
+        return 1
+    return 0
+
+
+def _is_complete(target: Path) -> bool:
+    """Whether the environment was built to its end and its interpreter still starts."""
+    if not (target / ".complete").is_file():
+        return False
+    try:
+        return subprocess.run([target / "bin" / "python", "-c", ""], check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
+    began = time.monotonic()
+    python, uv = str(target / "bin" / "python"), str(target / "bin" / "uv")
+    print(f"[1/5] making {target}", flush=True)
+    run(sys.executable, "-m", "venv", str(target))
+    print("[2/5] installing the installer", flush=True)
+    run(python, *_PIP, "-r", str(bootstrap))
+    torch, others = _split(lock)
+    print(f"[3/5] installing {torch.split()[0] if torch else 'no PyTorch: the lock has none'}", flush=True)
+    if torch:
+        _install_torch(target, torch, run)
+    print("[4/5] installing the other packages of the lock", flush=True)
+    requirements = target / "requirements-others.txt"
+    requirements.write_text(others, encoding="utf-8")
+    run(uv, "pip", "install", "--python", python, "--no-deps", "-r", str(requirements))
+    print("[5/5] checking that the packages fit together", flush=True)
+    run(uv, "pip", "check", "--python", python)
+    if torch:
+        run(python, "-c", "import torch; print('PyTorch', torch.__version__)")
+    record = {
+        "python": platform.python_version(),
+        "built_at": time.time(),
+        "built_in_s": time.monotonic() - began,
+    }
+    with (target / ".complete.part").open("w", encoding="utf-8") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
+    (target / ".complete.part").rename(target / ".complete")
+    print(f"{target} is complete after {record['built_in_s']:.0f} s", flush=True)
+
+
+def _split(lock: str) -> tuple[str, str]:
+    """PyTorch's requirement (with its hashes), and all others."""
+    entries = re.split(r"(?m)^(?=\S)", lock)  # lines that are indented belong to the one above
+    torch = [entry for entry in entries if _TORCH.match(entry)]
+    return "".join(torch), "".join(entry for entry in entries if entry not in torch)
+
+
+def _install_torch(target: Path, torch: str, run: Run) -> None:
+    """Install PyTorch by pip: from where pip is told to look, else from PyTorch's own index.
+
+    By pip, as a machine's pip may know a folder of wheels at hand, which uv does not look at. Its
+    dependencies are in the lock like all others.
+    """
+    requirements = target / "requirements-torch.txt"
+    requirements.write_text(torch, encoding="utf-8")
+    install = (str(target / "bin" / "python"), *_PIP, "--no-deps", "-r", str(requirements))
+    try:
+        run(*install)
+    except _StepFailedError as error:
+        found = _TORCH.match(torch)
+        build = found["build"] if found else None
+        if build is None or "No matching distribution" not in error.output:
+            raise
+        print(f"it is not at hand: looking at {_TORCH_INDEX}/{build}", flush=True)
+        run(*install, "--extra-index-url", f"{_TORCH_INDEX}/{build}")
+
+
+def _run(guard: int, *argv: str) -> str:
+    # The command holds the lock too: should this process be killed, nobody builds before the command has ended.
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(guard,)
+    )
+    lines = []
+    with process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        raise _StepFailedError(argv, process.returncode, "".join(lines))
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The trainer's virtual environment on the cluster: keyed by lock and Python, built once, reused."""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from steptime.clusters.base import Cluster
+from steptime.clusters.config import ClusterConfig
+from steptime.errors import SystemFailure, UserError
+from steptime.staging import build_venv
+
+_LOCKED_FOR = "3.11"
+"""The minor version of Python that the trainer's packages are locked for."""
+_BUILD_TIMEOUT_S = 3600
+_TAIL_LINES = 15
+
+
+async def stage_venv(
+    cluster: Cluster, config: ClusterConfig, *, lock: Path, bootstrap: Path, report: Callable[[str], None]
+) -> tuple[str, str]:
+    """Build the environment unless it is there; gives its interpreter on the cluster and the lock's SHA-256.
+
+    Args:
+        cluster: where.
+        config: its configuration.
+        lock: the pinned packages, on this machine.
+        bootstrap: the pinned installer, on this machine.
+        report: gets each line of progress as it comes.
+
+    Raises:
+        UserError: the cluster has no fitting Python.
+        SystemFailure: the packages could not be installed; with the tail of the installer's output.
+    """
+    version = await _python_version(cluster, config)
+    content = await asyncio.to_thread(lock.read_bytes)
+    lock_sha256 = hashlib.sha256(content).hexdigest()
+    key = hashlib.sha256(f"{lock_sha256} {version}".encode()).hexdigest()[:16]
+    venvs = PurePosixPath(config.root, "venvs")
+    target = venvs / f"trainer-{key}"
+    builder = {
+        f"{target}.build.py": await asyncio.to_thread(Path(build_venv.__file__).read_bytes),
+        f"{target}.lock.txt": content,
+        f"{target}.bootstrap.txt": await asyncio.to_thread(bootstrap.read_bytes),
+    }
+    for path, data in builder.items():
+        await cluster.write(path, data)
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+
+    def heard(line: str) -> None:
+        tail.append(line)
+        report(line)
+
+    script, *inputs = builder
+    built = await cluster.run(
+        [config.python, script, str(target), *inputs], timeout_s=_BUILD_TIMEOUT_S, on_output=heard
+    )
+    if built.exit_code:
+        raise SystemFailure(_failure(cluster.name, str(target), built.exit_code, list(tail)))
+    return str(target / "bin" / "python"), lock_sha256
+
+
+async def _python_version(cluster: Cluster, config: ClusterConfig) -> str:
+    asked = await cluster.run(
+        [config.python, "-c", "import platform; print(platform.python_version())"], timeout_s=60
+    )
+    where = f"install Python {_LOCKED_FOR} there, or name it in config/clusters/{config.name}.yaml as python:"
+    if asked.exit_code:
+        raise UserError(f"cluster {config.name} has no {config.python}: {where} ({asked.stderr.strip()})")
+    version = asked.stdout.strip()
+    if not version.startswith(f"{_LOCKED_FOR}."):
+        raise UserError(f"{config.python} of cluster {config.name} is Python {version}: {where}")
+    return version
+
+
+def _failure(cluster: str, target: str, exit_code: int, tail: list[str]) -> str:
+    output = "\n".join(tail)
+    if "No space left on device" in output or "Disk quota exceeded" in output:
+        why = "the disk is full; an environment needs about 3 GB"
+    elif "No matching distribution" in output or "not found in the package registry" in output:
+        why = "a package was not found; is the package index reachable from there?"
+    else:
+        why = f"exit code {exit_code}"
+    return (
+        f"the trainer's environment {target} could not be built on {cluster}: {why}. "
+        f"The last lines were:\n{output}"
+    )

@@ -1,0 +1,122 @@
+"""Clusters to test on, small jobs, and waiting for a condition with a deadline."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Cluster, JobSpec, JobStatus
+from steptime.clusters.local import Config, LocalCluster
+
+DEADLINE_S = 60
+"""Only ever reached by a failing test: everything here takes well under a second on an idle machine."""
+
+
+class GatedJob:
+    """A job that runs until it is let go."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.spec = spec
+        self.folder = Path(spec.directory)
+
+    @property
+    def pid(self) -> int:
+        """The script's process; 0 before it runs."""
+        file = self.folder / "pid"
+        return int(file.read_text() or 0) if file.exists() else 0
+
+    def let_go(self) -> None:
+        (self.folder / "go").touch()
+
+
+@pytest.fixture
+def make_spec(tmp_path: Path) -> Callable[..., JobSpec]:
+    """A function that describes a small job, with a folder of its own."""
+
+    def make(name: str, script: str, **fields: Any) -> JobSpec:
+        directory = tmp_path / "experiments" / name
+        return JobSpec(
+            name=name,
+            script=f"#!/usr/bin/env bash\nset -eu\n{script}\n",
+            directory=str(directory),
+            log_path=str(directory / "log.out"),
+            **{"slots": 1, "time_limit_s": 60, **fields},
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_gated(make_spec: Callable[..., JobSpec]) -> Callable[..., GatedJob]:
+    """A function that describes a job which runs until it is let go; `first` is what it does before."""
+
+    def make(name: str, first: str = "", **fields: Any) -> GatedJob:
+        script = f"{first}\necho $$ > pid\nwhile test ! -e go; do sleep 0.02; done"
+        return GatedJob(make_spec(name, script, **fields))
+
+    return make
+
+
+@pytest.fixture
+def make_config(tmp_path: Path) -> Callable[..., Config]:
+    """A function that configures a local cluster of two slots in this test's folder."""
+
+    def make(**fields: object) -> Config:
+        defaults = {
+            "name": "here",
+            "kind": "local",
+            "gpu_type": "cpu",
+            "work_dir": str(tmp_path / "work"),
+            "slots": 2,
+            "exclusive": False,
+            "grace_s": 5,
+        }
+        return Config.model_validate({**defaults, **fields})
+
+    return make
+
+
+@pytest.fixture
+async def local(make_config: Callable[..., Config]) -> AsyncIterator[LocalCluster]:
+    """A local cluster of two slots; jobs that a failing test leaves are ended."""
+    async with LocalCluster(make_config()) as cluster:
+        yield cluster
+        for job in await cluster.live_jobs():
+            await cluster.cancel(job.name)
+
+
+@pytest.fixture(params=["local"])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Each kind of cluster in turn: what a test says with this fixture, it says of every backend."""
+    backend: Cluster = request.getfixturevalue(request.param)
+    return backend
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], object]], Awaitable[None]]:
+    """A function that waits until a condition holds."""
+
+    async def wait(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come to hold"
+            await asyncio.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def end_of() -> Callable[[Cluster, str], Awaitable[JobStatus]]:
+    """A function that waits until a job has ended."""
+
+    async def wait(cluster: Cluster, name: str) -> JobStatus:
+        deadline = time.monotonic() + DEADLINE_S
+        while (status := (await cluster.poll([name]))[name]).state.is_live:
+            assert time.monotonic() < deadline, f"job {name} is still {status}"
+            await asyncio.sleep(0.01)
+        return status
+
+    return wait

@@ -1,0 +1,209 @@
+"""What every backend must do, said once: a cluster added to the fixture `cluster` is held to the same."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
+from steptime.errors import SystemFailure, UserError
+
+MakeSpec = Callable[..., JobSpec]
+EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+def _pids(path: Path) -> list[int]:
+    """Process ids that a job wrote into a file, one a line."""
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+async def test_a_job_runs_in_its_folder_and_leaves_its_log(
+    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    spec = make_spec(
+        "one", "pwd; cat run.json; echo to stderr >&2; test ! -t 0", files={"run.json": '{"a": 1}\n'}
+    )
+    before = time.time()
+    job = await cluster.submit(spec)
+    assert (job.cluster, job.name, job.directory, job.log_path) == (
+        cluster.name,
+        "one",
+        spec.directory,
+        spec.log_path,
+    )
+    assert before <= job.submitted_at <= time.time()
+    status = await end_of(cluster, "one")
+    assert (status.state, status.exit_code, status.reason) == (JobState.SUCCEEDED, 0, "")
+    assert status.started_at is not None
+    assert status.ended_at is not None
+    assert job.submitted_at <= status.started_at <= status.ended_at <= time.time()
+    assert len(status.nodes) == 1
+    assert await cluster.read(job.log_path) == f'{spec.directory}\n{{"a": 1}}\nto stderr\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code", "reason"),
+    [
+        ("exit 3", 3, "exit code 3"),
+        ("false", 1, "exit code 1"),
+        ("kill -9 $$", 137, "exit code 137 (SIGKILL)"),
+        ("no-such-command", 127, "exit code 127"),
+    ],
+)
+async def test_a_failure_keeps_its_exit_code(
+    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf, *, script: str, exit_code: int, reason: str
+) -> None:
+    await cluster.submit(make_spec("fails", script))
+    status = await end_of(cluster, "fails")
+    assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, exit_code, reason)
+
+
+async def test_submitting_a_name_again_gives_the_first_job_back(
+    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    first = await cluster.submit(make_spec("again", "echo ran >> count"))
+    while_it_lives = await cluster.submit(make_spec("again", "echo other >> count"))
+    await end_of(cluster, "again")
+    after_its_end = await cluster.submit(make_spec("again", "echo other >> count"))
+    assert first == while_it_lives == after_its_end == await cluster.find("again")
+    assert (Path(first.directory) / "count").read_text() == "ran\n"
+
+
+async def test_an_unknown_job_is_unknown_and_never_success(cluster: Cluster) -> None:
+    assert await cluster.find("nobody") is None
+    status = (await cluster.poll(["nobody"]))["nobody"]
+    assert status.state is JobState.UNKNOWN
+    assert "nobody" in status.reason
+    await cluster.cancel("nobody")
+
+
+async def test_cancelling_ends_the_whole_process_tree(
+    cluster: Cluster, make_spec: MakeSpec, eventually: Eventually
+) -> None:
+    # A child, one that left for a session of its own, and an orphan whose parent has ended.
+    script = """
+        sleep 1000 & echo $! >> pids
+        setsid bash -c 'echo $$ >> pids; exec sleep 1000' &
+        (setsid env -i bash -c 'echo $$ >> pids; exec sleep 1000' &)
+        wait
+    """
+    job = await cluster.submit(make_spec("tree", script))
+    pids = Path(job.directory) / "pids"
+    await eventually(lambda: len(_pids(pids)) == 3)
+    await cluster.cancel("tree")
+    status = (await cluster.poll(["tree"]))["tree"]
+    assert (status.state, status.reason, status.exit_code) == (JobState.CANCELLED, "cancelled", None)
+    assert not [pid for pid in _pids(pids) if psutil.pid_exists(pid)]
+    await cluster.cancel("tree")  # no error where it has ended
+
+
+async def test_the_time_limit_ends_a_job(cluster: Cluster, make_spec: MakeSpec, end_of: EndOf) -> None:
+    await cluster.submit(make_spec("slow", "sleep 1000", time_limit_s=1))
+    status = await end_of(cluster, "slow")
+    assert status.state is JobState.TIMED_OUT
+    assert "1 s" in status.reason
+    assert status.started_at is not None
+    assert status.ended_at is not None
+    assert 1 <= status.ended_at - status.started_at < 30
+
+
+async def test_a_job_waits_for_its_slots_and_can_be_cancelled_there(
+    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
+) -> None:
+    job = await cluster.submit(
+        make_spec("first", "echo > started; while test ! -e done; do sleep 0.02; done", slots=2)
+    )
+    await eventually((Path(job.directory) / "started").exists)
+    await cluster.submit(make_spec("second", "true"))
+    waiting = await cluster.submit(make_spec("third", "true", slots=2))
+    statuses = await cluster.poll(["first", "second", "third"])
+    assert [status.state for status in statuses.values()] == ["running", "queued", "queued"]
+    assert statuses["third"].reason == "waits for 2 of 2 slots"
+    await cluster.cancel("second")
+    second = (await cluster.poll(["second"]))["second"]
+    assert (second.state, second.reason) == (JobState.CANCELLED, "cancelled before it started")
+    assert second.started_at is None
+    (Path(job.directory) / "done").touch()
+    assert (await end_of(cluster, "first")).state is JobState.SUCCEEDED
+    assert (await end_of(cluster, "third")).state is JobState.SUCCEEDED
+    assert not (Path(waiting.directory).parent / "second" / "log.out").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../up", "a/b", "a b", "-rf", ".hidden", "$(touch canary)", "a\n", "x" * 201]
+)
+async def test_a_name_that_is_no_plain_one_is_refused(
+    cluster: Cluster, make_spec: MakeSpec, name: str
+) -> None:
+    spec = make_spec("plain", "true").model_copy(update={"name": name})
+    with pytest.raises(UserError, match="cannot be used"):
+        await cluster.submit(spec)
+
+
+async def test_files_are_written_whole_and_read_in_part(cluster: Cluster, tmp_path: Path) -> None:
+    path = str(tmp_path / "made" / "here" / "f'i $le")
+    assert await cluster.read(path) == b""
+    await cluster.write(path, b"0123456789")
+    assert await cluster.read(path, 3, 4) == b"3456"
+    assert await cluster.read(path, 10) == b""
+    await cluster.write(path, b"new")
+    assert await cluster.read(path) == b"new"
+    assert [file.name for file in Path(path).parent.iterdir()] == ["f'i $le"]
+    with pytest.raises(SystemFailure, match="could not be written"):
+        await cluster.write(f"{path}/below a file", b"")
+
+
+async def test_a_command_gets_its_arguments_as_they_are(cluster: Cluster, tmp_path: Path) -> None:
+    hostile = f"$(touch {tmp_path}/canary) `touch {tmp_path}/canary` ; ' \" \n *"
+    done = await cluster.run(["printf", "%s", hostile])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, hostile, "")
+    assert not (tmp_path / "canary").exists()
+
+
+async def test_a_command_reports_line_by_line_while_it_runs(cluster: Cluster, tmp_path: Path) -> None:
+    lines: list[str] = []
+    gate = tmp_path / "gate"
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        gate.touch()  # only now may the command go on: the line came before the end
+
+    script = (
+        'echo one; while [ ! -e "$0" ]; do sleep 0.02; done; echo zwei-ü >&2; printf "no newline"; exit 4'
+    )
+    done = await cluster.run(["bash", "-c", script, str(gate)], on_output=hear)
+    assert done.exit_code == 4
+    assert (done.stdout, done.stderr) == ("one\nno newline", "zwei-ü\n")
+    assert sorted(lines) == ["no newline", "one", "zwei-ü"]
+
+
+async def test_a_command_that_is_not_there_ends_as_in_a_shell(cluster: Cluster) -> None:
+    done = await cluster.run(["no-such-command", "x"])
+    assert done.exit_code == 127
+    assert "no-such-command" in done.stderr
+
+
+async def test_a_command_that_takes_too_long_is_ended(
+    cluster: Cluster, tmp_path: Path, eventually: Eventually
+) -> None:
+    pids = tmp_path / "pids"
+    script = 'sleep 1000 & echo $! > "$0"; wait'
+    with pytest.raises(SystemFailure, match=r"bash was ended after 0\.5 s"):
+        await cluster.run(["bash", "-c", script, str(pids)], timeout_s=0.5)
+    await eventually(lambda: not [pid for pid in _pids(pids) if psutil.pid_exists(pid)])
+
+
+async def test_a_command_ends_with_the_task_that_waits_for_it(
+    cluster: Cluster, tmp_path: Path, eventually: Eventually
+) -> None:
+    pids = tmp_path / "pids"
+    task = asyncio.create_task(cluster.run(["bash", "-c", 'echo $$ > "$0"; exec sleep 1000', str(pids)]))
+    await eventually(lambda: _pids(pids))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await eventually(lambda: not psutil.pid_exists(_pids(pids)[0]))

@@ -1,0 +1,126 @@
+"""Who waits for whom on the local cluster, and what waiting, starting and polling cost."""
+
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
+from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local_state import JobFolder, Runner
+from steptime.errors import UserError
+
+MakeConfig = Callable[..., Config]
+MakeSpec = Callable[..., JobSpec]
+MakeGated = Callable[..., Any]
+EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+async def test_exclusive_jobs_run_one_after_the_other_in_the_order_of_their_submission(
+    make_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path
+) -> None:
+    order = tmp_path / "order"
+    async with LocalCluster(make_config(exclusive=True, slots=4)) as cluster:
+        names = [f"job-{number}" for number in range(6)]
+        for name in names:
+            await cluster.submit(make_spec(name, f"echo {name} begins >> {order}; echo ends >> {order}"))
+        ends = [await end_of(cluster, name) for name in names]
+    assert {end.state for end in ends} == {JobState.SUCCEEDED}
+    assert order.read_text().splitlines() == [line for name in names for line in (f"{name} begins", "ends")]
+
+
+async def test_small_jobs_share_the_machine_and_never_overtake_a_large_one(
+    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated, end_of: EndOf, eventually: Eventually
+) -> None:
+    first, second, large = make_gated("first"), make_gated("second"), make_gated("large", slots=2)
+    for spec in (first.spec, second.spec, large.spec, make_spec("small", "true")):
+        await local.submit(spec)
+    await eventually(lambda: first.pid and second.pid)  # at the same time
+    first.let_go()
+    await end_of(local, "first")
+    states = await local.poll(["second", "large", "small"])
+    assert [status.state for status in states.values()] == ["running", "queued", "queued"]
+    second.let_go()
+    await eventually(lambda: large.pid)
+    assert (await local.poll(["small"]))["small"].state is JobState.QUEUED
+    large.let_go()
+    assert (await end_of(local, "small")).state is JobState.SUCCEEDED
+
+
+async def test_a_waiting_runner_that_is_killed_does_not_hold_up_the_others(
+    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated, end_of: EndOf, eventually: Eventually
+) -> None:
+    first = make_gated("first", slots=2)
+    await local.submit(first.spec)
+    specs = [make_spec(name, "echo ran >> count", slots=2) for name in ("second", "third", "fourth")]
+    for spec in specs:
+        await local.submit(spec)
+    for job in (JobFolder(local._state, name) for name in ("third", "second")):
+        await eventually(partial(job.read, Runner))
+        runner = job.read(Runner)
+        assert runner is not None
+        os.kill(runner.pid, signal.SIGKILL)
+    assert (await local.poll(["fourth"]))["fourth"].state is JobState.QUEUED
+    first.let_go()
+    assert (await end_of(local, "fourth")).state is JobState.SUCCEEDED
+    # The killed ones never started: submitted again, they take a new place at the end of the queue.
+    await local.submit(specs[0])
+    assert (await end_of(local, "second")).state is JobState.SUCCEEDED
+    assert (Path(specs[0].directory) / "count").read_text() == "ran\n"
+
+
+async def test_live_jobs_are_those_that_run_or_wait(
+    local: LocalCluster, make_spec: MakeSpec, make_gated: MakeGated, end_of: EndOf
+) -> None:
+    assert await local.live_jobs() == []
+    first = make_gated("first", slots=2)
+    await local.submit(first.spec)
+    await local.submit(make_spec("another", "true"))
+    assert [job.name for job in await local.live_jobs()] == ["first", "another"]
+    first.let_go()
+    await end_of(local, "another")
+    assert await local.live_jobs() == []
+
+
+async def test_a_job_larger_than_the_machine_is_refused(local: LocalCluster, make_spec: MakeSpec) -> None:
+    with pytest.raises(UserError, match=r"needs 3 slots and here has 2: .* in config/clusters/here\.yaml"):
+        await local.submit(make_spec("large", "true", slots=3))
+    assert await local.find("large") is None
+
+
+async def test_polling_a_thousand_names_is_cheap(
+    local: LocalCluster, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    await local.submit(make_spec("job-0", "true"))
+    await end_of(local, "job-0")
+    done = JobFolder(local._state, "job-0")
+    for number in range(1, 1000):
+        copy = JobFolder(local._state, f"job-{number}")
+        copy.path.mkdir()
+        for file in done.path.iterdir():
+            (copy.path / file.name).write_bytes(file.read_bytes())
+    names = [f"job-{number}" for number in range(1000)]
+    began = time.process_time()
+    statuses = await local.poll(names)
+    assert time.process_time() - began < 2
+    assert {status.state for status in statuses.values()} == {JobState.SUCCEEDED}
+    began = time.process_time()
+    await local.poll(names)
+    assert time.process_time() - began < 0.1  # how a job ended is read once
+
+
+async def test_a_job_starts_at_once(local: LocalCluster, make_spec: MakeSpec, end_of: EndOf) -> None:
+    """The best of several, as the machine may be busy: what is asked for is the cluster's own delay."""
+    delays = []
+    for number in range(5):
+        job = await local.submit(make_spec(f"job-{number}", "true"))
+        status = await end_of(local, job.name)
+        assert status.started_at is not None
+        delays.append(status.started_at - job.submitted_at)
+    assert min(delays) < 0.2
