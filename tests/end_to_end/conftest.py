@@ -1,0 +1,33 @@
+"""One real Airflow for all end-to-end tests: its first start takes a minute; no test needs a fresh one."""
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from end_to_end.driving import Airflow, processes_of, steptime
+
+from steptime.airflow.rest import AirflowClient
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    """Airflow by `steptime up`, and at the end `steptime down`, which must leave nothing behind."""
+    home = tmp_path_factory.mktemp("home")
+    up = steptime(home, "up", timeout_s=400)
+    assert up.returncode == 0, up.stderr
+    said = dict(line.split(":", 1) for line in up.stdout.splitlines() if ":" in line)
+    url, user, password = (said[name].strip() for name in ("address", "user", "password"))
+    with AirflowClient(url, user, password) as client:
+        yield Airflow(home, url, user, password, client)
+    down = steptime(home, "down", "--cancel-jobs")
+    assert down.returncode == 0, down.stderr
+    left = processes_of(home)
+    assert not left, f"left behind after steptime down: {[process.cmdline() for process in left]}"
+
+
+@pytest.fixture(scope="session")
+def main_job(airflow: Airflow) -> subprocess.CompletedProcess[str]:
+    """The main job as `make demo` runs it: 1 and 2 ranks, and a checkpoint saved and loaded."""
+    return airflow.steptime(
+        "run", "llama3.1", "--gpus", "1,2", "--checkpoint", "--wait", "--format", "json", timeout_s=900
+    )

@@ -1,0 +1,143 @@
+"""Driving a real Airflow as its users do: through the command line, the REST API and processes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import psutil
+import pytest
+
+from steptime.airflow.rest import AirflowClient, DagRun, TaskInstance
+
+Found = TypeVar("Found")
+CLI = str(Path(sys.executable).with_name("steptime"))
+
+
+@dataclass(frozen=True)
+class Airflow:
+    """A running Airflow and the commands that drive it, as a user's shell would."""
+
+    home: Path
+    url: str
+    user: str
+    password: str
+    client: AirflowClient
+
+    def results(self) -> list[dict[str, Any]]:
+        """The valid results in the store."""
+        listing = self.steptime("results", "--format", "json")
+        assert listing.returncode == 0, listing.stderr
+        rows: list[dict[str, Any]] = json.loads(listing.stdout)
+        return rows
+
+    def steptime(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+        return steptime(self.home, *arguments, timeout_s=timeout_s)
+
+    def trigger(self, dag_id: str = "llama31", **params: Any) -> DagRun:
+        """Start a DAG of Llama 3.1: by default one short run on one rank and no checkpoint."""
+        return self.client.trigger(dag_id, {"gpus": "1", "checkpoint": False, **params})
+
+    def task(self, run: DagRun, task_id: str, map_index: int = 0) -> TaskInstance | None:
+        for task in self.client.task_instances(run.dag_id, run.dag_run_id):
+            if task.task_id == task_id and task.map_index in (map_index, -1):
+                return task
+        return None
+
+    def log_text(self, run: DagRun, task: TaskInstance) -> str:
+        lines = self.client.log(run.dag_id, run.dag_run_id, task)
+        return "\n".join(f"{line.event} {line.error or ''}" for line in lines)
+
+    def ended(self, run: DagRun, deadline_s: float = 240) -> DagRun:
+        """The DAG run when it has ended."""
+
+        def look() -> DagRun | None:
+            now = self.client.dag_run(run.dag_id, run.dag_run_id)
+            return now if now.has_ended else None
+
+        return wait_until(f"the end of {run.dag_run_id}", look, deadline_s)
+
+    def mark_failed(self, run: DagRun, task: TaskInstance) -> None:
+        """What the button *Mark as failed* does."""
+        tasks = f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}/taskInstances"
+        mapped = "" if task.map_index < 0 else f"/{task.map_index}"
+        self._send("PATCH", f"{tasks}/{task.task_id}{mapped}", {"new_state": "failed"})
+
+    def clear(self, run: DagRun, task: TaskInstance) -> None:
+        """What the button *Clear* does to one task and those behind it."""
+        task_ids = [task.task_id if task.map_index < 0 else [task.task_id, task.map_index]]
+        body = {
+            "dag_run_id": run.dag_run_id,
+            "task_ids": task_ids,
+            "dry_run": False,
+            "only_failed": False,
+            "include_downstream": True,
+            "reset_dag_runs": True,
+        }
+        self._send("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", body)
+
+    def _send(self, method: str, path: str, body: dict[str, Any]) -> None:
+        with httpx.Client(base_url=self.url, timeout=30) as http:
+            login = http.post("/auth/token", json={"username": self.user, "password": self.password})
+            token = login.json()["access_token"]
+            answer = http.request(method, path, json=body, headers={"Authorization": f"Bearer {token}"})
+        assert answer.is_success, answer.text
+
+    def task_processes(self, run: DagRun, task_id: str) -> list[psutil.Process]:
+        """The processes of Airflow's executor that work on a task now."""
+        return [
+            process
+            for process in processes_of(self.home)
+            if run.dag_run_id in (title := " ".join(process.cmdline())) and task_id in title
+        ]
+
+    def jobs(self) -> dict[str, dict[str, Any]]:
+        """The records of all jobs that this machine's cluster has ever had, by name."""
+        folder = self.home / "clusters" / "local" / "jobs"
+        return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/job.json")}
+
+    def ended_job(self, job_name: str) -> dict[str, Any] | None:
+        """The record of a job's end; None while it lives."""
+        path = self.home / "clusters" / "local" / "jobs" / job_name / "ended.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+
+def steptime(home: Path, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    """Run the command line with its state in `home`."""
+    return subprocess.run(
+        [CLI, *arguments],
+        env=os.environ | {"STEPTIME_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 120) -> Found:
+    """The first true answer of `look`; fails, saying what was waited for, after `deadline_s`."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.3)
+    pytest.fail(f"{what}: not within {deadline_s:.0f} s")
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every process whose environment names `home` as its state folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("STEPTIME_HOME") == str(home):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found

@@ -1,0 +1,155 @@
+"""What happens to a training job when Airflow's processes die, and when people take its task away.
+
+Everything here is real: processes are killed with SIGKILL, and jobs are counted in the cluster's records.
+"""
+
+from typing import Any
+
+import psutil
+import pytest
+from end_to_end.driving import Airflow, processes_of, wait_until
+
+from steptime.airflow.rest import DagRun, TaskInstance
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(600)]
+
+ENDLESS = {"max_steps": 100_000, "window": "10:19"}
+"""More training than the time limit allows: the test ends it."""
+WAIT = "performance.wait"
+
+
+def new_jobs(airflow: Airflow, before: set[str]) -> set[str]:
+    return set(airflow.jobs()) - before
+
+
+def training_of(airflow: Airflow, job_name: str) -> list[psutil.Process]:
+    """The processes that train for a job: those that run in its folder."""
+    directory = airflow.jobs()[job_name]["directory"]
+    found = []
+    for process in processes_of(airflow.home):
+        try:
+            if process.cwd() == directory and "trainer" in " ".join(process.cmdline()):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def wait_in_state(airflow: Airflow, run: DagRun, *states: str) -> TaskInstance:
+    def look() -> TaskInstance | None:
+        task = airflow.task(run, WAIT)
+        return task if task is not None and task.state in states else None
+
+    return wait_until(f"{WAIT} {' or '.join(states)}", look)
+
+
+def started_training(airflow: Airflow, before: set[str]) -> str:
+    """The name of the one new job, once it trains."""
+
+    def look() -> str | None:
+        names = new_jobs(airflow, before)
+        return next(iter(names)) if names and training_of(airflow, next(iter(names))) else None
+
+    return wait_until("the job's training", look)
+
+
+def state_of(airflow: Airflow, job_name: str) -> str | None:
+    record: dict[str, Any] | None = airflow.ended_job(job_name)
+    return None if record is None else record["state"]
+
+
+def test_a_killed_worker_comes_back_to_the_same_job(airflow: Airflow) -> None:
+    before = set(airflow.jobs())
+    run = airflow.trigger("llama31_in_worker", max_steps=40, window="10:39")
+    job_name = started_training(airflow, before)
+    task = wait_in_state(airflow, run, "running")
+    workers = airflow.task_processes(run, WAIT)
+    assert workers, f"no process works on {WAIT}"
+    for worker in workers:
+        worker.kill()
+
+    assert airflow.ended(run).state == "success"
+    assert new_jobs(airflow, before) == {job_name}, "a second job was submitted"
+    assert state_of(airflow, job_name) == "succeeded"
+    again = airflow.task(run, WAIT)
+    assert again is not None
+    assert again.try_number > task.try_number, "the killed task was not tried again"
+    (row,) = [row for row in airflow.results() if row["dag_run_id"] == run.dag_run_id]
+    assert (row["job_name"], row["state"]) == (job_name, "valid")
+
+
+def test_a_killed_triggerer_comes_back_to_the_same_job(airflow: Airflow) -> None:
+    before = set(airflow.jobs())
+    run = airflow.trigger(max_steps=40, window="10:39")
+    job_name = started_training(airflow, before)
+    wait_in_state(airflow, run, "deferred")
+    triggerers = [process for process in processes_of(airflow.home) if "triggerer" in process.cmdline()]
+    assert triggerers, "no triggerer runs"
+    for triggerer in triggerers:
+        triggerer.kill()
+
+    assert airflow.ended(run, 400).state == "success"
+    assert new_jobs(airflow, before) == {job_name}, "a second job was submitted"
+    assert state_of(airflow, job_name) == "succeeded"
+
+
+def test_marking_the_waiting_task_failed_ends_the_job(airflow: Airflow) -> None:
+    before = set(airflow.jobs())
+    run = airflow.trigger(**ENDLESS)
+    job_name = started_training(airflow, before)
+    task = wait_in_state(airflow, run, "deferred")
+    airflow.mark_failed(run, task)
+
+    wait_until("the job's end", lambda: state_of(airflow, job_name) == "cancelled")
+    assert training_of(airflow, job_name) == []
+    assert airflow.ended(run).state == "failed"
+    assert not [row for row in airflow.results() if row["dag_run_id"] == run.dag_run_id]
+
+
+def test_clearing_the_waiting_task_ends_the_job_and_starts_another(airflow: Airflow) -> None:
+    before = set(airflow.jobs())
+    run = airflow.trigger(max_steps=300, window="10:19")
+    first = started_training(airflow, before)
+    task = wait_in_state(airflow, run, "deferred")
+    airflow.clear(run, task)
+
+    wait_until("the first job's end", lambda: state_of(airflow, first) == "cancelled")
+    second = started_training(airflow, before | {first})
+    assert second != first
+    again = wait_in_state(airflow, run, "deferred")
+    airflow.mark_failed(run, again)
+    wait_until("the second job's end", lambda: state_of(airflow, second) == "cancelled")
+    assert airflow.ended(run).state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"gpuz": "2"}, "unknown parameter 'gpuz': did you mean 'gpus'?"),
+        ({"gpus": "3"}, "unknown"),
+        ({"size": "8b"}, "cluster 'local' has cpu, not h100"),
+        ({"window": "5:99"}, "window 5:99"),
+    ],
+)
+def test_params_that_do_not_fit_are_refused_before_anything_is_submitted(
+    airflow: Airflow, params: dict[str, Any], words: str
+) -> None:
+    before = set(airflow.jobs())
+    run = airflow.ended(airflow.trigger(**params))
+    assert run.state == "failed"
+    check = airflow.task(run, "check_params")
+    assert check is not None
+    assert check.try_number == 1, "a user's mistake was retried"
+    assert words in airflow.log_text(run, check)
+    assert new_jobs(airflow, before) == set()
+
+
+def test_the_log_of_the_waiting_task_tells_script_states_and_steps(airflow: Airflow) -> None:
+    run = airflow.ended(airflow.trigger())
+    submit, wait = airflow.task(run, "performance.submit"), airflow.task(run, WAIT)
+    assert submit is not None
+    assert wait is not None
+    assert "torch.distributed.run" in airflow.log_text(run, submit)
+    told = airflow.log_text(run, wait)
+    for words in ("is running", "step 0 of 0-19", "step 19 of 0-19", "loss", "left", "succeeded"):
+        assert words in told

@@ -1,0 +1,95 @@
+"""The main job: from a trigger to measured, validated, published results, as a user's shell sees it."""
+
+import csv
+import io
+import json
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.driving import Airflow
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(1200)]
+
+Rows = dict[tuple[str, int], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def rows(main_job: subprocess.CompletedProcess[str]) -> Rows:
+    assert main_job.returncode == 0, main_job.stderr
+    return {(row["mode"], row["gpus"]): row for row in json.loads(main_job.stdout)}
+
+
+def test_every_planned_run_is_published_and_valid(rows: Rows) -> None:
+    assert set(rows) == {
+        ("performance", 1),
+        ("performance", 2),
+        ("checkpoint_save", 2),
+        ("checkpoint_load", 2),
+    }
+    assert {row["state"] for row in rows.values()} == {"valid"}
+
+
+def test_progress_is_told_while_it_runs(main_job: subprocess.CompletedProcess[str]) -> None:
+    for words in ("following http://127.0.0.1:", "tiny·fp32·1", "tiny·fp32·2", "step"):
+        assert words in main_job.stderr
+
+
+def test_numbers_hang_together(rows: Rows) -> None:
+    for (mode, ranks), row in rows.items():
+        assert row["global_batch_size"] == 8 * ranks
+        assert row["data_parallel"] == ranks
+        assert row["tokens_per_s"] == pytest.approx(128 * 8 * ranks / row["step_time_mean_s"], rel=1e-12)
+        assert row["tokens_per_s_per_gpu"] == pytest.approx(row["tokens_per_s"] / ranks, rel=1e-12)
+        assert row["days_per_1t_tokens"] == pytest.approx(1e12 / row["tokens_per_s"] / 86400, rel=1e-12)
+        if mode == "performance":
+            assert (row["window"], row["steps_in_window"]) == ("10:19", 10)
+        # The peak is the GEMM measured in that very job, so the training cannot come above it by much.
+        assert 0 < row["mfu_percent"] < 130
+
+
+def test_the_checkpoint_was_saved_and_loaded(rows: Rows) -> None:
+    saved, loaded = rows["checkpoint_save", 2], rows["checkpoint_load", 2]
+    assert saved["checkpoint_save_s"] > 0
+    assert loaded["checkpoint_load_s"] > 0
+    assert loaded["window"] == "20:20"
+    shards = list(Path(saved["log_path"]).parent.rglob("weights/*.distcp"))
+    assert shards
+    assert sum(shard.stat().st_size for shard in shards) > 1_000_000
+
+
+def test_parse_agrees_with_the_store_to_the_last_digit(airflow: Airflow, rows: Rows) -> None:
+    for row in rows.values():
+        parsed = airflow.steptime("parse", row["log_path"], "--format", "json")
+        assert parsed.returncode == 0, parsed.stderr
+        (read,) = json.loads(parsed.stdout)
+        shared = set(read) & set(row)
+        assert {"step_time_mean_s", "step_time_median_s", "step_time_std_s", "window"} <= shared
+        differences = {
+            name: (read[name], row[name])
+            for name in shared
+            if name.endswith("_s") and read[name] != row[name]
+        }
+        assert not differences
+
+
+def test_the_store_lists_what_the_run_printed(airflow: Airflow, rows: Rows) -> None:
+    listing = airflow.steptime("results", "--format", "csv")
+    assert listing.returncode == 0, listing.stderr
+    listed = {row["job_name"]: row for row in csv.DictReader(io.StringIO(listing.stdout))}
+    for row in rows.values():
+        assert math.isclose(float(listed[row["job_name"]]["step_time_mean_s"]), row["step_time_mean_s"])
+
+
+def test_a_second_up_says_where_it_runs(airflow: Airflow) -> None:
+    again = airflow.steptime("up")
+    assert again.returncode == 0
+    assert airflow.url in again.stdout
+
+
+def test_status_is_healthy(airflow: Airflow) -> None:
+    status = airflow.steptime("status", "--format", "json")
+    assert status.returncode == 0, status.stdout
+    assert set(json.loads(status.stdout)["health"].values()) == {"healthy"}
