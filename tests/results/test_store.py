@@ -1,0 +1,487 @@
+"""The metrics store on SQLite and on a real PostgreSQL: nothing twice, nothing half, nothing secret."""
+
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy  # noqa: TID253 - nothing imports a test
+from alembic.autogenerate import compare_metadata  # noqa: TID253
+from alembic.migration import MigrationContext  # noqa: TID253
+from alembic.script import ScriptDirectory  # noqa: TID253
+
+from steptime.errors import SystemFailure, UserError
+from steptime.logs.models import Problem
+from steptime.recipes.models import Mode
+from steptime.results import database, migrations, schema
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.store import FILTERS, Store
+
+MakeResult = Callable[..., Result]
+
+BAD = Verdict(
+    checks=(
+        Check(name="job_succeeded", passed=True, message="The job succeeded."),
+        Check(name="losses_finite", passed=False, message="Expected finite losses, but found nan at step 3."),
+        Check(name="window_complete", passed=False, message="Expected steps 10 to 19, but 12 is missing."),
+    )
+)
+# The keys that the UI, the command line and `steptime parse` share.
+SHARED_KEYS = """
+job_name workload size dtype gpu_type scaling gpus mode label cluster state reason
+global_batch_size micro_batch_size tensor_parallel pipeline_parallel context_parallel data_parallel
+window steps_in_window step_time_mean_s step_time_median_s step_time_std_s
+tokens_per_s tokens_per_s_per_gpu mfu_percent flops_formula days_per_1t_tokens peak_tflops_per_gpu
+checkpoint_save_s checkpoint_load_s submitted_at started_at ended_at queue_wait_s
+dag_id dag_run_id map_index log_path published_at
+""".split()  # noqa: SIM905 - readable in groups
+
+
+def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResult) -> None:
+    result = make_result(mode=Mode.CHECKPOINT_SAVE)
+    measurement = result.measurement
+    assert measurement is not None
+    with Store(store_url) as store:
+        assert store.publish(result)
+        row = store.run(result.job.name)
+
+        assert list(row)[: len(SHARED_KEYS)] == SHARED_KEYS
+        assert store.results() == [row]
+        assert row["state"] == "valid"
+        assert row["reason"] is None
+        assert row["step_time_mean_s"] == measurement.step_time_mean_s, "to the last digit"
+        assert row["mfu_percent"] == measurement.mfu_percent
+        assert row["checkpoint_save_s"] == 0.146
+        assert row["queue_wait_s"] == 1.5
+        assert row["window"] == "10:19"
+        steps = store.steps(result.job.name)
+        assert steps == [step.model_dump() for step in result.log.steps]
+        assert store.checkpoints(result.job.name) == [
+            checkpoint.model_dump() for checkpoint in result.log.checkpoints
+        ]
+        assert store.checks(result.job.name) == [check.model_dump() for check in result.verdict.checks]
+
+
+def test_what_is_needed_to_repeat_a_run_is_there(store_url: str, make_result: MakeResult) -> None:
+    result = make_result()
+    store = Store(store_url)
+    store.publish(result)
+
+    record = store.provenance(result.job.name)
+
+    assert record["script"] == result.provenance.script
+    assert type(result.run).model_validate(record["run"]) == result.run
+    assert record["recipe"] == record["run"]["recipe"]
+    assert record["versions"]["nemo"] == "2.7.3"
+    assert record["git_commit"] == result.provenance.git_commit
+    assert record["staged"]["trainer_sha256"] == "b" * 64
+    assert record["status"]["exit_code"] == 0
+    assert "steps" not in record["log"]
+
+
+def test_publishing_twice_is_publishing_once(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+
+    assert store.publish(make_result())
+    before = store.results()
+    assert not store.publish(make_result())
+
+    assert store.results() == before, "the time of publishing included"
+    assert len(store.steps(before[0]["job_name"])) == 20
+
+
+def test_what_was_read_anew_replaces_the_run_whole(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    store.reject(make_result(verdict=BAD, max_steps=40))
+    store.publish(make_result(max_steps=20))
+
+    (row,) = store.results(include_rejected=True)
+    assert (row["state"], row["reason"], row["window"]) == ("valid", None, "10:19")
+    assert len(store.steps(row["job_name"])) == 20
+    assert len(store.checks(row["job_name"])) == 1
+
+
+def test_a_rejected_run_is_kept_apart_with_its_reason(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    rejected = make_result("bad", verdict=BAD, measurement=None)
+
+    assert store.reject(rejected)
+    assert not store.reject(rejected)
+
+    assert store.results() == []
+    (row,) = store.results(include_rejected=True)
+    assert row["state"] == "rejected"
+    assert row["reason"] == (
+        "Expected finite losses, but found nan at step 3. Expected steps 10 to 19, but 12 is missing."
+    )
+    assert row["tokens_per_s"] is None
+    assert [check["name"] for check in store.checks("bad") if not check["passed"]] == [
+        "losses_finite",
+        "window_complete",
+    ]
+
+
+def test_only_valid_runs_are_published_and_only_bad_ones_rejected(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store = Store(store_url)
+    with pytest.raises(UserError, match=r"cannot be published: Expected finite losses"):
+        store.publish(make_result(verdict=BAD))
+    with pytest.raises(UserError, match="it was not measured"):
+        store.publish(make_result(measurement=None))
+    with pytest.raises(UserError, match="no check failed"):
+        store.reject(make_result())
+    assert store.results(include_rejected=True) == []
+
+
+def test_a_warning_stands_beside_a_valid_result(store_url: str, make_result: MakeResult) -> None:
+    noisy = Check(name="step_times_steady", passed=False, message="It is noisy.", severity="warning")
+    store = Store(store_url)
+    store.publish(make_result(verdict=Verdict(checks=(noisy,))))
+
+    (row,) = store.results()
+    assert (row["state"], row["warnings"]) == ("valid", "It is noisy.")
+
+
+def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    for number, (size, gpus) in enumerate([("tiny", 1), ("tiny", 2), ("tiny", 4), ("small", 2)]):
+        store.publish(
+            make_result(
+                f"job{number}", size=size, gpus=gpus, submitted_at=1000.0 + number, map_index=3 - number
+            )
+        )
+    store.reject(make_result("job4", dag_run_id="other", verdict=BAD, submitted_at=2000.0))
+
+    def names(**filters: Any) -> list[str]:
+        return [row["job_name"] for row in store.results(**filters)]
+
+    assert names() == ["job3", "job2", "job1", "job0"], "the latest first"
+    assert names(size="tiny", gpus=2) == ["job1"]
+    assert names(since=1002.0) == ["job3", "job2"]
+    assert names(limit=1) == ["job3"]
+    assert names(workload="llama3.1-25.04", size=None, mode="profile") == []
+    assert names(include_rejected=True, limit=1) == ["job4"]
+    assert names(job_name="job2") == ["job2"]
+    assert [row["job_name"] for row in store.runs_of("llama31", "manual__2026-11-21")] == [
+        "job3", "job2", "job1", "job0",
+    ]  # fmt: skip
+    assert [row["state"] for row in store.runs_of("llama31", "other")] == ["rejected"]
+    assert tuple(store.choices()) == FILTERS
+    assert store.choices()["size"] == ["small", "tiny"]
+    assert store.choices()["gpus"] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("ask", [Store.run, Store.steps, Store.checks, Store.checkpoints, Store.provenance])
+def test_an_unknown_run_is_answered_with_the_nearest(
+    ask: Callable[..., Any], tmp_path: Path, make_result: MakeResult
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    store.publish(make_result("pretrain_llama3.1_tiny-1a"))
+
+    with pytest.raises(
+        UserError, match=r"no run 'pretrain_llama3.1_tiny-1b'.* mean 'pretrain_llama3.1_tiny-1a'"
+    ):
+        ask(store, "pretrain_llama3.1_tiny-1b")
+    with pytest.raises(UserError, match=r"`steptime results --all` lists them"):
+        ask(store, "zzz")
+
+
+def test_a_run_without_steps_or_checkpoints_is_known(store_url: str, make_result: MakeResult) -> None:
+    result = make_result("bad", verdict=BAD, measurement=None)
+    bare = result.model_copy(update={"log": result.log.model_copy(update={"steps": ()})})
+    store = Store(store_url)
+    store.reject(bare)
+
+    assert store.steps("bad") == []
+    assert store.checkpoints("bad") == []
+
+
+def test_what_json_and_databases_refuse_is_stored_as_what_they_take(
+    store_url: str, make_result: MakeResult
+) -> None:
+    """NaN and infinity become NULL (the check names them), a NUL of a torn log a replacement character."""
+    result = make_result("bad", verdict=BAD, measurement=None)
+    nan, infinity = float("nan"), float("inf")
+    log = result.log.model_copy(
+        update={
+            "steps": (result.log.steps[0].model_copy(update={"loss": nan, "step_time_s": infinity}),),
+            "problems": (Problem(kind="torn", message="found \0 in it", fatal=True),),
+            "ended": {"state": "failed", "loss": nan},
+        }
+    )
+    torn = Verdict(checks=(Check(name="x", passed=False, message="Expected text, but found \0."),))
+    store = Store(store_url)
+
+    store.reject(result.model_copy(update={"log": log, "verdict": torn}))
+
+    everything = [store.run("bad"), *store.steps("bad"), *store.checks("bad"), store.provenance("bad")]
+    json.dumps(everything, allow_nan=False)
+    assert (everything[1]["loss"], everything[1]["step_time_s"]) == (None, None)
+    assert store.run("bad")["reason"] == "Expected text, but found \ufffd."
+
+
+def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) -> None:
+    result = make_result(
+        environment={"HF_TOKEN": "hf_abc123", "TOKENIZERS_PARALLELISM": "false", "NCCL_DEBUG": "WARN"},
+        script=(
+            "#!/bin/bash\n"
+            "export HF_TOKEN='hf_abc123'\n"
+            'export WANDB_API_KEY="wandb-xyz"\n'
+            "export MY_PASSWORD=plain-word TOKENIZERS_PARALLELISM=false\n"
+            'export HUGGING_FACE_HUB_TOKEN="$HF_TOKEN"\n'
+            "curl -H 'Authorization: Bearer hf_abc123'\n"
+        ),
+    )
+    store = Store(store_url)
+    store.publish(result)
+
+    record = store.provenance(result.job.name)
+    everything = json.dumps([store.results(), record])
+    for secret in ("hf_abc123", "wandb-xyz", "plain-word"):
+        assert secret not in everything
+    assert record["run"]["environment"] == {
+        "HF_TOKEN": "(not stored)",
+        "TOKENIZERS_PARALLELISM": "false",
+        "NCCL_DEBUG": "WARN",
+    }
+    assert "MY_PASSWORD='(not stored)' TOKENIZERS_PARALLELISM=false" in record["script"]
+    assert 'HUGGING_FACE_HUB_TOKEN="$HF_TOKEN"' in record["script"], "a reference is no secret"
+
+
+# -- crashes and concurrency: real processes -----------------------------------------------------------------
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def _run_in_processes(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> list[int | None]:
+    """Exit codes of one forked process for each tuple of arguments, started together."""
+    processes = [_FORK.Process(target=target, args=given) for given in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=60)
+    return [process.exitcode for process in processes]
+
+
+def _publish_and_die(url: str, result: Result) -> None:
+    def die(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "INSERT INTO validations" in statement:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", die)
+    Store(url).publish(result)
+
+
+def _publish_all(url: str, results: list[Result]) -> None:
+    for result in results:
+        Store(url).publish(result)
+
+
+def test_a_process_killed_while_it_publishes_leaves_nothing(store_url: str, make_result: MakeResult) -> None:
+    store, result = Store(store_url), make_result()
+    store.publish(make_result("before"))
+
+    codes = _run_in_processes(_publish_and_die, [(store_url, result)])
+
+    assert codes == [-signal.SIGKILL]
+    assert [row["job_name"] for row in store.results(include_rejected=True)] == ["before"]
+    with database.reading(store_url) as connection:
+        count = connection.scalar(sqlalchemy.select(sqlalchemy.func.count()).select_from(schema.steps))
+    assert count == 20, "no step of the killed one"
+    assert store.publish(result), "the retry finds no leftovers"
+
+
+def test_processes_may_publish_at_once_and_make_the_store_at_once(
+    store_url: str, make_result: MakeResult
+) -> None:
+    """Four processes meet at an empty database, and publish one run in common beside four of their own."""
+    shared = make_result("shared")
+    own = [[make_result(f"job{process}-{number}") for number in range(4)] for process in range(4)]
+
+    codes = _run_in_processes(_publish_all, [(store_url, [shared, *results, shared]) for results in own])
+
+    assert codes == [0, 0, 0, 0]
+    store = Store(store_url)
+    assert len(store.results()) == 17
+    assert all(len(store.steps(row["job_name"])) == 20 for row in store.results())
+
+
+def test_different_contents_of_one_run_never_mix(store_url: str, make_result: MakeResult) -> None:
+    lengths = [20, 30, 40, 50]
+    store = Store(store_url)
+    store.publish(make_result("one", max_steps=10))
+
+    codes = _run_in_processes(
+        _publish_all, [(store_url, [make_result("one", max_steps=length)] * 5) for length in lengths]
+    )
+
+    assert codes == [0, 0, 0, 0]
+    (row,) = store.results()
+    steps = len(store.steps("one"))
+    assert steps in lengths
+    assert row["window"] == f"{steps // 2}:{steps - 1}"
+
+
+def test_threads_share_a_store(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+
+    def publish_and_read(number: int) -> int:
+        store.publish(make_result(f"job{number}"))
+        return len(store.steps(f"job{number}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(publish_and_read, range(24))) == [20] * 24
+    assert len(store.results()) == 24
+
+
+# -- the schema ----------------------------------------------------------------------------------------------
+
+
+def test_the_migrations_make_the_schema(store_url: str) -> None:
+    Store(store_url).results()
+
+    with database.reading(store_url) as connection:
+        context = MigrationContext.configure(
+            connection, opts={"version_table": schema.VERSION_TABLE, "compare_type": True}
+        )
+        assert compare_metadata(context, schema.metadata) == []
+        assert context.get_current_revision() == schema.REVISION
+
+
+def test_the_newest_revision_is_the_one_the_schema_names() -> None:
+    scripts = ScriptDirectory(str(Path(str(migrations.__file__)).parent))
+
+    assert scripts.get_heads() == [schema.REVISION]
+
+
+def test_a_store_of_a_newer_steptime_is_left_alone(store_url: str, make_result: MakeResult) -> None:
+    Store(store_url).publish(make_result())
+    with database.writing(store_url) as connection:
+        connection.execute(sqlalchemy.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))  # noqa: S608
+    database.close_engines()
+
+    with pytest.raises(SystemFailure, match=r"cannot be brought up to date .*9999.* update this one"):
+        Store(store_url).results()
+
+
+def test_a_failed_migration_leaves_no_table(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
+) -> None:
+    upgrade = database._upgrade
+
+    def upgrade_and_fail(connection: sqlalchemy.Connection) -> None:
+        upgrade(connection)
+        raise OSError("the machine failed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_upgrade", upgrade_and_fail)
+        with pytest.raises(SystemFailure, match="the machine failed"):
+            Store(store_url).results()
+
+    assert Store(store_url).publish(make_result()), "the next one begins on an empty database"
+
+
+def test_listing_uses_the_indices_and_stays_quick(tmp_path: Path, make_result: MakeResult) -> None:
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    store = Store(url)
+    store.publish(make_result("job"))
+    with database.writing(url) as connection:
+        (row,) = connection.execute(sqlalchemy.select(schema.runs)).mappings().all()
+        rows = [
+            {**row, "id": number, "job_name": f"job{number}", "dag_run_id": f"run{number // 5}"}
+            for number in range(2, 10_001)
+        ]
+        connection.execute(schema.runs.insert(), rows)
+    statements: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        statements.append((statement, parameters))
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
+    try:
+        assert len(store.results()) == 10_000
+        assert len(store.runs_of("llama31", "run7")) == 5
+        store.choices()
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
+
+    selects = [statement for statement in statements if "FROM runs" in statement[0]]
+    assert len(selects) == 2 + len(FILTERS), "one query for a listing, whatever its length"
+    assert not any("steps " in statement for statement, _ in selects)
+    with closing(sqlite3.connect(tmp_path / "s.db")) as plain:
+        plans = [
+            " ".join(step[3] for step in plain.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+            for statement, parameters in selects[:2]
+        ]
+    assert "USING INDEX ix_runs_submitted_at" in plans[0]
+    assert "USING INDEX ix_runs_dag_id_dag_run_id" in plans[1]
+
+
+# -- what goes wrong -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("nonsense", "is no database address"),
+        ("mysql://host/db", "a database of kind 'mysql'"),
+        ("sqlite://", "names no file, so results would be lost"),
+        ("sqlite:///:memory:", "names no file"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(url: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Store(url).results()
+
+
+def test_a_server_that_is_not_there_is_named_without_the_password(tmp_path: Path) -> None:
+    url = f"postgresql://ada:hunter2@/store?host={tmp_path}"
+
+    with pytest.raises(SystemFailure, match=r"ada:\*\*\*@.*check that PostgreSQL runs") as failure:
+        Store(url).results()
+    assert "hunter2" not in str(failure.value)
+
+
+def test_a_locked_store_is_a_failure_of_the_system(
+    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_WAIT_S", 0.1)
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    store.publish(make_result())
+    with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SystemFailure, match=r"database is locked.*another process.*try again"):
+            store.publish(make_result("next"))
+        assert len(store.results()) == 1, "reading goes on beside a writer"
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(
+    tmp_path: Path, make_result: MakeResult, request: pytest.FixtureRequest
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    store.publish(make_result())
+
+    def fill(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # SQLite raises it to what the file has
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "connect", fill)
+    request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.Engine, "connect", fill))
+
+    with pytest.raises(SystemFailure, match=r"disk is full.*free some space"):
+        store.publish(make_result("big", max_steps=5000))
+    assert [row["job_name"] for row in store.results()] == ["pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"]
+
+
+def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.db").write_text("These are notes, and more than a hundred bytes of them. " * 4)
+
+    with pytest.raises(SystemFailure, match=r"file is not a database.*move the file away"):
+        Store(f"sqlite:///{tmp_path / 'notes.db'}").results()
