@@ -21,6 +21,8 @@ class Restart(Frozen):
     """The first step of the new attempt."""
     retrained: tuple[int, ...]
     """Steps of earlier attempts from `at_step` on: they no longer count."""
+    from_scratch: bool
+    """Whether nothing of the earlier attempts counts any more."""
 
 
 class Added(Enum):
@@ -86,7 +88,10 @@ class Attempts:
 
     def _restart(self, at_step: int) -> None:
         retrained = tuple(sorted(number for number in self.lines if number >= at_step))
-        self.restarts.append(Restart(after_step=max(self.lines), at_step=at_step, retrained=retrained))
+        after_step = max(self.lines)
         for number in retrained:
             del self.lines[number]
+        self.restarts.append(
+            Restart(after_step=after_step, at_step=at_step, retrained=retrained, from_scratch=not self.lines)
+        )
         self.begin()

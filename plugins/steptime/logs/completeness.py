@@ -90,16 +90,16 @@ def untimed(steps: Sequence[Step]) -> list[Problem]:
 
 
 def restarted(restart: Restart) -> Problem:
-    """A restart, and the steps that it trained again."""
+    """A restart: which steps it trained again, where some of the attempt before still count."""
+    back = f"training was restarted: after step {restart.after_step} it went on at step {restart.at_step}"
+    if restart.from_scratch:
+        return Problem(kind="restart", message=f"{back}, and only the new attempt counts", fatal=False)
     if not restart.retrained:
-        message = f"training was restarted: a new attempt went on at step {restart.at_step}"
-        message += f" after step {restart.after_step}"
-        return Problem(kind="restart", message=message, fatal=False)
-    message = (
-        f"training was restarted: from step {restart.after_step} it went back to step {restart.at_step}, so "
-        f"{step_numbers(restart.retrained)} {'were' if len(restart.retrained) > 1 else 'was'} trained twice; "
-        "the later times count"
+        return Problem(kind="restart", message=back, fatal=False)
+    twice = (
+        f"{step_numbers(restart.retrained)} {'were' if len(restart.retrained) > 1 else 'was'} trained twice"
     )
+    message = f"{back}, so {twice}; the later times count"
     return Problem(kind="duplicate_steps", message=message, fatal=False, steps=restart.retrained)
 
 

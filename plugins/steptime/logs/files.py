@@ -1,8 +1,8 @@
 """Which files are training logs, and which of them belong to one run."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from steptime.errors import UserError
@@ -44,3 +44,29 @@ def group_attempts(logs: Iterable[Path]) -> list[tuple[Path, ...]]:
     ]
     run_of = {log: run for run in requeued for log in run}
     return list(dict.fromkeys(run_of.get(log, (log,)) for log in unique))
+
+
+def short_names(logs: Sequence[Path]) -> list[str]:
+    """A name for each log that people can read: the experiment's, with as much of the path as tells it apart.
+
+    Logs are named `log-<experiment>.out`, with an account before and a job's id behind where Slurm wrote
+    them: `log-<account>.<experiment>_<jobid>_<restarts>.out`.
+    """
+    names = [_experiment(log) for log in logs]
+    folders = [list(log.parts[:-1]) for log in logs]
+    while any(folders[index] for index in _doubled(names)):
+        for index in _doubled(names):
+            if folders[index]:
+                names[index] = f"{folders[index].pop()}/{names[index]}"
+    return names
+
+
+def _experiment(log: Path) -> str:
+    name = re.sub(r"^log[-_]|\.out(?:\.gz)?$", "", log.name)
+    # A period also stands in a version, as in llama3.1; an account's is followed by a name.
+    return re.sub(r"^[^.]+\.(?=[A-Za-z])", "", name) or log.name
+
+
+def _doubled(names: Sequence[str]) -> list[int]:
+    counts = Counter(names)
+    return [index for index, name in enumerate(names) if counts[name] > 1]

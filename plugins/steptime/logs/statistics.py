@@ -45,6 +45,12 @@ def window_statistics(log: TrainingLog, window: Window) -> WindowStatistics:
     )
 
 
+def last_checkpoint_s(log: TrainingLog, kind: str) -> float | None:
+    """Seconds of the last save (which the next run loads) or load (which this run trained on)."""
+    durations = [checkpoint.duration_s for checkpoint in log.checkpoints if checkpoint.kind == kind]
+    return durations[-1] if durations else None
+
+
 def _what_is_there(log: TrainingLog, window: Window) -> str:
     """Which steps are missing, and which the log has instead."""
     first, last = window.first, window.last

@@ -9,7 +9,7 @@ import math
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
-from steptime.logs.statistics import window_statistics
+from steptime.logs.statistics import last_checkpoint_s, window_statistics
 from steptime.recipes.flops import model_flops
 from steptime.recipes.gpus import Peak, peak_tflops
 from steptime.recipes.models import Recipe, Run
@@ -118,8 +118,8 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
         mfu_percent=rates.mfu_percent,
         flops_formula=rates.flops_formula,
         tflops_per_gpu_logged=times.tflops_per_gpu_logged,
-        checkpoint_save_s=_last_checkpoint_s(log, "save"),
-        checkpoint_load_s=_last_checkpoint_s(log, "load"),
+        checkpoint_save_s=last_checkpoint_s(log, "save"),
+        checkpoint_load_s=last_checkpoint_s(log, "load"),
     )
 
 
@@ -160,9 +160,3 @@ def _peak_of_run(recipe: Recipe, log: TrainingLog) -> Peak:
     if peak.tflops is None and measured is not None:
         return Peak(tflops=float(measured), source=str((log.started or {}).get("peak_source", peak.source)))
     return peak
-
-
-def _last_checkpoint_s(log: TrainingLog, kind: str) -> float | None:
-    """Seconds of the last save (which the next run loads) or load (which this run trained on)."""
-    durations = [checkpoint.duration_s for checkpoint in log.checkpoints if checkpoint.kind == kind]
-    return durations[-1] if durations else None

@@ -1,0 +1,162 @@
+"""A training log as a row with the column names of the metrics store, for people who have a log and no
+store.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from steptime.errors import UserError
+from steptime.logs.models import Problem, TrainingLog
+from steptime.logs.reader import read_log
+from steptime.logs.statistics import last_checkpoint_s, window_statistics
+from steptime.recipes.models import Run, Window
+from steptime.results.metrics import days_per_1t_tokens, measure, tokens_per_s
+
+COLUMNS = (
+    *("log_path", "state", "reason", "warnings", "dialect"),
+    *("experiment", "workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode"),
+    *("global_batch_size", "window", "window_from", "steps_in_window", "steps", "last_step", "max_steps"),
+    *("step_time_mean_s", "step_time_median_s", "step_time_std_s"),
+    *("tokens_per_s", "tokens_per_s_per_gpu", "days_per_1t_tokens", "mfu_percent", "flops_formula"),
+    *("model_tflops_per_gpu", "peak_tflops_per_gpu", "peak_source", "tflops_per_gpu_logged", "loss"),
+    *("checkpoint_save_s", "checkpoint_load_s", "log_bytes"),
+)
+"""The same for every log, whatever it holds."""
+
+
+def log_row(
+    logs: Sequence[Path], window: Window | None = None, *, on_bytes: Callable[[int], None] | None = None
+) -> dict[str, Any]:
+    """Read the log (or, after a requeue, logs) of one run; a value for each of `COLUMNS`, None where unknown.
+
+    What was planned is taken from the `run.json` beside the log, if there is one. The window is the given
+    one, or the planned one, or else the last step, as the recipe documents up to 25.04 have it; `window_from`
+    says which. `state` is `complete`, `incomplete` where steps are missing without a cause, or `failed`.
+    Raises UserError where a log cannot be read.
+    """
+    run, remark = _planned_run(logs[-1].with_name("run.json"))
+    if run is None:
+        log = read_log(logs, on_bytes=on_bytes)
+    else:
+        log = read_log(logs, max_steps=run.max_steps, first_step=run.first_step, on_bytes=on_bytes)
+    counts, window_from = _choose_window(window, run, log)
+    numbers, refusal = _numbers(log, counts, run)
+    missing = [] if counts is None else _missing_in(counts, log.problems)
+    fatal = [problem for problem in log.problems if problem.fatal]
+    loss = log.steps[-1].loss if log.steps else None
+    return dict.fromkeys(COLUMNS) | {
+        "log_path": str(logs[-1]),
+        "state": _state(fatal, lacks_steps=bool(missing or refusal)),
+        "reason": _sentences([*(problem.message for problem in fatal), *missing, refusal]),
+        "warnings": _sentences([remark, *(problem.message for problem in log.problems if not problem.fatal)]),
+        "dialect": log.dialect,
+        **_what_was_run(run, log),
+        "window": None if counts is None else str(counts),
+        "window_from": window_from,
+        "steps": len(log.steps),
+        "last_step": log.steps[-1].global_step if log.steps else None,
+        "loss": loss if loss is not None and math.isfinite(loss) else None,
+        **numbers,
+        "log_bytes": log.bytes_read,
+    }
+
+
+def _planned_run(path: Path) -> tuple[Run | None, str | None]:
+    """The run that was planned, or a remark where the file is there but is no planned run."""
+    if not path.is_file():
+        return None, None
+    try:
+        return Run.model_validate_json(path.read_bytes()), None
+    except (OSError, ValidationError):
+        return (
+            None,
+            f"'{path}' is no planned run of this version of steptime: the window and limits are not used",
+        )
+
+
+def _choose_window(
+    given: Window | None, run: Run | None, log: TrainingLog
+) -> tuple[Window | None, str | None]:
+    if given is not None:
+        return given, "--window"
+    if run is not None:
+        return run.window, "run.json"
+    timed = [step.global_step for step in log.steps if step.step_time_s is not None]
+    return (Window(first=timed[-1], last=timed[-1]), "last step") if timed else (None, None)
+
+
+def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[dict[str, Any], str | None]:
+    """All numbers of the window, or why there are none. A planned run is measured exactly as for the
+    store.
+    """
+    checkpoints = {f"checkpoint_{kind}_s": last_checkpoint_s(log, kind) for kind in ("save", "load")}
+    if window is None or not log.steps:
+        return checkpoints, None
+    try:
+        if run is not None:
+            measurement = measure(run.model_copy(update={"window": window}), log)
+            return measurement.model_dump(exclude={"window"}), None
+        times = window_statistics(log, window)
+    except UserError as error:
+        return checkpoints, str(error).removeprefix(f"{log.path} ").removeprefix(f"{log.path}: ").rstrip(".")
+    return checkpoints | times.model_dump() | _rates(times.step_time_mean_s, log), None
+
+
+def _rates(step_time_s: float, log: TrainingLog) -> dict[str, float]:
+    """Tokens per second, where the trainer's own record says how many tokens a step has."""
+    started = log.started or {}
+    sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return {}
+    seq_length, global_batch_size, gpus = sizes
+    rate = tokens_per_s(seq_length, global_batch_size, step_time_s)
+    return {
+        "tokens_per_s": rate,
+        "tokens_per_s_per_gpu": rate / gpus,
+        "days_per_1t_tokens": days_per_1t_tokens(rate),
+    }
+
+
+def _what_was_run(run: Run | None, log: TrainingLog) -> dict[str, Any]:
+    if run is None:
+        batches = {step.global_batch_size for step in log.steps} - {None}
+        return {"global_batch_size": batches.pop() if len(batches) == 1 else None}
+    recipe = run.recipe
+    return {
+        "experiment": run.experiment,
+        "workload": recipe.workload,
+        "size": recipe.size,
+        "dtype": recipe.dtype,
+        "gpu_type": recipe.gpu_type,
+        "scaling": recipe.scaling,
+        "gpus": recipe.gpus,
+        "mode": run.mode.value,
+        "global_batch_size": recipe.global_batch_size,
+        "max_steps": run.max_steps,
+    }
+
+
+def _missing_in(window: Window, problems: Sequence[Problem]) -> list[str]:
+    """A sentence where steps of the window are missing in the middle of the log."""
+    missing = [
+        step
+        for problem in problems
+        if problem.kind == "missing_steps"
+        for step in problem.steps
+        if window.first <= step <= window.last
+    ]
+    return [f"{len(missing)} of the window's steps are missing, first step {missing[0]}"] if missing else []
+
+
+def _state(fatal: Sequence[Problem], *, lacks_steps: bool) -> str:
+    if any(problem.kind != "short" for problem in fatal):
+        return "failed"
+    return "incomplete" if fatal or lacks_steps else "complete"
+
+
+def _sentences(parts: Sequence[str | None]) -> str | None:
+    return "; ".join(part for part in parts if part) or None
