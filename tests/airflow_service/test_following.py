@@ -43,10 +43,22 @@ def test_one_line_for_each_run_and_each_single_task() -> None:
         task("summary", None),
     ) == [
         ("plan", "success", "done"),
-        ("summary", "waiting", "summary"),
+        ("summary", "waiting", "waiting"),
         ("tiny·fp32·1", "running", "wait: deferred"),
-        ("train.submit [1]", "waiting", "submit: queued"),
+        ("train [1]", "waiting", "submit: queued"),
     ]
+
+
+def test_a_run_is_not_called_by_the_number_that_airflow_gives_it_at_first() -> None:
+    assert told(task("train.submit", "running", 3, "3", second=1)) == [("train [3]", "running", "submit")]
+
+
+def test_what_is_never_to_run_has_no_line() -> None:
+    assert told(
+        task("stage", "failed", second=1),
+        task("train.submit", "upstream_failed"),
+        task("checkpoint.submit", "skipped"),
+    ) == [("stage", "failed", "failed")]
 
 
 def test_the_failed_task_decides() -> None:

@@ -20,6 +20,8 @@ _LOGS_AT_ONCE = 8
 """Logs read per poll: of the first runs that are at work, as reading hundreds would keep Airflow busy."""
 
 _WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
+_NEVER_RUN = ("skipped", "upstream_failed", "removed")
+_AT_WORK = ("running", "deferred", "restarting")
 _SYMBOLS = {"success": "[green]✓[/]", "failed": "[red]✗[/]", "running": "[cyan]●[/]", "waiting": "[dim]·[/]"}
 
 
@@ -30,44 +32,45 @@ class Line(Frozen):
     state: str
     """`waiting`, `running`, `failed` or `success`."""
     task: TaskInstance
-    """The task that decides the state: the failed one, the one at work, or the last."""
+    """The task that decides the state: the failed one, the one at work, the next or the last."""
 
     @property
     def doing(self) -> str:
         """The step of the run it is at, with Airflow's state where that tells more."""
-        step = self.task.task_id.rpartition(".")[2]
         if self.state == "success":
             return "done"
-        return (
-            step if self.task.state in ("running", None) else f"{step}: {self.task.state.replace('_', ' ')}"
-        )
+        state = (self.task.state or "waiting").replace("_", " ")
+        if self.task.map_index < 0:
+            return state
+        step = self.task.task_id.rpartition(".")[2]
+        return step if self.task.state in ("running", None) else f"{step}: {state}"
 
 
 def lines(tasks: Iterable[TaskInstance]) -> list[Line]:
-    """The lines of a DAG run, those of single tasks first, in the order in which the tasks come."""
+    """The lines of a DAG run, those of single tasks first; tasks that are never to run have none."""
     rows: dict[tuple[str, int], list[TaskInstance]] = {}
     for task in tasks:
-        group = task.task_id.rpartition(".")[0] if task.map_index >= 0 else task.task_id
-        rows.setdefault((group, task.map_index), []).append(task)
+        if task.state not in _NEVER_RUN:
+            group = task.task_id.rpartition(".")[0] if task.map_index >= 0 else task.task_id
+            rows.setdefault((group, task.map_index), []).append(task)
     ordered = sorted(rows.items(), key=lambda row: row[0][1] >= 0)
-    return [_line(index, members) for (_, index), members in ordered]
+    return [_line(group, index, members) for (group, index), members in ordered]
 
 
-def _line(map_index: int, tasks: Sequence[TaskInstance]) -> Line:
+def _line(group: str, map_index: int, tasks: Sequence[TaskInstance]) -> Line:
+    # Until a task is rendered, Airflow labels it with the number of the instance.
+    labels = (task.rendered_map_index for task in tasks)
+    named = next((label for label in labels if label and not label.isdecimal()), None)
+    label = named or (f"{group} [{map_index}]" if map_index >= 0 else group)
     started = sorted((task for task in tasks if task.state not in _WAITING), key=_start)
-    failed = [task for task in started if task.state in ("failed", "upstream_failed")]
-    at_work = [task for task in started if task.state in ("running", "deferred", "restarting")]
-    waiting = [task for task in tasks if task.state in _WAITING]
-    label = next((task.rendered_map_index for task in tasks if task.rendered_map_index), None)
-    if map_index >= 0 and label is None:
-        label = tasks[0].label
-    for state, candidates in (("failed", failed), ("running", at_work)):
-        if candidates:
-            return Line(label=label or tasks[0].task_id, state=state, task=candidates[0])
-    if waiting:
-        state = "running" if started else "waiting"
-        return Line(label=label or tasks[0].task_id, state=state, task=waiting[0])
-    return Line(label=label or tasks[0].task_id, state="success", task=started[-1])
+    failed = [task for task in started if task.state == "failed"]
+    at_work = [task for task in started if task.state in _AT_WORK]
+    to_come = [task for task in tasks if task.state in _WAITING]
+    if failed:
+        return Line(label=label, state="failed", task=failed[0])
+    if at_work or to_come:
+        return Line(label=label, state="running" if started else "waiting", task=[*at_work, *to_come][0])
+    return Line(label=label, state="success", task=started[-1])
 
 
 def _start(task: TaskInstance) -> float:

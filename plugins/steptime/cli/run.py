@@ -1,5 +1,6 @@
 """`steptime run`: trigger a workload's DAG, follow it, and show what came out."""
 
+import math
 import os
 import sys
 from typing import Annotated
@@ -113,20 +114,18 @@ def _show_results(dag_run: DagRun, output_format: Format) -> bool:
 
     with Store() as store:
         rows = store.runs_of(dag_run.dag_id, dag_run.dag_run_id)
-    if not rows:
-        complain(
-            "the store has no results of this run: is STEPTIME_STORE_URL that of the Airflow which ran it?"
-        )
-        return False
-    show_results(rows, output_format)
-    return all(row["state"] == "valid" for row in rows)
+    if rows:
+        show_results(rows, output_format)
+    elif dag_run.state == "success":
+        complain("the store has no results of this run: set STEPTIME_STORE_URL to the store of its Airflow")
+    return bool(rows) and all(row["state"] == "valid" for row in rows)
 
 
 def _explain(client: AirflowClient, dag_run: DagRun) -> None:
-    """Say of each failed task which it is, what went wrong, and where its log is."""
-    for task in client.task_instances(dag_run.dag_id, dag_run.dag_run_id):
-        if task.state != "failed":
-            continue
+    """Say of each failed task which it is, what went wrong, and where its log is; the first to fail first."""
+    tasks = client.task_instances(dag_run.dag_id, dag_run.dag_run_id)
+    failed = [task for task in tasks if task.state == "failed"]
+    for task in sorted(failed, key=lambda task: task.end_date.timestamp() if task.end_date else math.inf):
         log = client.log(dag_run.dag_id, dag_run.dag_run_id, task)
         address = client.task_address(dag_run.dag_id, dag_run.dag_run_id, task)
         complain(f"{task.label} failed: {_error(log)}\n    its log: {address}")

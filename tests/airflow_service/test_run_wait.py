@@ -1,0 +1,144 @@
+"""`steptime run --wait` against a REST API: what it sends, prints, and ends with."""
+
+import csv
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.cli import following, main
+from steptime.results.models import Result
+from steptime.results.store import Store
+
+DAG = "GET /api/v2/dags/llama31"
+TRIGGER = "POST /api/v2/dags/llama31/dagRuns"
+
+
+class Airflow:
+    """The routes that a run needs, for one DAG run with one failed or successful task."""
+
+    def __init__(self, api: Any) -> None:
+        self.api = api
+        self.state = "success"
+        self.before_end: Callable[[str], object] = lambda _run_id: None
+        self.task: dict[str, Any] = {
+            "task_id": "publish",
+            "map_index": -1,
+            "state": "success",
+            "try_number": 1,
+        }
+        api.answers[DAG] = (200, {"dag_id": "llama31", "is_paused": False})
+        api.answers[TRIGGER] = self._triggered
+
+    def _triggered(self, body: Any) -> tuple[int, Any]:
+        self.run_id = body["dag_run_id"]
+        path = f"{DAG}/dagRuns/{self.run_id}"
+        self.api.answers[path] = lambda _: (200, self._run())
+        self.api.answers[f"{path}/taskInstances"] = lambda _: (
+            200,
+            {"task_instances": [self.task], "total_entries": 1},
+        )
+        self.before_end(self.run_id)
+        error = [{"exc_type": "AirflowException", "exc_value": "job x ran into its time limit"}]
+        self.api.answers[f"{path}/taskInstances/wait/logs/1"] = (
+            200,
+            {"content": [{"event": "Task failed with exception", "level": "error", "error_detail": error}]},
+        )
+        return 200, self._run()
+
+    def _run(self) -> dict[str, Any]:
+        return {"dag_id": "llama31", "dag_run_id": self.run_id, "state": self.state}
+
+
+@pytest.fixture
+def airflow(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store.db'}")
+    monkeypatch.setenv("STEPTIME_AIRFLOW_URL", api.url)
+    monkeypatch.setenv("STEPTIME_AIRFLOW_USER", "ada")
+    monkeypatch.setenv("STEPTIME_AIRFLOW_PASSWORD", "secret")
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    return Airflow(api)
+
+
+def steptime(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["steptime", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+def test_without_wait_it_tells_where_the_run_is(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert steptime(monkeypatch, "run", "llama3.1", "--gpus", "2", "--env", "A=b") == 0
+    out = capsys.readouterr().out
+    assert f"run id:  {airflow.run_id}" in out
+    assert f"address: {airflow.api.url}/dags/llama31/runs/" in out
+    (sent,) = airflow.api.asked(TRIGGER)
+    assert sent["logical_date"] is None
+    assert "workload" not in sent["conf"]
+    assert (sent["conf"]["size"], sent["conf"]["gpus"], sent["conf"]["environment"]) == (
+        "tiny",
+        "2",
+        {"A": "b"},
+    )
+
+
+def test_valid_results_are_printed(
+    airflow: Airflow,
+    make_result: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    airflow.before_end = lambda run_id: Store().publish(make_result(dag_run_id=run_id))
+    assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 0
+    captured = capsys.readouterr()
+    (row,) = csv.DictReader(io.StringIO(captured.out))
+    assert row["dag_run_id"] == airflow.run_id
+    assert row["state"] == "valid"
+    assert "publish: done" in captured.err
+
+
+def test_no_results_where_there_should_be_some_is_a_failure(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 2
+    assert "set STEPTIME_STORE_URL" in capsys.readouterr().err
+
+
+def test_a_failed_task_is_named_with_its_error_and_its_log(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    airflow.state = "failed"
+    airflow.task |= {"task_id": "wait", "state": "failed"}
+    assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 2
+    said = capsys.readouterr().err
+    assert "wait failed: job x ran into its time limit" in said
+    assert f"its log: {airflow.api.url}/dags/llama31/runs/" in said
+    assert "/tasks/wait" in said
+
+
+def test_params_that_airflow_refuses_are_bad_input(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    airflow.api.answers[TRIGGER] = (400, {"detail": "Invalid input for param size: 'tiny' is not one of …"})
+    assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 1
+    assert "Invalid input for param size" in capsys.readouterr().err
+
+
+def test_ctrl_c_stops_the_following_and_not_the_run(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(following.time, "sleep", interrupted)
+    airflow.state = "running"
+    assert steptime(monkeypatch, "run", "llama3.1", "--wait") == 2
+    said = capsys.readouterr().err
+    assert "no longer following; the runs go on" in said
+    assert [what for what, _, _ in airflow.api.requests].count(TRIGGER) == 1
