@@ -2,12 +2,13 @@
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.checkpoint import find_weights
 from trainer.environment import heavy_imports, prepare, thin_out_log
-from trainer.errors import TrainerError
+from trainer.errors import TrainerError, TrainingFailure
 from trainer.families import check_family
 from trainer.launch import check_world_size, read_launch
 from trainer.run import read_run
@@ -18,6 +19,7 @@ examples:
   four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer run.json
 
 exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training failed
+(torchrun turns both into 1; the line that begins with "trainer:" says which it was)
 """
 
 
@@ -39,6 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if launch.rank == 0:
             print(f"trainer: {error}", file=sys.stderr, flush=True)
         return error.exit_code
+    except Exception as error:
+        traceback.print_exc()
+        print(f"trainer: rank {launch.rank} failed: {error}", file=sys.stderr, flush=True)
+        return TrainingFailure.exit_code
     return 0
 
 

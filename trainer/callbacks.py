@@ -119,17 +119,22 @@ class Records(Callback):
             )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Say how it ended."""
-        training_s = time.perf_counter() - self.began_at
-        peak_memory = int(records.highest(devices.peak_memory_bytes(self.device)))
+        """Say how it ended, with the highest memory of all ranks."""
+        ended = self._ended(trainer, "completed")
+        ended["peak_memory_bytes"] = int(records.highest(ended["peak_memory_bytes"]))
         if trainer.is_global_zero:
-            records.emit(
-                "end",
-                {
-                    "state": "completed",
-                    "global_step": trainer.global_step - 1,
-                    "steps_trained": trainer.global_step - self.run.first_step,
-                    "peak_memory_bytes": peak_memory,
-                    "training_s": round(training_s, 3),
-                },
-            )
+            records.emit("end", ended)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Say why it ended early; with this rank's own memory, as the others may be gone."""
+        if trainer.is_global_zero and self.began_at:
+            records.emit("end", {**self._ended(trainer, "failed"), "reason": str(exception)})
+
+    def _ended(self, trainer: Any, state: str) -> dict[str, Any]:
+        return {
+            "state": state,
+            "global_step": trainer.global_step - 1,
+            "steps_trained": trainer.global_step - self.run.first_step,
+            "peak_memory_bytes": devices.peak_memory_bytes(self.device),
+            "training_s": round(time.perf_counter() - self.began_at, 3),
+        }

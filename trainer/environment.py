@@ -45,7 +45,7 @@ def heavy_imports() -> Iterator[None]:
     """Import NeMo quickly and quietly.
 
     Quickly: its imports leave more than a million objects that stay to the end. Searching them for garbage
-    costs about two seconds while importing and three at exit (measured on two cores), and falls into steps, too.
+    costs about two seconds while importing and three at exit (measured on two cores), and disturbs steps.
     Quietly: it warns of every optional package that is not there; errors still come through.
     """
     gc.disable()

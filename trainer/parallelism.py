@@ -9,20 +9,25 @@ from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
 from trainer.errors import TrainerError
-from trainer.run import Parallelism
+from trainer.run import Parallelism, Recipe
 
 DTYPES = {"cpu": ("fp32",), "cuda": ("fp32", "bf16")}
 
 
-def check_dtype(dtype: str, device: str) -> None:
-    """Refuse a number format that this trainer cannot train in on the device.
+def check_device_trains(recipe: Recipe, device: str) -> None:
+    """Refuse a number format or a parallelism that this trainer cannot train in on the device.
 
     Raises:
-        TrainerError: with the formats it can.
+        TrainerError: with what it can.
     """
-    if dtype not in DTYPES[device]:
+    if recipe.dtype not in DTYPES[device]:
         raise TrainerError(
-            f"this trainer cannot train dtype '{dtype}' on {device}; it can: {', '.join(DTYPES[device])}."
+            f"this trainer cannot train dtype '{recipe.dtype}' on {device}; it can: {', '.join(DTYPES[device])}."
+        )
+    if device == "cpu" and recipe.parallelism.context > 1:
+        raise TrainerError(
+            f"context parallel {recipe.parallelism.context} needs Transformer Engine's attention, which runs on "
+            "GPUs only; on the CPU it must be 1."
         )
 
 

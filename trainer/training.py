@@ -40,7 +40,7 @@ def train(run: PlannedRun, launch: Launch, folders: Folders) -> None:
         TrainingFailure: the training diverged.
     """
     device = devices.training_device(run.recipe.gpu_type)
-    parallelism.check_dtype(run.recipe.dtype, device)
+    parallelism.check_device_trains(run.recipe, device)
     with devices.cpu_as_cuda() if device == "cpu" else contextlib.nullcontext():
         if device == "cpu":
             torch.set_num_threads(launch.threads)
