@@ -1,0 +1,92 @@
+"""Cluster files: the shipped one is whole, and each way to break one is told in one sentence."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from steptime import settings
+from steptime.clusters.config import list_clusters, load_cluster, open_cluster
+from steptime.clusters.local import Config, LocalCluster
+from steptime.errors import UserError
+
+WHOLE = {
+    "name": "mine",
+    "kind": "local",
+    "gpu_type": "cpu",
+    "work_dir": "/scratch",
+}
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of cluster files of this test's configuration."""
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    folder = tmp_path / "clusters"
+    folder.mkdir()
+    return folder
+
+
+def write(folder: Path, **changes: object) -> None:
+    lines = (f"{key}: {value}\n" for key, value in {**WHOLE, **changes}.items() if value is not None)
+    (folder / "mine.yaml").write_text("".join(lines))
+
+
+@pytest.mark.parametrize("name", list_clusters())
+def test_every_shipped_cluster_loads_and_opens(name: str) -> None:
+    config = load_cluster(name)
+    assert open_cluster(config).name == name
+
+
+def test_the_shipped_local_cluster_is_this_machine_in_the_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
+    config = load_cluster("local")
+    assert isinstance(config, Config)
+    assert config.root == str(settings.home()) == str(tmp_path / "home")
+    assert config.slot_count == len(os.sched_getaffinity(0))
+    assert (config.gpu_type, config.exclusive, config.container) == ("cpu", True, "none")
+
+
+def test_a_cluster_of_ones_own(clusters: Path) -> None:
+    write(clusters, slots=8, exclusive="false")
+    assert list_clusters() == ("mine",)
+    config = load_cluster("mine")
+    assert isinstance(config, Config)
+    assert (config.root, config.slot_count, config.exclusive, config.grace_s) == ("/scratch", 8, False, 10)
+    assert isinstance(open_cluster(config), LocalCluster)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"slots": 0}, "mine.yaml, line 5, slots"),
+        ({"slots": "many"}, "mine.yaml, line 5, slots"),
+        ({"slots": "'2'"}, "mine.yaml, line 5, slots"),
+        ({"grace_s": -1}, "mine.yaml, line 5, grace_s"),
+        ({"nodes": 4}, "mine.yaml, line 5, nodes: unknown field"),
+        ({"container": "docker"}, "mine.yaml, line 5, container"),
+        ({"gpu_type": None}, "gpu_type: is missing"),
+        ({"kind": None}, "kind: is missing"),
+        ({"kind": "lokal"}, "unknown kind of cluster 'lokal': did you mean 'local'? Valid are: local"),
+        ({"name": "yours"}, "name is 'yours': a cluster is named as its file, 'mine'"),
+        ({"work_dir": "scratch"}, "work_dir 'scratch' is no absolute path"),
+    ],
+    ids=str,
+)
+def test_a_broken_file_is_refused_with_its_place(
+    clusters: Path, changes: dict[str, object], message: str
+) -> None:
+    write(clusters, **changes)
+    with pytest.raises(UserError) as refused:
+        load_cluster("mine")
+    assert message in str(refused.value)
+    assert "mine.yaml" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["locl", "../clusters/local", ""])
+def test_an_unknown_cluster_lists_the_known_ones(name: str) -> None:
+    with pytest.raises(UserError, match=rf"unknown cluster '{name}'.* Valid are: .*local"):
+        load_cluster(name)

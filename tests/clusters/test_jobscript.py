@@ -1,0 +1,246 @@
+"""Job scripts: a golden copy, what bash and shellcheck say, and values that try to be more than data."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus, Staged
+from steptime.clusters.jobscript import find_saved_checkpoint, job_spec, saved_checkpoint_dir
+from steptime.clusters.local import Config, LocalCluster
+from steptime.errors import SystemFailure, UserError
+from steptime.recipes.models import Run
+
+GOLDEN = Path(__file__).parent / "golden" / "local.sh"
+
+STAGED = Staged(
+    python="/state/venvs/trainer-0123456789abcdef/bin/python",
+    venv_lock_sha256="a" * 64,
+    trainer_path="/state/trainer/fedcba9876543210",
+    trainer_sha256="b" * 64,
+)
+
+HOSTILE = [
+    "$(touch {canary})",
+    "`touch {canary}`",
+    "'; touch {canary}; '",
+    '"; touch {canary}; "',
+    "x\ntouch {canary}\n",
+    "x\\\ntouch {canary}",
+    "${{IFS}}; touch {canary} #",
+    "a b  c*?[~]!",
+    "-rf",
+    "",
+    "äöü €",
+]
+
+
+@pytest.fixture
+def run(make_result: Callable[..., Any]) -> Run:
+    """A planned run of a tiny Llama on two ranks."""
+    planned: Run = make_result(gpus=2, environment={"OMP_PROC_BIND": "close"}).run
+    return planned
+
+
+@pytest.fixture
+def config(make_config: Callable[..., Config]) -> Config:
+    """A local cluster whose state is in /state."""
+    return make_config(name="local", work_dir="/state")
+
+
+def spec_of(run: Run, config: Config, **changes: Any) -> JobSpec:
+    return job_spec(
+        run, STAGED, config, **{"identity": "llama31/manual/0", "started": 1_790_000_000, **changes}
+    )
+
+
+def test_the_script_is_as_reviewed(run: Run, config: Config) -> None:
+    """After a change that is meant: write the new script to the golden file, and read the difference."""
+    assert spec_of(run, config).script == GOLDEN.read_text()
+
+
+def test_the_folders_are_those_of_the_recipe_documents(run: Run, config: Config) -> None:
+    spec = spec_of(run, config)
+    name = "pretrain_llama3.1_tiny_fp32_2"
+    short = spec.name.split("-")[1]
+    assert spec.name == f"{name}-{short}-1"
+    assert spec.directory == f"/state/experiments/{name}/{name}_1790000000-{short}/{name}"
+    assert spec.log_path == f"{spec.directory}/log-{name}.out"
+    assert (spec.slots, spec.time_limit_s) == (2, 600)
+    assert Run.model_validate_json(spec.files["run.json"]) == run
+
+
+def test_the_name_depends_on_who_asks_and_which_attempt_and_on_nothing_else(run: Run, config: Config) -> None:
+    first = spec_of(run, config)
+    assert spec_of(run, config, started=1_790_009_999).name == first.name
+    others = [
+        spec_of(run, config, attempt=2),
+        spec_of(run, config, identity="llama31/manual/1"),
+        spec_of(run.model_copy(update={"experiment": "pretrain_llama3.1_tiny_fp32_2_save"}), config),
+    ]
+    assert len({spec.name for spec in [first, *others]}) == 4
+    assert len({spec.directory for spec in [first, *others]}) == 4
+
+
+def _scripts(run: Run, config: Config) -> list[str]:
+    """The golden script, and one for each hostile value."""
+    environments = [{"VALUE": value.format(canary="canary")} for value in HOSTILE]
+    return [GOLDEN.read_text()] + [
+        spec_of(run.model_copy(update={"environment": environment}), config).script
+        for environment in environments
+    ]
+
+
+@pytest.mark.parametrize(
+    ("checker", "arguments"),
+    [
+        ("bash", ["-n"]),
+        (
+            "shellcheck",
+            ["--exclude=SC2016", "-"],
+        ),  # SC2016: "expressions don't expand in single quotes". They must not
+    ],
+)
+def test_checkers_find_nothing(run: Run, config: Config, checker: str, arguments: list[str]) -> None:
+    program = shutil.which(checker)
+    if program is None:
+        pytest.fail(f"{checker} is missing: apt-get install --yes {checker}")
+    for script in _scripts(run, config):
+        found = subprocess.run(
+            [program, *arguments], input=script, text=True, capture_output=True, check=False
+        )
+        assert found.returncode == 0, f"{found.stdout}{found.stderr}\n{script}"
+
+
+SHOWS_ITS_SURROUNDINGS = """#!/bin/sh
+printf '%s\\0' "$VALUE" > value
+printf '%s\\0' "$PYTHONPATH" > pythonpath
+printf '%s\\0' "$PWD" > folder
+printf '%s\\0' "$@" > arguments
+"""
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+async def test_hostile_values_arrive_as_they_are_and_run_nothing(
+    run: Run,
+    make_config: Callable[..., Config],
+    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
+    tmp_path: Path,
+    value: str,
+) -> None:
+    """In the environment, in the folder, and in the paths of interpreter and trainer, as a real job."""
+    canary = tmp_path / "canary"
+    value = value.format(canary=canary)
+    root = tmp_path / value.replace("/", "_")
+    python = root / "python"
+    root.mkdir(exist_ok=True)
+    python.write_text(SHOWS_ITS_SURROUNDINGS)
+    python.chmod(0o755)
+    staged = STAGED.model_copy(update={"python": str(python), "trainer_path": str(root)})
+    config = make_config(work_dir=str(root))
+    planned = run.model_copy(update={"environment": {"VALUE": value}})
+    spec = job_spec(planned, staged, config, identity=value, started=1)
+    async with LocalCluster(config) as cluster:
+        job = await cluster.submit(spec)
+        status = await end_of(cluster, job.name)
+        assert status.exit_code == 0, await cluster.read(job.log_path)
+    shown = {
+        name: (Path(spec.directory) / name).read_bytes().decode().split("\0")[:-1]
+        for name in ("value", "pythonpath", "folder", "arguments")
+    }
+    assert shown["value"] == [value]
+    assert shown["pythonpath"] == [str(root)]
+    assert shown["folder"] == [spec.directory]
+    assert shown["arguments"][-3:] == ["-m", "trainer", "run.json"]
+    assert not canary.exists()
+    assert json.loads((Path(spec.directory) / "run.json").read_text())["environment"] == {"VALUE": value}
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"": "x"}, "environment variable '' cannot be named so"),
+        ({"A B": "x"}, "environment variable 'A B' cannot be named so"),
+        ({"1A": "x"}, "cannot be named so"),
+        ({"A=B": "x"}, "cannot be named so"),
+        ({"$(touch canary)": "x"}, "cannot be named so"),
+        ({"A\n": "x"}, "cannot be named so"),
+        ({"Ä": "x"}, "cannot be named so"),
+        ({"PYTHONPATH": "/mine"}, "PYTHONPATH is steptime's own"),
+        ({"STEPTIME_JOB_ID": "x"}, "STEPTIME_JOB_ID is steptime's own"),
+        ({"A": "x\0y"}, "A has a NUL character"),
+    ],
+    ids=str,
+)
+def test_environment_names_are_checked(
+    run: Run, config: Config, environment: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        spec_of(run.model_copy(update={"environment": environment}), config)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("experiment", ["", "a/b", "../x", "a b", "$(touch canary)", "a\nb", "-x", "x" * 151])
+def test_experiment_names_are_checked(run: Run, config: Config, experiment: str) -> None:
+    with pytest.raises(UserError, match=r"experiment name .* cannot be used"):
+        spec_of(run.model_copy(update={"experiment": experiment}), config)
+
+
+def test_a_run_that_needs_a_container_is_refused_where_there_is_none(run: Run, config: Config) -> None:
+    with pytest.raises(UserError, match=r"cluster local runs none \(container: none\)"):
+        job_spec(run, STAGED.model_copy(update={"python": None}), config, identity="x", started=1)
+
+
+# --- the checkpoint that a job saved -----------------------------------------------------------------
+
+
+@pytest.fixture
+def saving_job(tmp_path: Path) -> Job:
+    """A job that has ended, and whose folder is in this test's hands."""
+    directory = str(tmp_path / "saved here")
+    return Job(
+        cluster="here", name="save", job_id="1", directory=directory, log_path="/log.out", submitted_at=1
+    )
+
+
+CHECKPOINT = "default--None=0.0000-epoch=0-consumed_samples=160.0"
+
+
+async def test_the_saved_checkpoint_is_the_folder_above_weights(local: LocalCluster, saving_job: Job) -> None:
+    folder = Path(saved_checkpoint_dir(saving_job))
+    assert folder == Path(saving_job.directory, "code", "nemo_experiments", "default", "checkpoints")
+    (folder / CHECKPOINT / "weights").mkdir(parents=True)
+    (folder / CHECKPOINT / "context").mkdir()
+    assert await find_saved_checkpoint(local, saving_job) == str(folder / CHECKPOINT)
+
+
+@pytest.mark.parametrize(
+    ("left", "message"),
+    [
+        ([], "job save left no checkpoint: .*No such file or directory; see /log.out"),
+        (["code/nemo_experiments/default/checkpoints"], "job save left 0 checkpoints"),
+        (
+            [f"code/nemo_experiments/default/checkpoints/{name}/weights" for name in (CHECKPOINT, "another")],
+            "job save left 2 checkpoints",
+        ),
+        (
+            [
+                f"code/nemo_experiments/default/checkpoints/{name}"
+                for name in (f"{CHECKPOINT}/weights", f"{CHECKPOINT}-unfinished")
+            ],
+            "was not finished; see /log.out",
+        ),
+    ],
+    ids=["nothing", "empty", "two", "unfinished"],
+)
+async def test_a_checkpoint_that_cannot_be_loaded_is_named(
+    local: LocalCluster, saving_job: Job, left: list[str], message: str
+) -> None:
+    for path in left:
+        (Path(saving_job.directory) / path).mkdir(parents=True)
+    with pytest.raises(SystemFailure, match=message):
+        await find_saved_checkpoint(local, saving_job)
