@@ -4,6 +4,7 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -53,7 +54,7 @@ def postgresql() -> Iterator[Path]:
             yield folder
         finally:
             close_engines()
-            server.terminate()
+            server.send_signal(signal.SIGQUIT)  # at once: nothing of it is needed any more
             server.wait(timeout=_START_S)
     finally:
         shutil.rmtree(folder)

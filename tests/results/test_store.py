@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy  # noqa: TID253 - nothing imports a test
-from alembic.autogenerate import compare_metadata  # noqa: TID253
-from alembic.migration import MigrationContext  # noqa: TID253
-from alembic.script import ScriptDirectory  # noqa: TID253
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from steptime.errors import SystemFailure, UserError
 from steptime.logs.models import Problem

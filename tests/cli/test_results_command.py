@@ -1,0 +1,186 @@
+"""`steptime results` as people and programs call it."""
+
+import csv
+import json
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+from typer.testing import Result as Shown
+
+from steptime.cli import app, main
+from steptime.recipes.models import Mode
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.schema import result_columns
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+DAY_S = 86_400.0
+
+
+@pytest.fixture(autouse=True)
+def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store' / 'steptime.db'}")
+
+
+@pytest.fixture
+def filled_store(make_result: MakeResult, empty_store: None) -> None:
+    """Two scales, a checkpoint save of three days ago, and a rejected run."""
+    now = time.time()
+    bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
+    store = Store()
+    store.publish(make_result("one", gpus=1, step_times=[0.2] * 20, submitted_at=now - 60))
+    store.publish(make_result("two", gpus=2, step_times=[0.25] * 20, submitted_at=now - 30))
+    store.publish(make_result("saved", mode=Mode.CHECKPOINT_SAVE, submitted_at=now - 3 * DAY_S))
+    store.reject(make_result("bad", gpus=4, verdict=bad, measurement=None, submitted_at=now))
+
+
+def call(*arguments: str) -> Shown:
+    return CliRunner().invoke(app, ["results", *arguments], catch_exceptions=False)
+
+
+def jobs(*arguments: str) -> list[str]:
+    return [row["job_name"] for row in json.loads(call("--format", "json", *arguments).stdout)]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """The one sentence on stderr, and exit code 1."""
+    monkeypatch.setattr("sys.argv", ["steptime", "results", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+def test_an_empty_store_says_how_to_make_a_first_result() -> None:
+    shown = call()
+
+    assert shown.exit_code == 0
+    assert shown.stdout == ""
+    assert "no results yet" in shown.stderr
+    assert "steptime run llama3.1 --wait" in shown.stderr
+    assert json.loads(call("--format", "json").stdout) == []
+    assert call("--format", "csv").stdout.startswith("job_name,workload,")
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_the_table_shows_what_runs_are_compared_by() -> None:
+    shown = call().stdout
+
+    assert "efficiency relative to 1 GPU, all valid" in shown
+    for text in ("tiny·fp32·1", "tiny·fp32·2", "checkpoint save", "0.25 ± 0", "8,192", "80", "0.146"):
+        assert text in shown
+    assert "tiny·fp32·4" not in shown
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_rejected_runs_are_listed_on_request_with_the_reason() -> None:
+    shown = call("--all", "--full-names").stdout
+
+    assert "rejected" in shown
+    assert "tiny·fp32·4 (bad) is rejected: Expected 20 steps, but found 3." in shown
+    assert "│ bad" in shown
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
+    rows = json.loads(call("--format", "json").stdout)
+    printed = list(csv.DictReader(StringIO(call("--format", "csv").stdout)))
+
+    columns = [*(column.name for column in result_columns), "scaling_efficiency_percent", "scaling_base_gpus"]
+    assert list(rows[0]) == columns == list(printed[0])
+    stored = Store().run("two")
+    assert {name: rows[1][name] for name in stored} == stored
+    assert float(printed[1]["tokens_per_s"]) == stored["tokens_per_s"]
+    assert printed[1]["reason"] == ""
+
+
+@pytest.mark.usefixtures("filled_store")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["one", "two", "saved"]),
+        (["--workload", "llama3.1-25.04", "--size", "tiny"], ["one", "two", "saved"]),
+        (["--workload", "llama3.1", "--dtype", "fp32", "--gpu-type", "cpu"], ["one", "two", "saved"]),
+        (["--mode", "checkpoint_save"], ["saved"]),
+        (["--since", "2d"], ["one", "two"]),
+        (["--since", "2020-01-01", "--all"], ["one", "two", "bad", "saved"]),
+        (["--since", "45m", "--limit", "1"], ["two"]),
+        (["--dag-run", "manual__2026-11-21"], ["one", "two", "saved"]),
+        (["--dag-run", "another"], []),
+    ],
+)
+def test_filters(arguments: list[str], expected: list[str]) -> None:
+    assert jobs(*arguments) == expected
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_nothing_found_is_said() -> None:
+    shown = call("--dag-run", "another")
+
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert shown.stderr == "No result fits these filters. --all lists rejected ones too.\n"
+
+
+@pytest.mark.usefixtures("filled_store")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--size", "tyni"], "unknown size of stored results 'tyni': did you mean 'tiny'? Valid are: tiny."),
+        (["--workload", "llama3"], "did you mean 'llama3.1-25.04'? Valid are: llama3.1-25.04."),
+        (["--gpu-type", "h100"], "unknown gpu type of stored results 'h100'. Valid are: cpu."),
+        (["--mode", "save"], "Valid are: checkpoint_save, performance."),
+        (["--since", "yesterday"], "--since 'yesterday' is no time: write 30m, 12h, 7d, 2w, or a date"),
+        (["--limit", "0"], "should be greater than or equal to 1"),
+        (["show", "tow"], "no run 'tow' in the metrics store: did you mean 'two'?"),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_valid_ones(
+    arguments: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert sentence in refusal(capsys, monkeypatch, *arguments)
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_show_tells_what_is_needed_to_repeat_a_run() -> None:
+    shown = call("show", "two").stdout
+
+    for text in (
+        "675de01b",
+        "tensor 1, pipeline 1, context 1, data 2",
+        "torch 2.13.0",
+        "b" * 64,
+        "0.25 s over 10:19",
+    ):
+        assert text in shown
+    assert "✓ It did." in shown
+    assert "torchrun -m trainer --run run.json" in shown
+    assert "✗ Expected 20 steps, but found 3." in call("show", "bad").stdout
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_show_as_json_is_whole() -> None:
+    whole = json.loads(call("show", "saved", "--format", "json").stdout)
+
+    assert whole["result"]["checkpoint_save_s"] == 0.146
+    assert whole["checkpoints"][0]["iteration"] == 19
+    assert len(whole["steps"]) == 20
+    assert whole["checks"][0]["passed"] is True
+    assert whole["provenance"]["run"]["mode"] == "checkpoint_save"
+
+
+@pytest.mark.parametrize("command", [[], ["show"]])
+def test_help_has_examples(command: list[str]) -> None:
+    shown = call(*command, "--help").stdout
+
+    assert "Examples" in shown
+    assert "steptime results" in shown

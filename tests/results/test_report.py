@@ -1,0 +1,183 @@
+"""Result rows for readers: scaling efficiency, table columns, notes, the command that repeats a run."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.recipes.models import Mode
+from steptime.recipes.planning import plan
+from steptime.recipes.request import PlanRequest
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.report import notes, repeat_command, table, with_scaling_efficiency
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+StoredRows = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def stored_rows(tmp_path: Path) -> StoredRows:
+    """Stores results and gives their rows."""
+
+    def store_all(*results: Result) -> list[dict[str, Any]]:
+        store = Store(f"sqlite:///{tmp_path / 's.db'}")
+        for result in results:
+            (store.publish if result.verdict.valid else store.reject)(result)
+        return store.results(include_rejected=True)
+
+    return store_all
+
+
+def flat(result_times: float, **changes: Any) -> dict[str, Any]:
+    return {"step_times": [result_times] * 20, **changes}
+
+
+def efficiencies(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[float | None, int | None]]:
+    return {
+        row["job_name"]: (row["scaling_efficiency_percent"], row["scaling_base_gpus"])
+        for row in with_scaling_efficiency(rows)
+    }
+
+
+def test_efficiency_is_throughput_per_gpu_relative_to_the_smallest_scale_listed(
+    stored_rows: StoredRows, make_result: MakeResult
+) -> None:
+    rows = stored_rows(
+        make_result("one", gpus=1, **flat(0.2)),
+        make_result("two", gpus=2, **flat(0.25)),
+        make_result("four", gpus=4, **flat(0.4)),
+    )
+
+    found = efficiencies(rows)
+    assert found["one"] == (100, 1)
+    assert found["two"] == (pytest.approx(80), 1)
+    assert found["four"] == (pytest.approx(50), 1)
+    without_one = efficiencies([row for row in rows if row["gpus"] > 1])
+    assert without_one == {"two": (100, 2), "four": (pytest.approx(62.5), 2)}
+
+
+def test_repeats_at_the_smallest_scale_are_averaged(stored_rows: StoredRows, make_result: MakeResult) -> None:
+    found = efficiencies(
+        stored_rows(
+            make_result("one-a", gpus=1, **flat(0.2)),
+            make_result("one-b", gpus=1, **flat(0.1)),
+            make_result("two", gpus=2, **flat(0.2)),
+        )
+    )
+
+    assert found["two"] == (pytest.approx(100 * 2 / 3), 1)
+    assert found["one-b"] == (pytest.approx(100 * 4 / 3), 1)
+
+
+def test_only_comparable_runs_have_an_efficiency(stored_rows: StoredRows, make_result: MakeResult) -> None:
+    bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
+    found = efficiencies(
+        stored_rows(
+            make_result("rejected", gpus=1, verdict=bad, measurement=None),
+            make_result("save", gpus=1, mode=Mode.CHECKPOINT_SAVE),
+            make_result("small", size="small", gpus=1),
+            make_result("two", gpus=2),
+        )
+    )
+
+    assert set(found.values()) == {(None, None)}
+
+
+def test_rows_are_ordered_as_people_read_them(stored_rows: StoredRows, make_result: MakeResult) -> None:
+    rows = stored_rows(
+        make_result("save", gpus=2, mode=Mode.CHECKPOINT_SAVE),
+        make_result("four", gpus=4),
+        make_result("one", gpus=1),
+        make_result("load", gpus=2, mode=Mode.CHECKPOINT_LOAD),
+    )
+
+    assert [row["job_name"] for row in with_scaling_efficiency(rows)] == ["one", "four", "save", "load"]
+
+
+def test_what_all_runs_share_is_said_once(stored_rows: StoredRows, make_result: MakeResult) -> None:
+    rows = stored_rows(make_result("one", gpus=1, **flat(0.2)), make_result("two", gpus=2, **flat(0.25)))
+
+    cells, title = table(with_scaling_efficiency(rows))
+
+    assert title == (
+        "llama3.1-25.04, steps 10:19, MFU by llama3.1-25.04, efficiency relative to 1 GPU, all valid"
+    )
+    assert list(cells[1]) == [
+        *("label", "gpus", "step_time", "tokens_per_s", "tokens_per_s_per_gpu"),
+        *("mfu", "efficiency", "submitted"),
+    ]
+    assert cells[1]["step_time"] == "0.25 ± 0"
+    assert cells[1]["efficiency"] == pytest.approx(80)
+
+
+def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeResult) -> None:
+    bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
+    rows = stored_rows(
+        make_result("one", max_steps=10, gpus=1),
+        make_result("save", mode=Mode.CHECKPOINT_SAVE),
+        make_result("bad", verdict=bad, measurement=None),
+    )
+    other = [{**row, "workload": "nemotron4-25.04", "flops_formula": "nemotron4-24.11"} for row in rows[:1]]
+
+    cells, title = table(with_scaling_efficiency([*rows, *other]), full_names=True)
+
+    assert title == ""
+    assert list(cells[0]) == [
+        *("job_name", "workload", "gpus", "step_time", "window", "tokens_per_s", "tokens_per_s_per_gpu"),
+        *("mfu", "formula", "checkpoint_save_s", "submitted", "state"),
+    ]
+    assert {cell["state"] for cell in cells} == {"valid", "rejected"}
+    assert table([]) == ([], "")
+
+
+def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: MakeResult) -> None:
+    def verdict(severity: str) -> Verdict:
+        check = {"name": "x", "passed": False, "message": "Expected A, but found B.", "severity": severity}
+        return Verdict.model_validate({"checks": [check]})
+
+    rows = stored_rows(
+        make_result("bad", verdict=verdict("error"), measurement=None),
+        make_result("noisy", verdict=verdict("warning")),
+        make_result("good"),
+    )
+
+    assert sorted(notes(rows)) == [
+        "tiny·fp32·2 (bad) is rejected: Expected A, but found B.",
+        "tiny·fp32·2 (noisy) counts, but note: Expected A, but found B.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"workload": "llama3.1", "gpus": "2", "repeats": 2},
+        {"workload": "llama3.1", "gpus": "2", "tensor_parallel": 2, "environment": {"A": "b c"}},
+        {"workload": "llama3.1", "gpus": "1", "max_steps": 30, "window": "5:9", "time_limit": "00:05:00"},
+        {"workload": "llama3.1", "gpus": "2", "checkpoint": True},
+        {"workload": "llama3.1", "size": "405b", "gpu_type": "h100", "gpus": "64", "proxy": True},
+        {"workload": "nemotron4-340b", "gpu_type": "gb200", "gpus": "512", "scaling": "strong"},
+    ],
+)
+def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> None:
+    for run in plan(PlanRequest.model_validate(asked)).all_runs:
+        command = repeat_command(run)
+
+        assert command is not None
+        assert command.startswith("steptime run ")
+        arguments = ["plan", *shlex.split(command)[2:], "--format", "csv"]
+        listed = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert run.experiment in listed.stdout
+
+
+def test_a_run_that_no_recipe_gives_has_no_command(make_result: MakeResult) -> None:
+    run = make_result().run
+    narrower = run.recipe.model.model_copy(update={"hidden_size": 128})
+
+    changed = run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": narrower})})
+
+    assert repeat_command(changed) is None
