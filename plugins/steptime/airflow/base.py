@@ -9,6 +9,8 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
+from pydantic import BaseModel
+from pydantic_core import from_json
 
 from steptime.clusters.base import Cluster, Job, JobStatus
 from steptime.clusters.config import load_cluster, open_cluster
@@ -29,6 +31,12 @@ class Submission(Frozen):
     run: Run
     job: Job
     provenance: Provenance
+
+
+def as_json(model: BaseModel) -> dict[str, Any]:
+    """A model as XCom and triggers take it: JSON in which NaN, which JSON does not have, is a string."""
+    json: dict[str, Any] = from_json(model.model_dump_json())
+    return json
 
 
 @contextmanager

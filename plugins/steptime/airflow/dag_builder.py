@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup, TriggerRule, task, task_group
+from airflow.sdk import DAG, TaskGroup, TriggerRule, XComArg, task, task_group
 
 from steptime.airflow.operators import (
     CheckParamsOperator,
@@ -29,7 +29,7 @@ from steptime.airflow.result_operators import (
     ReportOperator,
     ValidateOperator,
 )
-from steptime.airflow.sensors import TrainingSensor
+from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
 from steptime.recipes.workloads import Workload, load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
@@ -85,13 +85,13 @@ def _train(run: Any, staged: Any, *, loads_from: Any = None) -> tuple[SubmitTrai
     submit = SubmitTrainingOperator(task_id="submit", run=run, staged=staged, loads_from=loads_from)
     wait = TrainingSensor(task_id="wait", submission=submit.output)
     end = EndTrainingOperator(task_id="end", submission=submit.output)
-    # A training that failed has its log read, too; one that was never submitted has none.
+    # A training that failed has its log read, too; where none was submitted, the setup's failure passes on.
     parse = ReadLogOperator(
-        task_id="parse", submission=submit.output, trigger_rule=TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
+        task_id="parse", submission=XComArg(wait, SUBMISSION_KEY), trigger_rule=TriggerRule.ALL_DONE
     )
     validate = ValidateOperator(task_id="validate", reading=parse.output, waited_in=wait.task_id)
     publish = PublishOperator(task_id="publish", result=validate.output)
-    wait >> parse >> validate >> publish
+    parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return submit, wait
 

@@ -88,14 +88,14 @@ class JobFollower:
         if now == self._last_said:
             return
         self._last_said = now
-        line = f"job {self._job.name} is {status.state}"
+        line = f"job {self._job.name}: {status.state}"
         if status.state is JobState.RUNNING and status.started_at is not None:
             line += f" since {datetime.fromtimestamp(status.started_at, UTC):%H:%M:%S} UTC"
             if status.nodes:
                 line += f" on {', '.join(status.nodes)}"
         if status.exit_code is not None:
             line += f", exit code {status.exit_code}"
-        self._say(f"{line}: {status.reason}" if status.reason else line)
+        self._say(f"{line}, {status.reason}" if status.reason else line)
         if status.state is JobState.RUNNING and self._running_since is None:
             self._running_since = time.monotonic()
 

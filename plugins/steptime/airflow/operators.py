@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow.attempts import spec_of_attempt
-from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors, end_job
+from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors, as_json, end_job
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import JobSpec, Staged
@@ -63,7 +63,7 @@ class CheckParamsOperator(BaseOperator):
         )
         self.log.info("%s", as_text(rows, title=title))
         self.log.info("at most %.2f GPU-hours", planned.gpu_hours_max)
-        return planned.model_dump(mode="json")
+        return as_json(planned)
 
 
 class StageTrainingOperator(BaseOperator):
@@ -86,7 +86,7 @@ class StageTrainingOperator(BaseOperator):
             staged = asyncio.run(self._stage(run))
         self.log.info("the trainer: %s", staged.trainer_path)
         self.log.info("its interpreter: %s", staged.python or "the image's")
-        return staged.model_dump(mode="json")
+        return as_json(staged)
 
     async def _stage(self, run: Run) -> Staged:
         from steptime.staging import stage
@@ -123,7 +123,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit. Returns the `Submission` as JSON."""
         with airflow_errors():
-            return asyncio.run(self._submit(context)).model_dump(mode="json")
+            return as_json(asyncio.run(self._submit(context)))
 
     async def _submit(self, context: Context) -> Submission:
         from steptime.clusters.jobscript import find_saved_checkpoint, job_spec

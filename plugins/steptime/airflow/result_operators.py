@@ -7,7 +7,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException
 
-from steptime.airflow.base import RunOperator, Submission, airflow_errors, end_job
+from steptime.airflow.base import RunOperator, Submission, airflow_errors, as_json, end_job
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import JobStatus
@@ -69,7 +69,7 @@ class ReadLogOperator(RunOperator):
         else:
             self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
         reading = Reading(submission=submission, status=status, log=log, measurement=measurement)
-        return reading.model_dump(mode="json")
+        return as_json(reading)
 
     async def _final_status(self, submission: Submission) -> JobStatus:
         job = submission.job
@@ -131,7 +131,7 @@ class ValidateOperator(RunOperator):
                     store.reject(result)
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
                 raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
-        return result.model_dump(mode="json")
+        return as_json(result)
 
 
 class PublishOperator(RunOperator):
@@ -190,8 +190,9 @@ class ReportOperator(BaseOperator):
             rows = store.runs_of(ti.dag_id, ti.run_id)
         # A cleared task makes a fresh attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
-        if latest:
-            self.log.info("%s", as_text([_summary(row) for row in latest.values()]))
+        self.log.info("results of %s", ti.run_id)
+        if summaries := [_summary(latest[run.label]) for run in planned.all_runs if run.label in latest]:
+            self.log.info("%s", as_text(summaries))
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
             raise AirflowFailException(

@@ -8,12 +8,15 @@ from typing import Any, NoReturn
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors
+from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors, as_json
 from steptime.airflow.following import JobFollower
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster, open_cluster
 from steptime.recipes.models import Run
+
+SUBMISSION_KEY = "submission"
+"""XCom of the submission, handed on before waiting begins: a sensor that fails returns nothing."""
 
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
@@ -60,6 +63,7 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
         job = submission.job
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
+        context["ti"].xcom_push(SUBMISSION_KEY, as_json(submission))
         if self.deferrable:
             self._defer(submission)
         self.hold(job.cluster, job.name, context)
@@ -68,8 +72,8 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
     def _defer(self, submission: Submission) -> NoReturn:
         raise TaskDeferred(
             trigger=TrainingTrigger(
-                run=submission.run.model_dump(mode="json"),
-                job=submission.job.model_dump(mode="json"),
+                run=as_json(submission.run),
+                job=as_json(submission.job),
                 patience_s=self.patience_s,
             ),
             method_name="execute_complete",
@@ -107,7 +111,7 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
         job = Submission.model_validate(self.submission).job
         if status.state is JobState.SUCCEEDED:
             self.log.info("job %s succeeded", job.name)
-            return status.model_dump(mode="json")
+            return as_json(status)
         if status.state is JobState.UNKNOWN:
             # A retry asks again: the accounting of a cluster may only have been late.
             raise AirflowException(

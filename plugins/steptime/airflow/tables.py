@@ -13,12 +13,12 @@ def as_text(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> s
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name in rows[0] if rows else ():
-        table.add_column(name, justify="right" if _is_number(rows[0][name]) else "left")
+        table.add_column(name, justify="right" if any(_is_number(row[name]) for row in rows) else "left")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     text = io.StringIO()
     Console(file=text, width=160).print(table)
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+    return "\n" + "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
 def _is_number(value: Any) -> bool:

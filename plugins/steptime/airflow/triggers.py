@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from steptime.airflow.base import as_json
 from steptime.airflow.following import JobFollower
 from steptime.airflow.watching import watch
 from steptime.clusters.base import Job
@@ -68,7 +69,7 @@ class TrainingTrigger(BaseTrigger):
                         return
                     continue
                 if ended is not None:
-                    yield _event({"status": ended.model_dump(mode="json")})
+                    yield _event({"status": as_json(ended)})
                     return
 
     async def on_kill(self) -> None:

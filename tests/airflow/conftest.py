@@ -1,0 +1,153 @@
+"""Real jobs on a local cluster of the test's own, and the parts of Airflow's context that operators use."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from . import airflow_home  # noqa: F401 (before anything imports Airflow)
+
+# isort: split
+
+from steptime.airflow.operators import SubmitTrainingOperator
+from steptime.clusters.base import Staged
+from steptime.clusters.config import load_cluster
+from steptime.clusters.local import LocalCluster, connect
+from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan, PlanRequest, plan
+
+STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder and config of the test's own: a local cluster that is polled often, with many slots.
+
+    Jobs that a test leaves are ended after it.
+    """
+    config = tmp_path / "config"
+    config.mkdir()
+    shipped = Path(__file__).parents[2] / "config"
+    for entry in shipped.iterdir():
+        if entry.name != "clusters":
+            (config / entry.name).symlink_to(entry)
+    (config / "clusters").mkdir()
+    (config / "clusters" / "local.yaml").write_text(
+        'name: local\nkind: local\ngpu_type: cpu\nwork_dir: "{STEPTIME_HOME}"\nslots: 16\nexclusive: false\n'
+        "grace_s: 1\npoll_interval_s: 0.1\n"
+    )
+    state = tmp_path / "home"
+    monkeypatch.setenv("STEPTIME_HOME", str(state))
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
+    monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
+    yield state
+    for job in state.glob("clusters/local/jobs/*"):
+        asyncio.run(connect(load_cluster("local")).cancel(job.name))
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Staged:
+    """What staging would give, with the stand-in where the trainer's interpreter would be."""
+    interpreter = tmp_path / "stand-in-interpreter"
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}"\n')
+    interpreter.chmod(0o755)
+    return Staged(
+        python=str(interpreter), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="0" * 64
+    )
+
+
+@pytest.fixture
+def planned(home: Path) -> Callable[..., Plan]:
+    """Plans a tiny Llama on the test's cluster; keywords are fields of PlanRequest."""
+
+    def make(**request: object) -> Plan:
+        return plan(PlanRequest.model_validate({"workload": "llama3.1", "gpus": "1", **request}))
+
+    return make
+
+
+@pytest.fixture
+def a_run(planned: Callable[..., Plan]) -> Callable[..., Run]:
+    """One planned run; keywords are environment variables of the stand-in."""
+    return lambda **environment: planned(environment=environment).runs[0]
+
+
+@pytest.fixture
+async def cluster(home: Path) -> LocalCluster:
+    """The test's local cluster."""
+    config = load_cluster("local")
+    opened = connect(config)
+    assert isinstance(opened, LocalCluster)
+    return opened
+
+
+@dataclass
+class StateStore:
+    """What Airflow keeps of a task instance across tries and clears."""
+
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, key: str) -> Any:
+        return self.kept.get(key)
+
+    def set(self, key: str, value: Any, *, retention: object = None) -> None:
+        self.kept[key] = value
+
+
+@dataclass
+class TaskInstance:
+    """The parts of Airflow's that operators use."""
+
+    max_tries: int = 2
+    dag_id: str = "llama31"
+    run_id: str = "manual__2026-11-21"
+    task_id: str = "performance.submit"
+    map_index: int = 0
+    state: str | None = "running"
+    pushed: dict[str, Any] = field(default_factory=dict)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+    def get_task_states(self, **_: object) -> dict[str, dict[str, str | None]]:
+        return {self.run_id: {f"{self.task_id}_{self.map_index}": self.state}} if self.state else {}
+
+
+@pytest.fixture
+def make_context() -> Callable[..., dict[str, Any]]:
+    """Contexts of tries of one task instance: the same state store in each."""
+    store = StateStore()
+
+    def make(**task_instance: Any) -> dict[str, Any]:
+        run_after = datetime(2026, 11, 21, tzinfo=UTC)
+        return {
+            "ti": TaskInstance(**task_instance),
+            "dag_run": SimpleNamespace(run_after=run_after, conf={}),
+            "task_state_store": store,
+            "params": {},
+        }
+
+    return make
+
+
+@pytest.fixture
+def submission(
+    a_run: Callable[..., Run], staged: Staged, make_context: Callable[..., dict[str, Any]]
+) -> Callable[..., dict[str, Any]]:
+    """Submits a run of the stand-in, and gives what `submit` hands on; keywords are the stand-in's environment."""
+
+    def submit(**environment: str) -> dict[str, Any]:
+        operator = SubmitTrainingOperator(
+            task_id="submit",
+            run=a_run(**environment).model_dump(mode="json"),
+            staged=staged.model_dump(mode="json"),
+        )
+        return operator.execute(make_context())
+
+    return submit

@@ -1,0 +1,107 @@
+"""A stand-in for the trainer: no model, no training. It prints lines in the form of NeMo's, with made-up numbers.
+
+It lets tests of the Airflow layer run real jobs in seconds: real processes on the real local cluster. Nothing it
+prints is a measurement. Tests with the marker `trainer` train for real.
+
+The run's environment says how it behaves: STAND_IN_STEP_S (seconds per step), STAND_IN=out_of_memory | nan | hang.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import time
+
+
+def main() -> int:
+    run = json.loads(pathlib.Path("run.json").read_text())
+    recipe, behaviour = run["recipe"], os.environ.get("STAND_IN", "")
+    parallelism = recipe["parallelism"]
+    with pathlib.Path("started").open("a") as started:
+        started.write(f"{os.getpid()}\n")
+    say(
+        "steptime.start "
+        + json.dumps(
+            {
+                "schema": 1,
+                "experiment": run["experiment"],
+                "world_size": parallelism["tensor"] * parallelism["data"],
+                "tensor_parallel": parallelism["tensor"],
+                "pipeline_parallel": parallelism["pipeline"],
+                "context_parallel": parallelism["context"],
+                "data_parallel": parallelism["data"],
+                "micro_batch_size": recipe["micro_batch_size"],
+                "global_batch_size": recipe["global_batch_size"],
+                "seq_length": recipe["model"]["seq_length"],
+                "num_layers": recipe["model"]["num_layers"],
+                "num_parameters": 1,
+                "device": "cpu",
+                "peak_tflops_per_rank": 1.0,
+                "peak_source": "made up by the tests' stand-in trainer",
+                "versions": {"nemo": "none", "megatron_core": "none", "torch": "none", "python": "3"},
+                "node_names": ["localhost"],
+            }
+        )
+    )
+    gbs, first, end = recipe["global_batch_size"], run["first_step"], run["max_steps"]
+    if run["mode"] == "checkpoint_load":
+        weights = pathlib.Path(run["checkpoint_path"]) / "weights"
+        if not any(weights.glob("*.distcp")):
+            say(f"no checkpoint at {weights}")
+            return 1
+        say(
+            f"[NeMo I 2026-11-21 00:00:00 nemo_logging:310] Global Checkpoint Load : Rank : 0 : "
+            f"Start time : {time.time():.3f}s : Time spent in load_checkpoint: 0.187s"
+        )
+        say(
+            "steptime.resumed "
+            + json.dumps(
+                {
+                    "checkpoint_path": run["checkpoint_path"],
+                    "global_step": first,
+                    "consumed_samples": first * gbs,
+                }
+            )
+        )
+    if behaviour == "hang":
+        time.sleep(3600)
+    for step in range(first, end):
+        time.sleep(float(os.environ.get("STAND_IN_STEP_S", "0.02")))
+        if behaviour == "out_of_memory" and step == 3:
+            say("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.")
+            return 1
+        loss = "nan" if behaviour == "nan" and step >= 12 else f"{8.4 - 0.01 * step:.3f}"
+        say(
+            f"Training epoch 0, iteration {step - first}/{end - first - 1} | lr: 3.042e-05 | global_batch_size: {gbs} "
+            f"| global_step: {step} | max_memory_reserved: 890716160 | max_memory_allocated: 890716160 "
+            f"| reduced_train_loss: {loss} | train_step_timing in s: 0.4846 | consumed_samples: {(step + 1) * gbs}"
+        )
+    if run["mode"] == "checkpoint_save":
+        weights = pathlib.Path("code/nemo_experiments/default/checkpoints/default--step/weights")
+        weights.mkdir(parents=True)
+        (weights / "__0_0.distcp").write_bytes(b"made up")
+        say(
+            f"[NeMo I 2026-11-21 00:00:00 nemo_logging:232] Global Checkpoint Save : Rank: 0 : Iteration: {end - 1} : "
+            f"Start time: {time.time():.3f}s : Save duration: 0.146s"
+        )
+    say(
+        "steptime.end "
+        + json.dumps(
+            {
+                "state": "completed",
+                "global_step": end - 1,
+                "steps_trained": end - first,
+                "peak_memory_bytes": 890716160,
+                "training_s": 1.0,
+            }
+        )
+    )
+    return 0
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

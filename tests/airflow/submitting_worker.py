@@ -1,0 +1,45 @@
+"""One try of the task `submit` in a process of its own, for a test that kills it: RUN_JSON STORE_JSON hang|return."""
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from steptime.airflow.operators import SubmitTrainingOperator
+from steptime.clusters.local import LocalCluster
+
+run, store, ending = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+
+
+class Store:
+    """Keeps in a file what Airflow's task state store keeps in its database."""
+
+    def get(self, key: str) -> Any:
+        return json.loads(store.read_text()).get(key) if store.exists() else None
+
+    def set(self, key: str, value: Any, *, retention: object) -> None:
+        store.write_text(json.dumps({key: value}))
+
+
+if ending == "hang":
+    submit = LocalCluster.submit
+
+    async def submit_and_hang(self: LocalCluster, spec: Any) -> Any:
+        await submit(self, spec)
+        time.sleep(3600)
+
+    LocalCluster.submit = submit_and_hang
+
+operator = SubmitTrainingOperator(
+    task_id="submit", run=json.loads(run.read_text()), staged=json.loads(os.environ["STAGED"])
+)
+context = {
+    "ti": SimpleNamespace(dag_id="llama31", run_id="manual", map_index=0, max_tries=2),
+    "dag_run": SimpleNamespace(run_after=datetime(2026, 11, 21, tzinfo=UTC)),
+    "task_state_store": Store(),
+}
+print(json.dumps(operator.execute(context)))

@@ -1,0 +1,117 @@
+"""Whole DAG runs in one process, with the stand-in where the trainer's environment would be."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Staged
+from steptime.results.store import Store
+
+pytestmark = [pytest.mark.airflow, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> None:
+    """Airflow's tables in the tests' AIRFLOW_HOME."""
+    airflow = Path(sys.executable).with_name("airflow")
+    migrated = subprocess.run(
+        [airflow, "db", "migrate"], env=os.environ, capture_output=True, text=True, check=False
+    )
+    assert migrated.returncode == 0, migrated.stdout + migrated.stderr
+
+
+@pytest.fixture
+def run_dag(
+    airflow_database: None, home: Path, staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Runs the DAG llama31 to its end; keywords are its params. Nothing is staged: the stand-in lies ready."""
+    from steptime.airflow.dag_builder import training_dag
+
+    async def nothing(*_: object) -> Staged:
+        return staged
+
+    monkeypatch.setattr("steptime.staging.stage", nothing)
+
+    def run(**conf: object) -> Any:
+        return training_dag("llama31", workload="llama3.1").test(run_conf=conf)
+
+    return run
+
+
+def states(dag_run: Any) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for ti in dag_run.get_task_instances():
+        found.setdefault(ti.task_id, []).append(str(ti.state))
+    return found
+
+
+def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: Callable[..., Any]) -> None:
+    dag_run = run_dag(gpus="1,2", checkpoint=True)
+
+    assert dag_run.state == "success", states(dag_run)
+    rows = Store().runs_of("llama31", dag_run.run_id)
+    assert sorted(row["label"] for row in rows) == [
+        "tiny·fp32·1",
+        "tiny·fp32·2",
+        "tiny·fp32·2·checkpoint load",
+        "tiny·fp32·2·checkpoint save",
+    ]
+    assert {row["state"] for row in rows} == {"valid"}
+    tasks = {(ti.task_id, ti.map_index): ti for ti in dag_run.get_task_instances()}
+    assert tasks["performance.wait", 1].rendered_map_index == "tiny·fp32·2"
+    assert tasks["checkpoint.load.wait", 0].rendered_map_index == "tiny·fp32·2·checkpoint load"
+    assert {row["task_id"] for row in rows} == {
+        "performance.wait",
+        "checkpoint.save.wait",
+        "checkpoint.load.wait",
+    }
+
+
+def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: Callable[..., Any]) -> None:
+    dag_run = run_dag(gpus="1", environment={"STAND_IN": "out_of_memory"})
+
+    assert dag_run.state == "failed"
+    assert states(dag_run) == {
+        "check_params": ["success"],
+        "performance_runs": ["success"],
+        "checkpoint_pairs": ["success"],
+        "stage": ["success"],
+        "performance.submit": ["success"],
+        "performance.wait": ["failed"],
+        "performance.end": ["success"],
+        "performance.parse": ["success"],
+        "performance.validate": ["failed"],
+        "performance.publish": ["upstream_failed"],
+        "report": ["failed"],
+    } | {task: ["skipped"] for task in states(dag_run) if task.startswith("checkpoint.")}
+    [row] = Store().runs_of("llama31", dag_run.run_id)
+    assert row["state"] == "rejected"
+    assert "out of memory" in row["reason"]
+
+
+def test_a_training_with_wrong_numbers_is_rejected(run_dag: Callable[..., Any]) -> None:
+    dag_run = run_dag(gpus="1", environment={"STAND_IN": "nan"})
+
+    assert dag_run.state == "failed"
+    assert states(dag_run)["performance.wait"] == ["success"]
+    assert states(dag_run)["performance.validate"] == ["failed"]
+    [row] = Store().runs_of("llama31", dag_run.run_id)
+    assert row["state"] == "rejected"
+    assert "loss" in row["reason"]
+
+
+def test_params_that_cannot_be_run_start_nothing(run_dag: Callable[..., Any], home: Path) -> None:
+    dag_run = run_dag(gpuss="1")
+
+    assert dag_run.state == "failed"
+    found = states(dag_run)
+    assert found["check_params"] == ["failed"]
+    assert {state for task, of_task in found.items() for state in of_task if task != "check_params"} == {
+        "upstream_failed"
+    }
+    assert not (home / "clusters").exists()

@@ -1,0 +1,109 @@
+"""The trigger form, and what the first task makes of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.definitions.param import ParamsDict
+from airflow.sdk.exceptions import ParamValidationError
+
+from steptime.airflow.params import SECTIONS, dag_params, plan_from_params
+from steptime.errors import UserError
+from steptime.recipes.planning import PlanRequest
+from steptime.recipes.workloads import list_workloads, load_workload
+
+
+def form(workload: str = "llama3.1", **defaults: Any) -> dict[str, Any]:
+    return dag_params(load_workload(workload), defaults)
+
+
+def test_every_field_of_a_request_has_its_place_in_the_form() -> None:
+    placed = [name for names in SECTIONS.values() for name in names]
+
+    assert sorted(placed) == sorted(set(PlanRequest.model_fields) - {"workload"})
+
+
+def test_choices_are_those_of_the_workload() -> None:
+    params = form()
+
+    assert params["size"].schema["enum"] == [None, *load_workload("llama3.1").size_names()]
+    assert "h100" in params["gpu_type"].schema["enum"]
+    assert params["cluster"].schema["enum"] == ["local"]
+
+
+@pytest.mark.parametrize("workload", list_workloads())
+def test_every_form_is_complete_and_its_defaults_hold(workload: str) -> None:
+    params = form(workload)
+
+    for name, param in params.items():
+        assert param.description, name
+        assert param.schema["section"] in SECTIONS
+    ParamsDict(params).validate()
+
+
+def test_a_dag_may_replace_defaults() -> None:
+    assert form()["checkpoint"].value is False
+    assert form(checkpoint=True)["checkpoint"].value is True
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("size", "9b"),
+        ("gpus", 8),
+        ("max_steps", 0),
+        ("max_steps", "many"),
+        ("repeats", 101),
+        ("checkpoint", "yes"),
+        ("environment", ["A=B"]),
+        ("cluster", "moon"),
+    ],
+)
+def test_airflow_refuses_values_of_the_wrong_type(name: str, value: object) -> None:
+    params = ParamsDict(form())
+
+    with pytest.raises(ParamValidationError):
+        params[name] = value
+
+
+@pytest.mark.parametrize(
+    ("params", "sentence"),
+    [
+        ({"gpuss": "8"}, "unknown parameter 'gpuss': did you mean 'gpus'"),
+        ({"size": "8b", "gpu_type": "h100"}, "cluster 'local' has cpu, not h100"),
+        ({"size": "8b", "gpu_type": "cpu"}, "cpu"),
+        ({"dtype": "fp8"}, "fp8"),
+        ({"gpus": "3"}, "3"),
+        ({"gpus": "one"}, "one"),
+        ({"scaling": "sideways"}, "sideways"),
+        ({"window": "30:49"}, "30:49"),
+        ({"time_limit": "soon"}, "soon"),
+        ({"cluster": "moon"}, "moon"),
+        ({"workload": "nemotron4"}, "start the DAG 'nemotron4'"),
+        ({"environment": {"HF_TOKEN": "hf_1"}}, "HF_TOKEN"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_sentence(params: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as refused:
+        plan_from_params("llama3.1", params)
+
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("workload", ["nemotron4", "nemotron4-340b", "nemotron4-340b-24.11", "nemotron-h"])
+def test_a_family_that_the_trainer_lacks_is_refused_plainly(workload: str) -> None:
+    with pytest.raises(UserError, match=r"cannot be trained yet.*the trainer has: llama"):
+        plan_from_params(workload, {"size": "tiny"})
+
+
+def test_the_defaults_are_a_plan(home: Path) -> None:
+    params = {name: param.value for name, param in form(checkpoint=True).items()}
+    planned = plan_from_params("llama3.1", params)
+
+    assert [run.label for run in planned.all_runs] == [
+        "tiny·fp32·1",
+        "tiny·fp32·2",
+        "tiny·fp32·2·checkpoint save",
+        "tiny·fp32·2·checkpoint load",
+    ]

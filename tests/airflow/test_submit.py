@@ -1,0 +1,175 @@
+"""Submitting: retries find the same job, cleared tasks get a new one, and no two ever live for one run."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.airflow.base import Submission
+from steptime.airflow.operators import EndTrainingOperator, SubmitTrainingOperator
+from steptime.clusters.base import JobState, Staged
+from steptime.clusters.local import LocalCluster
+from steptime.recipes.models import Run
+
+from .conftest import TaskInstance
+
+
+@pytest.fixture
+def submit(
+    a_run: Callable[..., Run], staged: Staged, make_context: Callable[..., dict[str, Any]]
+) -> Callable[..., Submission]:
+    """One try of the task `submit` of a run that never ends; keywords are of the task instance."""
+
+    def try_once(**task_instance: Any) -> Submission:
+        operator = SubmitTrainingOperator(
+            task_id="submit",
+            run=a_run(STAND_IN="hang").model_dump(mode="json"),
+            staged=staged.model_dump(mode="json"),
+        )
+        return Submission.model_validate(operator.execute(make_context(**task_instance)))
+
+    return try_once
+
+
+def state(cluster: LocalCluster, submission: Submission) -> JobState:
+    return asyncio.run(cluster.poll([submission.job.name]))[submission.job.name].state
+
+
+def test_a_retry_finds_the_job_of_the_try_before(
+    submit: Callable[..., Submission], cluster: LocalCluster
+) -> None:
+    first, second = submit(), submit()
+
+    assert second.job == first.job
+    assert state(cluster, first).is_live
+
+
+def test_a_cleared_task_starts_anew_and_ends_the_job_before(
+    submit: Callable[..., Submission], cluster: LocalCluster
+) -> None:
+    first = submit(max_tries=2)
+    cleared = submit(max_tries=3)
+
+    assert cleared.job.name != first.job.name
+    assert cleared.job.directory != first.job.directory
+    assert state(cluster, first) is JobState.CANCELLED
+    assert state(cluster, cleared).is_live
+
+
+def test_a_retry_after_a_cancel_from_outside_starts_anew(
+    submit: Callable[..., Submission], cluster: LocalCluster
+) -> None:
+    first = submit()
+    asyncio.run(cluster.cancel(first.job.name))
+
+    assert submit().job.name != first.job.name
+
+
+def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
+    submit: Callable[..., Submission], make_context: Callable[..., dict[str, Any]]
+) -> None:
+    first = submit()
+    make_context()["task_state_store"].kept.clear()
+
+    assert submit().job.name != first.job.name
+
+
+def test_tries_differ_by_run_and_by_dag_run(submit: Callable[..., Submission]) -> None:
+    assert submit(run_id="one").job.name != submit(run_id="two").job.name
+
+
+def test_a_job_that_nobody_waits_for_is_ended(
+    submit: Callable[..., Submission], cluster: LocalCluster
+) -> None:
+    left = submit()
+    EndTrainingOperator(task_id="end", submission=left.model_dump(mode="json")).execute({})
+
+    assert state(cluster, left) is JobState.CANCELLED
+
+
+@pytest.mark.parametrize(("airflow_says", "lives"), [("running", True), ("failed", False), (None, False)])
+def test_on_kill_tells_a_task_that_was_taken_away_from_a_worker_that_stops(
+    submit: Callable[..., Submission],
+    cluster: LocalCluster,
+    make_context: Callable[..., dict[str, Any]],
+    airflow_says: str | None,
+    lives: bool,
+) -> None:
+    submitted = submit()
+    operator = SubmitTrainingOperator(task_id="submit", run={}, staged={})
+    operator.hold("local", submitted.job.name, make_context(state=airflow_says))
+
+    operator.on_kill()
+
+    assert state(cluster, submitted).is_live is lives
+
+
+def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
+    submit: Callable[..., Submission], home: Path, staged: Staged, a_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """The worker is a process of its own, killed between the start of the job and the end of its task."""
+    run, store = tmp_path / "run.json", tmp_path / "store.json"
+    run.write_text(a_run(STAND_IN="hang").model_dump_json())
+    worker = [sys.executable, str(Path(__file__).with_name("submitting_worker.py")), run, store]
+    environment = os.environ | {"STAGED": staged.model_dump_json()}
+
+    first = subprocess.Popen([*worker, "hang"], env=environment)
+    started = home / "experiments"
+    deadline = time.monotonic() + 60
+    while not list(started.glob("*/*/*/started")):
+        assert first.poll() is None, "the worker ended before its job had started"
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+
+    second = subprocess.run([*worker, "return"], env=environment, capture_output=True, text=True, check=True)
+
+    job = Submission.model_validate_json(second.stdout.splitlines()[-1]).job  # after Airflow's own lines
+    processes = [line for path in started.glob("*/*/*/started") for line in path.read_text().splitlines()]
+    assert len(processes) == 1
+    assert Path(job.directory, "started").is_file()
+
+
+def test_a_task_taken_away_while_it_submits_leaves_no_job(
+    a_run: Callable[..., Run],
+    staged: Staged,
+    cluster: LocalCluster,
+    make_context: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    operator = SubmitTrainingOperator(
+        task_id="submit",
+        run=a_run(STAND_IN="hang").model_dump(mode="json"),
+        staged=staged.model_dump(mode="json"),
+    )
+    submit, names = LocalCluster.submit, []
+
+    async def killed_before_submitting(self: LocalCluster, spec: Any) -> Any:
+        names.append(spec.name)
+        await asyncio.to_thread(operator.on_kill)
+        return await submit(self, spec)
+
+    monkeypatch.setattr(LocalCluster, "submit", killed_before_submitting)
+    with pytest.raises(Exception, match="taken away"):
+        operator.execute(make_context(state="failed"))
+
+    assert asyncio.run(cluster.poll(names))[names[0]].state is JobState.CANCELLED
+
+
+def test_the_context_of_tests_is_that_of_airflow() -> None:
+    """The parts that operators use exist in Airflow's own classes, under these names."""
+    from airflow.sdk.execution_time.context import TaskStateStoreAccessor
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    assert {"get", "set"} <= set(dir(TaskStateStoreAccessor))
+    used = {"xcom_push", "get_task_states"}
+    assert used <= set(dir(RuntimeTaskInstance)) & set(dir(TaskInstance))
+    assert {"max_tries", "dag_id", "run_id", "map_index"} <= set(RuntimeTaskInstance.model_fields)

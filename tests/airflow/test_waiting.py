@@ -1,0 +1,142 @@
+"""Sensor and trigger, on real jobs of the local cluster."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.airflow.triggers import TrainingTrigger
+from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.local import LocalCluster
+
+Submit = Callable[..., dict[str, Any]]
+MakeContext = Callable[..., dict[str, Any]]
+
+
+def trigger_of(submission: dict[str, Any], patience_s: float = 60) -> TrainingTrigger:
+    return TrainingTrigger(run=submission["run"], job=submission["job"], patience_s=patience_s)
+
+
+async def event_of(trigger: TrainingTrigger) -> dict[str, Any]:
+    payload: dict[str, Any] = (await anext(trigger.run())).payload
+    return payload
+
+
+async def state(cluster: LocalCluster, submission: dict[str, Any]) -> JobState:
+    name = submission["job"]["name"]
+    return (await cluster.poll([name]))[name].state
+
+
+def sensor(submission: dict[str, Any], **arguments: Any) -> TrainingSensor:
+    return TrainingSensor(task_id="wait", submission=submission, **arguments)
+
+
+def test_the_sensor_defers_and_hands_on_the_submission_first(
+    submission: Submit, make_context: MakeContext
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context()
+
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(submitted).execute(context)
+
+    assert context["ti"].pushed == {SUBMISSION_KEY: submitted}
+    path, arguments = deferred.value.trigger.serialize()
+    assert path == "steptime.airflow.triggers.TrainingTrigger"
+    assert TrainingTrigger(**arguments).serialize() == (path, arguments)
+
+
+def test_the_trigger_fires_when_the_training_has_ended(submission: Submit) -> None:
+    submitted = submission()
+    event = asyncio.run(event_of(trigger_of(submitted)))
+
+    assert event["status"]["state"] == "succeeded"
+    assert sensor(submitted).execute_complete({}, event) == event["status"]
+
+
+def test_a_failed_training_fails_for_good_and_says_why(
+    submission: Submit, caplog: pytest.LogCaptureFixture
+) -> None:
+    submitted = submission(STAND_IN="out_of_memory")
+    event = asyncio.run(event_of(trigger_of(submitted)))
+
+    with pytest.raises(AirflowFailException) as failed:
+        sensor(submitted).execute_complete({}, event)
+
+    sentence = str(failed.value)
+    assert "failed" in sentence
+    assert "exit code 1" in sentence
+    assert "out of memory" in sentence
+    assert submitted["job"]["log_path"] in sentence
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [(JobState.CANCELLED, "was cancelled"), (JobState.TIMED_OUT, "ran into its time limit")],
+)
+def test_other_ends_are_told_apart(submission: Submit, state: JobState, words: str) -> None:
+    event = {"status": JobStatus(state=state, reason="by somebody").model_dump(mode="json")}
+
+    with pytest.raises(AirflowFailException, match=rf"{words} \(by somebody\)"):
+        sensor(submission()).execute_complete({}, event)
+
+
+def test_a_job_that_vanished_is_an_error_that_is_retried(submission: Submit) -> None:
+    event = {"status": JobStatus(state=JobState.UNKNOWN).model_dump(mode="json")}
+
+    with pytest.raises(AirflowException, match="does not know job") as failed:
+        sensor(submission()).execute_complete({}, event)
+
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+def test_a_cluster_out_of_reach_is_an_error_that_is_retried(
+    submission: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = submission()
+
+    async def unreachable(*_: object) -> None:
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(LocalCluster, "poll", unreachable)
+    event = asyncio.run(event_of(trigger_of(submitted, patience_s=0)))
+
+    assert "no route to host" in event["error"]
+    with pytest.raises(AirflowException, match="no route to host") as failed:
+        sensor(submitted).execute_complete({}, event)
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+async def test_a_killed_trigger_cancels_its_job_and_a_restarted_one_does_not(
+    submission: Submit, cluster: LocalCluster
+) -> None:
+    submitted = await asyncio.to_thread(submission, STAND_IN="hang")
+    trigger = trigger_of(submitted)
+    waiting = asyncio.create_task(event_of(trigger))
+    await asyncio.sleep(1.5)
+
+    waiting.cancel()  # what a triggerer that shuts down does
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await trigger.cleanup()
+    assert (await state(cluster, submitted)).is_live
+
+    await trigger.on_kill()  # what a triggerer does when somebody failed or cleared the task
+    assert await state(cluster, submitted) is JobState.CANCELLED
+
+
+def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: MakeContext) -> None:
+    waits = sensor(submission(), deferrable=False, poke_interval=0.1)
+
+    assert waits.execute(make_context())["state"] == "succeeded"
+
+
+def test_waiting_in_the_worker_fails_as_waiting_in_the_triggerer_does(
+    submission: Submit, make_context: MakeContext
+) -> None:
+    waits = sensor(submission(STAND_IN="out_of_memory"), deferrable=False, poke_interval=0.1)
+
+    with pytest.raises(AirflowFailException, match="out of memory"):
+        waits.execute(make_context())
