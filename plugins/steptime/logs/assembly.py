@@ -6,7 +6,7 @@ from typing import Any
 from steptime.logs import completeness
 from steptime.logs.attempts import Added, Attempts
 from steptime.logs.causes import Symptom
-from steptime.logs.checkpoints import CheckpointLine
+from steptime.logs.checkpoints import CheckpointLine, Scheduled
 from steptime.logs.events import CutStep, Event, LogEvents, StepPrinted
 from steptime.logs.formats import StepLine
 from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
@@ -28,7 +28,8 @@ class Assembly:
         self._attempts = Attempts()
         self._last_step: int | None = None
         self._checkpoints: list[CheckpointLine] = []
-        self._finalised: set[int] = set()
+        self._scheduled = 0
+        self._finalised: list[int] = []
         self._records: dict[str, dict[str, Any]] = {}
         self._symptoms: defaultdict[str, list[Symptom]] = defaultdict(list)
         self._survived: defaultdict[str, list[Symptom]] = defaultdict(list)
@@ -88,8 +89,10 @@ class Assembly:
         elif isinstance(event, CutStep):
             what = "a step" if event.global_step is None else f"step {event.global_step}"
             self.remark("truncated_line", f"the log ends within the line of {what}: what was cut is not read")
+        elif isinstance(event, Scheduled):
+            self._scheduled += event.times
         else:
-            self._finalised.add(event.iteration)
+            self._finalised.append(event.iteration)
 
     def _take_step(self, printed: StepPrinted) -> None:
         if self._format == _NO_FORMAT:
@@ -131,7 +134,7 @@ class Assembly:
         else:
             if expected_last is not None:
                 ended_short += completeness.short(numbers[-1], expected_last)
-            others += completeness.not_finite(lines)
+            others += completeness.not_finite(self._attempts.not_finite.values())
             others += completeness.missing_steps(numbers, self._expected_first(first_step))
             others += completeness.unexpected_steps(
                 numbers, first_step, None if max_steps is None else max_steps - 1
@@ -144,6 +147,7 @@ class Assembly:
             *self._causes(complete=complete),
             *ended_short,
             *others,
+            *self._unfinished_saves(),
             *self._trainer_state(),
             *self._format_remarks(),
             *self._remarks.values(),
@@ -173,6 +177,13 @@ class Assembly:
             message = f"in an earlier attempt: {_sentence(symptoms)}"
             problems.append(Problem(kind=kind, message=message, fatal=False))
         return problems
+
+    def _unfinished_saves(self) -> list[Problem]:
+        missing = self._scheduled - len(self._finalised)
+        if missing <= 0:
+            return []
+        message = f"{missing} of {self._scheduled} asynchronous checkpoint saves did not end"
+        return [Problem(kind="checkpoint_not_finalised", message=message, fatal=True)]
 
     def _trainer_state(self) -> list[Problem]:
         """What the trainer's own record says of its end, where it writes such records."""

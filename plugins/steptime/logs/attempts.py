@@ -44,6 +44,8 @@ class Attempts:
 
     def __init__(self) -> None:
         self.lines: dict[int, StepLine] = {}
+        self.not_finite: dict[int, StepLine] = {}
+        """A line for each step of which any rank printed a NaN or infinity."""
         self.restarts: list[Restart] = []
         self.repeats: Counter[int] = Counter()
         """How often each step was printed again by other ranks."""
@@ -66,16 +68,22 @@ class Attempts:
                 before.labels.add(printed.label)
                 if not printed.redrawn:
                     self.repeats[step.global_step] += 1
+                self._note_not_finite(printed)
                 return Added.REPEATED
             added = Added.RESTARTED
         elif self.lines and not self._this_attempt:
             added = Added.RESTARTED
         if added is Added.RESTARTED:
             self._restart(step.global_step)
+        self._note_not_finite(printed)
         self.lines[step.global_step] = printed.line
         self._this_attempt[step.global_step] = _Printed(printed.line.text, {printed.label})
         self._highest[printed.label] = max(step.global_step, self._highest.get(printed.label, 0))
         return added
+
+    def _note_not_finite(self, printed: StepPrinted) -> None:
+        if not printed.line.is_finite:
+            self.not_finite.setdefault(printed.line.step.global_step, printed.line)
 
     def _is_repeat(self, before: _Printed, printed: StepPrinted) -> bool:
         if printed.label not in before.labels or printed.line.text == before.text:
@@ -91,6 +99,7 @@ class Attempts:
         after_step = max(self.lines)
         for number in retrained:
             del self.lines[number]
+            self.not_finite.pop(number, None)
         self.restarts.append(
             Restart(after_step=after_step, at_step=at_step, retrained=retrained, from_scratch=not self.lines)
         )

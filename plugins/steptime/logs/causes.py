@@ -64,7 +64,7 @@ CAUSES = (
                 r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)",
                 "CUDA out of memory: {size} could not be allocated",
             ),
-            (r"(?i:cuda|hip|nccl)[^\n]{0,80}out of memory", "CUDA out of memory"),
+            (r"(?i:cuda|hip)(?: error:?| failure(?: \d+)?)? '?out of memory", "CUDA out of memory"),
         ),
     ),
     Cause(
@@ -118,10 +118,10 @@ CAUSES = (
         (b"CANCELLED AT ",),
         (
             (
-                r"CANCELLED AT (?P<at>[\w:-]+) DUE TO (?P<why>[A-Z ]+) \*",
+                r"CANCELLED AT (?P<at>[\w:-]+) DUE TO (?!TIME LIMIT)(?P<why>[A-Z ]+) \*",
                 "Slurm ended the job at {at}: {why}",
             ),
-            (r"CANCELLED AT (?P<at>[\w:-]+)", "the job was cancelled at {at}"),
+            (r"CANCELLED AT (?P<at>[\w:-]++)(?! DUE TO)", "the job was cancelled at {at}"),
         ),
         certain=False,
     ),
@@ -167,11 +167,6 @@ CAUSES = (
         (b"No space left on device", b"Disk quota exceeded"),
         (("(?P<what>No space left on device|Disk quota exceeded)", "writing failed: {what}"),),
         certain=False,
-    ),
-    Cause(
-        "checkpoint_not_finalised",
-        (b"async checkpoint saves might be not finalized",),
-        ((".", "an asynchronous checkpoint save may not have been finalised"),),
     ),
 )
 

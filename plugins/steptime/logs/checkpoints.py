@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from steptime.logs.models import CheckpointTiming
 
-WORDS = (b"Global Checkpoint ", b"Successfully saved checkpoint from iteration")
+_SCHEDULED = b"Scheduled async checkpoint save for"
+WORDS = (b"Global Checkpoint ", b"Successfully saved checkpoint from iteration", _SCHEDULED)
 
 _TIMING = re.compile(
     rb"Global Checkpoint (?P<kind>Save|Load)\s*:\s*Rank\s*:\s*(?P<rank>\d{1,9})"
@@ -27,15 +28,21 @@ class CheckpointLine(NamedTuple):
     rank: int
 
 
+class Scheduled(NamedTuple):
+    """An asynchronous save that has begun."""
+
+    times: int
+
+
 class Finalised(NamedTuple):
     """An asynchronous save that has reached the disk."""
 
     iteration: int
 
 
-def read_checkpoints(line: bytes) -> list[CheckpointLine | Finalised]:
-    """The timings and completions in a line."""
-    found: list[CheckpointLine | Finalised] = []
+def read_checkpoints(line: bytes) -> list[CheckpointLine | Scheduled | Finalised]:
+    """The timings, beginnings and completions in a line."""
+    found: list[CheckpointLine | Scheduled | Finalised] = []
     for match in _TIMING.finditer(line):
         timing = CheckpointTiming(
             kind=match["kind"].decode().lower(),
@@ -44,5 +51,7 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine | Finalised]:
             duration_s=float(match["duration"]),
         )
         found.append(CheckpointLine(timing, int(match["rank"])))
+    if begun := line.count(_SCHEDULED):
+        found.append(Scheduled(begun))
     found.extend(Finalised(int(match[1])) for match in _FINALISED.finditer(line))
     return found

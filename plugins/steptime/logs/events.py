@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from steptime.logs.causes import CAUSES, TRACEBACK_WORDS, Cause, Symptom, Tracebacks
 from steptime.logs.checkpoints import WORDS as CHECKPOINT_WORDS
-from steptime.logs.checkpoints import CheckpointLine, Finalised, read_checkpoints
+from steptime.logs.checkpoints import CheckpointLine, Finalised, Scheduled, read_checkpoints
 from steptime.logs.formats import FORMATS, StepLine
 from steptime.logs.records import WORDS as RECORD_WORDS
 from steptime.logs.records import Record, read_records
@@ -38,7 +38,7 @@ class CutStep(NamedTuple):
     global_step: int | None
 
 
-Event = StepPrinted | CheckpointLine | Finalised | Record | Symptom | CutStep
+Event = StepPrinted | CheckpointLine | Scheduled | Finalised | Record | Symptom | CutStep
 
 _WORDS = (
     *(word for log_format in FORMATS for word in log_format.words),

@@ -34,14 +34,12 @@ class StepFollower:
 
     def _steps(self, printed: StepPrinted) -> list[Step | Problem]:
         added = self._attempts.add(printed)
-        if added is Added.REPEATED:
-            return []
         news: list[Step | Problem] = []
         if added is Added.RESTARTED:
             news.append(restarted(self._attempts.restarts[-1]))
         for problem in not_finite([printed.line]):
             news.extend(self._once(problem))
-        return [*news, printed.line.step]
+        return news if added is Added.REPEATED else [*news, printed.line.step]
 
     def _once(self, problem: Problem) -> list[Step | Problem]:
         if problem.kind in self._told:

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -42,8 +43,8 @@ def read_log(
                     assembly.feed(chunk)
                     if on_bytes is not None:
                         on_bytes(len(chunk))
-        except EOFError:
-            assembly.remark("truncated_archive", f"the compressed log '{file}' is cut")
+        except (EOFError, zlib.error) as error:
+            assembly.remark("broken_archive", f"the compressed log '{file}' is cut or damaged: {error}")
         except OSError as error:
             raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
         assembly.end()

@@ -1,5 +1,6 @@
 """What every log format offers, and the reading of names and numbers that they share."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple, Protocol
@@ -30,6 +31,11 @@ class StepLine(NamedTuple):
     last_step: int | None = None
     """The run's last global step, where the line says so (`iteration 3/49`)."""
     grad_norm: float | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether neither loss nor gradient norm is NaN or infinite."""
+        return math.isfinite(self.step.loss or 0.0) and math.isfinite(self.grad_norm or 0.0)
 
 
 class LogFormat(Protocol):

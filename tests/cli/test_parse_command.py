@@ -1,0 +1,165 @@
+"""`steptime parse` as people and programs call it."""
+
+import csv
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logs import line_forms
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Window
+from steptime.results.log_rows import COLUMNS
+from steptime.results.metrics import measure
+from steptime.results.models import Result
+
+DATA = Path(__file__).parents[1] / "data" / "logs"
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A folder as it looks after a day: complete, short, crashed, empty, resumed and wordless runs."""
+    contents = {
+        "log-acct.complete_7_0.out": line_forms.nemo2_log(),
+        "log-acct.short_8_0.out": line_forms.nemo2_log(range(48)),
+        "log-acct.crashed_9_0.out": line_forms.nemo2_log(range(5)) + b"RuntimeError: CUDA out of memory.\n",
+        "log-acct.gap_10_0.out": line_forms.nemo2_log(step for step in range(50) if step not in (40, 44)),
+        "log-acct.nan_11_0.out": line_forms.nemo2_log()
+        + line_forms.nemo2(49, loss="nan", prefix="1: ").encode(),
+        "log-acct.requeued_12_0.out": line_forms.nemo2_log(range(20)),
+        "log-acct.requeued_12_1.out": line_forms.nemo2_log(range(20, 50)),
+        "log-empty.out": b"",
+        "log_titan.out": "".join(map(line_forms.torchtitan, range(1, 11))).encode(),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def _run(*arguments: object) -> str:
+    outcome = CliRunner().invoke(app, ["parse", *map(str, arguments)], catch_exceptions=False)
+    assert outcome.exit_code == 0
+    return outcome.stdout
+
+
+def _rows(*arguments: object) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(_run(*arguments, "--format", "json"))
+    return rows
+
+
+def test_one_row_a_run_with_its_state(logs: Path) -> None:
+    rows = _rows(logs, "--window", "35:44")
+    states = {Path(row["log_path"]).name: row["state"] for row in rows}
+    assert states == {
+        "log-acct.complete_7_0.out": "complete",
+        "log-acct.short_8_0.out": "incomplete",
+        "log-acct.crashed_9_0.out": "failed",
+        "log-acct.gap_10_0.out": "incomplete",
+        "log-acct.nan_11_0.out": "complete",
+        "log-acct.requeued_12_1.out": "complete",
+        "log-empty.out": "failed",
+        "log_titan.out": "incomplete",
+    }
+    assert all(bool(row["reason"]) == (row["state"] != "complete") for row in rows)
+
+
+def test_the_statistics_of_a_window(logs: Path) -> None:
+    (row,) = _rows(logs / "log-acct.complete_7_0.out", "--window", "35:44")
+    times = [float(f"2.6{step}") for step in range(35, 45)]
+    assert row["step_time_mean_s"] == statistics.fmean(times)
+    assert row["step_time_median_s"] == statistics.median(times)
+    assert row["step_time_std_s"] == statistics.stdev(times)
+    assert (row["window"], row["window_from"], row["steps_in_window"]) == ("35:44", "--window", 10)
+
+
+def test_without_a_plan_the_last_step_counts_as_in_the_documents(logs: Path) -> None:
+    (row,) = _rows(logs / "log-acct.complete_7_0.out")
+    assert (row["window"], row["window_from"]) == ("49:49", "last step")
+    assert (row["step_time_mean_s"], row["step_time_std_s"]) == (2.649, None)
+
+
+def test_a_gap_in_the_window_is_not_success(logs: Path) -> None:
+    (row,) = _rows(logs / "log-acct.gap_10_0.out", "--window", "35:44")
+    assert row["steps_in_window"] == 8
+    assert row["reason"] == "2 of the window's steps are missing, first step 40"
+    assert _rows(logs / "log-acct.gap_10_0.out", "--window", "10:19")[0]["state"] == "complete"
+
+
+def test_a_planned_run_reads_as_the_store_has_it(tmp_path: Path, make_result: Callable[..., Result]) -> None:
+    """Window and steps of the run.json beside the log; every number to the last digit."""
+    run = make_result(max_steps=20).run
+    log = tmp_path / f"log-{run.experiment}.out"
+    start = b'steptime.start {"peak_tflops_per_rank": 0.06, "peak_source": "GEMM"}\n'
+    end = b'steptime.end {"state": "completed"}\n'
+    log.write_bytes(start + line_forms.nemo2_log(range(20)) + end)
+    (tmp_path / "run.json").write_text(run.model_dump_json())
+    (row,) = _rows(tmp_path)
+    assert (row["state"], row["window"], row["window_from"]) == ("complete", str(run.window), "run.json")
+    expected = measure(run, read_log(log, max_steps=20)).model_dump(mode="json", exclude={"window"})
+    assert {name: row[name] for name in expected} == expected
+    assert row["mfu_percent"] is not None
+    (other,) = _rows(tmp_path, "--window", "5:9")
+    moved = run.model_copy(update={"window": Window(first=5, last=9)})
+    assert other["tokens_per_s"] == measure(moved, read_log(log)).tokens_per_s
+
+
+def test_a_run_json_of_something_else_is_remarked(logs: Path) -> None:
+    (logs / "run.json").write_text("{}")
+    (row,) = _rows(logs / "log-acct.complete_7_0.out")
+    assert row["state"] == "complete"
+    assert "no planned run" in row["warnings"]
+
+
+def test_csv_and_json_have_the_same_columns_whatever_the_logs_hold(logs: Path) -> None:
+    for log in sorted(logs.glob("log*")):
+        header, *rows = csv.reader(StringIO(_run(log, "--format", "csv")))
+        assert header == list(COLUMNS)
+        assert [len(row) for row in rows] == [len(COLUMNS)]
+        assert [list(row) for row in _rows(log)] == [list(COLUMNS)]
+
+
+def test_names_are_short_in_the_table_unless_asked(logs: Path) -> None:
+    short = _run(logs)
+    assert "complete_7_0" in short
+    assert str(logs) not in short
+    assert "short_8_0: incomplete: training ended at step 47 of 49: 2 steps are missing at the end" in short
+    full = _run(logs / "log-empty.out", "--full-names")
+    assert "log-empty.out" in full.replace("\n", "")
+
+
+def test_real_logs_have_their_checkpoint_times() -> None:
+    load, save = _rows(DATA)
+    assert (load["checkpoint_load_s"], save["checkpoint_save_s"]) == (0.208, 0.17)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing.out"], "no log or folder at 'nothing.out'"),
+        (["."], "no training log (log*.out) below the folder '.'"),
+        (["x.out", "--window", "44:35"], "window '44:35' ends before it begins"),
+        (["x.out", "--window", "44-35"], "window '44-35' is not of the form FIRST:LAST"),
+        (["x.out", "--format", "xml"], "'xml' is not one of"),
+        ([], "Missing argument 'PATH...'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_exit_code_1(
+    tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    command = shutil.which("steptime", path=str(Path(sys.executable).parent))
+    assert command is not None
+    done = subprocess.run(
+        [command, "parse", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,208 @@
+"""Each log format, line by line, as printed in the recipe documents and by the frameworks."""
+
+import random
+from pathlib import Path
+
+import pytest
+from logs import line_forms
+
+from steptime.logs.models import Step, TrainingLog
+from steptime.logs.reader import read_chunks, read_log
+
+DATA = Path(__file__).parents[1] / "data" / "logs"
+
+
+def read(text: str | bytes) -> TrainingLog:
+    return read_chunks([text.encode() if isinstance(text, str) else text])
+
+
+def only_step(text: str | bytes) -> Step:
+    (step,) = read(text).steps
+    return step
+
+
+def test_the_documents_nemo2_line() -> None:
+    line = (
+        "Training epoch 0, iteration 49/49 | lr: 4.491e-06 | global_batch_size: 256 | global_step: 49 | "
+        "peak_memory_usage: 72972500992 | memory_allocated: 34466545664 | reduced_train_loss: 12.81 | "
+        "train_step_timing in s: 2.693 | consumed_samples: 12800\n"
+    )
+    log = read(line)
+    assert log.dialect == "nemo2"
+    assert log.steps == (
+        Step(
+            global_step=49,
+            step_time_s=2.693,
+            loss=12.81,
+            learning_rate=4.491e-06,
+            global_batch_size=256,
+            consumed_samples=12800,
+            peak_memory_bytes=72972500992,
+        ),
+    )
+
+
+def test_nemo_2_7_on_the_cpu() -> None:
+    """Its own names for memory, and no consumed_samples on step 0."""
+    step = only_step(
+        "Training epoch 0, iteration 0/49 | lr: 3.042e-05 | global_batch_size: 8 | global_step: 0 | "
+        "max_memory_reserved: 890716160 | max_memory_allocated: 890716999 | reduced_train_loss: 8.405 | "
+        "train_step_timing in s: 0.4846\n"
+    )
+    assert (step.peak_memory_bytes, step.consumed_samples, step.step_time_s) == (890716999, None, 0.4846)
+
+
+def test_fields_in_any_order() -> None:
+    head, *rest = line_forms.nemo2(7, tail=" | TFLOPS_per_GPU: 1.249e+03").strip().split(" | ")
+    expected = only_step(line_forms.nemo2(7, tail=" | TFLOPS_per_GPU: 1.249e+03"))
+    assert expected.tflops_per_gpu == 1249.0
+    for seed in range(20):
+        random.Random(seed).shuffle(rest)  # noqa: S311 - any order will do
+        assert only_step(" | ".join([head, *rest]) + "\n") == expected
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "0: ",
+        "127: ",
+        "[2025-04-11 14:48:45] ",
+        "pretrain_llama/0 ",
+        "[rank3]: ",
+        "\x1b[32m[default0]:",
+        "I.pl:23] ",
+    ],
+)
+def test_prefixes_of_launchers(prefix: str) -> None:
+    assert only_step(line_forms.nemo2(7, prefix=prefix)) == only_step(line_forms.nemo2(7))
+
+
+@pytest.mark.parametrize(
+    ("printed", "value"), [("2.693", 2.693), ("2e+3", 2000.0), ("1.249e+03", 1249.0), ("3", 3.0), (".5", 0.5)]
+)
+@pytest.mark.parametrize("glued", ["", "[NeMo I 2025-04-11 nemo_logging:393] text", "else", "e+", " s", "]"])
+def test_numbers_with_text_glued_behind(printed: str, value: float, glued: str) -> None:
+    assert only_step(line_forms.nemo2(7, time=printed + glued)).step_time_s == value
+
+
+def test_lines_glued_together_are_all_read() -> None:
+    glued = "".join(line_forms.nemo2(step).strip() for step in range(5)) + "\n"
+    assert [step.global_step for step in read(glued).steps] == [0, 1, 2, 3, 4]
+
+
+def test_a_step_without_timing_is_a_step() -> None:
+    log = read("Training epoch 0, iteration 0/0 | global_step: 0 | reduced_train_loss: 8.0\n")
+    assert log.steps == (Step(global_step=0, loss=8.0),)
+    assert [problem.kind for problem in log.problems] == ["no_step_time"]
+
+
+def test_the_global_step_counts_where_epochs_count_iterations_anew() -> None:
+    log = read("Training epoch 1, iteration 3/9 | global_step: 13 | train_step_timing in s: 1.5\n")
+    assert log.steps[0].global_step == 13
+    assert "short" not in {problem.kind for problem in log.problems}
+
+
+def test_an_older_line_without_global_step() -> None:
+    assert only_step("Training epoch 0, iteration 3/3 | train_step_timing in s: 1.5\n").global_step == 3
+
+
+def test_the_documents_tqdm_line() -> None:
+    log = read(
+        "Epoch 0: : 100%|██████████| 100/100 [07:57<00:00, reduced_train_loss=7.310, global_step=99.00, "
+        "consumed_samples=25600.0, train_step_timing in s=3.590]\n"
+    )
+    assert log.dialect == "tqdm"
+    assert log.steps == (Step(global_step=99, step_time_s=3.59, loss=7.31, consumed_samples=25600),)
+
+
+def test_a_bar_drawn_over_itself() -> None:
+    """Carriage returns for line ends, a bar before the first step, the last bar twice."""
+    text = "Epoch 0: :   0%|          | 0/100 [00:00<?]" + "".join(map(line_forms.tqdm, range(100)))
+    text += line_forms.tqdm(99).replace("]", ", val_loss=7.1]") + "[NeMo I] done\n"
+    log = read(text)
+    assert [step.global_step for step in log.steps] == list(range(100))
+    assert {step.step_time_s for step in log.steps} == {3.59}
+    assert log.problems == ()
+
+
+def test_rounded_step_numbers_are_told_apart_by_the_bar() -> None:
+    """Step 1999 of 2000 reads `2e+3`, and so do its neighbours."""
+    text = "".join(
+        line_forms.tqdm(step, total=2000, printed_step=f"{step:.1e}".replace("e+0", "e+"))
+        for step in range(1995, 2000)
+    )
+    assert "global_step=2.0e+3" in text
+    assert [step.global_step for step in read(text + "\n").steps] == [1995, 1996, 1997, 1998, 1999]
+
+
+def test_a_bar_that_counts_something_else_is_not_taken_for_the_step() -> None:
+    assert only_step(line_forms.tqdm(3, printed_step="250.0") + "\n").global_step == 250
+
+
+def test_megatron_bridge_counts_from_one_and_prints_two_lines() -> None:
+    log = read(
+        "Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU\n"
+        " [2025-12-19 10:49:15] iteration        1/       1 | consumed samples: 128 | "
+        "elapsed time per iteration (ms): 20289.1 | learning rate: 3.0E-06 | global batch size:   128 | "
+        "lm loss: 1.2E+01 | grad norm: 10.275 | number of nan iterations: 0 |\n"
+    )
+    assert log.dialect == "megatron_bridge"
+    assert log.steps == (
+        Step(
+            global_step=0,
+            step_time_s=20.2891,
+            loss=12.0,
+            learning_rate=3e-06,
+            global_batch_size=128,
+            consumed_samples=128,
+            tflops_per_gpu=663.5,
+        ),
+    )
+    assert log.problems == ()
+
+
+def test_megatron_bridge_pairs_each_utilization_with_its_step() -> None:
+    lines = [line_forms.megatron_bridge(iteration) for iteration in range(1, 51)]
+    lines[9] = lines[9].splitlines()[1] + "\n"
+    tflops = [step.tflops_per_gpu for step in read("".join(lines)).steps]
+    assert tflops == [None if iteration == 10 else iteration + 600.5 for iteration in range(1, 51)]
+
+
+def test_megatron_lm_prints_throughput_in_the_same_line() -> None:
+    line = line_forms.megatron_bridge(1).splitlines()[1] + " throughput per GPU (TFLOP/s/GPU): 412.5 |\n"
+    assert only_step(line).tflops_per_gpu == 412.5
+
+
+def test_a_log_with_a_line_every_tenth_step() -> None:
+    log = read("".join(line_forms.megatron_bridge(iteration) for iteration in range(10, 51, 10)))
+    assert [step.global_step for step in log.steps] == [9, 19, 29, 39, 49]
+    assert [(problem.kind, problem.message) for problem in log.problems] == [
+        ("log_interval", "the log has one line per 10 steps")
+    ]
+
+
+def test_torchtitan_in_colour_on_eight_ranks() -> None:
+    log = read("".join(line_forms.torchtitan(step, rank=rank) for step in range(1, 11) for rank in range(8)))
+    assert log.dialect == "torchtitan"
+    assert [step.global_step for step in log.steps] == list(range(10))
+    assert log.steps[0] == Step(
+        global_step=0, loss=3.24405, tflops_per_gpu=0.52, peak_memory_bytes=10157597655
+    )
+    assert {problem.kind for problem in log.problems} == {"no_step_time", "repeated_lines"}
+
+
+def test_a_real_run_that_saved() -> None:
+    """NeMo 2.7.3 on the CPU, 2 ranks, 20 steps, an asynchronous save (lines with paths were taken out)."""
+    log = read_log(DATA / "log-nemo2_cpu_save.out", max_steps=20)
+    assert (log.dialect, len(log.steps), log.problems) == ("nemo2", 20, ())
+    assert log.steps[19].consumed_samples == 160
+    assert [(save.kind, save.iteration, save.asynchronous) for save in log.checkpoints] == [
+        ("save", 19, True)
+    ]
+
+
+def test_a_real_run_that_loaded() -> None:
+    """The load of that checkpoint, one further step."""
+    log = read_log(DATA / "log-nemo2_cpu_load.out", max_steps=1)
+    assert (len(log.steps), log.problems) == (1, ())
+    assert [(load.kind, load.duration_s) for load in log.checkpoints] == [("load", 0.208)]

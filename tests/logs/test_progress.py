@@ -1,0 +1,59 @@
+"""Following a log while it grows."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logs import line_forms
+
+from steptime.logs.models import Problem, Step
+from steptime.logs.progress import StepFollower
+
+
+def test_steps_come_when_their_line_ends() -> None:
+    follower = StepFollower()
+    line = line_forms.nemo2(0).encode()
+    assert follower.feed(line[:-1]) == []
+    (step,) = follower.feed(b"\n")
+    assert isinstance(step, Step)
+    assert (step.global_step, step.step_time_s) == (0, 2.693)
+
+
+def test_the_last_line_may_have_no_end() -> None:
+    follower = StepFollower()
+    follower.feed(line_forms.tqdm(0).encode())
+    (step,) = follower.finish()
+    assert isinstance(step, Step)
+
+
+@settings(deadline=None)  # other processes may keep the cores busy
+@given(st.integers(1, 500))
+def test_every_step_comes_once_whatever_the_pieces(size: int) -> None:
+    """Eight ranks print each step, and the pieces are those of a poll."""
+    log = b"".join(
+        line_forms.nemo2(step, prefix=f"{rank}: ").encode() for step in range(20) for rank in range(8)
+    )
+    follower = StepFollower()
+    news = [item for at in range(0, len(log), size) for item in follower.feed(log[at : at + size])]
+    assert [step.global_step for step in news if isinstance(step, Step)] == list(range(20))
+    assert len(news) == 20
+
+
+def test_trouble_is_told_once_and_at_once() -> None:
+    follower = StepFollower()
+    nan = follower.feed(line_forms.nemo2(3, loss="nan").encode())
+    assert [item.kind for item in nan if isinstance(item, Problem)] == ["nan_loss"]
+    again = follower.feed(line_forms.nemo2(4, loss="nan").encode())
+    assert [type(item) for item in again] == [Step]
+    line = b"srun: error: n1: task 3: Killed\n"
+    (killed,) = follower.feed(line * 8)
+    assert isinstance(killed, Problem)
+    assert "Killed" in killed.message
+    assert follower.feed(line) == []
+
+
+def test_a_restart_is_told_and_its_steps_come_again() -> None:
+    follower = StepFollower()
+    follower.feed(line_forms.nemo2_log(range(10)))
+    news = follower.feed(b"".join(line_forms.nemo2(step, time="9.9").encode() for step in range(5, 8)))
+    assert isinstance(news[0], Problem)
+    assert news[0].kind == "duplicate_steps"
+    assert [step.global_step for step in news[1:] if isinstance(step, Step)] == [5, 6, 7]

@@ -1,0 +1,281 @@
+"""What a whole log says of its run: complete or not, once or twice, numbers or not."""
+
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+from logs import line_forms
+
+from steptime.errors import UserError
+from steptime.logs.models import Problem, TrainingLog
+from steptime.logs.reader import read_chunks, read_log
+
+
+def kinds(log: TrainingLog) -> dict[str, bool]:
+    """Kinds of the problems, with whether they are fatal."""
+    return {problem.kind: problem.fatal for problem in log.problems}
+
+
+def problem(log: TrainingLog, kind: str) -> Problem:
+    (found,) = [problem for problem in log.problems if problem.kind == kind]
+    return found
+
+
+def test_a_complete_log_has_no_problems() -> None:
+    log = read_chunks([line_forms.nemo2_log()])
+    assert len(log.steps) == 50
+    assert log.problems == ()
+
+
+def test_death_two_steps_before_the_end() -> None:
+    log = read_chunks([line_forms.nemo2_log(range(48))])
+    assert problem(log, "short") == Problem(
+        kind="short",
+        message="training ended at step 47 of 49: 2 steps are missing at the end",
+        fatal=True,
+        steps=(48, 49),
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "last", "max_steps", "first_step"),
+    [
+        ([0], 0, 1, 0),
+        ([0], 49, 1, 0),
+        (range(25), 49, 25, 0),
+        (range(100), 99, 100, 0),
+        ([20], 20, 21, 20),
+        (range(20, 50), 49, 50, 20),
+    ],
+    ids=["load run", "load run of a longer plan", "profile run", "100 steps", "resumed", "resumed for long"],
+)
+def test_runs_of_other_lengths_are_complete(
+    steps: range | list[int], last: int, max_steps: int, first_step: int
+) -> None:
+    log = read_chunks([line_forms.nemo2_log(steps, last=last)], max_steps=max_steps, first_step=first_step)
+    assert len(log.steps) == len(steps)
+    assert log.problems == ()
+
+
+def test_the_plan_tells_that_a_log_without_total_is_short() -> None:
+    text = "".join(map(line_forms.torchtitan, range(1, 11))).encode()
+    assert "short" not in kinds(read_chunks([text]))
+    assert kinds(read_chunks([text], max_steps=11))["short"]
+
+
+def test_missing_steps_are_named() -> None:
+    log = read_chunks([line_forms.nemo2_log(step for step in range(50) if step not in (3, 36, 37))])
+    missing = problem(log, "missing_steps")
+    assert missing.steps == (3, 36, 37)
+    assert not missing.fatal
+
+
+def test_a_gap_of_billions_is_named_and_not_listed() -> None:
+    log = read_chunks([line_forms.nemo2_log([0, 1, 2]) + line_forms.nemo2(10**12, last=10**12).encode()])
+    assert len(problem(log, "missing_steps").steps) <= 10_000
+
+
+def test_a_log_that_begins_late_lacks_its_beginning_unless_it_was_resumed() -> None:
+    late = line_forms.nemo2_log(range(20, 50))
+    load = b"Global Checkpoint Load : Rank : 0 : Start time : 17.2s : Time spent in load_checkpoint: 9.7s\n"
+    record = b'steptime.resumed {"checkpoint_path": "/c", "global_step": 20, "consumed_samples": 160}\n'
+    assert problem(read_chunks([late]), "missing_steps").steps == tuple(range(20))
+    assert read_chunks([load + late]).problems == ()
+    assert read_chunks([record + late]).problems == ()
+    assert read_chunks([record + late]).resumed == {
+        "checkpoint_path": "/c",
+        "global_step": 20,
+        "consumed_samples": 160,
+    }
+
+
+def test_steps_outside_the_plan_are_named() -> None:
+    log = read_chunks([line_forms.nemo2_log(range(18, 22), last=21)], max_steps=21, first_step=20)
+    assert problem(log, "unexpected_steps").steps == (18, 19, 21)
+
+
+@pytest.mark.parametrize("printed", ["nan", "NaN", "inf", "-inf"])
+def test_a_loss_that_is_no_number(printed: str) -> None:
+    text = line_forms.nemo2_log(range(10), last=11) + line_forms.nemo2(10, last=11, loss=printed).encode()
+    log = read_chunks([text + line_forms.nemo2(11, last=11, loss=printed).encode()])
+    assert problem(log, "nan_loss").fatal
+    assert problem(log, "nan_loss").steps == (10, 11)
+    assert log.steps[10].loss is not None
+    assert not math.isfinite(log.steps[10].loss)
+
+
+def test_a_gradient_norm_that_is_no_number() -> None:
+    text = "".join(line_forms.megatron_bridge(i, grad_norm="nan" if i == 7 else "0.7") for i in range(1, 51))
+    log = read_chunks([text.encode()])
+    assert kinds(log) == {"nan_grad_norm": True}
+    assert problem(log, "nan_grad_norm").steps == (6,)
+
+
+_STEP_BY_STEP = [(step, rank) for step in range(50) for rank in range(8)]
+_RANK_BY_RANK = sorted(_STEP_BY_STEP, key=lambda pair: pair[1])
+
+
+@pytest.mark.parametrize(
+    ("label", "order"),
+    [
+        ("{rank}: ", _STEP_BY_STEP),
+        ("{rank}: ", _RANK_BY_RANK),
+        ("[rank{rank}]: ", _RANK_BY_RANK),
+        ("[default{rank}]:", _RANK_BY_RANK),
+        ("", _STEP_BY_STEP),  # without labels, blocks of ranks could as well be restarts
+    ],
+)
+def test_eight_ranks_count_once(label: str, order: list[tuple[int, int]]) -> None:
+    """Each rank has a clock of its own; the first one printed counts."""
+    lines = [
+        line_forms.nemo2(step, time=f"2.6{step:02}{rank}", prefix=label.format(rank=rank))
+        for step, rank in order
+    ]
+    log = read_chunks(["".join(lines).encode()])
+    assert [step.step_time_s for step in log.steps] == [float(f"2.6{step:02}0") for step in range(50)]
+    assert kinds(log) == {"repeated_lines": False}
+    assert "8 times" in problem(log, "repeated_lines").message
+
+
+def test_the_very_same_lines_twice_are_repeats_in_any_order() -> None:
+    log = read_chunks([line_forms.nemo2_log() + line_forms.nemo2_log()])
+    assert kinds(log) == {"repeated_lines": False}
+
+
+def _attempt(steps: range, time: str) -> bytes:
+    return "".join(line_forms.nemo2(step, time=time) for step in steps).encode()
+
+
+def test_a_restart_from_a_checkpoint_trains_steps_again() -> None:
+    log = read_chunks([_attempt(range(31), "2.1") + _attempt(range(20, 50), "2.2")])
+    assert [step.step_time_s for step in log.steps] == [2.1] * 20 + [2.2] * 30
+    assert kinds(log) == {"duplicate_steps": False}
+    assert problem(log, "duplicate_steps").steps == tuple(range(20, 31))
+
+
+def test_steps_that_a_restart_did_not_reach_again_do_not_count() -> None:
+    log = read_chunks([_attempt(range(31), "2.1") + _attempt(range(20, 25), "2.2")])
+    assert log.steps[-1].global_step == 24
+    assert kinds(log)["short"]
+
+
+def test_a_restart_from_scratch_leaves_only_the_new_attempt() -> None:
+    log = read_chunks([_attempt(range(31), "2.1") + _attempt(range(50), "2.2")])
+    assert {step.step_time_s for step in log.steps} == {2.2}
+    assert kinds(log) == {"restart": False}
+
+
+def test_requeued_logs_are_one_run(tmp_path: Path) -> None:
+    first, second = tmp_path / "log-a.x_123_0.out", tmp_path / "log-a.x_123_1.out"
+    first.write_bytes(_attempt(range(31), "2.1") + b"srun: error: n1: task 3: Killed\n")
+    second.write_bytes(_attempt(range(31, 50), "2.2"))
+    log = read_log([first, second])
+    assert len(log.steps) == 50
+    assert log.path == str(second)
+    assert log.bytes_read == first.stat().st_size + second.stat().st_size
+    assert kinds(log) == {"restart": False, "rank_failed": False}
+    assert problem(log, "rank_failed").message == "in an earlier attempt: srun: task 3 on n1: Killed"
+
+
+def test_a_trainer_that_starts_again_is_a_restart() -> None:
+    start = b'steptime.start {"schema": 1, "world_size": 2}\n'
+    end = b'steptime.end {"state": "completed", "global_step": 49}\n'
+    log = read_chunks([start + _attempt(range(10), "2.1") + start + _attempt(range(10, 50), "2.1") + end])
+    assert kinds(log) == {"restart": False}
+    assert log.ended == {"state": "completed", "global_step": 49}
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (b'steptime.end {"state": "completed"}\n', {}),
+        (b'steptime.end {"state": "failed"}\n', {"trainer_state": True}),
+        (b"", {"no_end_record": True}),
+        (b'steptime.end {"state": "comple', {"broken_record": False, "no_end_record": True}),
+        (b"steptime.end {nonsense}\n", {"broken_record": False, "no_end_record": True}),
+        (b'steptime.end {"state": "completed"}glued\n', {}),
+    ],
+)
+def test_the_trainers_own_record_of_its_end(end: bytes, expected: dict[str, bool]) -> None:
+    log = read_chunks([b'0: steptime.start {"world_size": 2}\n' + line_forms.nemo2_log() + end])
+    assert log.started == {"world_size": 2}
+    assert kinds(log) == expected
+
+
+def test_a_log_that_ends_within_a_number() -> None:
+    """`2.693` cut to `2.6` is another number, so it is not read."""
+    whole = line_forms.nemo2_log()
+    at = whole.rindex(b"2.649")
+    log = read_chunks([whole[: at + 3]])
+    assert log.steps[-1].global_step == 49
+    assert log.steps[-1].step_time_s is None
+    assert kinds(log) == {"truncated_line": False, "no_step_time": False}
+
+
+def test_every_cut_of_a_line_gives_its_numbers_or_none() -> None:
+    line = line_forms.nemo2(49).encode()
+    whole = read_chunks([line]).steps[0].model_dump()
+    for end in range(len(line)):
+        for step in read_chunks([line[:end]]).steps:
+            assert all(value in (None, whole[name]) for name, value in step.model_dump().items()), line[:end]
+
+
+def test_empty_and_meaningless_logs(tmp_path: Path) -> None:
+    empty = tmp_path / "log-empty.out"
+    empty.touch()
+    assert kinds(read_log(empty)) == {"empty_log": True}
+    silent = read_chunks([b"loading\nstep by step\n"])
+    assert (silent.dialect, silent.steps, kinds(silent)) == ("none", (), {"no_steps": True})
+
+
+def test_binary_garbage_between_the_lines() -> None:
+    garbage = bytes(range(256)) * 5000
+    log = read_chunks(
+        [line_forms.nemo2_log(range(25)) + garbage + b"\n" + line_forms.nemo2_log(range(25, 50))]
+    )
+    assert len(log.steps) == 50
+    assert kinds(log) == {"binary_data": False}
+
+
+def test_steps_of_another_format_do_not_mix_in() -> None:
+    text = line_forms.nemo2_log() + line_forms.torchtitan(70).encode()
+    assert kinds(read_chunks([text])) == {"mixed_formats": False}
+    assert len(read_chunks([text]).steps) == 50
+
+
+def test_compressed_logs(tmp_path: Path) -> None:
+    packed = gzip.compress(line_forms.nemo2_log())
+    log = tmp_path / "log-x.out.gz"
+    log.write_bytes(packed)
+    assert len(read_log(log).steps) == 50
+    log.write_bytes(packed[:-100])
+    assert "broken_archive" in kinds(read_log(log))
+    log.write_bytes(packed[:50] + bytes(100) + packed[150:])
+    assert "broken_archive" in kinds(read_log(log))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"nothing\.out' cannot be read: No such file"):
+        read_log(tmp_path / "nothing.out")
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        read_log(tmp_path)
+    broken = tmp_path / "log-x.out.gz"
+    broken.write_bytes(b"no archive")
+    with pytest.raises(UserError, match="cannot be read: Not a gzipped file"):
+        read_log(broken)
+    with pytest.raises(UserError, match="no log to read"):
+        read_log([])
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log-x.out"
+    log.write_bytes(line_forms.nemo2_log())
+    told: list[int] = []
+    read_log(log, on_bytes=told.append)
+    assert sum(told) == log.stat().st_size
+
+
+def test_a_log_survives_json() -> None:
+    log = read_chunks([line_forms.nemo2_log() + b'steptime.start {"versions": {"nemo": "2.7.3"}}\n'])
+    assert TrainingLog.model_validate_json(log.model_dump_json()) == log

@@ -1,0 +1,122 @@
+"""The search gives the same lines wherever the pieces of a stream end, and survives any bytes."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from logs import line_forms
+
+from steptime.logs.models import Step
+from steptime.logs.reader import read_chunks
+from steptime.logs.search import MAX_LINE_BYTES, Line, LineSearch
+
+unhurried = settings(deadline=None)  # other processes may keep the cores busy
+
+WORDS = [b"alpha", b"be", b"gamma ray"]
+
+text = st.lists(
+    st.sampled_from(
+        [b"alpha", b"be", b"gamma ", b"ray", b"\n", b"\r", b"\r\n", b"x", b"\0", b"al", "█".encode()]
+    )
+).map(b"".join)
+
+log_text = st.lists(
+    st.one_of(
+        st.integers(0, 60).map(lambda step: line_forms.nemo2(step).encode()),
+        st.integers(0, 60).map(lambda step: line_forms.tqdm(step).encode()),
+        st.integers(1, 60).map(lambda step: line_forms.megatron_bridge(step).encode()),
+        st.integers(1, 60).map(lambda step: line_forms.torchtitan(step).encode()),
+        st.sampled_from(
+            [
+                b"Traceback (most recent call last):\n",
+                b"ValueError: no\n",
+                b'steptime.start {"a": 1}\n',
+                b"srun: error: n1: task 3: Killed\n",
+                b"Training epoch 0, iteration ",
+                b"Epoch 0: : ",
+                b"global_step=",
+            ]
+        ),
+        st.integers(0, 999).map(line_forms.nccl_trace),
+        st.binary(max_size=30),
+    ),
+    max_size=25,
+).map(b"".join)
+
+
+def pieces(data: bytes, sizes: list[int]) -> list[bytes]:
+    cut, at = [], 0
+    for size in sizes:
+        cut.append(data[at : at + size])
+        at += size
+    return [*cut, data[at:]]
+
+
+@unhurried
+@given(text, st.lists(st.integers(0, 9), max_size=30))
+def test_lines_do_not_depend_on_the_pieces(data: bytes, sizes: list[int]) -> None:
+    def lines(chunks: list[bytes]) -> list[Line]:
+        search = LineSearch(WORDS)
+        return [line for chunk in chunks for line in search.feed(chunk)] + search.finish()
+
+    assert lines(pieces(data, sizes)) == lines([data])
+
+
+@unhurried
+@given(text)
+def test_lines_are_those_that_bear_a_word(data: bytes) -> None:
+    search = LineSearch(WORDS)
+    expected = [
+        line for line in data.replace(b"\r", b"\n").split(b"\n") if any(word in line for word in WORDS)
+    ]
+    assert [line.text for line in search.feed(data) + search.finish()] == expected
+
+
+@unhurried
+@given(log_text, st.lists(st.integers(0, 300), max_size=30))
+def test_a_log_does_not_depend_on_the_pieces(data: bytes, sizes: list[int]) -> None:
+    assert repr(read_chunks(pieces(data, sizes))) == repr(read_chunks([data]))
+
+
+@unhurried
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=40, unique=True).map(sorted), log_text)
+def test_a_step_printed_is_a_step_read(steps: list[int], noise: bytes) -> None:
+    """Whatever else is in the log, as long as it is not steps."""
+    harmless = noise.replace(b"Training epoch", b"").replace(b"Epoch", b"")
+    harmless = harmless.replace(b"iteration", b"").replace(b"step:", b"")
+    lines = [harmless + b"\n" + line_forms.nemo2(step, last=10**6).encode() for step in steps]
+    assert [step.global_step for step in read_chunks(lines).steps] == steps
+
+
+@unhurried
+@given(st.binary(max_size=2000))
+def test_noise_is_no_step(noise: bytes) -> None:
+    assert read_chunks([noise]).steps == ()
+
+
+def test_a_line_without_end_does_not_fill_the_memory() -> None:
+    search = LineSearch(WORDS)
+    piece = bytes(1 << 16)
+    for _ in range(100):
+        assert search.feed(piece) == []
+        assert search._rest_bytes <= MAX_LINE_BYTES + len(piece)
+    found = search.feed(b"alpha\n")
+    assert [line.words for line in found] == [(0,)]
+
+
+def test_long_lines_of_nothing_else_are_read_in_time() -> None:
+    """Garbage may hold words and digits by the megabyte; nothing here is quadratic in it."""
+    for hostile in (
+        b"Training epoch ",
+        b"9" * 20,
+        b"Epoch 1: ",
+        b"a" * 50,
+        b"[Rank 1] ",
+        b"iteration  ",
+        b"step: 1 ",
+    ):
+        head = b"Training epoch 0, iteration 1/2 Epoch 0: Watchdog caught collective operation timeout tps: "
+        read_chunks([head + hostile * (200_000 // len(hostile)) + b"\n"])
+
+
+def test_only_real_numbers_become_numbers() -> None:
+    line = b"Training epoch 0, iteration 1/2 | global_step: | train_step_timing in s: fast | lr: - | x: .\n"
+    assert read_chunks([line]).steps == (Step(global_step=1),)
