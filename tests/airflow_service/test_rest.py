@@ -122,6 +122,14 @@ def test_nobody_there() -> None:
         client.health()
 
 
+def test_a_proxy_is_not_asked_for_this_machine(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    api.answers["GET /api/v2/monitor/health"] = (200, {"metadatabase": {"status": "healthy"}})
+    with AirflowClient(api.url, "ada", "x") as client:
+        assert client.health().all_healthy
+
+
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://host", "http://[::1", "8080"])
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(UserError, match="is not an address"), AirflowClient(url, "ada", "x") as client:

@@ -137,7 +137,9 @@ class AirflowClient:
         self.user = user
         self._password = password
         self._token: str | None = None
-        self._http: httpx.Client = httpx.Client(base_url=self.url, timeout=_TIMEOUT_S)
+        # A proxy that the environment names cannot reach this machine's own addresses.
+        by_proxy = address.host not in ("127.0.0.1", "localhost", "::1")
+        self._http = httpx.Client(base_url=self.url, timeout=_TIMEOUT_S, trust_env=by_proxy)
 
     def __enter__(self) -> Self:
         return self

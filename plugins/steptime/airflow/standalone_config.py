@@ -49,6 +49,7 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
             "executor": "LocalExecutor",
+            "hostname_callable": f"{__name__}.{hostname.__name__}",
             # Waiting tasks are deferred and hold no slot; two cores are busy with fewer than six.
             "parallelism": str(max(6, os.cpu_count() or 1)),
             "execution_api_server_url": f"{url}/execution/",
@@ -66,7 +67,14 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "secret_key": keys["api_secret_key"],
         },
         "api_auth": {"jwt_secret": keys["jwt_secret"]},
-        "logging": {"base_log_folder": str(root / "logs")},
+        "logging": {
+            "base_log_folder": str(root / "logs"),
+            # Logs of running tasks are read from the folder, but Airflow also asks the log server that does
+            # not run here (see `supervisor.COMPONENTS`), and complains each time. On port 1 nobody listens.
+            "worker_log_server_port": "1",
+            "trigger_log_server_port": "1",
+            "namespace_levels": "airflow.utils.log.file_task_handler=CRITICAL",
+        },
         # With the default of 5 s, a task that defers at once may be judged "finished while queued" and fail.
         "workers": {"min_heartbeat_interval": "1"},
         # Half a second instead of one between the steps of a chain of short tasks.
@@ -80,6 +88,11 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
     }
 
 
+def hostname() -> str:
+    """What Airflow's processes call this machine: a name that is found without asking a name server."""
+    return "localhost"
+
+
 def child_environment() -> dict[str, str]:
     """The environment of Airflow's processes: where the state is, and this interpreter's programs first."""
     mine = {"AIRFLOW_HOME", "AIRFLOW_CONFIG"}
@@ -89,7 +102,11 @@ def child_environment() -> dict[str, str]:
         if name not in mine and not name.startswith(("AIRFLOW__", "_AIRFLOW_"))
     }
     programs = str(Path(sys.executable).parent)
+    # Airflow's components talk to each other over loopback, where no proxy is of use.
+    direct = ",".join(filter(None, (kept.get("no_proxy") or kept.get("NO_PROXY"), "127.0.0.1,localhost")))
     return kept | {
+        "no_proxy": direct,
+        "NO_PROXY": direct,
         "AIRFLOW_HOME": str(settings.airflow_home()),
         "STEPTIME_HOME": str(settings.home()),
         "PATH": os.pathsep.join((programs, kept.get("PATH", os.defpath))),

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from steptime.airflow.rest import AirflowClient, DagRun, TaskInstance
 from steptime.errors import SystemFailure
@@ -107,7 +108,7 @@ def _news(client: AirflowClient, run: DagRun, found: Sequence[Line]) -> dict[str
     for line in at_work[:_LOGS_AT_ONCE]:
         said = [entry.event for entry in client.log(run.dag_id, run.dag_run_id, line.task) if entry.is_ours]
         if said:
-            news[line.label] = said[-1]
+            news[line.label] = said[-1].strip().partition("\n")[0]
     return news
 
 
@@ -127,8 +128,11 @@ class _LiveView:
     def update(self, found: Sequence[Line], news: dict[str, str]) -> None:
         """Draw what is known now."""
         table = Table.grid(padding=(0, 2))
+        for column in ("symbol", "label", "doing", "news"):
+            table.add_column(column, no_wrap=True)
         for line in found:
-            table.add_row(_SYMBOLS[line.state], line.label, line.doing, f"[dim]{news.get(line.label, '')}[/]")
+            said = Text(news.get(line.label, ""), style="dim")
+            table.add_row(_SYMBOLS[line.state], Text(line.label), line.doing, said)
         self._live.update(table, refresh=True)
 
 
