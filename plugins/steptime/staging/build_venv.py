@@ -91,7 +91,7 @@ def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
     print("[5/5] checking that the packages fit together", flush=True)
     run(uv, "pip", "check", "--python", python)
     if torch:
-        run(python, "-c", "import torch; print('PyTorch', torch.__version__)")
+        run(python, "-W", "ignore", "-c", "import torch; print('PyTorch', torch.__version__)")
     record = {
         "python": platform.python_version(),
         "built_at": time.time(),
@@ -133,7 +133,7 @@ def _install_torch(target: Path, torch: str, run: Run) -> None:
 
 
 def _run(guard: int, *argv: str) -> str:
-    # The command holds the lock too: should this process be killed, nobody builds before the command has ended.
+    # The command holds the lock too: should this process be killed, nobody builds before it has ended.
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(guard,)
     )

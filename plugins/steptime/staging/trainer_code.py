@@ -29,15 +29,16 @@ async def stage_trainer(
         return str(folder), sha256
     report(f"copying {len(files)} files of trainer code to {folder}")
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-    for name, content in files.items():
-        await cluster.write(str(partial / name), content)
-    moved = await cluster.run(["mv", "--no-target-directory", str(partial), str(folder)], timeout_s=60)
-    if moved.exit_code:  # another has put it there meanwhile, or it cannot be put there
+    try:
+        for name, content in files.items():
+            await cluster.write(str(partial / name), content)
+        moved = await cluster.run(["mv", "--no-target-directory", str(partial), str(folder)], timeout_s=60)
+    finally:
         await cluster.run(["rm", "-rf", str(partial)], timeout_s=60)
-        if not await _is_there(cluster, folder, digests):
-            raise SystemFailure(
-                f"the trainer could not be copied to {folder} on {cluster.name}: {moved.stderr}"
-            )
+    if moved.exit_code and not await _is_there(cluster, folder, digests):  # else another was quicker
+        raise SystemFailure(
+            f"the trainer could not be copied to {folder} on {cluster.name}: {moved.stderr.strip()}"
+        )
     return str(folder), sha256
 
 

@@ -1,0 +1,133 @@
+"""Staging the trainer's code: by content, whole, once."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steptime.clusters.local import Config, LocalCluster
+from steptime.errors import SystemFailure
+from steptime.settings import shipped
+from steptime.staging.trainer_code import stage_trainer
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A small trainer package, with what Python and editors leave in one."""
+    package = tmp_path / "source" / "trainer"
+    for name in (
+        "__init__.py",
+        "families/llama.py",
+        "__pycache__/x.pyc",
+        ".idea/x",
+        "families/.llama.py.swp",
+    ):
+        file = package / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"NAME = {name!r}\n")
+    return package
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+async def stage(cluster: LocalCluster, config: Config, source: Path) -> tuple[Path, str, list[str]]:
+    lines: list[str] = []
+    folder, sha256 = await stage_trainer(cluster, config, source=source, report=lines.append)
+    return Path(folder), sha256, lines
+
+
+async def test_the_package_arrives_without_what_python_and_editors_leave(
+    cluster: LocalCluster, config: Config, source: Path
+) -> None:
+    folder, sha256, _ = await stage(cluster, config, source)
+    assert folder == Path(config.root, "trainer", sha256[:16])
+    assert files_below(folder) == {"trainer/__init__.py", "trainer/families/llama.py"}
+
+
+async def test_the_shipped_trainer_can_be_imported_from_there(cluster: LocalCluster, config: Config) -> None:
+    folder, _, _ = await stage(cluster, config, shipped("trainer"))
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", "import trainer; print(trainer.__file__)"],
+        env={"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == str(folder / "trainer" / "__init__.py")
+
+
+async def test_the_same_content_is_copied_once(cluster: LocalCluster, config: Config, source: Path) -> None:
+    folder, sha256, lines = await stage(cluster, config, source)
+    assert lines == [f"copying 2 files of trainer code to {folder}"]
+    inode = (folder / "trainer" / "__init__.py").stat().st_ino
+    assert await stage(cluster, config, source) == (folder, sha256, [f"trainer code {folder.name} is there"])
+    assert (folder / "trainer" / "__init__.py").stat().st_ino == inode
+
+
+@pytest.mark.parametrize("change", ["content", "name", "file"])
+async def test_changed_content_goes_to_a_folder_of_its_own(
+    cluster: LocalCluster, config: Config, source: Path, change: str
+) -> None:
+    before, _, _ = await stage(cluster, config, source)
+    if change == "content":
+        (source / "__init__.py").write_text("NAME = 'changed'\n")
+    elif change == "name":
+        (source / "__init__.py").rename(source / "init.py")
+    else:
+        (source / "more.py").touch()
+    after, _, _ = await stage(cluster, config, source)
+    assert after != before
+    assert (before / "trainer" / "__init__.py").read_text() == "NAME = '__init__.py'\n"
+
+
+async def test_those_who_stage_at_once_agree_and_leave_nothing_behind(
+    cluster: LocalCluster, config: Config, source: Path
+) -> None:
+    staged = await asyncio.gather(*(stage(cluster, config, source) for _ in range(4)))
+    assert len({folder for folder, _, _ in staged}) == 1
+    assert [path.name for path in Path(config.root, "trainer").iterdir()] == [staged[0][0].name]
+
+
+async def test_a_copy_that_breaks_off_is_not_taken_for_the_whole(
+    cluster: LocalCluster, config: Config, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = LocalCluster.write
+
+    async def fail_at_the_second(self: LocalCluster, path: str, data: bytes) -> None:
+        if path.endswith("llama.py"):
+            raise SystemFailure("no space left")
+        await write(self, path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCluster, "write", fail_at_the_second)
+        with pytest.raises(SystemFailure, match="no space left"):
+            await stage(cluster, config, source)
+    assert not list(Path(config.root, "trainer").iterdir())
+    folder, _, _ = await stage(cluster, config, source)
+    assert len(files_below(folder)) == 2
+
+
+@pytest.mark.parametrize("change", ["edited", "removed"])
+async def test_a_copy_that_somebody_changed_is_refused(
+    cluster: LocalCluster, config: Config, source: Path, change: str
+) -> None:
+    folder, _, _ = await stage(cluster, config, source)
+    if change == "edited":
+        (folder / "trainer" / "__init__.py").write_text("NAME = 'mine'\n")
+    else:
+        (folder / "trainer" / "__init__.py").unlink()
+    with pytest.raises(SystemFailure, match=rf"{folder} on here was changed later: remove that folder"):
+        await stage(cluster, config, source)
+
+
+async def test_a_place_that_cannot_be_written_is_named(
+    cluster: LocalCluster, config: Config, source: Path
+) -> None:
+    Path(config.root).mkdir()
+    Path(config.root, "trainer").touch()
+    with pytest.raises(SystemFailure, match=r"could not be written on here: .*(Not a directory|File exists)"):
+        await stage(cluster, config, source)

@@ -1,0 +1,254 @@
+"""Building the trainer's environment: with real pip and uv, in spite of kills, failures and company."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from steptime.clusters.local import Config, LocalCluster
+from steptime.errors import SystemFailure, UserError
+from steptime.staging import build_venv, venv
+from steptime.staging.venv import stage_venv
+
+DEADLINE_S = 60
+
+WAITS_AT_THE_GATE = """
+import os, sys, time
+def main():
+    while os.path.exists({gate!r}):
+        time.sleep(0.02)
+    os.execv({uv!r}, [{uv!r}, *sys.argv[1:]])
+"""
+
+
+class Staging:
+    """One call of `stage_venv` with what it reported."""
+
+    def __init__(self, cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path) -> None:
+        self.lines: list[str] = []
+        self._cluster, self._config, self._lock, self._bootstrap = cluster, config, lock, bootstrap
+
+    async def __call__(self) -> Path:
+        python, _ = await stage_venv(
+            self._cluster,
+            self._config,
+            lock=self._lock,
+            bootstrap=self._bootstrap,
+            report=self.lines.append,
+        )
+        return Path(python)
+
+    async def has_said(self, words: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not any(words in line for line in self.lines):
+            assert time.monotonic() < deadline, self.lines
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def new_staging(
+    index: Path, cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path
+) -> Callable[[], Staging]:
+    """A function that prepares one call."""
+    return lambda: Staging(cluster, config, lock, bootstrap)
+
+
+@pytest.fixture
+def gate(tmp_path: Path, index: Path, make_wheel: Callable[..., Path], uv: str) -> Path:
+    """A file that stops every build at step 4 for as long as it exists."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    make_wheel("uv", "0.1", WAITS_AT_THE_GATE.format(gate=str(gate), uv=uv), command=True)
+    return gate
+
+
+def venvs(config: Config) -> set[str]:
+    return {path.name for path in Path(config.root, "venvs").iterdir() if path.is_dir()}
+
+
+async def test_an_environment_is_built_with_progress_and_then_reused(
+    new_staging: Callable[[], Staging],
+) -> None:
+    first, second = new_staging(), new_staging()
+    python = await first()
+    target = python.parent.parent
+    imports = "import torch, numbers_of_nemo; print(torch.__version__, numbers_of_nemo.__version__)"
+    found = subprocess.run([python, "-c", imports], capture_output=True, text=True, check=True)
+    assert found.stdout == "2.13.0+cpu 1.0\n"
+    steps = [line for line in first.lines if line.startswith("[")]
+    assert steps == [
+        f"[1/5] making {target}",
+        "[2/5] installing the installer",
+        "[3/5] installing torch==2.13.0+cpu",
+        "[4/5] installing the other packages of the lock",
+        "[5/5] checking that the packages fit together",
+    ]
+    assert "PyTorch 2.13.0+cpu" in first.lines
+    built = (target / ".complete").stat().st_mtime_ns
+    assert await second() == python
+    assert second.lines == [f"{target} is there already"]
+    assert (target / ".complete").stat().st_mtime_ns == built
+
+
+async def test_two_at_once_build_once_and_the_second_says_that_it_waits(
+    new_staging: Callable[[], Staging], gate: Path
+) -> None:
+    first, second = new_staging(), new_staging()
+    building = asyncio.create_task(first())
+    await first.has_said("[4/5]")
+    waiting = asyncio.create_task(second())
+    await second.has_said("waiting for another build of")
+    gate.unlink()
+    assert await building == await waiting
+    assert second.lines[-1].endswith("is there already")
+    assert not any(line.startswith("[") for line in second.lines)
+
+
+async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_starts_afresh(
+    new_staging: Callable[[], Staging], gate: Path, config: Config
+) -> None:
+    killed, again = new_staging(), new_staging()
+    building = asyncio.create_task(killed())
+    await killed.has_said("[4/5]")
+    builder = next(
+        child for child in psutil.Process().children() if any("build.py" in word for word in child.cmdline())
+    )
+    os.kill(builder.pid, signal.SIGKILL)  # the installer goes on without it
+    waiting = asyncio.create_task(again())
+    await again.has_said("waiting for another build of")
+    gate.unlink()
+    python = await waiting
+    assert any("removing what an unfinished build left" in line for line in again.lines)
+    assert venvs(config) == {python.parent.parent.name}
+    with pytest.raises(SystemFailure, match="exit code -9"):
+        await building
+
+
+async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(
+    new_staging: Callable[[], Staging], lock: Path, config: Config
+) -> None:
+    lock.write_text("torch==9.9.9\n")
+    with pytest.raises(SystemFailure, match="a package was not found") as failed:
+        await new_staging()()
+    assert "No matching distribution found for torch==9.9.9" in str(failed.value)
+    assert venvs(config) == set()
+
+
+async def test_packages_that_do_not_fit_together_are_named(
+    new_staging: Callable[[], Staging], lock: Path, make_wheel: Callable[..., Path], config: Config
+) -> None:
+    make_wheel("needy", "1.0", needs="absent>=2")
+    lock.write_text("needy==1.0\n")
+    with pytest.raises(SystemFailure) as failed:
+        await new_staging()()
+    assert "`needy` requires `absent>=2`, but it's not installed" in str(failed.value)
+    assert venvs(config) == set()
+
+
+async def test_a_cluster_without_the_python_is_named(
+    cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path
+) -> None:
+    staging = Staging(cluster, config.model_copy(update={"python": "python3.99"}), lock, bootstrap)
+    with pytest.raises(UserError, match=r"cluster here has no python3\.99: install Python 3\.11"):
+        await staging()
+
+
+async def test_a_python_of_another_version_is_named(
+    cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\necho 3.9.2\n")
+    old.chmod(0o755)
+    staging = Staging(cluster, config.model_copy(update={"python": str(old)}), lock, bootstrap)
+    with pytest.raises(UserError, match=r"of cluster here is Python 3\.9\.2: install Python 3\.11"):
+        await staging()
+
+
+# --- parts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last_line", "why"),
+    [
+        (
+            "error: Failed to install: No space left on device (os error 28)",
+            "the disk is full; an environment",
+        ),
+        ("OSError: [Errno 28] No space left on device", "the disk is full"),
+        (
+            "ERROR: No matching distribution found for torch==9",
+            "a package was not found; is the package index",
+        ),
+        ("  cause: Because absent was not found in the package registry and", "a package was not found"),
+        ("Segmentation fault", "exit code 7"),
+    ],
+)
+def test_a_failure_says_why_and_shows_the_last_lines(last_line: str, why: str) -> None:
+    message = venv._failure("here", "/venvs/x", 7, ["line before", last_line])
+    assert message.startswith(f"the trainer's environment /venvs/x could not be built on here: {why}")
+    assert message.endswith(f"line before\n{last_line}")
+
+
+def test_only_what_was_built_to_the_end_and_still_starts_is_complete(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    assert not build_venv._is_complete(tmp_path)
+    (tmp_path / ".complete").touch()
+    assert build_venv._is_complete(tmp_path)
+    python.unlink()
+    python.symlink_to("/nonexistent/python3.11")  # the machine's Python was removed or upgraded
+    assert not build_venv._is_complete(tmp_path)
+
+
+def test_pytorch_is_told_apart_with_its_hashes() -> None:
+    torch = "torch==2.13.0+cpu \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+    others = "# pinned\n--only-binary :all:\na==1 \\\n    --hash=sha256:cc\n", "torchmetrics==1.9.0\n"
+    assert build_venv._split(others[0] + torch + others[1]) == (torch, "".join(others))
+    assert build_venv._split("a==1\n") == ("", "a==1\n")
+
+
+@pytest.mark.parametrize(
+    ("torch", "output", "looks_at"),
+    [
+        ("torch==2.13.0+cpu\n", "No matching distribution found", "https://download.pytorch.org/whl/cpu"),
+        ("torch==2.11.0+cu130\n", "No matching distribution found", "https://download.pytorch.org/whl/cu130"),
+        ("torch==2.13.0\n", "No matching distribution found", None),
+        ("torch==2.13.0+cpu\n", "No space left on device", None),
+    ],
+)
+def test_pytorchs_own_index_is_the_second_choice(
+    tmp_path: Path, torch: str, output: str, looks_at: str | None
+) -> None:
+    calls: list[tuple[str, ...]] = []
+
+    def run(*argv: str) -> str:
+        calls.append(argv)
+        if len(calls) == 1:
+            raise build_venv._StepFailedError(argv, 1, output)
+        return ""
+
+    if looks_at is None:
+        with pytest.raises(build_venv._StepFailedError):
+            build_venv._install_torch(tmp_path, torch, run)
+        assert len(calls) == 1
+    else:
+        build_venv._install_torch(tmp_path, torch, run)
+        assert [call[-2:] for call in calls] == [
+            ("-r", str(tmp_path / "requirements-torch.txt")),
+            ("--extra-index-url", looks_at),
+        ]
+
+
+def test_the_builder_needs_nothing_but_python(tmp_path: Path) -> None:
+    script = tmp_path / "build.py"
+    script.write_bytes(Path(build_venv.__file__).read_bytes())
+    alone = "import runpy, sys; runpy.run_path(sys.argv[1])"
+    subprocess.run([sys.executable, "-I", "-S", "-c", alone, script], check=True)
