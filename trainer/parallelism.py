@@ -22,12 +22,13 @@ def check_device_trains(recipe: Recipe, device: str) -> None:
     """
     if recipe.dtype not in DTYPES[device]:
         raise TrainerError(
-            f"this trainer cannot train dtype '{recipe.dtype}' on {device}; it can: {', '.join(DTYPES[device])}."
+            f"this trainer cannot train dtype '{recipe.dtype}' on {device}; "
+            f"it can: {', '.join(DTYPES[device])}."
         )
     if device == "cpu" and recipe.parallelism.context > 1:
         raise TrainerError(
-            f"context parallel {recipe.parallelism.context} needs Transformer Engine's attention, which runs on "
-            "GPUs only; on the CPU it must be 1."
+            f"context parallel {recipe.parallelism.context} needs Transformer Engine's attention, which runs "
+            "on GPUs only; on the CPU it must be 1."
         )
 
 

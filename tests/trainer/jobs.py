@@ -1,0 +1,113 @@
+"""Plans as the pipeline makes them, and the trainer as its job starts it, to its end."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.recipes.models import Mode, Parallelism, Run
+from steptime.recipes.planning import PlanRequest, plan
+
+ROOT = Path(__file__).parents[2]
+JOB_TIMEOUT_S = 600
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """One run of the trainer: its exit code, its whole log, and every step's exact loss."""
+
+    exit_code: int
+    log: str
+    folder: Path
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        lines = (self.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    @property
+    def losses(self) -> dict[int, float]:
+        return {step["global_step"]: step["loss"] for step in self.history}
+
+    @property
+    def step_lines(self) -> list[dict[str, str]]:
+        """NeMo's step lines as fields; what stands before the first bar is `where`."""
+        lines = [line.split(" | ") for line in self.log.splitlines() if line.startswith("Training epoch ")]
+        return [{"where": where, **dict(field.split(": ") for field in fields)} for where, *fields in lines]
+
+    def record(self, kind: str) -> dict[str, Any]:
+        (line,) = [line for line in self.log.splitlines() if line.startswith(f"steptime.{kind} ")]
+        record: dict[str, Any] = json.loads(line.removeprefix(f"steptime.{kind} "))
+        return record
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "code" / "nemo_experiments" / "default" / "checkpoints"
+
+
+def planned(
+    gpus: int = 1, *, parallelism: Parallelism | None = None, gbs: int | None = None, **fields: Any
+) -> Run:
+    """The planned tiny Llama on `gpus` ranks, with other fields where a test needs them."""
+    run = plan(PlanRequest(workload="llama3.1", gpu_type="cpu", size="tiny", gpus=str(gpus))).runs[0]
+    changed: dict[str, Any] = {}
+    if parallelism:
+        changed["parallelism"] = parallelism
+    if gbs:
+        changed["global_batch_size"] = gbs
+    return run.model_copy(update={"recipe": run.recipe.model_copy(update=changed), **fields})
+
+
+def loading(checkpoint: Path, first_step: int, max_steps: int, **fields: Any) -> Run:
+    """A run that continues a checkpoint."""
+    return planned(
+        mode=Mode.CHECKPOINT_LOAD,
+        checkpoint_path=str(checkpoint),
+        first_step=first_step,
+        max_steps=max_steps,
+        **fields,
+    )
+
+
+def write_run(run: Run, folder: Path) -> list[str]:
+    """Write `run.json`; gives it as the trainer's argument."""
+    path = folder / "run.json"
+    path.write_text(run.model_dump_json(), encoding="utf-8")
+    return [str(path)]
+
+
+def start_trainer(
+    command: list[str], arguments: list[str], *, cwd: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the trainer with only its own package to import; a hang ends with the whole process group."""
+    package = cwd / "package"
+    package.mkdir(exist_ok=True)
+    if not (package / "trainer").exists():
+        (package / "trainer").symlink_to(ROOT / "trainer")
+    process = subprocess.Popen(
+        [*command, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(package), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=JOB_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        pytest.fail(f"the trainer did not end within {JOB_TIMEOUT_S} s; its log:\n{output}")
+    return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+
+def light_trainer(arguments: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The trainer in this environment, which has no torch: what it says here it says before heavy imports."""
+    return start_trainer([sys.executable, "-m", "trainer"], arguments, cwd=cwd, **environment)

@@ -1,0 +1,143 @@
+"""What the trainer refuses, in one sentence and before it imports torch: these run where there is none."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.recipes.models import Mode, Parallelism
+
+from .jobs import light_trainer, loading, planned, write_run
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def _refusal(path: Path, folder: Path, **environment: str) -> str:
+    ended = light_trainer([str(path)], folder, **environment)
+    assert ended.returncode == 1, ended.stdout
+    (line,) = ended.stdout.splitlines()
+    return line
+
+
+def test_help_shows_how_to_start(tmp_path: Path) -> None:
+    ended = light_trainer(["--help"], tmp_path)
+    assert ended.returncode == 0
+    assert "torch.distributed.run --standalone" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot read the planned run"),
+        ("{", "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ("{}", "schema_version None"),
+        ('{"schema_version": 2}', "this trainer reads 1"),
+        ('{"schema_version": 1}', "lacks the field 'experiment'"),
+    ],
+)
+def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
+    path = tmp_path / "run.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    line = _refusal(path, tmp_path)
+    assert line.startswith("trainer: ")
+    assert reason in line
+    assert str(path) in line
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda run: run.pop("mode"), "lacks the field 'mode'"),
+        (lambda run: run.update(max_steps="20"), "max_steps is '20', not of type int"),
+        (lambda run: run.update(seed=True), "seed is True, not of type int"),
+        (lambda run: run.update(seed=0), "seed 0 is not positive"),
+        (lambda run: run.update(recipe=[]), "recipe is [], not an object"),
+        (lambda run: run.update(first_step=20), "first_step 20 is not in 0"),
+        (lambda run: run.update(first_step=5), "starts above 0, every other mode at 0"),
+        (
+            lambda run: run.update(mode="profile"),
+            "mode 'profile' is not one this trainer has; it has: performance",
+        ),
+        (lambda run: run.update(checkpoint_path="x"), "a checkpoint_load needs one"),
+        (lambda run: run.update(mode="checkpoint_load", first_step=5), "a checkpoint_load needs one"),
+        (lambda run: run["recipe"]["model"].update(architecture="gpt5"), "it has: llama"),
+        (lambda run: run["recipe"]["model"].update(num_layers=0), "num_layers 0 is not positive"),
+        (
+            lambda run: run["recipe"]["model"].update(num_query_groups=3),
+            "num_attention_heads 8 cannot be divided by 3",
+        ),
+        (lambda run: run["recipe"].update(micro_batch_size=3), "global_batch_size 8 cannot be divided by 3"),
+        (
+            lambda run: run["recipe"]["parallelism"].update(tensor=3),
+            "num_attention_heads 8 cannot be divided by 3",
+        ),
+        (lambda run: run["recipe"]["parallelism"].update(pipeline=4), "num_layers 2 cannot be divided by 4"),
+    ],
+)
+def test_plan_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> None:
+    content = json.loads(planned().model_dump_json())
+    change(content)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert reason in _refusal(path, tmp_path)
+
+
+def test_other_number_of_ranks_than_planned(tmp_path: Path) -> None:
+    run = planned(4, parallelism=Parallelism(tensor=2, data=2))
+    (path,) = write_run(run, tmp_path)
+    line = _refusal(Path(path), tmp_path, RANK="0", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    assert "2 rank(s) were started, but the plan needs 4 (tensor 2 × pipeline 1 × context 1 × data 2)" in line
+
+
+def test_only_rank_0_speaks(tmp_path: Path) -> None:
+    (path,) = write_run(planned(4), tmp_path)
+    ended = light_trainer([path], tmp_path, RANK="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    assert (ended.returncode, ended.stdout) == (1, "")
+
+
+def _checkpoint(folder: Path, name: str, *files: str) -> None:
+    weights = folder / name / "weights"
+    weights.mkdir(parents=True)
+    for file in files:
+        (weights / file).touch()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({}, "it has no folder weights/"),
+        ({"one": (), "two": ()}, "holds 2 checkpoints; name one of them: one, two"),
+        ({"one": ("metadata.json",)}, "weights/ has no *.distcp file"),
+        ({"one": ("__0_0.distcp",), "one-unfinished": None}, "is unfinished"),
+    ],
+)
+def test_checkpoint_that_cannot_be_loaded(
+    tmp_path: Path, content: dict[str, tuple[str, ...] | None], reason: str
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    for name, files in content.items():
+        if files is None:
+            (checkpoints / name).touch()
+        else:
+            _checkpoint(checkpoints, name, *files)
+    (path,) = write_run(loading(checkpoints, 6, 7), tmp_path)
+    assert reason in _refusal(Path(path), tmp_path)
+
+
+def test_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    (path,) = write_run(loading(tmp_path / "gone", 6, 7), tmp_path)
+    assert "there is no checkpoint at" in _refusal(Path(path), tmp_path)
+
+
+def test_mode_is_the_pipelines(tmp_path: Path) -> None:
+    """A plan as the pipeline writes it is read whole: it fails here at the first heavy import, not before."""
+    for mode in (Mode.PERFORMANCE, Mode.CHECKPOINT_SAVE):
+        (path,) = write_run(planned(mode=mode), tmp_path)
+        ended = light_trainer([path], tmp_path)
+        assert ended.returncode == 2
+        assert "No module named 'torch'" in ended.stdout

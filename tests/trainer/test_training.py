@@ -1,0 +1,213 @@
+"""Real trainings with NeMo on the CPU, by the numbers they leave: each start takes some 15 s of imports."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from steptime.recipes.models import Mode, Parallelism, Run
+
+from .conftest import Train
+from .jobs import Trained, loading, planned
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+
+SAVED_AT = 6
+END = 8
+GBS = 16
+"""The same for every number of ranks, so that all runs see the same batches."""
+ROUNDING = 2e-6
+"""Relative, float32: other orders of summation, between ranks and between tensor-parallel halves."""
+
+DATA_2 = Parallelism(data=2)
+
+
+def _two_ranks(**fields: object) -> Run:
+    return planned(2, parallelism=DATA_2, gbs=GBS, **fields)
+
+
+@pytest.fixture(scope="module")
+def one_rank(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(planned(), tmp_path_factory.mktemp("one_rank"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(_two_ranks(max_steps=END), tmp_path_factory.mktemp("uninterrupted"))
+
+
+@pytest.fixture(scope="module")
+def saved(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    run = _two_ranks(max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE)
+    return train(run, tmp_path_factory.mktemp("saved"))
+
+
+def test_one_rank_trains_the_planned_steps(one_rank: Trained) -> None:
+    assert one_rank.exit_code == 0, one_rank.log
+    lines = one_rank.step_lines
+    assert [int(line["global_step"]) for line in lines] == list(range(20))
+    assert lines[-1]["where"] == "Training epoch 0, iteration 19/19"
+    assert lines[-1]["consumed_samples"] == "160"
+    assert {line["global_batch_size"] for line in lines} == {"8"}
+    assert all(float(line["train_step_timing in s"]) > 0 for line in lines)
+    assert all(int(line["max_memory_allocated"]) > 100e6 for line in lines)
+
+
+def test_its_lines_are_the_rounded_history(one_rank: Trained) -> None:
+    for line, exact in zip(one_rank.step_lines, one_rank.history, strict=True):
+        assert float(line["reduced_train_loss"]) == pytest.approx(exact["loss"], rel=5e-4)
+        assert float(line["train_step_timing in s"]) == pytest.approx(exact["step_time_s"], rel=5e-4)
+
+
+def test_the_stream_is_learned(one_rank: Trained) -> None:
+    losses = one_rank.losses
+    assert losses[0] == pytest.approx(math.log(4096), abs=0.2)
+    assert losses[19] < losses[0] - 1.5
+
+
+def test_records_say_what_ran(one_rank: Trained) -> None:
+    started, ended = one_rank.record("start"), one_rank.record("end")
+    assert (started["schema"], started["device"], started["world_size"]) == (1, "cpu", 1)
+    # Embedding, output 4096·256 each; per layer attention 3·256², SwiGLU 3·256·768, two norms; a last norm.
+    assert started["num_parameters"] == 2 * 4096 * 256 + 2 * (3 * 256**2 + 3 * 256 * 768 + 2 * 256) + 256
+    assert started["versions"]["nemo"] == "2.7.3"
+    assert "measured at start" in started["peak_source"]
+    assert len(started["node_names"]) == 1
+    assert (ended["state"], ended["global_step"], ended["steps_trained"]) == ("completed", 19, 20)
+    assert ended["peak_memory_bytes"] == pytest.approx(
+        float(one_rank.step_lines[-1]["max_memory_allocated"]), rel=0.2
+    )
+    assert ended["training_s"] >= sum(step["step_time_s"] for step in one_rank.history)
+
+
+def test_the_measured_peak_is_above_what_training_reaches(one_rank: Trained) -> None:
+    flops_per_step = 6 * 2_622_720 * 8 * 128  # 6 × parameters that multiply × tokens
+    fastest = min(step["step_time_s"] for step in one_rank.history)
+    assert 0 < flops_per_step / fastest / 1e12 < one_rank.record("start")["peak_tflops_per_rank"]
+
+
+def test_the_log_is_clean(one_rank: Trained) -> None:
+    assert "Traceback" not in one_rank.log
+    assert "Error" not in one_rank.log
+    assert len(one_rank.log.splitlines()) < 60
+
+
+def test_performance_saves_nothing(one_rank: Trained) -> None:
+    assert not one_rank.checkpoints.exists()
+
+
+def test_two_ranks_save_at_the_end(saved: Trained) -> None:
+    assert saved.exit_code == 0, saved.log
+    (checkpoint,) = saved.checkpoints.iterdir()
+    assert checkpoint.name == "default--None=0.0000-epoch=0-consumed_samples=96.0"
+    files = {file.name for file in (checkpoint / "weights").glob("*.distcp")}
+    assert {name[:3] for name in files} == {"__0", "__1"}  # both ranks write
+    assert re.search(
+        r"Global Checkpoint Save : Rank: 0 : Iteration: 5 : Start time: \d+\.\d+s : Save duration", saved.log
+    )
+
+
+def test_a_run_of_another_length_takes_the_same_steps(saved: Trained, uninterrupted: Trained) -> None:
+    assert uninterrupted.exit_code == 0, uninterrupted.log
+    for step, loss in saved.losses.items():
+        assert loss == pytest.approx(uninterrupted.losses[step], rel=ROUNDING)
+
+
+def test_load_continues_as_if_uninterrupted(
+    train: Train, saved: Trained, uninterrupted: Trained, tmp_path: Path
+) -> None:
+    run = loading(saved.checkpoints, SAVED_AT, END, parallelism=DATA_2, gbs=GBS)
+    loaded = train(run, tmp_path)
+    assert loaded.exit_code == 0, loaded.log
+    assert loaded.record("resumed") == {
+        "checkpoint_path": str(saved.checkpoints),
+        "global_step": SAVED_AT,
+        "consumed_samples": SAVED_AT * GBS,
+    }
+    assert "Global Checkpoint Load : Rank : 0 : Start time :" in loaded.log
+    assert [line["consumed_samples"] for line in loaded.step_lines] == ["112", "128"]
+    assert list(loaded.losses) == [SAVED_AT, SAVED_AT + 1]
+    # The first loss needs the weights and the data, the second also the optimizer's state and its rate.
+    for expected, step in zip(uninterrupted.history[SAVED_AT:], loaded.history, strict=True):
+        assert step["loss"] == pytest.approx(expected["loss"], rel=ROUNDING)
+        assert step["learning_rate"] == expected["learning_rate"]
+    assert (loaded.record("end")["global_step"], loaded.record("end")["steps_trained"]) == (END - 1, 2)
+
+
+def test_without_the_optimizer_state_it_would_not(
+    train: Train, saved: Trained, uninterrupted: Trained, tmp_path: Path
+) -> None:
+    """The twin of the test above, on one rank: the second loss tells when the optimizer's state is lost."""
+    program = tmp_path / "forgetful.py"
+    program.write_text(
+        "import sys\n"
+        "from trainer.__main__ import main\n"
+        "if __name__ == '__main__':\n"
+        "    from nemo.lightning.pytorch.strategies import MegatronStrategy\n"
+        "    MegatronStrategy.should_restore_optimizer_states = lambda self, selective_restore=False: False\n"
+        "    sys.exit(main())\n",
+        encoding="utf-8",
+    )
+    (checkpoint,) = saved.checkpoints.iterdir()
+    run = loading(checkpoint, SAVED_AT, END, gbs=GBS)
+    forgetful = train(run, tmp_path, program=str(program))
+    assert forgetful.exit_code == 0, forgetful.log
+    assert forgetful.losses[SAVED_AT] == pytest.approx(uninterrupted.losses[SAVED_AT], rel=ROUNDING)
+    assert forgetful.losses[SAVED_AT + 1] != pytest.approx(uninterrupted.losses[SAVED_AT + 1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "parallelism",
+    [Parallelism(tensor=2, data=1), Parallelism(tensor=2, pipeline=2, data=1), Parallelism(data=4)],
+    ids=["tensor 2", "tensor 2 × pipeline 2", "data 4"],
+)
+def test_other_parallelism_takes_the_same_steps(
+    train: Train, saved: Trained, uninterrupted: Trained, tmp_path: Path, parallelism: Parallelism
+) -> None:
+    """From the weights and the optimizer's state of two data-parallel ranks, spread over ranks otherwise."""
+    run = loading(saved.checkpoints, SAVED_AT, END, parallelism=parallelism, gbs=GBS)
+    spread = train(run, tmp_path)
+    assert spread.exit_code == 0, spread.log
+    started = spread.record("start")
+    assert started["num_parameters"] == uninterrupted.record("start")["num_parameters"]
+    assert started["tensor_parallel"] == parallelism.tensor
+    assert started["pipeline_parallel"] == parallelism.pipeline
+    assert started["data_parallel"] == parallelism.data
+    for step in (SAVED_AT, SAVED_AT + 1):
+        assert spread.losses[step] == pytest.approx(uninterrupted.losses[step], rel=ROUNDING)
+
+
+def test_what_only_the_training_finds(train: Train, saved: Trained, tmp_path: Path) -> None:
+    """A GPU that is not there, a number format, a checkpoint of another step, a loss that is no number."""
+    gpu = planned()
+    gpu = gpu.model_copy(update={"recipe": gpu.recipe.model_copy(update={"gpu_type": "h100"})})
+    bf16 = gpu.model_copy(
+        update={"recipe": gpu.recipe.model_copy(update={"gpu_type": "cpu", "dtype": "bf16"})}
+    )
+    other_step = loading(saved.checkpoints, SAVED_AT + 1, END, gbs=GBS)
+    for name, run in {"gpu": gpu, "bf16": bf16, "other_step": other_step}.items():
+        (tmp_path / f"{name}.json").write_text(run.model_dump_json(), encoding="utf-8")
+    program = tmp_path / "failures.py"
+    program.write_text(
+        "import sys\n"
+        "from trainer.__main__ import main\n"
+        "if __name__ == '__main__':\n"
+        "    print('exit codes', [main([f'{name}.json']) for name in ('gpu', 'bf16', 'other_step')])\n"
+        "    from trainer import optimizer\n"
+        "    optimizer.LEARNING_RATE = 1e30\n"
+        "    sys.exit(main())\n",
+        encoding="utf-8",
+    )
+    failed = train(planned(), tmp_path, program=str(program))
+    assert "exit codes [1, 1, 1]" in failed.log, failed.log
+    assert "the plan is for the GPU type 'h100', but torch finds no CUDA device here" in failed.log
+    assert "this trainer cannot train dtype 'bf16' on cpu; it can: fp32" in failed.log
+    assert f"continues at step {SAVED_AT}, but the plan's first_step is {SAVED_AT + 1}" in failed.log
+    assert failed.exit_code == 2
+    (line,) = re.findall(r"^trainer: the loss of step .*", failed.log, flags=re.MULTILINE)
+    assert re.fullmatch(
+        r"trainer: the loss of step \d is (nan|inf): training diverged and was stopped\.", line
+    )
+    assert failed.record("end")["state"] == "failed"
+    assert failed.record("end")["reason"] in line
