@@ -59,5 +59,6 @@ def nccl_trace(line: int) -> bytes:
     return (
         f"pool0-{line % 64:04}:{2000 + line % 8}:{2700 + line % 8} [{line % 8}] NCCL INFO AllReduce: opCount "
         f"{line:x} sendbuff 0x7f{line * 4096:010x} recvbuff 0x7f{line * 8192:010x} "
-        f"count {line % 99991} datatype 9 op 0 root 0 comm 0x55d0c0ffee{line % 8:02x} [nranks=64] stream 0x55d0deadbe{line % 8:02x}\n"
+        f"count {line % 99991} datatype 9 op 0 root 0 comm 0x55d0c0ffee{line % 8:02x} [nranks=64] "
+        f"stream 0x55d0deadbe{line % 8:02x}\n"
     ).encode()

@@ -23,7 +23,7 @@ print(json.dumps({"grown_kib": after - before, "bytes": large.bytes_read, "steps
 def test_300_megabytes_of_tracing_take_no_memory(tmp_path: Path) -> None:
     small, large = tmp_path / "log-small.out", tmp_path / "log-large.out"
     small.write_bytes(line_forms.nemo2_log())
-    tracing = b"".join(map(line_forms.nccl_trace, range(30_000)))
+    tracing = b"".join(map(line_forms.nccl_trace, range(31_000)))
     with large.open("wb") as stream:
         for step in range(50):
             stream.write(tracing)

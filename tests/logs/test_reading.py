@@ -95,6 +95,12 @@ def test_steps_outside_the_plan_are_named() -> None:
     assert problem(log, "unexpected_steps").steps == (18, 19, 21)
 
 
+def test_a_loss_that_is_no_number_on_one_rank_only() -> None:
+    lines = [line_forms.nemo2(49, loss=loss, prefix=f"{rank}: ") for rank, loss in enumerate(("9.1", "nan"))]
+    log = read_chunks([line_forms.nemo2_log(range(49)) + "".join(lines).encode()])
+    assert problem(log, "nan_loss").steps == (49,)
+
+
 @pytest.mark.parametrize("printed", ["nan", "NaN", "inf", "-inf"])
 def test_a_loss_that_is_no_number(printed: str) -> None:
     text = line_forms.nemo2_log(range(10), last=11) + line_forms.nemo2(10, last=11, loss=printed).encode()

@@ -11,11 +11,11 @@ import pytest
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import SystemFailure, UserError
 from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
+from steptime.logs.naming import named_steps
 from steptime.recipes.models import Mode
 from steptime.results import row_checks
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.quality import validate
-from steptime.results.row_checks import named_steps
 
 MakeResult = Callable[..., Result]
 

@@ -7,15 +7,10 @@ from itertools import pairwise
 from steptime.logs.attempts import Attempts, Restart
 from steptime.logs.formats import StepLine
 from steptime.logs.models import Problem, Step
+from steptime.logs.naming import Span, named_spans, named_steps
 
 _MOST_STEPS_LISTED = 10_000
 """A garbled step number may leave a gap of billions."""
-_MOST_RANGES_WRITTEN = 5
-
-
-def step_numbers(numbers: Iterable[int]) -> str:
-    """Global steps for people: `step 7`, `steps 3-5 and 9`."""
-    return _ranges_text([(first, last) for first, last in _ranges(sorted(numbers))])
 
 
 def short(last: int, expected_last: int) -> list[Problem]:
@@ -44,7 +39,7 @@ def missing_steps(numbers: Sequence[int], expected_first: int | None) -> list[Pr
         gaps.insert(0, (expected_first, numbers[0] - 1))
     if not gaps:
         return []
-    message = f"the log lacks {_ranges_text(gaps)}"
+    message = f"the log lacks {named_spans(gaps)}"
     return [Problem(kind="missing_steps", message=message, fatal=False, steps=_listed(gaps))]
 
 
@@ -54,7 +49,7 @@ def unexpected_steps(numbers: Sequence[int], first: int, last: int | None) -> li
     if not beyond:
         return []
     planned = f"from step {first}" + ("" if last is None else f" to {last}")
-    message = f"the log has {step_numbers(beyond)}, but the run was planned {planned}"
+    message = f"the log has {named_steps(beyond)}, but the run was planned {planned}"
     return [Problem(kind="unexpected_steps", message=message, fatal=False, steps=tuple(beyond))]
 
 
@@ -74,7 +69,9 @@ def not_finite(lines: Iterable[StepLine]) -> list[Problem]:
                 broken[line.step.global_step] = value
         if broken:
             value = next(iter(broken.values()))
-            message = f"the {name} is {'NaN' if math.isnan(value) else value} at {step_numbers(broken)}"
+            message = (
+                f"the {name} is {'NaN' if math.isnan(value) else value} at {named_steps(sorted(broken))}"
+            )
             problems.append(Problem(kind=kind, message=message, fatal=True, steps=tuple(sorted(broken))))
     return problems
 
@@ -84,7 +81,7 @@ def untimed(steps: Sequence[Step]) -> list[Problem]:
     without = [step.global_step for step in steps if step.step_time_s is None]
     if not without:
         return []
-    where = "any step" if len(without) == len(steps) else step_numbers(without)
+    where = "any step" if len(without) == len(steps) else named_steps(without)
     message = f"the log gives no step time for {where}"
     return [Problem(kind="no_step_time", message=message, fatal=False, steps=tuple(without))]
 
@@ -97,7 +94,7 @@ def restarted(restart: Restart) -> Problem:
     if not restart.retrained:
         return Problem(kind="restart", message=back, fatal=False)
     twice = (
-        f"{step_numbers(restart.retrained)} {'were' if len(restart.retrained) > 1 else 'was'} trained twice"
+        f"{named_steps(restart.retrained)} {'were' if len(restart.retrained) > 1 else 'was'} trained twice"
     )
     message = f"{back}, so {twice}; the later times count"
     return Problem(kind="duplicate_steps", message=message, fatal=False, steps=restart.retrained)
@@ -109,10 +106,8 @@ def repeated(attempts: Attempts) -> list[Problem]:
         return []
     most = max(attempts.repeats.values()) + 1
     printed = "are printed up to" if len(attempts.repeats) > 1 else "is printed"
-    message = (
-        f"{step_numbers(attempts.repeats)} {printed} {most} times, as by several ranks; each counts once"
-    )
     steps = tuple(sorted(attempts.repeats))
+    message = f"{named_steps(steps)} {printed} {most} times, as by several ranks; each counts once"
     return [Problem(kind="repeated_lines", message=message, fatal=False, steps=steps)]
 
 
@@ -122,25 +117,7 @@ def _interval(numbers: Sequence[int]) -> int:
     return distances.pop() if len(distances) == 1 and len(numbers) > 2 else 1
 
 
-def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ranges
-
-
-def _ranges_text(ranges: Sequence[tuple[int, int]]) -> str:
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
-    noun = "step" if len(ranges) == 1 and ranges[0][0] == ranges[0][1] else "steps"
-    if len(texts) > _MOST_RANGES_WRITTEN:
-        texts = [*texts[:_MOST_RANGES_WRITTEN], f"{len(ranges) - _MOST_RANGES_WRITTEN} more ranges"]
-    return f"{noun} {', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else f"{noun} {texts[0]}"
-
-
-def _listed(ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+def _listed(ranges: Sequence[Span]) -> tuple[int, ...]:
     listed: list[int] = []
     for first, last in ranges:
         listed.extend(range(first, min(last + 1, first + _MOST_STEPS_LISTED - len(listed))))

@@ -8,9 +8,10 @@ from typing import Any
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.logs.models import Problem, TrainingLog
+from steptime.logs.naming import named_steps
 from steptime.recipes.models import Mode, Run
 from steptime.results.models import Check, Measurement, Verdict
-from steptime.results.row_checks import check_rows, judge, named_steps
+from steptime.results.row_checks import check_rows, judge
 
 
 def validate(run: Run, status: JobStatus, log: TrainingLog, measurement: Measurement | None) -> Verdict:

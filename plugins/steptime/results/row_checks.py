@@ -17,6 +17,7 @@ from pydantic import PositiveFloat, model_validator
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.logs.models import Step
+from steptime.logs.naming import named_steps
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Run
 from steptime.results.models import Check
@@ -73,23 +74,6 @@ def judge(name: str, passed: bool, holds: str, found: str, severity: Severity = 
     """A check whose one sentence says what holds, or what was expected and what was found instead."""
     sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
     return Check(name=name, passed=passed, message=sentence, severity=severity)
-
-
-def named_steps(steps: Sequence[int]) -> str:
-    """Sorted global steps with their gaps folded: `global steps 3, 7 to 9`.
-
-    >>> named_steps([3, 7, 8, 9])
-    'global steps 3, 7 to 9'
-    """
-    spans: list[list[int]] = []
-    for step in steps:
-        if spans and step == spans[-1][1] + 1:
-            spans[-1][1] = step
-        else:
-            spans.append([step, step])
-    shown = [str(first) if first == last else f"{first} to {last}" for first, last in spans[:_SHOWN]]
-    more = f" and {sum(last - first + 1 for first, last in spans[_SHOWN:])} more" if spans[_SHOWN:] else ""
-    return f"global step{'s' if len(steps) > 1 else ''} {', '.join(shown)}{more}"
 
 
 def _rules(run: Run) -> tuple[_Rule, ...]:
