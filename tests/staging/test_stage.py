@@ -1,0 +1,58 @@
+"""Staging a run as a whole."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime import staging
+from steptime.clusters.base import Cluster
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.local import Config, LocalCluster
+from steptime.errors import UserError
+from steptime.recipes.models import Run
+from steptime.settings import shipped
+from steptime.staging import stage
+
+
+@pytest.fixture
+def run(make_result: Callable[..., Any]) -> Run:
+    """A planned run of a tiny Llama."""
+    planned: Run = make_result().run
+    return planned
+
+
+async def test_a_run_gets_the_shipped_trainer_and_an_environment_of_the_shipped_lock(
+    cluster: LocalCluster, config: Config, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment itself is built in test_venv; here it is enough which one is asked for."""
+
+    async def stage_venv(
+        _: Cluster, asked_by: ClusterConfig, *, lock: Path, bootstrap: Path, report: Any
+    ) -> Any:
+        assert asked_by == config
+        assert "torch==" in lock.read_text()
+        assert bootstrap.read_text().startswith("uv==")
+        report("building")
+        return "/venv/bin/python", "a" * 64
+
+    monkeypatch.setattr(staging, "stage_venv", stage_venv)
+    lines: list[str] = []
+    staged = await stage(cluster, config, run, lines.append)
+    assert (staged.python, staged.venv_lock_sha256, staged.image) == ("/venv/bin/python", "a" * 64, None)
+    copied, original = Path(staged.trainer_path, "trainer"), shipped("trainer")
+    assert (copied / "__main__.py").read_bytes() == (original / "__main__.py").read_bytes()
+    assert staged.trainer_sha256.startswith(Path(staged.trainer_path).name)
+    assert lines[-1] == "building"
+
+
+async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied(
+    cluster: LocalCluster, config: Config, run: Run
+) -> None:
+    recipe = run.recipe.model_copy(update={"image": "nvcr.io/nvidia/nemo:25.04.01"})
+    with pytest.raises(
+        UserError, match=r"runs in the container nvcr\.io/nvidia/nemo:25\.04\.01, and cluster here"
+    ):
+        await stage(cluster, config, run.model_copy(update={"recipe": recipe}), print)
+    assert not Path(config.root).exists()
