@@ -31,7 +31,7 @@ START_TIMEOUT_S = 300.0
 _PORTS_TRIED = 50
 _STARTS_ALLOWED = 2
 _POLL_S = 0.5
-_STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 10
+_STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15
 _KILL_TIMEOUT_S = 10.0
 _FIRST_DAG = "llama31"
 """The DAG whose appearance shows that the DAG folder has been read."""

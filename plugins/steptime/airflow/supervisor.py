@@ -34,6 +34,8 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 }
 LONGEST_PAUSE_S = 60.0
 STOP_GRACE_S = 15.0
+_LEAST_GRACE_S = 5.0
+"""What the api-server is given where the others have used up the grace."""
 _AIRFLOW = (sys.executable, "-P", "-m", "airflow")
 """Without the current folder, where a file may bear the name of a module."""
 _POLL_S = 0.5
@@ -138,7 +140,8 @@ class Component:
         if self.process is None:
             return
         try:
-            self.process.wait(timeout_s)
+            code = self.process.wait(timeout_s)
+            log.info("%s ended with code %d", self.name, code)
         except subprocess.TimeoutExpired:
             log.warning("%s did not end in time", self.name)
         _signal_group(self.process.pid, signal.SIGKILL)
@@ -189,7 +192,7 @@ def _end(components: list[Component]) -> None:
         for component in ending:
             component.terminate()
         for component in ending:
-            component.wait(max(0.1, deadline - time.monotonic()))
+            component.wait(max(_LEAST_GRACE_S, deadline - time.monotonic()))
     for member in session_members(os.getpid()):
         if member.pid != os.getpid():
             log.warning("killing process %d (%s), left behind", member.pid, member.name())

@@ -142,7 +142,7 @@ async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Jo
             jobs = await cluster.live_jobs()
             found += jobs
             if cancel and jobs:
-                report(f"ending {len(jobs)} training jobs")
+                report("ending the training jobs")
                 await asyncio.gather(*(cluster.cancel(job.name) for job in jobs))
     return found
 
