@@ -178,34 +178,39 @@ def test_other_parallelism_takes_the_same_steps(
         assert spread.losses[step] == pytest.approx(uninterrupted.losses[step], rel=ROUNDING)
 
 
-def test_what_only_the_training_finds(train: Train, saved: Trained, tmp_path: Path) -> None:
-    """A GPU that is not there, a number format, a checkpoint of another step, a loss that is no number."""
-    gpu = planned()
-    gpu = gpu.model_copy(update={"recipe": gpu.recipe.model_copy(update={"gpu_type": "h100"})})
-    bf16 = gpu.model_copy(
-        update={"recipe": gpu.recipe.model_copy(update={"gpu_type": "cpu", "dtype": "bf16"})}
-    )
-    other_step = loading(saved.checkpoints, SAVED_AT + 1, END, gbs=GBS)
-    for name, run in {"gpu": gpu, "bf16": bf16, "other_step": other_step}.items():
+def test_checkpoint_of_another_step_is_refused(train: Train, saved: Trained, tmp_path: Path) -> None:
+    refused = train(loading(saved.checkpoints, SAVED_AT + 1, END, gbs=GBS), tmp_path)
+    assert refused.exit_code == 1
+    assert (
+        f"trainer: the checkpoint {saved.checkpoints} continues at step {SAVED_AT}, "
+        f"but the plan's first_step is {SAVED_AT + 1}.\n"
+    ) in refused.log
+    assert not refused.step_lines
+
+
+def test_what_only_the_training_finds(train: Train, tmp_path: Path) -> None:
+    """A GPU that is not there, a number format that cannot be, and a loss that is no number."""
+    recipe = planned().recipe
+    for name, changed in {"gpu": {"gpu_type": "h100"}, "bf16": {"dtype": "bf16"}}.items():
+        run = planned().model_copy(update={"recipe": recipe.model_copy(update=changed)})
         (tmp_path / f"{name}.json").write_text(run.model_dump_json(), encoding="utf-8")
     program = tmp_path / "failures.py"
     program.write_text(
         "import sys\n"
         "from trainer.__main__ import main\n"
         "if __name__ == '__main__':\n"
-        "    print('exit codes', [main([f'{name}.json']) for name in ('gpu', 'bf16', 'other_step')])\n"
+        "    print('exit codes', [main([f'{name}.json']) for name in ('gpu', 'bf16')])\n"
         "    from trainer import optimizer\n"
         "    optimizer.LEARNING_RATE = 1e30\n"
         "    sys.exit(main())\n",
         encoding="utf-8",
     )
     failed = train(planned(), tmp_path, program=str(program))
-    assert "exit codes [1, 1, 1]" in failed.log, failed.log
+    assert "exit codes [1, 1]" in failed.log, failed.log
     assert "the plan is for the GPU type 'h100', but torch finds no CUDA device here" in failed.log
     assert "this trainer cannot train dtype 'bf16' on cpu; it can: fp32" in failed.log
-    assert f"continues at step {SAVED_AT}, but the plan's first_step is {SAVED_AT + 1}" in failed.log
     assert failed.exit_code == 2
-    (line,) = re.findall(r"^trainer: the loss of step .*", failed.log, flags=re.MULTILINE)
+    (line,) = re.findall(r"^trainer: .* diverged .*", failed.log, flags=re.MULTILINE)
     assert re.fullmatch(
         r"trainer: the loss of step \d is (nan|inf): training diverged and was stopped\.", line
     )
