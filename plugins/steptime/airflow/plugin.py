@@ -44,16 +44,16 @@ class SteptimePlugin(AirflowPlugin):
     external_views: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)
         {
             "name": "Step times",
-            "href": f"{PREFIX}/",
+            "href": "steptime/",  # relative to Airflow's base address, which may have a path
             "destination": "nav",
             "url_route": "step-times",
-            "icon": f"{PREFIX}/static/icon.svg",
+            "icon": "steptime/static/icon.svg",
         },
         {
             "name": "Step times",
-            "href": f"{PREFIX}/?dag_id={{DAG_ID}}&dag_run_id={{RUN_ID}}",
+            "href": "steptime/?dag_id={DAG_ID}&dag_run_id={RUN_ID}",
             "destination": "dag_run",
             "url_route": "step-times-of-run",
-            "icon": f"{PREFIX}/static/icon.svg",
+            "icon": "steptime/static/icon.svg",
         },
     ]

@@ -1,34 +1,41 @@
 """The pages in the Airflow UI: result tables and charts, behind Airflow's login.
 
 Airflow's API server mounts the app under `/steptime`. Every route, the static files included, asks for a
-logged-in user, and rows of DAGs that the user may not read are left out.
+logged-in user. Rows of a DAG are for users who may read that DAG; rows of a DAG that Airflow does not know
+(any more) are left out, as nobody can say who may read them. Rows without a DAG are for all who log in.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_authenticated
-from fastapi import Depends, FastAPI, HTTPException, Query
-from fastapi.responses import FileResponse
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
+from steptime.errors import SystemFailure, UserError
+from steptime.recipes.models import Run
+from steptime.results.report import repeat_command, with_scaling_efficiency
 from steptime.results.store import Store
 
+MAX_RUNS = 10_000
+"""A page shows the newest runs up to this number: more would make browsers slow, and nobody reads them."""
+
 _STATIC = Path(__file__).parent / "static"
-_ASSETS = {
-    "results.js": "text/javascript",
-    "charts.js": "text/javascript",
-    "results.css": "text/css",
-    "icon.svg": "image/svg+xml",
-    "vendor/chart.umd.min.js": "text/javascript",
-}
-# The page runs in an iframe of the Airflow UI and loads nothing from anywhere else.
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'self'",
+    # The page runs in an iframe of the Airflow UI and loads nothing from anywhere else.
+    "Content-Security-Policy": "; ".join(
+        ("default-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'self'")
+    ),
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
+_API_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
 def create_app() -> FastAPI:
@@ -39,11 +46,13 @@ def create_app() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        # What the metrics store raises: its sentence says what to do.
+        exception_handlers={UserError: _unavailable, SystemFailure: _unavailable},
     )
     app.get("/", response_class=FileResponse)(_page)
-    app.get("/static/{name:path}", response_class=FileResponse)(_asset)
+    app.get("/static/{path:path}", response_class=FileResponse)(_asset)
     app.get("/api/results")(_results)
-    app.get("/api/runs/{job_name}")(_run)
+    app.get("/api/runs/{job_name:path}")(_run)
     return app
 
 
@@ -51,47 +60,80 @@ def _page() -> FileResponse:
     return FileResponse(_STATIC / "index.html", media_type="text/html", headers=_HEADERS)
 
 
-def _asset(name: str) -> FileResponse:
-    if name not in _ASSETS:
-        raise HTTPException(status_code=404, detail=f"there is no file '{name}'")
-    return FileResponse(_STATIC / name, media_type=_ASSETS[name], headers=_HEADERS)
+async def _asset(path: str, request: Request) -> Response:
+    """A file of the page; 304 where the browser has it already. Not mounted: mounts skip dependencies."""
+    response = await StaticFiles(directory=_STATIC).get_response(path, request.scope)
+    response.headers.update(_HEADERS)
+    return response
 
 
 async def _results(
     user: GetUserDep,
     dag_id: Annotated[str | None, Query()] = None,
     dag_run_id: Annotated[str | None, Query()] = None,
-) -> list[dict[str, Any]]:
-    """Every run that the user may see, newest first, rejected ones included and marked so."""
+) -> Response:
+    """The newest runs that the user may see in the order people read them, rejected ones included.
+
+    `{"columns": […], "rows": [[…], …], "truncated": bool}`: names are not repeated with every row, as ten
+    thousand rows are usual. Beside the store's columns there are those of `with_scaling_efficiency`.
+    """
     readable = await run_in_threadpool(_readable_dags, user)
 
-    def read() -> list[dict[str, Any]]:
+    def read() -> bytes:
         with Store() as store:
-            rows = store.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
-        return [row for row in rows if row["dag_id"] is None or row["dag_id"] in readable]
+            rows = store.results(
+                dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True, limit=MAX_RUNS + 1
+            )
+        visible = with_scaling_efficiency([row for row in rows[:MAX_RUNS] if _may_see(row, readable)])
+        columns = list(visible[0]) if visible else []
+        table = {
+            "columns": columns,
+            "rows": [list(row.values()) for row in visible],
+            "truncated": len(rows) > MAX_RUNS,
+        }
+        return json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
 
-    return await run_in_threadpool(read)
+    return Response(await run_in_threadpool(read), media_type="application/json", headers=_API_HEADERS)
 
 
-async def _run(job_name: str, user: GetUserDep) -> dict[str, Any]:
-    """One run with its steps, its checks, and what is needed to repeat it."""
+async def _run(job_name: str, user: GetUserDep) -> JSONResponse:
+    """One run with its steps, its checkpoints, its checks, and what is needed to repeat it."""
     readable = await run_in_threadpool(_readable_dags, user)
 
     def read() -> dict[str, Any]:
         with Store() as store:
             rows = store.results(job_name=job_name, include_rejected=True)
-            if not rows or (rows[0]["dag_id"] is not None and rows[0]["dag_id"] not in readable):
+            # The same answer for both: who may not see a run shall not learn that it exists.
+            if not rows or not _may_see(rows[0], readable):
                 raise HTTPException(status_code=404, detail=f"there is no run '{job_name}'")
+            provenance = store.provenance(job_name)
             return {
                 "run": rows[0],
                 "steps": store.steps(job_name),
+                "checkpoints": store.checkpoints(job_name),
                 "checks": store.checks(job_name),
-                "provenance": store.provenance(job_name),
+                "provenance": provenance,
+                "repeat_command": _repeat_command(provenance["run"]),
             }
 
-    record: dict[str, Any] = await run_in_threadpool(read)
-    return record
+    return JSONResponse(await run_in_threadpool(read), headers=_API_HEADERS)
+
+
+def _repeat_command(planned: Mapping[str, Any]) -> str | None:
+    """The command that plans this very run today; None where today's recipes or models no longer can."""
+    try:
+        return repeat_command(Run.model_validate(planned))
+    except ValidationError:
+        return None
+
+
+def _may_see(row: Mapping[str, Any], readable: set[str]) -> bool:
+    return row["dag_id"] is None or row["dag_id"] in readable
 
 
 def _readable_dags(user: Any) -> set[str]:
     return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+def _unavailable(_: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, status_code=503, headers=_API_HEADERS)

@@ -1,106 +1,202 @@
-// Charts of the result page, drawn with Chart.js (vendored). Data comes in as rows of the metrics store.
+// Charts of the page, drawn with Chart.js (vendored). Data comes in as rows of the metrics store.
+import { byId, element } from "./dom.js";
+import { significant } from "./format.js";
 
-const PALETTE = ["#017cee", "#e8710a", "#12a150", "#9353d3", "#d0246b", "#0e8a9c", "#8a6d00", "#5b6675"];
+const MAX_SERIES = 12;
+const COLOURS = 8;
+const DASHES = [[], [2, 2]]; // from the ninth series on the colours come again, dotted
+const LOGARITHMIC_FROM = 8; // ratio of the largest to the smallest value
+const SERIES = ["workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster"];
+
 const drawn = new Map();
+const hidden = new Set();
 
-function draw(canvasId, config) {
+/** A colour of the style sheet as the theme has it now. */
+function colour(name) {
+  const probe = document.body.appendChild(element("span"));
+  probe.style.color = `var(${name})`;
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value;
+}
+
+function draw(canvasId, config, described) {
   drawn.get(canvasId)?.destroy();
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => {
-    const probe = document.createElement("span");
-    probe.style.color = `var(${name})`;
-    document.body.append(probe);
-    const value = getComputedStyle(probe).color;
-    probe.remove();
-    return value;
-  };
   Chart.defaults.color = colour("--quiet");
   Chart.defaults.borderColor = colour("--line");
-  Chart.defaults.font.family = style.fontFamily || "system-ui, sans-serif";
-  drawn.set(canvasId, new Chart(document.getElementById(canvasId), config));
+  Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
+  Chart.defaults.font.size = 12;
+  const canvas = byId(canvasId);
+  canvas.setAttribute("aria-label", described);
+  const options = { animation: false, maintainAspectRatio: false, ...config.options };
+  drawn.set(canvasId, new Chart(canvas, { ...config, options }));
 }
 
 function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = Math.floor(sorted.length / 2);
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  const ordered = [...values].sort((a, b) => a - b);
+  const middle = Math.floor(ordered.length / 2);
+  return ordered.length % 2 ? ordered[middle] : (ordered[middle - 1] + ordered[middle]) / 2;
 }
 
-/** Valid performance runs grouped into series that may be compared: one line each over the number of ranks. */
+/** Valid performance runs in series that may be compared, each with its runs by number of GPUs. */
 function seriesOf(rows) {
+  const measured = rows.filter((row) => row.state === "valid" && row.mode === "performance" && row.step_time_mean_s);
+  const apart = SERIES.filter((key) => measured.some((row) => row[key] !== measured[0][key]));
+  const named = apart.length ? apart : ["workload", "size", "dtype"];
   const groups = new Map();
-  for (const row of rows) {
-    if (row.state !== "valid" || row.mode !== "performance") continue;
-    const name = [row.workload, row.size, row.dtype, row.gpu_type, row.scaling, row.cluster].join(" · ");
-    if (!groups.has(name)) groups.set(name, new Map());
-    const scales = groups.get(name);
-    scales.set(row.gpus, [...(scales.get(row.gpus) ?? []), row]);
+  for (const row of measured) {
+    const key = JSON.stringify(SERIES.map((name) => row[name]));
+    if (!groups.has(key)) groups.set(key, { key, row, runs: 0, scales: new Map() });
+    const { scales } = groups.get(key);
+    groups.get(key).runs += 1;
+    if (!scales.has(row.gpus)) scales.set(row.gpus, []);
+    scales.get(row.gpus).push(row);
   }
-  return [...groups].map(([name, scales]) => ({ name, scales }));
+  const name = (row) => named.map((key) => (key === "proxy" ? (row.proxy ? "proxy" : "") : row[key])).filter(Boolean).join(" · ");
+  return [...groups.values()].map((group) => ({ ...group, name: name(group.row), scales: new Map([...group.scales].sort(([a], [b]) => a - b)) }));
 }
 
-function line(label, data, colour, extra = {}) {
-  return { label, data, borderColor: colour, backgroundColor: colour, borderWidth: 2, pointRadius: 4, spanGaps: true, ...extra };
+/** Both curves of a series under linear scaling: the throughput per GPU of its smallest scale, everywhere. */
+function linear(scales) {
+  const [[base, runs]] = scales;
+  const perGpu = median(runs.map((row) => row.tokens_per_s)) / base;
+  const tokensPerStep = (rows) => rows[0].tokens_per_s * rows[0].step_time_mean_s;
+  return {
+    tokens_per_s: (gpus) => perGpu * gpus,
+    step_time_mean_s: (gpus) => tokensPerStep(scales.get(gpus)) / (perGpu * gpus),
+  };
 }
 
-const axis = (text) => ({ title: { display: true, text } });
+function datasets({ name, key, scales, style }, column) {
+  const points = [...scales].map(([x, rows]) => ({ x, y: median(rows.map((row) => row[column])), rows }));
+  const base = { label: name, borderColor: style.colour, backgroundColor: style.colour, hidden: hidden.has(key) };
+  const made = [{ ...base, data: points, borderWidth: 2, borderDash: style.dash, pointRadius: 4, pointHoverRadius: 6 }];
+  if (scales.size > 1) {
+    const ideal = linear(scales)[column];
+    const line = [...scales.keys()].map((x) => ({ x, y: ideal(x) }));
+    made.push({ ...base, data: line, isIdeal: true, borderWidth: 1.25, borderDash: [6, 5], pointRadius: 0, pointHitRadius: 0 });
+  }
+  const repeats = points.flatMap(({ x, rows }) => (rows.length > 1 ? rows.map((row) => ({ x, y: row[column] })) : []));
+  if (repeats.length) made.push({ ...base, data: repeats, isRepeat: true, showLine: false, pointRadius: 2, pointHitRadius: 0 });
+  return made;
+}
 
-function scalingChart(canvasId, series, ranks, value, unit, withIdeal) {
-  const datasets = series.flatMap(({ name, scales }, index) => {
-    const colour = PALETTE[index % PALETTE.length];
-    const measured = ranks.map((n) => (scales.has(n) ? median(scales.get(n).map(value)) : null));
-    const sets = [line(name, measured, colour)];
-    const first = ranks.findIndex((n) => scales.has(n));
-    if (withIdeal && scales.size > 1) {
-      const ideal = ranks.map((n, i) => (i < first ? null : (measured[first] * n) / ranks[first]));
-      sets.push(line(`${name} (linear)`, ideal, colour, { borderDash: [5, 5], pointRadius: 0, borderWidth: 1 }));
-    }
-    return sets;
-  });
+const spread = (values) => Math.max(...values) / Math.min(...values);
+
+/** 1, 2 and 5 times powers of ten, or the powers alone where those would be many. */
+function roundTicks(min, max) {
+  const [first, last] = [Math.floor(Math.log10(min)), Math.ceil(Math.log10(max))];
+  const leading = last - first > 3 ? [1] : [1, 2, 5];
+  const values = Array.from({ length: last - first + 1 }, (_, index) => leading.map((digit) => digit * 10 ** (first + index))).flat();
+  return values.filter((value) => value >= min && value <= max).map((value) => ({ value }));
+}
+
+function valueAxis(sets, unit) {
+  const values = sets.filter((set) => !set.hidden).flatMap((set) => set.data.map(({ y }) => y)).filter((y) => y > 0);
+  const logarithmic = values.length > 0 && spread(values) > LOGARITHMIC_FROM;
+  const title = { display: true, text: logarithmic ? `${unit} (logarithmic)` : unit };
+  const ticks = { callback: (value) => significant(value, 3), maxTicksLimit: 9 };
+  if (!logarithmic) return { type: "linear", title, ticks, beginAtZero: true };
+  const [min, max] = [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
+  return { type: "logarithmic", title, ticks, min, max, afterBuildTicks: (axis) => { axis.ticks = roundTicks(min, max); } };
+}
+
+function rankAxis(ranks, unit) {
+  const logarithmic = spread(ranks) > LOGARITHMIC_FROM;
+  const margin = logarithmic ? [ranks[0] / 1.15, ranks.at(-1) * 1.15] : [ranks[0] - 0.25, ranks.at(-1) + 0.25];
+  return {
+    type: logarithmic ? "logarithmic" : "linear",
+    min: margin[0],
+    max: margin[1],
+    title: { display: true, text: `${unit}s` },
+    afterBuildTicks: (axis) => { axis.ticks = ranks.map((value) => ({ value })); },
+    ticks: { callback: (value) => String(value), autoSkip: true, maxRotation: 0 },
+  };
+}
+
+function tooltip(item, unit) {
+  const { label, data } = item.dataset;
+  const { rows } = data[item.dataIndex];
+  const several = rows.length > 1 ? ` (median of ${rows.length} runs)` : "";
+  return `${label}: ${significant(item.parsed.y)} ${unit}${several}`;
+}
+
+function scalingChart(canvasId, series, ranks, column, unit, rankUnit, title) {
+  const sets = series.flatMap((one) => datasets(one, column));
   draw(canvasId, {
     type: "line",
-    data: { labels: ranks.map(String), datasets },
+    data: { datasets: sets },
     options: {
-      animation: false,
-      maintainAspectRatio: false,
-      scales: { x: axis("GPUs (CPU ranks for tiny sizes)"), y: { ...axis(unit), beginAtZero: true } },
+      interaction: { mode: "nearest", intersect: false },
+      scales: { x: rankAxis(ranks, rankUnit), y: valueAxis(sets, unit) },
       plugins: {
-        legend: { position: "bottom", labels: { boxWidth: 12, filter: (item) => !item.text.endsWith("(linear)") } },
-        tooltip: { callbacks: { label: (item) => `${item.dataset.label}: ${item.formattedValue} ${unit}` } },
+        legend: { display: false },
+        tooltip: {
+          filter: ({ dataset }) => !dataset.isIdeal && !dataset.isRepeat,
+          callbacks: { title: ([item]) => (item ? `${item.parsed.x} ${rankUnit}${item.parsed.x === 1 ? "" : "s"}` : ""), label: (item) => tooltip(item, unit) },
+        },
       },
     },
-  });
+  }, `${title} over ${rankUnit}s: ${series.map(({ name }) => name).join("; ")}`);
 }
 
-/** Draw step time and throughput over ranks; returns whether there was anything to draw. */
-export function drawScaling(rows) {
-  const series = seriesOf(rows);
+function drawLegend(series, left, redraw) {
+  const items = series.map(({ key, name, style }) => {
+    const button = element("button", { type: "button", title: "Show or hide" }, element("i"), name);
+    button.firstChild.style.borderTop = `3px ${style.dash.length ? "dotted" : "solid"} ${style.colour}`;
+    button.setAttribute("aria-pressed", String(!hidden.has(key)));
+    button.addEventListener("click", () => {
+      if (!hidden.delete(key)) hidden.add(key);
+      redraw();
+    });
+    return element("li", {}, button);
+  });
+  if (left) items.push(element("li", {}, `and ${left} more series: filter to see them`));
+  byId("legend").replaceChildren(...items);
+}
+
+/** Draw step time and throughput over GPUs or ranks; hides the charts where there is nothing to draw. */
+export function drawScaling(rows, unit) {
+  const all = seriesOf(rows).sort((a, b) => b.scales.size - a.scales.size || b.runs - a.runs);
+  const section = byId("charts");
+  section.hidden = !all.length;
+  if (!all.length) return;
+  const series = all.slice(0, MAX_SERIES).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
+  series.forEach((one, index) => {
+    one.style = { colour: colour(`--series-${(index % COLOURS) + 1}`), dash: DASHES[Math.floor(index / COLOURS)] };
+  });
   const ranks = [...new Set(series.flatMap(({ scales }) => [...scales.keys()]))].sort((a, b) => a - b);
-  if (!ranks.length) return false;
-  scalingChart("step-time", series, ranks, (row) => row.step_time_median_s, "s", false);
-  scalingChart("throughput", series, ranks, (row) => row.tokens_per_s, "tokens/s", true);
-  return true;
+  scalingChart("step-time", series, ranks, "step_time_mean_s", "s", unit, "Step time");
+  scalingChart("throughput", series, ranks, "tokens_per_s", "tokens/s", unit, "Throughput");
+  drawLegend(series, all.length - series.length, () => drawScaling(rows, unit));
 }
 
-/** Draw one run's step times over global steps, the averaged window in full colour. */
+/** Draw one run's step times over global steps, the averaged window in full colour, and the loss beside it. */
 export function drawSteps(run, steps) {
-  const [first, last] = (run.window ?? "0:-1").split(":").map(Number);
-  const inside = (step) => step.global_step >= first && step.global_step <= last;
-  const points = (wanted) => steps.map((step) => (inside(step) === wanted ? step.step_time_s : null));
+  const [first, last] = run.window.split(":").map(Number);
+  const inWindow = ({ global_step: step }) => step >= first && step <= last;
+  const series = (wanted) => steps.map((step) => (inWindow(step) === wanted ? step.step_time_s : null));
+  const losses = steps.map((step) => step.loss);
+  const bars = { type: "bar", stack: "steps", barPercentage: 0.95, categoryPercentage: 0.95, maxBarThickness: 48 };
+  const sets = [
+    { ...bars, label: `step time in the window ${run.window}, s`, data: series(true), backgroundColor: colour("--series-1") },
+    { ...bars, label: "step time outside, s", data: series(false), backgroundColor: colour("--faint") },
+  ].filter((set) => set.data.some((value) => value != null));
+  const withLoss = losses.some((loss) => loss != null);
+  if (withLoss) {
+    const line = colour("--series-2");
+    sets.unshift({ type: "line", label: "loss", data: losses, yAxisID: "loss", borderColor: line, backgroundColor: line, borderWidth: 1.5, pointRadius: steps.length > 60 ? 0 : 2 });
+  }
   draw("steps", {
-    type: "bar",
-    data: {
-      labels: steps.map((step) => step.global_step),
-      datasets: [
-        { label: `in the window ${run.window ?? ""}`, data: points(true), backgroundColor: PALETTE[0] },
-        { label: "outside", data: points(false), backgroundColor: "#9aa6b5" },
-      ],
-    },
+    data: { labels: steps.map((step) => step.global_step), datasets: sets },
     options: {
-      animation: false,
-      maintainAspectRatio: false,
-      scales: { x: { stacked: true, ...axis("global step") }, y: { stacked: true, ...axis("step time, s"), beginAtZero: true } },
-      plugins: { legend: { position: "bottom", labels: { boxWidth: 12 } } },
+      interaction: { mode: "index", intersect: false },
+      scales: {
+        x: { stacked: true, title: { display: true, text: "global step" }, grid: { display: false }, ticks: { maxRotation: 0 } },
+        y: { stacked: true, title: { display: true, text: "step time, s" }, beginAtZero: true },
+        loss: { display: withLoss, position: "right", title: { display: true, text: "loss" }, grid: { display: false } },
+      },
+      plugins: { legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12 } } },
     },
-  });
+  }, `Step times of ${run.label} over global steps`);
 }

@@ -1,157 +1,189 @@
-// The result page: filters, a sortable table, charts, and the record of one run. No framework, no network.
-import { drawScaling, drawSteps } from "./charts.js";
+// The result page: reads the runs, filters them, and has table and charts drawn. No framework, no network.
+import { followTheme, followTimeZone, rememberQuery } from "./airflow.js";
+import { drawScaling } from "./charts.js";
+import { redrawDetail, showDetail } from "./detail.js";
+import { byId, element } from "./dom.js";
+import { words } from "./format.js";
+import { drawTable, unitOf } from "./table.js";
 
-const FILTERS = { workload: "Workload", size: "Size", dtype: "Data type", gpu_type: "GPU type", gpus: "GPUs", mode: "Mode", cluster: "Cluster", state: "State" };
-const number = (digits) => (value) => (value == null ? "" : value.toLocaleString("en", { maximumFractionDigits: digits }));
-const seconds = (value) => (value == null ? "" : value.toPrecision(4));
-const words = (value) => (value ?? "").replaceAll("_", " ");
-const COLUMNS = [
-  { key: "label", title: "Run", cell: (row) => [row.label, small(row.workload)] },
-  { key: "gpus", title: "GPUs", number: true },
-  { key: "global_batch_size", title: "GBS", number: true },
-  { key: "tensor_parallel", title: "TP·PP·CP·DP", cell: (row) => [[row.tensor_parallel, row.pipeline_parallel, row.context_parallel, row.data_parallel].join("·")] },
-  { key: "step_time_mean_s", title: "Step time, s", number: true, cell: (row) => [seconds(row.step_time_mean_s), row.step_time_std_s == null ? "" : small(`± ${row.step_time_std_s.toPrecision(2)}`)] },
-  { key: "window", title: "Window" },
-  { key: "tokens_per_s", title: "tokens/s", number: true, format: number(0) },
-  { key: "tokens_per_s_per_gpu", title: "tokens/s/GPU", number: true, format: number(0) },
-  { key: "mfu_percent", title: "MFU, %", number: true, cell: (row) => [number(2)(row.mfu_percent), row.mfu_percent == null ? "" : small(row.flops_formula)] },
-  { key: "checkpoint_save_s", title: "Save, s", number: true, format: seconds },
-  { key: "checkpoint_load_s", title: "Load, s", number: true, format: seconds },
-  { key: "cluster", title: "Cluster" },
-  { key: "ended_at", title: "Ended", format: (value) => (value ? new Date(value * 1000).toLocaleString("sv").slice(0, 16) : "") },
-  { key: "state", title: "State", cell: (row) => [badge(row)] },
-  { key: "reason", title: "Why", cell: (row) => [row.reason ?? ""], className: "reason" },
-  { key: "log", title: "Task log", cell: (row) => [logLink(row)] },
-];
+const FILTERS = {
+  workload: "Workload", size: "Size", dtype: "Data type", gpu_type: "GPU type", gpus: "GPUs", scaling: "Scaling",
+  mode: "Mode", cluster: "Cluster", state: "State",
+};
+const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days" };
+const SEARCHED = ["label", "job_name", "workload", "gpu_type", "cluster", "dag_id", "dag_run_id", "state", "reason", "warnings"];
+const SCOPE = ["dag_id", "dag_run_id"];
+const DAY_S = 86400;
+const REREAD_MS = 15_000;
 
-const byId = (id) => document.getElementById(id);
-const scope = new URLSearchParams(location.search);
+const query = new URLSearchParams(location.search);
+const scope = new URLSearchParams([...query].filter(([key]) => SCOPE.includes(key)));
+const wanted = new Map([...query].filter(([key, value]) => value && (key in FILTERS || key === "period" || key === "search")));
+let answer = null;
 let rows = [];
-let order = { key: "ended_at", descending: true };
+let truncated = false;
+let order = null;
 
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
-const small = (text) => element("small", {}, ` ${text ?? ""}`);
-const badge = (row) => element("span", { className: row.state }, row.state);
-
-/** Address of the Airflow page with the log of the task that waited for this run. */
-function logAddress(row) {
-  if (!row.dag_id || !row.task_id) return null;
-  const path = ["dags", row.dag_id, "runs", row.dag_run_id, "tasks", row.task_id].map(encodeURIComponent).join("/");
-  const mapped = row.map_index == null || row.map_index < 0 ? "" : `/mapped/${row.map_index}`;
-  return new URL(`../${path}${mapped}`, location.origin + location.pathname).pathname;
-}
-
-function logLink(row) {
-  const address = logAddress(row);
-  if (!address) return "";
-  const link = element("a", { href: address, target: "_top" }, "open");
-  link.addEventListener("click", (event) => {
-    event.stopPropagation();
-    if (window.parent === window) return;
-    // The iframe's sandbox forbids top navigation: ask the Airflow UI's own router instead.
-    event.preventDefault();
-    window.parent.history.pushState(null, "", address);
-    window.parent.dispatchEvent(new PopStateEvent("popstate"));
-  });
-  return link;
-}
+const count = (number) => number.toLocaleString("en-US");
+const runs = (number) => `${count(number)} run${number === 1 ? "" : "s"}`;
 
 function chosen() {
-  const wanted = Object.keys(FILTERS).map((key) => [key, byId(`filter-${key}`)?.value ?? ""]).filter(([, value]) => value);
-  return rows.filter((row) => wanted.every(([key, value]) => String(row[key]) === value));
+  const equal = [...wanted].filter(([key]) => key in FILTERS);
+  const since = wanted.has("period") ? Date.now() / 1000 - wanted.get("period") * DAY_S : -Infinity;
+  const terms = (wanted.get("search") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+  return rows.filter((row) => row.submitted_at >= since && equal.every(([key, value]) => String(row[key]) === value)
+    && terms.every((term) => SEARCHED.some((key) => row[key]?.toLowerCase().includes(term))));
 }
 
-function makeFilters() {
-  byId("filters").replaceChildren(...Object.entries(FILTERS).map(([key, title]) => {
-    const values = [...new Set(rows.map((row) => row[key]))].sort((a, b) => (a > b ? 1 : a < b ? -1 : 0));
-    const select = element("select", { id: `filter-${key}`, onchange: render }, element("option", { value: "" }, "all"),
-      ...values.map((value) => element("option", { value }, words(String(value)))));
-    return element("label", {}, title, select);
-  }));
+function choose(key, value) {
+  if (value) wanted.set(key, value);
+  else wanted.delete(key);
+  rememberQuery(new URLSearchParams([...scope, ...wanted]));
+  render();
 }
 
-function makeHead(columns) {
-  byId("results").tHead.replaceChildren(element("tr", {}, ...columns.map(({ key, title, number: numeric }) => {
-    const head = element("th", { scope: "col", className: numeric ? "number" : "" }, title);
-    if (order.key === key) head.setAttribute("aria-sort", order.descending ? "descending" : "ascending");
-    head.addEventListener("click", () => {
-      order = { key, descending: order.key === key ? !order.descending : false };
-      render();
-    });
-    return head;
-  })));
+function select(key, title, options) {
+  const made = element("select", { id: `filter-${key}`, onchange: (event) => choose(key, event.target.value) }, element("option", { value: "" }, "all"),
+    ...options.map(([value, name]) => element("option", { value }, name)));
+  made.value = wanted.get(key) ?? "";
+  made.classList.toggle("active", wanted.has(key));
+  return element("label", {}, title, made);
 }
 
-function makeRow(row, columns) {
-  const cells = columns.map(({ key, cell, format, number: numeric, className }) => {
-    const content = cell ? cell(row) : [format ? format(row[key]) : row[key] ?? ""];
-    return element("td", { className: className ?? (numeric ? "number" : "") }, ...content);
+/** A filter for every column in which the runs differ, and one for the time if they are of several days. */
+function drawFilters() {
+  const focused = document.activeElement?.id;
+  const selects = Object.entries(FILTERS).flatMap(([key, title]) => {
+    const values = [...new Set(rows.map((row) => row[key]))].sort((a, b) => (typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true })));
+    const options = values.map((value) => [String(value), words(value)]);
+    return values.length > 1 || wanted.has(key) ? [select(key, key === "gpus" && unitOf(rows) === "rank" ? "Ranks" : title, options)] : [];
   });
-  const made = element("tr", { tabIndex: 0, title: row.job_name }, ...cells);
-  made.addEventListener("click", () => open(row.job_name));
-  made.addEventListener("keydown", (event) => event.key === "Enter" && open(row.job_name));
-  return made;
+  const times = rows.map((row) => row.submitted_at);
+  const days = (times.reduce((a, b) => Math.max(a, b), 0) - times.reduce((a, b) => Math.min(a, b), Infinity)) / DAY_S;
+  if (days > 1 || wanted.has("period")) selects.push(select("period", "Submitted", Object.entries(PERIODS)));
+  if (wanted.size) selects.push(element("button", { id: "reset", type: "button", onclick: reset }, "Reset filters"));
+  byId("filters").hidden = !selects.length;
+  byId("filters").replaceChildren(...selects);
+  if (focused) byId(focused)?.focus();
 }
 
-function compare(a, b) {
-  const [x, y] = [a[order.key], b[order.key]];
-  if (x == null || y == null) return (x == null) - (y == null);
-  return (x > y ? 1 : x < y ? -1 : 0) * (order.descending ? -1 : 1);
+function reset() {
+  wanted.clear();
+  byId("search").value = "";
+  choose("search", "");
 }
 
-function csvOf(shown) {
-  const names = Object.keys(shown[0] ?? {});
-  const quote = (value) => (value == null ? "" : /[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : value);
-  return [names.join(","), ...shown.map((row) => names.map((name) => quote(row[name])).join(","))].join("\n") + "\n";
+function say(...content) {
+  byId("message").replaceChildren(...content);
+  byId("message").hidden = !content.length;
+}
+
+function explainEmpty() {
+  if (rows.length) say(element("p", {}, "No run matches these filters."), element("button", { type: "button", onclick: reset }, "Reset filters"));
+  else if (scope.size) say(element("p", {}, "This DAG run has no results yet: each run appears when it has been validated."));
+  else say(element("p", {}, "No results yet. Trigger a DAG such as llama31, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
+}
+
+function summarise(shown) {
+  const rejected = shown.filter((row) => row.state === "rejected").length;
+  const of = shown.length === rows.length ? runs(rows.length) : `${count(shown.length)} of ${runs(rows.length)}`;
+  const older = truncated ? "; older ones: steptime results" : "";
+  byId("summary").textContent = `${of}${rejected ? `, ${count(rejected)} rejected` : ""}${older}`;
 }
 
 function render() {
-  const shown = chosen().sort(compare);
-  const columns = COLUMNS.filter(({ key }) => key !== "reason" || shown.some((row) => row.reason));
-  makeHead(columns);
-  byId("results").tBodies[0].replaceChildren(...shown.map((row) => makeRow(row, columns)));
-  byId("charts").hidden = false; // a canvas must be visible while it is drawn
-  byId("charts").hidden = !drawScaling(shown);
-  byId("listing").hidden = !rows.length;
-  byId("csv").href = URL.createObjectURL(new Blob([csvOf(shown)], { type: "text/csv" }));
-  byId("message").textContent = shown.length ? `${shown.length} of ${rows.length} runs` : rows.length ? "No run matches these filters." : "No results yet: trigger a DAG such as llama31, or type: steptime run llama3.1 --wait";
+  const shown = chosen();
+  drawFilters();
+  summarise(shown);
+  byId("listing").hidden = !shown.length;
+  byId("csv").disabled = !shown.length;
+  byId("search").hidden = !rows.length;
+  if (shown.length) {
+    say();
+    drawTable(shown, { order, grouped: !scope.has("dag_run_id"), reorder });
+  } else explainEmpty();
+  drawScaling(shown, unitOf(shown));
 }
 
-async function fetchJson(address) {
-  const answer = await fetch(address, { credentials: "same-origin" });
-  if (answer.ok) return answer.json();
-  throw new Error(answer.status === 401 ? "Log in to Airflow again: your session has ended." : `The metrics store did not answer (${answer.status}).`);
+function reorder(next, key) {
+  order = next;
+  drawTable(chosen(), { order, grouped: !scope.has("dag_run_id"), reorder });
+  byId("scroller").scrollTop = 0;
+  byId("results").querySelector(`th[data-key="${key}"] button`)?.focus();
 }
 
-async function open(jobName) {
+async function read(address) {
+  let reply;
   try {
-    const { run, steps, checks, provenance } = await fetchJson(`api/runs/${encodeURIComponent(jobName)}`);
-    byId("detail-title").textContent = `${run.label} · ${run.job_name}`;
-    byId("detail-links").replaceChildren(badge(run), ` ${run.reason ?? ""} `, logLink(run));
-    byId("checks").replaceChildren(...checks.map((check) => element("li", { className: check.passed ? "" : "failed" }, `${check.name}: ${check.message}`)));
-    byId("script").textContent = provenance.script ?? "";
-    byId("provenance").textContent = JSON.stringify(provenance, null, 2);
-    byId("detail").showModal();
-    drawSteps(run, steps);
+    reply = await fetch(address, { credentials: "same-origin" });
+  } catch {
+    throw new Error("Airflow's API server does not answer.");
+  }
+  if (reply.ok) return reply.text();
+  if (reply.status === 401) throw new Error("Your session has ended: log in to Airflow again.");
+  const { detail } = await reply.json().catch(() => ({}));
+  throw new Error(typeof detail === "string" ? detail : `Airflow's API server answered with status ${reply.status}.`);
+}
+
+/** Read the runs, and draw if they differ from those shown. */
+async function reread() {
+  const text = await read(`api/results?${scope}`);
+  if (text === answer) return;
+  answer = text;
+  const { columns, rows: values, truncated: more } = JSON.parse(text);
+  truncated = more;
+  rows = values.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]])));
+  render();
+}
+
+/** Whatever a click or a timer starts: what goes wrong is told on the page. */
+async function attempt(action) {
+  try {
+    await action();
   } catch (error) {
-    byId("message").textContent = error.message;
+    byId("summary").textContent = "";
+    say(element("p", { className: "failure" }, error.message));
   }
 }
 
-async function start() {
-  const query = new URLSearchParams([...scope].filter(([key]) => key === "dag_id" || key === "dag_run_id"));
-  byId("scope").textContent = scope.get("dag_run_id") ? `of ${scope.get("dag_run_id")}` : "";
-  try {
-    rows = await fetchJson(`api/results?${query}`);
-    makeFilters();
-    render();
-  } catch (error) {
-    byId("message").textContent = error.message;
-  }
+function csvOf(shown) {
+  const names = Object.keys(shown[0]);
+  const quoted = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const cell = (value) => (value == null ? "" : quoted(String(value)));
+  return [names, ...shown.map((row) => names.map((name) => row[name]))].map((line) => line.map(cell).join(",")).join("\n").concat("\n");
 }
 
-start();
+function download() {
+  const href = URL.createObjectURL(new Blob([csvOf(chosen())], { type: "text/csv" }));
+  element("a", { href, download: "steptime-results.csv" }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+}
+
+function openRow({ target }) {
+  const row = target.closest("tr[data-job]");
+  if (!row || target.closest("a") || !getSelection().isCollapsed) return;
+  row.querySelector(".open").focus(); // where the focus returns to
+  attempt(async () => showDetail(JSON.parse(await read(`api/runs/${encodeURIComponent(row.dataset.job)}`))));
+}
+
+/** Up and down move between the runs, as people expect of a list. */
+function moveInTable(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!step || !event.target.matches(".open")) return;
+  const buttons = [...byId("results").querySelectorAll(".open")];
+  buttons[buttons.indexOf(event.target) + step]?.focus();
+  event.preventDefault();
+}
+
+byId("search").value = wanted.get("search") ?? "";
+byId("search").addEventListener("input", (event) => choose("search", event.target.value.trim()));
+byId("refresh").addEventListener("click", () => attempt(reread));
+byId("csv").addEventListener("click", download);
+byId("filters").addEventListener("submit", (event) => event.preventDefault());
+byId("results").tBodies[0].addEventListener("click", openRow);
+byId("results").addEventListener("keydown", moveInTable);
+followTheme(() => answer && (drawScaling(chosen(), unitOf(chosen())), redrawDetail()));
+followTimeZone(() => answer && render());
+// Runs of a DAG run arrive one by one while it goes on.
+if (scope.has("dag_run_id")) setInterval(() => document.visibilityState === "visible" && attempt(reread), REREAD_MS);
+attempt(reread);

@@ -1,0 +1,115 @@
+// The dialog with one run whole: numbers, steps, checks, and what is needed to repeat it.
+import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
+import { drawSteps } from "./charts.js";
+import { byId, element } from "./dom.js";
+import { duration, significant, timestamps, words } from "./format.js";
+import { stateBadge, unitOf } from "./table.js";
+
+let shown = null;
+
+const unit = (value, name) => (value == null || value === "" ? null : `${value} ${name}`);
+const section = (title, ...content) => element("section", {}, element("h3", {}, title), ...content);
+
+function facts(pairs) {
+  return element("dl", { className: "facts" }, ...Object.entries(pairs)
+    .filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .map(([name, value]) => element("div", { className: value.length > 80 ? "wide" : "" }, element("dt", {}, name), element("dd", {}, value))));
+}
+
+function numbers(run) {
+  const std = run.step_time_std_s == null ? "" : ` ± ${significant(run.step_time_std_s, 2)}`;
+  return facts({
+    "Step time, mean": unit(significant(run.step_time_mean_s), `s${std}`),
+    "Step time, median": unit(significant(run.step_time_median_s), "s"),
+    "Window": `steps ${run.window}`,
+    "Throughput": unit(significant(run.tokens_per_s), "tokens/s"),
+    [`Per ${unitOf([run])}`]: unit(significant(run.tokens_per_s_per_gpu), "tokens/s"),
+    "MFU": run.mfu_percent == null ? null : `${significant(run.mfu_percent, 3)} % by ${run.flops_formula}`,
+    [`Peak per ${unitOf([run])}`]: unit(significant(run.peak_tflops_per_gpu), "TFLOPS"),
+    "1T tokens take": unit(significant(run.days_per_1t_tokens), "days"),
+    "Checkpoint saved in": unit(significant(run.checkpoint_save_s, 3), "s"),
+    "Checkpoint loaded in": unit(significant(run.checkpoint_load_s, 3), "s"),
+  });
+}
+
+function settings(run, { status, versions, staged, ...record }) {
+  const when = timestamps();
+  const commit = record.git_commit?.slice(0, 12);
+  return facts({
+    "Workload": run.workload,
+    "Hardware": `${run.gpus} ${run.gpu_type === "cpu" ? `CPU rank${run.gpus === 1 ? "" : "s"}` : `× ${run.gpu_type}`} on ${run.cluster}`,
+    "Nodes": status?.nodes?.join(", "),
+    "Parallelism": `tensor ${run.tensor_parallel}, pipeline ${run.pipeline_parallel}, context ${run.context_parallel}, data ${run.data_parallel}`,
+    "Batch": `global ${run.global_batch_size}, micro ${run.micro_batch_size}, ${run.scaling} scaling${run.proxy ? ", proxy" : ""}`,
+    "Submitted": when(run.submitted_at),
+    "Waited in queue": duration(run.queue_wait_s),
+    "Ran": run.ended_at && run.started_at ? duration(run.ended_at - run.started_at) : null,
+    "Versions": Object.entries(versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", "),
+    "steptime": commit ? `${record.steptime_version}, commit ${commit}${record.git_clean === false ? " with changes" : ""}` : record.steptime_version,
+    "Image": staged?.image,
+    "Log": run.log_path,
+  });
+}
+
+function checkList(checks) {
+  const kind = ({ passed, severity }) => (passed ? "passed" : severity === "warning" ? "warned" : "failed");
+  const order = ["failed", "warned", "passed"];
+  return element("ul", { className: "checks" }, ...[...checks].sort((a, b) => order.indexOf(kind(a)) - order.indexOf(kind(b)))
+    .map((check) => element("li", { className: kind(check) }, element("b", {}, words(check.name)), ` ${check.message}`)));
+}
+
+function links(run) {
+  const [log, dagRun] = [logAddress(run), dagRunAddress(run)];
+  return [log && airflowLink(log, "Task log"), dagRun && airflowLink(dagRun, `DAG run ${run.dag_run_id}`)].filter(Boolean);
+}
+
+const folded = (title, content) => element("details", {}, element("summary", {}, title), element("pre", { tabIndex: 0 }, content));
+
+function copyable(command) {
+  const button = element("button", { type: "button" }, "Copy");
+  const line = element("code", {}, command);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(line); // without https there is no clipboard: ready for Ctrl+C
+    }
+  });
+  return element("div", { className: "command" }, line, button);
+}
+
+/** Show the record of a run, as `api/runs/…` gives it. */
+export function showDetail(record) {
+  const { run, steps, checks, provenance } = record;
+  shown = record;
+  byId("detail-title").replaceChildren(run.label, " ", stateBadge(run), element("small", {}, run.job_name));
+  const note = run.reason ?? run.warnings;
+  const chart = element("div", { className: "chart" }, element("canvas", { id: "steps" }));
+  chart.firstChild.setAttribute("role", "img");
+  byId("detail-body").replaceChildren(
+    element("p", { className: "links" }, ...links(run)),
+    ...(note ? [element("p", { className: run.reason ? "verdict rejected" : "verdict warned" }, note)] : []),
+    numbers(run),
+    ...(steps.length ? [section("Steps", chart)] : []),
+    section("Data-quality checks", checkList(checks)),
+    section("What ran", settings(run, provenance)),
+    section("To repeat it", record.repeat_command ? copyable(record.repeat_command)
+      : element("p", {}, "Today's recipes no longer plan this run; its run.json is under provenance.run of the full record.")),
+    folded("Job script", provenance.script ?? ""),
+    folded("Full record (JSON)", JSON.stringify({ ...record, steps: `${steps.length} steps` }, null, 2)),
+  );
+  byId("detail").showModal();
+  byId("detail-body").scrollTop = 0;
+  if (steps.length) drawSteps(run, steps);
+}
+
+/** Draw what is shown anew, in the colours of another theme. */
+export function redrawDetail() {
+  if (byId("detail").open && shown.steps.length) drawSteps(shown.run, shown.steps);
+}
+
+byId("close").addEventListener("click", () => byId("detail").close());
+byId("detail").addEventListener("click", (event) => {
+  if (event.target === byId("detail")) byId("detail").close(); // on the backdrop
+});
