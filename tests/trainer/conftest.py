@@ -42,6 +42,7 @@ def train(trainer_python: str) -> Train:
             [*write_run(run, folder), "--output", str(folder), "--history", str(folder / "history.jsonl")],
             cwd=folder,
         )
+        (folder / "log.out").write_text(log.stdout, encoding="utf-8")
         return Trained(exit_code=log.returncode, log=log.stdout, folder=folder)
 
     return _train

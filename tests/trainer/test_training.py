@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, Parallelism, Run
 
 from .conftest import Train
@@ -91,6 +92,14 @@ def test_the_log_is_clean(one_rank: Trained) -> None:
     assert "Traceback" not in one_rank.log
     assert "Error" not in one_rank.log
     assert len(one_rank.log.splitlines()) < 60
+
+
+def test_the_pipeline_reads_the_log_whole(one_rank: Trained) -> None:
+    log = read_log(one_rank.folder / "log.out", max_steps=20)
+    assert log.problems == ()
+    assert [step.global_step for step in log.steps] == list(range(20))
+    assert log.started == one_rank.record("start")
+    assert log.ended == one_rank.record("end")
 
 
 def test_performance_saves_nothing(one_rank: Trained) -> None:
