@@ -16,6 +16,19 @@ class SystemFailure(RuntimeError):
     exit_code = 2
 
 
+def shown(value: object, *, at_most: int | None = 80) -> str:
+    """`value` as it can stand in a sentence: in one line, without control characters, cut where it is long.
+
+    >>> shown("8b" + chr(10) + "16b")
+    '8b\\\\n16b'
+    """
+    characters = (
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(value)
+    )
+    text = "".join(characters)
+    return text if at_most is None or len(text) <= at_most else text[: at_most - 1] + "…"
+
+
 def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str = "") -> UserError:
     """The error for a value outside its choices: names it, the nearest match, and every valid one.
 
@@ -30,7 +43,9 @@ def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str 
     nearest = _nearest(str(value), choices)
     hint = f": did you mean '{nearest}'?" if nearest else "."
     owner = f" of {of}" if of else ""
-    return UserError(f"unknown {kind} '{value}'{owner}{hint} Valid are: {', '.join(choices) or 'none'}.")
+    return UserError(
+        f"unknown {kind} '{shown(value)}'{owner}{hint} Valid are: {', '.join(choices) or 'none'}."
+    )
 
 
 def _nearest(value: str, choices: Sequence[str]) -> str | None:

@@ -111,10 +111,10 @@ def test_the_command_itself_prints_a_table() -> None:
     ("arguments", "sentence"),
     [
         ([], "Missing option '--step-time'. See 'steptime metrics --help'."),
-        (["--step-time=fast"], "Invalid value for '--step-time': Input should be a valid number"),
+        (["--step-time=fast"], "--step-time 'fast': Input should be a valid number. See"),
         (
             ["--step-time=1", "--format=jsn"],
-            "Invalid value for '--format': 'jsn' is not one of 'table', 'csv'",
+            "unknown format 'jsn': did you mean 'json'? Valid are: table, csv,",
         ),
         (["--step-time=1", "--gpus=16000"], "unknown GPU count '16000'"),
     ],

@@ -146,7 +146,7 @@ def test_real_logs_have_their_checkpoint_times() -> None:
         (["."], "no training log (log*.out) below the folder '.'"),
         (["x.out", "--window", "44:35"], "window '44:35' ends before it begins"),
         (["x.out", "--window", "44-35"], "window '44-35' is not of the form FIRST:LAST"),
-        (["x.out", "--format", "xml"], "'xml' is not one of"),
+        (["x.out", "--format", "xml"], "unknown format 'xml'. Valid are: table, csv, json."),
         ([], "Missing argument 'PATH...'"),
     ],
 )

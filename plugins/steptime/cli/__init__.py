@@ -4,16 +4,20 @@ Exit codes: 0 done, 1 bad input, 2 the system or a job failed. Data goes to stdo
 """
 
 import importlib
+import io
+import os
 import sys
 
 import typer
 
 from steptime import __version__
 from steptime.cli.output import complain
-from steptime.errors import SystemFailure, UserError
+from steptime.cli.usage import Commands, usage_sentence
+from steptime.errors import SystemFailure, UserError, shown
 
 app = typer.Typer(
     name="steptime",
+    cls=Commands,
     help="Benchmark LLM pre-training on GPU clusters: plan, run, read logs, show results.",
     no_args_is_help=True,
     add_completion=False,
@@ -43,19 +47,40 @@ for _group in ("recipes", "metrics", "logs", "service", "run", "results"):
 
 
 def main() -> None:
-    """Entry point: turns the two kinds of error into one sentence and the documented exit code."""
+    """Entry point: turns every error into one sentence and the documented exit code.
+
+    `STEPTIME_DEBUG=1` shows the traceback of an error that nobody foresaw.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Where the terminal has no such character, or a path is no text: show its code instead of failing.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.exit(_run())
+
+
+def _run() -> int:
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
     except typer.TyperException as error:
-        # Without any arguments Typer has printed the help and leaves the message empty.
-        if message := error.format_message().replace("Value error, ", "").rstrip("."):
-            command = getattr(getattr(error, "ctx", None), "command_path", "steptime")
-            complain(f"{message}. See '{command} --help'.")
-        sys.exit(1)
+        sentence, exit_code = usage_sentence(error), 1
     except typer.Abort:
-        complain("stopped.")
-        sys.exit(2)
-    except (UserError, SystemFailure) as error:
-        complain(str(error))
-        sys.exit(error.exit_code)
-    sys.exit(code if isinstance(code, int) else 0)
+        sentence, exit_code = "stopped.", 2
+    except UserError as error:
+        sentence, exit_code = shown(error, at_most=None), error.exit_code
+    except SystemFailure as error:
+        sentence, exit_code = str(error), error.exit_code
+    except UnicodeEncodeError as error:
+        sentence, exit_code = f"'{shown(error.object)}' is no valid text: write it in UTF-8.", 1
+    except OSError as error:
+        what = f"'{error.filename}' cannot be used" if error.filename else "cannot go on"
+        sentence, exit_code = f"{what}: {error.strerror or error}.", 2
+    except Exception as error:
+        if os.environ.get("STEPTIME_DEBUG"):
+            raise
+        sentence = f"a fault of steptime itself, {type(error).__name__}: {shown(error)}. "
+        sentence += "Please report it with what STEPTIME_DEBUG=1 shows."
+        exit_code = 2
+    if sentence:
+        complain(sentence)
+    return exit_code

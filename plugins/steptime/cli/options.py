@@ -8,7 +8,7 @@ gives a command `run WORKLOAD --size … --dtype … --wait`: one flag a field, 
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from types import NoneType
 from typing import Annotated, Any, get_args
@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from steptime.errors import UserError
+from steptime.errors import UserError, shown
 from steptime.recipes.planning import PlanRequest, parse_request
 
 
@@ -68,12 +68,17 @@ def _is_dictionary(field: FieldInfo) -> bool:
 def _request(values: dict[str, Any]) -> PlanRequest:
     for name, field in PlanRequest.model_fields.items():
         if _is_dictionary(field):
-            values[name] = dict(_assignment(text) for text in values[name] or ())
+            values[name] = _assignments(values[name] or ())
     return parse_request(values)
 
 
-def _assignment(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise UserError(f"--env '{text}' is not of the form NAME=VALUE.")
-    return name, value
+def _assignments(texts: Iterable[str]) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UserError(f"--env '{shown(text)}' is not of the form NAME=VALUE.")
+        if name in values:
+            raise UserError(f"--env gives '{shown(name)}' twice: keep one.")
+        values[name] = value
+    return values

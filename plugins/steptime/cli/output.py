@@ -10,6 +10,9 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from steptime.errors import shown, unknown_value
 
 
 class Format(StrEnum):
@@ -20,7 +23,18 @@ class Format(StrEnum):
     JSON = "json"
 
 
-FORMAT_OPTION = typer.Option("--format", help="table for people, csv or json for programs.")
+def _format(text: str) -> Format:
+    if text.lower() not in list(Format):
+        raise unknown_value("format", text, Format)
+    return Format(text.lower())
+
+
+FORMAT_OPTION = typer.Option(
+    "--format",
+    parser=_format,
+    metavar="|".join(Format),
+    help="table for people, csv or json for programs.",
+)
 """Use as `output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE`."""
 
 
@@ -30,8 +44,9 @@ def console() -> Console:
 
 
 def complain(sentence: str) -> None:
-    """Say on stderr what went wrong, in one sentence."""
-    typer.secho(f"steptime: {sentence}", err=True, fg=typer.colors.RED)
+    """Say on stderr what went wrong: one sentence, and after it perhaps lines of a log."""
+    lines = (shown(line, at_most=None) for line in sentence.splitlines())
+    typer.secho("steptime: " + "\n".join(lines), err=True, fg=typer.colors.RED)
 
 
 def show(
@@ -61,18 +76,20 @@ def show(
 def _print_table(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], title: str | None, headings: Mapping[str, str]
 ) -> None:
-    table = Table(title=title, header_style="bold", title_justify="left")
+    # As Text, since rich would take [brackets] in a name for its markup.
+    table = Table(title=Text(title) if title else None, header_style="bold", title_justify="left")
     for name in names:
         numeric = any(isinstance(row.get(name), int | float) for row in rows)
-        table.add_column(headings.get(name, name), justify="right" if numeric else "left", overflow="fold")
+        heading = Text(headings.get(name, name))
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
     console().print(table)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> Text:
     if value is None:
-        return ""
+        return Text()
     if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return str(value)
+        return Text(f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}")
+    return Text(shown(value, at_most=None))

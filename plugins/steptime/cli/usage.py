@@ -1,0 +1,43 @@
+"""What the command line itself refuses: unknown commands and options, values of no fitting type."""
+
+from typing import Any
+
+import typer
+from pydantic import ValidationError
+from typer.core import TyperGroup
+
+from steptime.errors import UserError, shown, unknown_value
+
+
+class Commands(TyperGroup):
+    """A group that answers an unknown command with the nearest one and with all there are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Find the command that `args` begins with. Raises UserError where there is none."""
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise unknown_value("command", args[0], self.list_commands(ctx), of=f"'{ctx.command_path}'")
+        return super().resolve_command(ctx, args)
+
+
+def usage_sentence(error: typer.TyperException) -> str:
+    """What is wrong, with the value that is; empty where Typer has said it all (the help)."""
+    details: Any = error  # the kinds of error are not public, only what they have in common
+    context: typer.Context | None = getattr(error, "ctx", None)
+    hint = f" See '{context.command_path} --help'." if context else ""
+    if context and hasattr(error, "possibilities"):  # an unknown option
+        names = [name for option in context.command.params for name in (*option.opts, *option.secondary_opts)]
+        options = [name for name in names if name.startswith("--")]
+        return str(unknown_value("option", details.option_name, options, of=f"'{context.command_path}'"))
+    if isinstance(error.__cause__, ValidationError):
+        return _wrong_value(max(details.param.opts, key=len), error.__cause__) + hint
+    message = shown(error.format_message(), at_most=None).rstrip(".")
+    return f"{message}.{hint}" if message else ""
+
+
+def _wrong_value(option: str, refusal: ValidationError) -> str:
+    problem = refusal.errors(include_url=False)[0]
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, UserError):
+        return str(cause)
+    said = problem["msg"].partition(", unable to parse")[0]
+    return f"{option} '{shown(problem['input'])}': {said}."
