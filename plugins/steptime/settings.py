@@ -4,16 +4,19 @@ import os
 import sys
 from pathlib import Path
 
-from steptime.errors import SystemFailure
+from steptime.errors import SystemFailure, UserError, shown
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def home() -> Path:
-    """The state folder: `STEPTIME_HOME`, by default `.steptime/` in the checkout (or below the current folder)."""
+    """The state folder: `STEPTIME_HOME`, else `.steptime/` in the checkout (or below the current folder).
+
+    It need not exist. Raises UserError where it cannot be a folder.
+    """
     configured = os.environ.get("STEPTIME_HOME")
     if configured:
-        return Path(configured).expanduser().resolve()
+        return _folder("STEPTIME_HOME", configured)
     base = _CHECKOUT if (_CHECKOUT / "pyproject.toml").is_file() else Path.cwd()
     return base / ".steptime"
 
@@ -27,9 +30,28 @@ def shipped(folder: str) -> Path:
 
 
 def config_dir() -> Path:
-    """The folder of YAML files: `STEPTIME_CONFIG_DIR`, by default the shipped `config/`."""
+    """The folder of YAML files: `STEPTIME_CONFIG_DIR`, by default the shipped `config/`. Raises UserError."""
     configured = os.environ.get("STEPTIME_CONFIG_DIR")
-    return Path(configured).expanduser().resolve() if configured else shipped("config")
+    if not configured:
+        return shipped("config")
+    folder = _folder("STEPTIME_CONFIG_DIR", configured)
+    if not folder.exists():
+        raise UserError(
+            f"STEPTIME_CONFIG_DIR '{shown(configured)}' does not exist: name a folder like config/."
+        )
+    return folder
+
+
+def _folder(variable: str, text: str) -> Path:
+    """The path that a variable names. Raises UserError where something else than a folder is there."""
+    try:
+        path = Path(text).expanduser().resolve()
+        if not path.exists() or path.is_dir():
+            return path
+        problem = "it is a file"
+    except (OSError, RuntimeError) as error:
+        problem = getattr(error, "strerror", None) or str(error).rstrip(".")
+    raise UserError(f"{variable} '{shown(text)}' cannot be used as a folder: {problem}.")
 
 
 def airflow_home() -> Path:
@@ -43,5 +65,5 @@ def experiments_dir() -> Path:
 
 
 def store_url() -> str:
-    """SQLAlchemy address of the metrics store: `STEPTIME_STORE_URL`, by default SQLite in the state folder."""
+    """SQLAlchemy address of the metrics store: `STEPTIME_STORE_URL`, else SQLite in the state folder."""
     return os.environ.get("STEPTIME_STORE_URL") or f"sqlite:///{home() / 'store' / 'steptime.db'}"

@@ -22,7 +22,10 @@ def test_a_range_selects_the_documented_within(documented: list[int], first: int
     if within:
         assert select_gpus(f"{first}-{last}", documented) == within
     else:
-        with pytest.raises(UserError, match="hold no documented scale"):
+        problem = (
+            "hold no documented scale" if first <= last else f"end before they begin: write {last}-{first}"
+        )
+        with pytest.raises(UserError, match=problem):
             select_gpus(f"{first}-{last}", documented)
 
 

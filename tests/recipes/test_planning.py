@@ -189,20 +189,20 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"workload": "nemotron4-340b", "size": "340b"}, "name a GPU type, one of h100, gb300, gb200, b200."),
     (
         {"workload": "llama3.1", "size": "8b", "gpus": "24"},
-        "unknown GPU count '24': did you mean '16'? Valid are: 8, 16,",
+        "unknown GPU count '24' of llama3.1-25.04 8b on h100: did you mean '16'? Valid are: 8, 16,",
     ),
     (
         {"workload": "llama3.1", "size": "8b", "gpus": "9-15"},
-        "'9-15' hold no documented scale: those are 8, 16, 32, ",
+        "'9-15' hold no documented scale. Documented for llama3.1-25.04 8b on h100 are: 8, 16, 32, ",
     ),
     (
         {"workload": "llama3.1", "size": "405b", "gpus": "128"},
-        "'128': did you mean '512'? Valid are: 512, 1024, 2048.",
+        "'128' of llama3.1-25.04 405b on h100: did you mean '512'? Valid are: 512, 1024, 2048.",
     ),
     ({"workload": "llama3.1", "gpus": "two"}, "GPU counts 'two' are not of the form 8,16 or 8-128"),
     (
         {"workload": "nemotron4-340b", "gpu_type": "h100", "scaling": "strong"},
-        "strong scaling is not offered for nemotron4-340b-25.12 340b on h100; strong is for gb300, gb200,",
+        "strong scaling is not offered for nemotron4-340b-25.12 340b on h100, weak is; strong is for",
     ),
     (
         {"workload": "llama3.1", "size": "8b", "scaling": "strong"},

@@ -131,7 +131,11 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
             "num_layers: 0",
             "sizes.8b.model.num_layers: Input should be greater than 0, not 0",
         ),
-        ("num_layers: 32", "layers: 32", "sizes.8b.model.num_layers: is missing"),
+        (
+            "num_layers: 32",
+            "layers: 32",
+            "sizes.8b.model.layers: unknown field, perhaps 'num_layers' is meant",
+        ),
         ("dag_id: llama31", "dag_id: llama31\ntopic: x", "topic: unknown field"),
         (
             "llama3.1-25.04\nexp",

@@ -42,7 +42,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
 
     Airflow checks the type of each param; unknown names and values that do not go together are refused here.
     """
-    asked_for = params.get("workload", workload)
+    asked_for = str(params.get("workload", workload))
     if load_workload(asked_for).workload != load_workload(workload).workload:
         raise UserError(
             f"this DAG runs {workload}, not {asked_for}: "

@@ -1,6 +1,6 @@
 """Which part of a workload's file a request means, and the rows it makes at the GPU counts asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from steptime.errors import UserError, unknown_value
 from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.gpus import gpu_types
 from steptime.recipes.models import Recipe
 from steptime.recipes.notation import select_gpus
 from steptime.recipes.request import PlanRequest
@@ -49,7 +50,7 @@ class Choice:
 
 def choose(request: PlanRequest) -> Choice:
     """What `request` means, with the defaults of its cluster and document. Raises UserError."""
-    workload = load_workload(request.workload.lower())
+    workload = load_workload(request.workload)
     cluster_gpu_type = _cluster_gpu_type(request.cluster)
     size_name, proxy = _size(workload, request, cluster_gpu_type)
     size = workload.sizes[size_name]
@@ -61,7 +62,7 @@ def choose(request: PlanRequest) -> Choice:
     what += f" on {gpu_type}"
 
     dtypes, default = _offered(rules, "dtypes"), workload.defaults.dtype
-    dtype = (request.dtype or (default if default in dtypes else dtypes[0])).lower()
+    dtype = (default if default in dtypes else dtypes[0]) if request.dtype is None else request.dtype.lower()
     if dtype not in dtypes:
         raise unknown_value("dtype", request.dtype, dtypes, of=what)
     rules = tuple(rule for rule in rules if dtype in rule.dtypes)
@@ -91,7 +92,10 @@ def _cluster_gpu_type(cluster: str) -> str:
     paths = {path.stem: path for path in sorted((config_dir() / "clusters").glob("*.yaml"))}
     if cluster not in paths:
         raise unknown_value("cluster", cluster, paths)
-    return load_yaml_model(paths[cluster], _ClusterHardware).gpu_type
+    gpu_type, known = load_yaml_model(paths[cluster], _ClusterHardware).gpu_type, gpu_types()
+    if gpu_type not in known:
+        raise UserError(f"{paths[cluster]}: {unknown_value('GPU type', gpu_type, known)}")
+    return gpu_type
 
 
 def _size(workload: Workload, request: PlanRequest, cluster_gpu_type: str) -> tuple[str, bool]:
@@ -116,14 +120,16 @@ def _default_size(workload: Workload, request: PlanRequest, cluster_gpu_type: st
             if size.proxies:
                 return name
         raise UserError(f"no size of {workload.workload} has a proxy: plan it without.")
-    gpu_type = (request.gpu_type or cluster_gpu_type).lower()
+    gpu_type = cluster_gpu_type if request.gpu_type is None else request.gpu_type.lower()
     names = [
         name
         for name, size in workload.sizes.items()
         if gpu_type in _offered(size.configurations, "gpu_types")
     ]
+    if not names and request.gpu_type is None:
+        raise _runs_elsewhere(workload.workload, request, cluster_gpu_type, workload.gpu_types)
     if not names:
-        raise unknown_value("GPU type", gpu_type, workload.gpu_types, of=workload.workload)
+        raise unknown_value("GPU type", request.gpu_type, workload.gpu_types, of=workload.workload)
     return workload.defaults.size if workload.defaults.size in names else names[0]
 
 
@@ -136,11 +142,17 @@ def _gpu_type(request: PlanRequest, rules: Sequence[Configuration], cluster_gpu_
     if cluster_gpu_type in offered:
         return cluster_gpu_type
     if len(offered) > 1:
-        raise UserError(
-            f"{what} does not run on {cluster_gpu_type}, which cluster '{request.cluster}' has: "
-            f"name a GPU type, one of {', '.join(offered)}."
-        )
+        raise _runs_elsewhere(what, request, cluster_gpu_type, offered)
     return offered[0]
+
+
+def _runs_elsewhere(
+    what: str, request: PlanRequest, cluster_gpu_type: str, offered: Iterable[str]
+) -> UserError:
+    return UserError(
+        f"{what} does not run on {cluster_gpu_type}, which cluster '{request.cluster}' has: "
+        f"name a GPU type, one of {', '.join(offered)}."
+    )
 
 
 def _offered(rules: Sequence[Configuration], field: Literal["gpu_types", "dtypes"]) -> tuple[str, ...]:
@@ -152,13 +164,16 @@ def _scaling(
     asked: str, rules: Sequence[Configuration], all_rules: Sequence[Configuration], what: str
 ) -> Scaling:
     kinds: tuple[Scaling, ...] = get_args(Scaling)
+    offered = [kind for kind in kinds if any(kind in rule.global_batch_size for rule in rules)]
     for scaling in kinds:
-        if asked == scaling and any(scaling in rule.global_batch_size for rule in rules):
+        if asked.lower() == scaling and scaling in offered:
             return scaling
-        if asked == scaling:
+        if asked.lower() == scaling:
             offering = [rule for rule in all_rules if scaling in rule.global_batch_size]
-            elsewhere = f"; {asked} is for {', '.join(_offered(offering, 'gpu_types'))}" if offering else ""
-            raise UserError(f"{asked} scaling is not offered for {what}{elsewhere}.")
+            elsewhere = f"; {scaling} is for {', '.join(_offered(offering, 'gpu_types'))}" if offering else ""
+            raise UserError(
+                f"{scaling} scaling is not offered for {what}, {' and '.join(offered)} is{elsewhere}."
+            )
     raise unknown_value("scaling", asked, kinds)
 
 
@@ -181,7 +196,7 @@ def recipes_of(choice: Choice, request: PlanRequest) -> list[Recipe]:
 def _gpu_counts(choice: Choice, request: PlanRequest) -> tuple[int, ...]:
     """Those asked for; else the size's own; else the smallest documented one."""
     if request.gpus is not None:
-        return select_gpus(request.gpus, choice.documented)
+        return select_gpus(request.gpus, choice.documented, of=str(choice))
     possible = [gpus for gpus in choice.documented if gpus % (request.tensor_parallel or 1) == 0]
     preferred = tuple(gpus for gpus in choice.size.default_gpus or () if gpus in possible)
     return preferred or tuple(possible[:1]) or choice.documented[:1]
@@ -199,6 +214,6 @@ def _tensor_parallel(choice: Choice, request: PlanRequest, gpus: int) -> int | N
         raise unknown_value("tensor parallel", asked, rule.tensor_choices, of=str(choice))
     if gpus % asked:
         raise UserError(
-            f"{gpus} ranks cannot form tensor parallel groups of {asked}: leave {gpus} out of gpus."
+            f"tensor parallel {asked} needs a multiple of {asked} ranks: leave {gpus} out of gpus."
         )
     return asked

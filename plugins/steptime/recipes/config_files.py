@@ -1,5 +1,6 @@
 """Reads the YAML files of `config/` into strict models; a broken one is refused with file, line and field."""
 
+import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,9 @@ def load_yaml_model(path: Path, model: type[Model]) -> Model:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
         raise UserError(f"{path}: cannot be read as UTF-8 text: {error}.") from None
     loader = _Loader(text)
     try:
@@ -47,6 +50,8 @@ def load_yaml_model(path: Path, model: type[Model]) -> Model:
         content = json.dumps(loader.construct_document(root), default=str)
     except yaml.YAMLError as error:
         raise UserError(_syntax_error(path, error)) from None
+    except UserError:
+        raise
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: has a value that no setting can have: {error}.") from None
     finally:
@@ -88,12 +93,22 @@ def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
 
 def _misfit(path: Path, root: yaml.Node, error: ValidationError) -> str:
     """One sentence on the first misfit, and how many more there are."""
-    problems = error.errors(include_url=False)
+    # A field with a typo is unknown, and the one that was meant is missing: the typo is what to tell.
+    problems = sorted(
+        error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden"
+    )
     first = problems[0]
     node, field = _locate(root, first["loc"] + getattr(first.get("ctx", {}).get("error"), "location", ()))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        message = "unknown field"
+        *parent, name = first["loc"]
+        lacking = [
+            str(problem["loc"][-1])
+            for problem in problems
+            if problem["type"] == "missing" and [*problem["loc"][:-1]] == parent
+        ]
+        meant = difflib.get_close_matches(str(name), lacking, n=1)
+        message = f"unknown field, perhaps '{meant[0]}' is meant" if meant else "unknown field"
     elif first["type"] == "missing":
         message = "is missing"
     else:

@@ -3,18 +3,20 @@
 import re
 from collections.abc import Sequence
 
-from steptime.errors import UserError, unknown_value
+from steptime.errors import UserError, shown, unknown_value
 from steptime.recipes.models import Window
 
 
 def parse_window(text: str) -> Window:
     """`"10:19"` as global steps, both included. Raises UserError."""
-    match = re.fullmatch(r"\s*(\d+)\s*:\s*(\d+)\s*", text, re.ASCII)
+    match = re.fullmatch(r"\s*(\d{1,9})\s*:\s*(\d{1,9})\s*", text, re.ASCII)
     if not match:
-        raise UserError(f"window '{text}' is not of the form FIRST:LAST, two global steps such as 35:44.")
+        raise UserError(
+            f"window '{shown(text)}' is not of the form FIRST:LAST, two global steps such as 35:44."
+        )
     first, last = int(match[1]), int(match[2])
     if last < first:
-        raise UserError(f"window '{text}' ends before it begins: write the smaller step first.")
+        raise UserError(f"window '{shown(text)}' ends before it begins: write the smaller step first.")
     return Window(first=first, last=last)
 
 
@@ -24,7 +26,7 @@ def parse_time_limit(text: str) -> int:
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else 0
     if not seconds:
         raise UserError(
-            f"time limit '{text}' is not of the form HH:MM:SS with more than no time, as in 00:30:00."
+            f"time limit '{shown(text)}' is not of the form HH:MM:SS with more than no time, as in 00:30:00."
         )
     return seconds
 
@@ -35,28 +37,25 @@ def format_time_limit(seconds: int) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
 
 
-def select_gpus(text: str, documented: Sequence[int]) -> tuple[int, ...]:
-    """The GPU counts that `text` asks for, ascending.
+def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:
+    """The GPU counts that `text` asks for, ascending; `of` says what the documented ones belong to.
 
     `"8,16"` means those two, `"8-128"` all documented ones from 8 to 128; parts may be mixed: `"8-32,128"`.
     Raises UserError where the text is of another form, or asks for a count that is not documented.
     """
     chosen: set[int] = set()
+    valid = f"Documented{of and f' for {of}'} are: {', '.join(map(str, documented))}."
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part, re.ASCII)
+        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part, re.ASCII)
         if not match:
-            raise UserError(
-                f"GPU counts '{text}' are not of the form 8,16 or 8-128. "
-                f"Documented are: {', '.join(map(str, documented))}."
-            )
+            raise UserError(f"GPU counts '{shown(text)}' are not of the form 8,16 or 8-128. {valid}")
         first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UserError(f"GPU counts '{part.strip()}' end before they begin: write {last}-{first}.")
         within = [count for count in documented if first <= count <= last]
         if match[2] and not within:
-            raise UserError(
-                f"GPU counts '{part.strip()}' hold no documented scale: those are "
-                f"{', '.join(map(str, documented))}."
-            )
+            raise UserError(f"GPU counts '{part.strip()}' hold no documented scale. {valid}")
         if not within:
-            raise unknown_value("GPU count", first, documented)
+            raise unknown_value("GPU count", first, documented, of=of)
         chosen.update(within)
     return tuple(sorted(chosen))

@@ -8,7 +8,7 @@ compare with. Another scale is a number more in the workload's file, see docs/ad
 import re
 from collections.abc import Mapping, Sequence
 
-from steptime.errors import UserError
+from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
 from steptime.recipes.choice import Choice, choose, recipes_of
 from steptime.recipes.models import Mode, Recipe, Run, Window
@@ -65,7 +65,7 @@ def plan(request: PlanRequest) -> Plan:
     steps = choice.workload.steps_of(choice.size_name)
     max_steps = request.max_steps or steps.max_steps
     window = _window(request, steps, max_steps)
-    time_limit = request.time_limit or steps.time_limit[choice.scaling]
+    time_limit = steps.time_limit[choice.scaling] if request.time_limit is None else request.time_limit
     time_limit_s = parse_time_limit(time_limit)
     _check_environment(request.environment)
 
@@ -100,6 +100,7 @@ def plan(request: PlanRequest) -> Plan:
         "proxy": choice.proxy,
         "gpu_type": choice.gpu_type,
         "dtype": choice.dtype,
+        "scaling": choice.scaling,
         "gpus": ",".join(str(recipe.gpus) for recipe in recipes),
         "max_steps": max_steps,
         "window": str(window),
@@ -136,14 +137,18 @@ def _window(request: PlanRequest, steps: Steps, max_steps: int) -> Window:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    for name in environment:
+    for name, value in environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
-            raise UserError(f"environment: '{name}' is no name of a variable: letters, digits and _ only.")
+            raise UserError(
+                f"environment: '{shown(name)}' is no name of a variable: letters, digits and _ only."
+            )
         if _SECRET.search(name):
             raise UserError(
                 f"environment: '{name}' looks like a secret, and a run's environment is recorded and shown: "
                 "set it where the job runs."
             )
+        if "\0" in value:
+            raise UserError(f"environment: the value of '{name}' has a NUL character, which no variable can.")
 
 
 def _checkpoint_recipe(choice: Choice, recipes: Sequence[Recipe]) -> Recipe:

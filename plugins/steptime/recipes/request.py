@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from steptime.errors import UserError, unknown_value
+from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 
 
@@ -51,7 +51,11 @@ class PlanRequest(Frozen):
         examples=[1, 2],
     )
     max_steps: int | None = Field(
-        None, ge=1, description="Training steps; by default the document's.", examples=[50]
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Training steps; by default the document's.",
+        examples=[50],
     )
     window: str | None = Field(
         None,
@@ -89,4 +93,4 @@ def parse_request(values: Mapping[str, Any]) -> PlanRequest:
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
             raise UserError(f"the parameter {name} is missing: name it, as in {name}=llama3.1.") from None
-        raise UserError(f"{name} {first['input']!r}: {first['msg']}.") from None
+        raise UserError(f"{name} {shown(repr(first['input']))}: {first['msg']}.") from None

@@ -5,6 +5,7 @@ One file describes one recipe document. docs/adding-a-workload.md explains every
 
 import functools
 import itertools
+import re
 import string
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -343,19 +344,24 @@ def _dangling(kind: str, value: str, valid: Iterable[str], *location: int | str)
 
 
 def list_workloads() -> tuple[str, ...]:
-    """The names of all workloads, sorted: the stems of `config/workloads/*.yaml`."""
-    return tuple(sorted(path.stem for path in (config_dir() / "workloads").glob("*.yaml")))
+    """The names of all workloads, sorted: the stems of `config/workloads/*.yaml`. Raises UserError."""
+    folder = config_dir() / "workloads"
+    names = tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+    if not names:
+        raise UserError(f"{folder}: holds no workload (*.yaml).")
+    return names
 
 
 def load_workload(name: str) -> Workload:
     """The workload of that name; without a release (`llama3.1`) the newest. Raises UserError."""
     known = list_workloads()
-    if name not in known:
-        releases = [stem for stem in known if stem.rpartition("-")[0] == name]
+    stem = name.lower()
+    if stem not in known:
+        releases = [other for other in known if other.rpartition("-")[0] == stem and _release(other)]
         if not releases:
             raise unknown_value("workload", name, known)
-        name = max(releases, key=_release)
-    path = config_dir() / "workloads" / f"{name}.yaml"
+        stem = max(releases, key=_release)
+    path = config_dir() / "workloads" / f"{stem}.yaml"
     return _load(path, path.stat().st_mtime_ns)
 
 
@@ -374,4 +380,6 @@ def _load(path: Path, _changed_ns: int) -> Workload:
 
 
 def _release(name: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in name.rpartition("-")[2].split("."))
+    """The release at the end of a name, to compare by; empty where there is none."""
+    release = name.rpartition("-")[2]
+    return tuple(map(int, release.split("."))) if re.fullmatch(r"\d+\.\d+", release, re.ASCII) else ()
