@@ -256,7 +256,9 @@ def test_compressed_logs(tmp_path: Path) -> None:
     log.write_bytes(packed)
     assert len(read_log(log).steps) == 50
     log.write_bytes(packed[:-100])
-    assert "broken_archive" in kinds(read_log(log))
+    cut = read_log(log)
+    assert "broken_archive" in kinds(cut)
+    assert len(cut.steps) > 40, "what the archive holds before its cut is read"
     log.write_bytes(packed[:50] + bytes(100) + packed[150:])
     assert "broken_archive" in kinds(read_log(log))
 
@@ -268,8 +270,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_log(tmp_path)
     broken = tmp_path / "log-x.out.gz"
     broken.write_bytes(b"no archive")
-    with pytest.raises(UserError, match="cannot be read: Not a gzipped file"):
-        read_log(broken)
+    assert "broken_archive" in kinds(read_log(broken))
     with pytest.raises(UserError, match="no log to read"):
         read_log([])
 

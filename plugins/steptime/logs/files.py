@@ -18,13 +18,17 @@ def find_logs(path: str | Path) -> list[Path]:
     Raises UserError where there is nothing at `path`, or no log below it.
     """
     where = Path(path)
-    if where.is_dir():
+    try:
+        if not str(path) or not where.exists():
+            raise UserError(f"no log or folder at '{path}'")
+        is_folder = where.is_dir()
+    except OSError as error:
+        raise UserError(f"no log can be read at '{path}': {error.strerror}") from None
+    if is_folder:
         found = sorted({log for name in _LOG_NAMES for log in where.rglob(name) if log.is_file()})
         if not found:
             raise UserError(f"no training log (log*.out) below the folder '{path}'")
         return found
-    if not where.exists():
-        raise UserError(f"no log or folder at '{path}'")
     return [where]
 
 

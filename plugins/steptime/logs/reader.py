@@ -39,11 +39,13 @@ def read_log(
         assembly.begin(str(file))
         try:
             with gzip.open(file) if file.suffix == ".gz" else io.FileIO(file) as stream:
-                while chunk := stream.read(_CHUNK_BYTES):
+                # At most one read below: what an archive holds before its cut is not lost.
+                read = stream.read1 if isinstance(stream, gzip.GzipFile) else stream.read
+                while chunk := read(_CHUNK_BYTES):
                     assembly.feed(chunk)
                     if on_bytes is not None:
                         on_bytes(len(chunk))
-        except (EOFError, zlib.error) as error:
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             assembly.remark("broken_archive", f"the compressed log '{file}' is cut or damaged: {error}")
         except OSError as error:
             raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error

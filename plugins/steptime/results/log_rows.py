@@ -47,6 +47,8 @@ def log_row(
     numbers, refusal = _numbers(log, counts, run)
     missing = [] if counts is None else _missing_in(counts, log.problems)
     fatal = [problem for problem in log.problems if problem.fatal]
+    if counts is not None and not (missing or fatal):
+        missing = _cut_off(counts, numbers.get("steps_in_window"))
     loss = log.steps[-1].loss if log.steps else None
     return dict.fromkeys(COLUMNS) | {
         "log_path": str(logs[-1]),
@@ -150,6 +152,12 @@ def _missing_in(window: Window, problems: Sequence[Problem]) -> list[str]:
         if window.first <= step <= window.last
     ]
     return [f"{len(missing)} of the window's steps are missing, first step {missing[0]}"] if missing else []
+
+
+def _cut_off(window: Window, found: int | None) -> list[str]:
+    """A sentence where the log holds only part of the window: it begins after it does, or ends before."""
+    wanted = window.last - window.first + 1
+    return [f"the log holds {found} of the window's {wanted} steps"] if found and found < wanted else []
 
 
 def _state(fatal: Sequence[Problem], *, lacks_steps: bool) -> str:
