@@ -110,6 +110,8 @@ def down(report: Report) -> bool:
     Training jobs are not Airflow's: they go on, and the next `up` finds them again.
     Raises SystemFailure where a process survives even SIGKILL.
     """
+    if not settings.airflow_home().exists():
+        return False
     with _lock(report):
         service = _recorded()
         if service is None:

@@ -8,12 +8,14 @@ import typer
 from pydantic import ValidationError
 
 from steptime.cli.output import FORMAT_OPTION, Format, show
-from steptime.errors import UserError
+from steptime.errors import UserError, shown
 from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import PerformanceRow, published_performance
 from steptime.results.metrics import Throughput, throughput
+
+_MAX_GBS = 1_000_000_000
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -80,6 +82,8 @@ def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
     """The recipe at another global batch size. Raises UserError where it does not divide."""
     if gbs is None:
         return recipe
+    if gbs > _MAX_GBS:
+        raise UserError(f"--gbs {shown(gbs)}: must be at most {_MAX_GBS}.")
     try:
         return Recipe.model_validate(recipe.model_dump() | {"global_batch_size": gbs})
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, Format, show
-from steptime.errors import UserError, unknown_value
+from steptime.errors import UserError, shown, unknown_value
 from steptime.recipes.models import Run
 
 EXAMPLES = """
@@ -78,8 +79,8 @@ def results(
 
     start = None if since is None else _since(since, time.time())
     with Store() as store:
-        choices = store.choices()
-        if not choices["state"]:
+        choices = store.choices() if store.exists() else {}
+        if not choices.get("state"):
             show_results([], output_format)
             typer.echo(_NO_RESULTS, err=True)
             return
@@ -92,7 +93,7 @@ def results(
             dag_run_id=dag_run,
             since=start,
             include_rejected=everything,
-            limit=limit,
+            limit=None if limit is None else min(limit, sys.maxsize),
             **wanted,
         )
     show_results(rows, output_format, full_names=full_names)
@@ -130,6 +131,8 @@ def show_run(
     from steptime.results.store import Store
 
     with Store() as store:
+        if not store.exists():
+            raise UserError(_NO_RESULTS)
         row = store.run(job_name)
         record = store.provenance(job_name)
         checks = store.checks(job_name)
@@ -211,11 +214,11 @@ def _stored_workload(asked: str, stored: Sequence[str]) -> str:
 
 def _since(text: str, now: float) -> float:
     """`7d` (ago) or an ISO date, local where it names no zone, as Unix time."""
-    if match := re.fullmatch(r"(\d+)([mhdw])", text):
+    if match := re.fullmatch(r"(\d{1,6})([mhdw])", text, re.ASCII):
         return now - int(match[1]) * _UNITS_S[match[2]]
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:
         raise UserError(
-            f"--since '{text}' is no time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
+            f"--since '{shown(text)}' is no time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
         ) from None

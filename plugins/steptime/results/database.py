@@ -24,6 +24,8 @@ _ADVICE = {
     "readonly": "make the file and its folder writable",
     "unable to open": "make its folder readable and writable",
     "not a database": "move the file away, or name another in STEPTIME_STORE_URL",
+    "Permission denied": "make its folder readable and writable",
+    "resolve host": "check that PostgreSQL runs and that STEPTIME_STORE_URL is right",
     "connection": "check that PostgreSQL runs and that STEPTIME_STORE_URL is right",
 }
 
@@ -44,6 +46,12 @@ def writing(url: str) -> "Iterator[Connection]":
     """One transaction: committed at the end, undone whole by an exception. Raises as `reading`."""
     with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
         yield connection
+
+
+def exists(url: str) -> bool:
+    """False for an SQLite file that nothing was written to yet: already reading would make it."""
+    parsed = _parse(url)
+    return parsed.get_backend_name() != "sqlite" or Path(str(parsed.database)).exists()
 
 
 def close_engines() -> None:
@@ -72,7 +80,7 @@ def _parse(url: str) -> "URL":
     valid = "sqlite:////path/to/steptime.db or postgresql://user:password@host/database"
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # the latter for a port that is no number
         raise UserError(f"STEPTIME_STORE_URL is no database address: it must be like {valid}.") from None
     if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise UserError(
@@ -81,6 +89,11 @@ def _parse(url: str) -> "URL":
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise UserError(
             f"STEPTIME_STORE_URL names no file, so results would be lost: it must be like {valid}."
+        )
+    if parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).is_absolute():
+        raise UserError(
+            f"STEPTIME_STORE_URL names '{parsed.database}', another file in every folder: "
+            f"write the whole path, as in {valid.partition(' ')[0]}."
         )
     return parsed
 

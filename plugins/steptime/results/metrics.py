@@ -68,7 +68,7 @@ def throughput(
 
     `peak` replaces the peak of `config/gpus.yaml`. `as_published` takes the constants that reproduce the
     document's printed MFU where they differ from those it prints (`config/references/`). Raises UserError for
-    a step time that is not positive and finite.
+    a step time that is not positive and finite, or that no rate can be computed from.
     """
     rate = tokens_per_s(recipe.model.seq_length, recipe.global_batch_size, step_time_s)
     flops, flops_source = _flops_per_sample(recipe, as_published=as_published)
@@ -79,7 +79,7 @@ def throughput(
         gpus=recipe.gpus,
     )
     divisor = peak or _peak(recipe, as_published=as_published)
-    return Throughput(
+    rates = Throughput(
         step_time_s=step_time_s,
         tokens_per_s=rate,
         tokens_per_s_per_gpu=rate / recipe.gpus,
@@ -92,6 +92,11 @@ def throughput(
         peak_tflops_per_gpu=divisor.tflops,
         peak_source=divisor.source,
     )
+    if not all(math.isfinite(number) for number in rates.model_dump().values() if isinstance(number, float)):
+        raise UserError(
+            f"a step time of {step_time_s:g} s at a peak of {divisor.tflops} TFLOPS is out of range."
+        )
+    return rates
 
 
 def measure(run: Run, log: TrainingLog) -> Measurement:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from steptime.errors import UserError
-from steptime.results.database import reading, writing
+from steptime.results.database import exists, reading, writing
 from steptime.results.models import Check, Result
 from steptime.results.redaction import redacted
 from steptime.settings import store_url
@@ -43,6 +43,10 @@ class Store:
 
     def __exit__(self, *exception: object) -> None:
         """Nothing to close, see above."""
+
+    def exists(self) -> bool:
+        """Whether there is anything to read; reading makes an empty store where there is none."""
+        return exists(self.url)
 
     def publish(self, result: Result) -> bool:
         """Put a valid run into the results; False where exactly this is already there.
