@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
-from steptime.errors import SystemFailure, UserError, unknown_value
+from steptime.errors import SystemFailure, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 
 if TYPE_CHECKING:
@@ -127,18 +127,13 @@ class AirflowClient:
     def __init__(self, url: str, user: str, password: str) -> None:
         import httpx
 
-        try:
-            address = httpx.URL(url)
-        except httpx.InvalidURL as error:
-            raise UserError(f"'{url}' is not an address: {error}") from None
-        if address.scheme not in ("http", "https") or not address.host:
-            raise UserError(f"'{url}' is not an address of the form http://host:port")
+        host = check_address(url)
         self.url = url.rstrip("/")
         self.user = user
         self._password = password
         self._token: str | None = None
         # A proxy that the environment names cannot reach this machine's own addresses.
-        by_proxy = address.host not in ("127.0.0.1", "localhost", "::1")
+        by_proxy = host not in ("127.0.0.1", "localhost", "::1")
         self._http = httpx.Client(base_url=self.url, timeout=_TIMEOUT_S, trust_env=by_proxy)
 
     def __enter__(self) -> Self:
@@ -265,7 +260,9 @@ class AirflowClient:
             return self._http.request(method, path, **request)
         except httpx.TransportError as error:
             why = str(error) or type(error).__name__
-            raise SystemFailure(f"no Airflow answers at {self.url}: {why}") from None
+            raise SystemFailure(
+                f"no Airflow answers at {self.url} ({why}): check the address, and that it runs"
+            ) from None
 
     def _json(self, response: httpx.Response) -> Any:
         """The body of a good answer; 4xx is a UserError with Airflow's words, the rest SystemFailure."""
@@ -283,6 +280,24 @@ class AirflowClient:
         )
         kind = "answers" if not response.is_success else "answers without JSON (is this an Airflow?) to"
         raise SystemFailure(f"Airflow at {self.url} {kind} {asked}: {said}")
+
+
+def check_address(url: str) -> str:
+    """The host of Airflow's address. Raises UserError where `url` cannot be one."""
+    import httpx
+
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise UserError(f"'{shown(url)}' is not an address: {error}") from None
+    if address.scheme not in ("http", "https") or not address.host or " " in address.host:
+        raise UserError(f"'{shown(url)}' is not an address of the form http://host:port")
+    if address.userinfo:
+        raise UserError(
+            f"the address of {address.host} holds a user: leave it out, and set STEPTIME_AIRFLOW_USER and "
+            "STEPTIME_AIRFLOW_PASSWORD"
+        )
+    return address.host
 
 
 def _run_path(dag_id: str, dag_run_id: str) -> str:

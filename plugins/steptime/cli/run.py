@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from steptime.airflow.rest import AirflowClient, DagRun, LogLine
+from steptime.airflow.rest import AirflowClient, DagRun, LogLine, check_address
 from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, Format, complain
@@ -97,6 +97,7 @@ def _client(url: str | None, user: str | None) -> AirflowClient:
         if service is None:
             raise SystemFailure("Airflow is not running: start it with 'steptime up', or name one with --url")
         return service.client()
+    check_address(url)
     if user is None:
         raise UserError("--url needs a user: name one with --user or STEPTIME_AIRFLOW_USER")
     password = os.environ.get(_PASSWORD)
