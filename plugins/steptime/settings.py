@@ -54,6 +54,12 @@ def _folder(variable: str, text: str) -> Path:
     raise UserError(f"{variable} '{shown(text)}' cannot be used as a folder: {problem}.")
 
 
+def dags_dir() -> Path:
+    """The folder of DAG files that `steptime up` serves: `STEPTIME_DAGS_DIR`, by default the shipped `dags/`."""
+    configured = os.environ.get("STEPTIME_DAGS_DIR")
+    return Path(configured).expanduser().resolve() if configured else shipped("dags")
+
+
 def airflow_home() -> Path:
     """Airflow's own home, inside the state folder."""
     return home() / "airflow"

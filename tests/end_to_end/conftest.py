@@ -1,19 +1,34 @@
 """One real Airflow for all end-to-end tests: its first start takes a minute; no test needs a fresh one."""
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 from end_to_end.driving import Airflow, processes_of, steptime
 
+from steptime import settings
 from steptime.airflow.rest import AirflowClient
+
+IN_WORKER = """
+from steptime.airflow.dag_builder import training_dag
+
+dag = training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
+"""
+"""The shipped DAG, but waiting in a worker: there a worker can be killed while the job runs."""
 
 
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """Airflow by `steptime up`, and at the end `steptime down`, which must leave nothing behind."""
     home = tmp_path_factory.mktemp("home")
-    up = steptime(home, "up", timeout_s=400)
+    dags = tmp_path_factory.mktemp("dags")
+    for shipped in settings.shipped("dags").glob("*.py"):
+        shutil.copy(shipped, dags)
+    (dags / "llama31_in_worker.py").write_text(IN_WORKER)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STEPTIME_DAGS_DIR", str(dags))
+        up = steptime(home, "up", timeout_s=400)
     assert up.returncode == 0, up.stderr
     said = dict(line.split(":", 1) for line in up.stdout.splitlines() if ":" in line)
     url, user, password = (said[name].strip() for name in ("address", "user", "password"))

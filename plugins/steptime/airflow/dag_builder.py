@@ -36,13 +36,20 @@ _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """For what infrastructure does: a training's own failure, and the user's errors, are never retried."""
 
 
-def training_dag(dag_id: str, *, workload: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> DAG:
+def training_dag(
+    dag_id: str,
+    *,
+    workload: str,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    deferrable: bool = True,
+) -> DAG:
     """The DAG that benchmarks a workload with the options of its trigger form.
 
     Args:
         dag_id: the DAG's id.
         workload: name of a workload of `config/workloads`; without its release the newest is meant.
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
+        deferrable: wait for jobs in the triggerer; otherwise in a worker, where no triggerer runs.
     """
     document = load_workload(workload)
     with DAG(
@@ -61,14 +68,14 @@ def training_dag(dag_id: str, *, workload: str, defaults: Mapping[str, Any] = Ma
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
-            _train(run, staged)
+            _train(run, staged, deferrable)
 
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saved, saving = _train(save, staged)
+                saved, saving = _train(save, staged, deferrable)
             with TaskGroup("load"):
-                loaded, _ = _train(load, staged, loads_from=saved.output)
+                loaded, _ = _train(load, staged, deferrable, loads_from=saved.output)
             saving >> loaded
 
         report = ReportOperator(task_id="report", plan=plan)
@@ -80,10 +87,12 @@ def training_dag(dag_id: str, *, workload: str, defaults: Mapping[str, Any] = Ma
     return dag
 
 
-def _train(run: Any, staged: Any, *, loads_from: Any = None) -> tuple[SubmitTrainingOperator, TrainingSensor]:
+def _train(
+    run: Any, staged: Any, deferrable: bool, *, loads_from: Any = None
+) -> tuple[SubmitTrainingOperator, TrainingSensor]:
     """The tasks of one job, in the current task group: those that submit it and wait for it."""
     submit = SubmitTrainingOperator(task_id="submit", run=run, staged=staged, loads_from=loads_from)
-    wait = TrainingSensor(task_id="wait", submission=submit.output)
+    wait = TrainingSensor(task_id="wait", submission=submit.output, deferrable=deferrable)
     end = EndTrainingOperator(task_id="end", submission=submit.output)
     # A training that failed has its log read, too; where none was submitted, the setup's failure passes on.
     parse = ReadLogOperator(

@@ -44,7 +44,7 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
     keys = _keys()
     return {
         "core": {
-            "dags_folder": str(settings.shipped("dags")),
+            "dags_folder": str(settings.dags_dir()),
             "plugins_folder": str(root / "plugins"),
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
