@@ -55,7 +55,7 @@ def _folder(variable: str, text: str) -> Path:
 
 
 def dags_dir() -> Path:
-    """The folder of DAG files that `steptime up` serves: `STEPTIME_DAGS_DIR`, by default the shipped `dags/`."""
+    """The DAG files that `steptime up` serves: `STEPTIME_DAGS_DIR`, by default the shipped `dags/`."""
     configured = os.environ.get("STEPTIME_DAGS_DIR")
     return Path(configured).expanduser().resolve() if configured else shipped("dags")
 
