@@ -1,0 +1,68 @@
+"""Headless Chromium for tests, and a watch on what a page must not do: complain, or ask other hosts."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+_NO_SANDBOX_NO_NETWORK = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+# Chromium says so of any iframe with the sandbox that Airflow gives to pages of plugins.
+_OF_AIRFLOW = "allow-scripts and allow-same-origin"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium, headless."""
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.fail("Chromium is missing, pages are tested in it: apt-get install -y chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=_NO_SANDBOX_NO_NETWORK)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Watched:
+    """A page whose errors, warnings and requests to other hosts are noted."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
+    """A page of its own session for the site at `url`; `options` are those of Playwright's contexts."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=url, **options)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    watched = Watched(page)
+    page.on("pageerror", lambda error: watched.complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda message: (
+            watched.complaints.append(f"{message.text} ({message.location['url']})")
+            if message.type in ("error", "warning") and _OF_AIRFLOW not in message.text
+            else None
+        ),
+    )
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith((url, "data:", "blob:")) else watched.foreign.append(request.url)
+        ),
+    )
+    yield watched
+    context.close()

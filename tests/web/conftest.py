@@ -1,0 +1,95 @@
+"""The pages without Airflow: served as Airflow mounts them, with a stand-in for its auth manager."""
+
+import socket
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ..airflow import airflow_home  # noqa: F401, TID252 (before anything imports Airflow)
+
+# isort: split
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of what Airflow itself imports
+    from airflow.api_fastapi.core_api.security import get_user
+
+from fastapi import FastAPI
+
+from steptime.results.models import Result
+from steptime.results.store import Store
+from steptime.web import app as web
+
+
+@dataclass
+class AuthManager:
+    """Says which DAGs the one user may read."""
+
+    readable: set[str] = field(default_factory=lambda: {"llama31"})
+
+    def get_authorized_dag_ids(self, *, user: object, method: str) -> set[str]:
+        assert method == "GET"
+        return self.readable
+
+
+@pytest.fixture
+def auth_manager(monkeypatch: pytest.MonkeyPatch) -> AuthManager:
+    manager = AuthManager()
+    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    return manager
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The metrics store that the pages read: empty."""
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
+    return Store()
+
+
+@pytest.fixture
+def pages(auth_manager: AuthManager, store: Store) -> FastAPI:
+    """The pages as a logged-in user gets them."""
+    app = web.create_app()
+    app.dependency_overrides[get_user] = lambda: SimpleNamespace(name="somebody")
+    return app
+
+
+@pytest.fixture
+def publish(store: Store, make_result: Callable[..., Result]) -> Callable[..., Result]:
+    """Put a made result into the store: into the results, or as rejected where its verdict says so."""
+
+    def put(job_name: str, **options: object) -> Result:
+        result = make_result(job_name, **options)
+        if result.verdict.valid:
+            store.publish(result)
+        else:
+            store.reject(result)
+        return result
+
+    return put
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[FastAPI], str]]:
+    """A function that serves an application at the address it returns, until the test ends."""
+    import uvicorn
+
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def start(app: FastAPI) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        running.append((server, thread))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for server, thread in running:
+        server.should_exit = True
+        thread.join()

@@ -1,0 +1,200 @@
+"""What the pages' server gives to whom: nothing without a login, nothing of DAGs that a user may not read."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
+from steptime.recipes.models import Mode
+from steptime.results.models import Result
+from steptime.results.store import Store
+from steptime.web import app as web
+
+from .conftest import AuthManager
+
+Publish = Callable[..., Result]
+JOB = "pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"
+
+
+async def get(app: Any, path: str, **options: Any) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://airflow") as client:
+        return await client.get(path, **options)
+
+
+async def rows(app: FastAPI, **query: str) -> list[dict[str, Any]]:
+    response = await get(app, "/api/results", params=query)
+    assert response.status_code == 200
+    table = response.json()
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: Publish) -> None:
+    publish(JOB)
+    del pages.dependency_overrides[get_user]
+    paths = [route.path for route in pages.routes if isinstance(route, APIRoute)]
+    assert len(paths) == len(pages.routes), "a mount or a plain route knows no dependencies"
+    assert set(paths) == {"/", "/static/{path:path}", "/api/results", "/api/runs/{job_name:path}"}
+    for path in paths:
+        for value in ("results.js", "vendor/chart.umd.min.js", JOB, "nothing"):
+            response = await get(pages, re.sub("{.*}", value, path))
+            assert response.status_code == 401, path
+            assert JOB not in response.text
+
+
+@pytest.mark.parametrize("credentials", [{"Authorization": "Bearer forged"}, {"Cookie": "_token=forged"}])
+async def test_forged_tokens_are_refused(pages: FastAPI, credentials: dict[str, str]) -> None:
+    from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
+
+    del pages.dependency_overrides[get_user]
+    create_auth_manager()  # the real one judges tokens
+    try:
+        response = await get(pages, "/api/results", headers=credentials)
+    finally:
+        purge_cached_app()
+    assert response.status_code in (401, 403)
+
+
+async def test_the_plugin_serves_the_same_refusal() -> None:
+    assert (await get(_serve, "/static/results.js")).status_code == 401
+
+
+async def test_no_documentation_of_the_api_is_served(pages: FastAPI) -> None:
+    for path in ("/docs", "/redoc", "/openapi.json"):
+        assert (await get(pages, path)).status_code == 404
+
+
+async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
+) -> None:
+    secret = make_result("of-another-dag").provenance.model_copy(update={"dag_id": "secret"})
+    outside = secret.model_copy(update={"dag_id": None, "dag_run_id": None, "task_id": None})
+    publish("of-this-dag")
+    publish("of-another-dag", provenance=secret)
+    publish("of-no-dag", provenance=outside)
+    assert {row["job_name"] for row in await rows(pages)} == {"of-this-dag", "of-no-dag"}
+    assert await rows(pages, dag_id="secret") == []
+    # Who may not see a run learns nothing of it, not even that it exists.
+    hidden, missing = [await get(pages, f"/api/runs/{name}") for name in ("of-another-dag", "no-such-run")]
+    assert (hidden.status_code, missing.status_code) == (404, 404)
+    assert hidden.text.replace("of-another-dag", "no-such-run") == missing.text
+    auth_manager.readable = {"secret"}
+    assert {row["job_name"] for row in await rows(pages)} == {"of-another-dag", "of-no-dag"}
+
+
+async def test_efficiency_is_relative_to_the_runs_that_a_user_sees(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+) -> None:
+    secret = make_result("x").provenance.model_copy(update={"dag_id": "secret"})
+    publish("hidden", gpus=1, provenance=secret)
+    publish("two", gpus=2, step_times=[1.0] * 20)
+    publish("four", gpus=4, step_times=[1.25] * 20)
+    efficiency = {row["job_name"]: row["scaling_efficiency_percent"] for row in await rows(pages)}
+    assert efficiency == pytest.approx({"two": 100.0, "four": 80.0})
+
+
+async def test_rows_are_those_of_the_store(pages: FastAPI, store: Store, publish: Publish) -> None:
+    publish("one", gpus=1, dag_run_id="first")
+    publish("two", gpus=2, dag_run_id="second")
+    (row,) = await rows(pages, dag_id="llama31", dag_run_id="second")
+    assert row.items() >= store.run("two").items()
+
+
+async def test_only_the_newest_runs_are_given(
+    pages: FastAPI, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "MAX_RUNS", 2)
+    for number in range(2):
+        publish(f"run-{number}", submitted_at=1.79e9 + number)
+    assert not (await get(pages, "/api/results")).json()["truncated"]
+    publish("run-2", submitted_at=1.79e9 + 2)
+    assert (await get(pages, "/api/results")).json()["truncated"]
+    assert {row["job_name"] for row in await rows(pages)} == {"run-1", "run-2"}
+
+
+async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publish) -> None:
+    publish(JOB, mode=Mode.CHECKPOINT_SAVE)
+    record = (await get(pages, f"/api/runs/{JOB}")).json()
+    assert record["run"] == store.run(JOB)
+    assert record["steps"] == store.steps(JOB)
+    assert record["checkpoints"] == store.checkpoints(JOB)
+    assert record["checks"] == store.checks(JOB)
+    assert record["provenance"] == store.provenance(JOB)
+
+
+async def test_a_planned_run_can_be_repeated_by_the_command_given(pages: FastAPI, publish: Publish) -> None:
+    from steptime.recipes.planning import plan
+    from steptime.recipes.request import PlanRequest
+
+    (run,) = plan(PlanRequest(workload="llama3.1", gpus="2", checkpoint=False)).runs
+    publish(JOB, run=run)
+    publish("no-recipe-plans-this", max_steps=17)
+    first, second = [(await get(pages, f"/api/runs/{name}")).json() for name in (JOB, "no-recipe-plans-this")]
+    assert first["repeat_command"].startswith("steptime run llama3.1-25.04 --size tiny")
+    assert second["repeat_command"] is None
+
+
+async def test_job_names_are_free_text(pages: FastAPI, publish: Publish) -> None:
+    name = 'a/b?c="<script>" %2F#ü'
+    publish(name)
+    response = await get(pages, f"/api/runs/{quote(name, safe='')}")
+    assert response.json()["run"]["job_name"] == name
+
+
+async def test_failures_of_the_store_are_told(pages: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://somewhere")
+    response = await get(pages, "/api/results")
+    assert response.status_code == 503
+    assert "STEPTIME_STORE_URL" in response.json()["detail"]
+    monkeypatch.setenv("STEPTIME_STORE_URL", "sqlite:////proc/no/such/folder/store.db")
+    response = await get(pages, "/api/runs/some-run")
+    assert response.status_code == 503
+    assert "metrics store" in response.json()["detail"]
+
+
+async def test_pages_allow_nothing_from_elsewhere(pages: FastAPI) -> None:
+    for path in ("/", "/static/results.js", "/static/vendor/chart.umd.min.js", "/static/results.css"):
+        response = await get(pages, path)
+        assert response.status_code == 200
+        policy = response.headers["Content-Security-Policy"]
+        assert "default-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_a_browser_asks_for_a_file_once(pages: FastAPI) -> None:
+    first = await get(pages, "/static/vendor/chart.umd.min.js")
+    again = await get(
+        pages, "/static/vendor/chart.umd.min.js", headers={"If-None-Match": first.headers["etag"]}
+    )
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    "path", ["../app.py", "..%2fapp.py", "vendor/..%2f..%2fapp.py", "%2fetc%2fpasswd", "none.js"]
+)
+async def test_only_the_pages_own_files_are_served(pages: FastAPI, path: str) -> None:
+    assert (await get(pages, f"/static/{path}")).status_code == 404
+
+
+async def test_results_are_kept_in_no_cache(pages: FastAPI, publish: Publish) -> None:
+    publish(JOB)
+    for path in ("/api/results", f"/api/runs/{JOB}"):
+        assert (await get(pages, path)).headers["Cache-Control"] == "no-store"
+
+
+def test_the_views_are_below_the_address_that_airflow_has() -> None:
+    (mounted,) = SteptimePlugin.fastapi_apps
+    assert mounted["url_prefix"] == PREFIX
+    assert {view["destination"] for view in SteptimePlugin.external_views} == {"nav", "dag_run"}
+    for view in SteptimePlugin.external_views:
+        # Relative: Airflow may be served below a path.
+        assert view["href"].startswith(f"{PREFIX.strip('/')}/")
+        assert json.dumps(view)
