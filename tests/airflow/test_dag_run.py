@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from steptime.clusters.base import Staged
+from steptime.errors import SystemFailure
 from steptime.results.store import Store
 
 pytestmark = [pytest.mark.airflow, pytest.mark.filterwarnings("default")]
@@ -115,3 +116,21 @@ def test_params_that_cannot_be_run_start_nothing(run_dag: Callable[..., Any], ho
         "upstream_failed"
     }
     assert not (home / "clusters").exists()
+
+
+def test_where_staging_fails_nothing_is_submitted_or_read(
+    run_dag: Callable[..., Any], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_disk(*_: object) -> Staged:
+        raise SystemFailure("the disk is full")
+
+    monkeypatch.setattr("steptime.staging.stage", no_disk)
+    monkeypatch.setattr("steptime.airflow.dag_builder._RETRIES", {"retries": 0})
+    dag_run = run_dag(gpus="1")
+
+    assert dag_run.state == "failed"
+    found = states(dag_run)
+    assert found["stage"] == found["report"] == ["failed"]
+    assert found["performance.submit"] == ["upstream_failed"]
+    assert found["performance.parse"] == found["performance.publish"] == ["skipped"]
+    assert not (home / "experiments").exists()

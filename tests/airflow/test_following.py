@@ -90,8 +90,8 @@ async def test_the_end_is_told_with_the_last_steps(watched: Watched) -> None:
     assert await watched.sees(FAILED, step_lines(0)[:-1]) == FAILED
 
     assert watched.lines == [
-        "job job: failed, exit code 1",
         "step 0 of 0-19 · 0.5 s · loss 8.4 · about 10 s left",
+        "job job: failed, exit code 1",
     ]
 
 

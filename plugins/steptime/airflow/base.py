@@ -75,10 +75,11 @@ class RunOperator(BaseOperator):
     @property
     def cell(self) -> str:
         """The run's label, `tiny·fp32·2`; for templates, once the fields are rendered."""
-        return self.planned_run().label
+        run = self.planned_run()
+        return "" if run is None else run.label
 
-    def planned_run(self) -> Run:
-        """The run this operator works on."""
+    def planned_run(self) -> Run | None:
+        """The run this operator works on; None where it is not known yet."""
         raise NotImplementedError
 
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup, TriggerRule, XComArg, task, task_group
+from airflow.sdk import DAG, TaskGroup, TriggerRule, task, task_group
 
 from steptime.airflow.operators import (
     CheckParamsOperator,
@@ -29,7 +29,7 @@ from steptime.airflow.result_operators import (
     ReportOperator,
     ValidateOperator,
 )
-from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.airflow.sensors import TrainingSensor
 from steptime.recipes.workloads import Workload, load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
@@ -94,13 +94,11 @@ def _train(
     submit = SubmitTrainingOperator(task_id="submit", run=run, staged=staged, loads_from=loads_from)
     wait = TrainingSensor(task_id="wait", submission=submit.output, deferrable=deferrable)
     end = EndTrainingOperator(task_id="end", submission=submit.output)
-    # A training that failed has its log read, too; where none was submitted, the setup's failure passes on.
-    parse = ReadLogOperator(
-        task_id="parse", submission=XComArg(wait, SUBMISSION_KEY), trigger_rule=TriggerRule.ALL_DONE
-    )
+    # A training that failed has its log read, too.
+    parse = ReadLogOperator(task_id="parse", waited_in=wait.task_id, trigger_rule=TriggerRule.ALL_DONE)
     validate = ValidateOperator(task_id="validate", reading=parse.output, waited_in=wait.task_id)
     publish = PublishOperator(task_id="publish", result=validate.output)
-    parse >> validate >> publish
+    wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return submit, wait
 

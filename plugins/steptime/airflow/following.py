@@ -57,19 +57,19 @@ class JobFollower:
 
         UNKNOWN counts as an end when several polls in a row say so.
         """
-        self._say_state(status)
         self._unknown_polls = self._unknown_polls + 1 if status.state is JobState.UNKNOWN else 0
-        if status.state is JobState.QUEUED:
-            self._last_heard = time.monotonic()
-            return None
-        await self._read_log(cluster)
+        is_over = not status.state.is_live and not 0 < self._unknown_polls < _UNKNOWN_POLLS
+        if not is_over:
+            self._say_state(status)
+        if status.state is not JobState.QUEUED:
+            await self._read_log(cluster)
         self._last_heard = time.monotonic()
-        if status.state.is_live or 0 < self._unknown_polls < _UNKNOWN_POLLS:
-            self._report_steps()
-            return None
-        self._take_in(self._steps.finish())
-        self._report_steps(at_end=True)
-        return status
+        if is_over:
+            self._take_in(self._steps.finish())
+        self._report_steps(at_end=is_over)
+        if is_over:
+            self._say_state(status)
+        return status if is_over else None
 
     def missed(self, error: Exception) -> None:
         """Take in that the cluster could not be asked. Raises SystemFailure when that has lasted too long."""

@@ -1,22 +1,22 @@
 """The buttons that steptime's tasks have in the Airflow UI."""
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, conf
 
-from steptime.airflow.plugin import PREFIX
+from steptime.airflow.plugin import RUN_ROUTE
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 
 class ResultsLink(BaseOperatorLink):
-    """To the step times of the task's DAG run, on steptime's page."""
+    """To the step times of the task's DAG run: the tab that the plugin adds to it."""
 
     name = "Step times"
 
     def get_link(self, operator: BaseOperator, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002
-        """Address of the page, filtered by DAG run."""
+        """Address of the tab."""
         base = conf.get("api", "base_url", fallback="").rstrip("/")
-        return f"{base}{PREFIX}/?{urlencode({'dag_id': ti_key.dag_id, 'dag_run_id': ti_key.run_id})}"
+        return f"{base}/dags/{quote(ti_key.dag_id)}/runs/{quote(ti_key.run_id, safe='')}/plugin/{RUN_ROUTE}"

@@ -5,10 +5,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow.base import RunOperator, Submission, airflow_errors, as_json, end_job
 from steptime.airflow.links import ResultsLink
+from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import JobStatus
 from steptime.clusters.config import load_cluster, open_cluster
@@ -32,27 +33,34 @@ class Reading(Frozen):
 class ReadLogOperator(RunOperator):
     """Reads the training log of a job that has ended, well or not, and measures its window.
 
-    :param submission: what `SubmitTrainingOperator` returned. (templated)
+    What was submitted comes from the task that waited, which hands it on even if it fails. It is pulled
+    rather than templated: where nothing was submitted this task is skipped, and a missing XCom is no error.
+
+    :param waited_in: id of the `TrainingSensor` task.
     """
 
-    template_fields: Sequence[str] = ("submission",)
     ui_color: str = "#eef3e2"
 
-    def __init__(self, *, submission: Any, **kwargs: Any) -> None:
+    def __init__(self, *, waited_in: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.submission = submission
+        self.waited_in = waited_in
+        self._run: Run | None = None
 
-    def planned_run(self) -> Run:
+    def planned_run(self) -> Run | None:
         """The run whose log is read."""
-        return Submission.model_validate(self.submission).run
+        return self._run
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Read and measure. Returns the `Reading` as JSON."""
         from steptime.logs.reader import read_log
         from steptime.results.metrics import measure
 
-        submission = Submission.model_validate(self.submission)
-        run = submission.run
+        ti = context["ti"]
+        handed_on = ti.xcom_pull(task_ids=self.waited_in, key=SUBMISSION_KEY, map_indexes=ti.map_index)
+        if handed_on is None:
+            raise AirflowSkipException("no job was submitted: there is no log to read")
+        submission = Submission.model_validate(handed_on)
+        self._run = run = submission.run
         with airflow_errors():
             status = asyncio.run(self._final_status(submission))
             log = read_log(submission.job.log_path, max_steps=run.max_steps, first_step=run.first_step)

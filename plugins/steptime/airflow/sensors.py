@@ -110,7 +110,6 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
     def _conclude(self, status: JobStatus) -> dict[str, Any]:
         job = Submission.model_validate(self.submission).job
         if status.state is JobState.SUCCEEDED:
-            self.log.info("job %s succeeded", job.name)
             return as_json(status)
         if status.state is JobState.UNKNOWN:
             # A retry asks again: the accounting of a cluster may only have been late.

@@ -1,0 +1,54 @@
+"""How long the DAG files take to import beyond Airflow itself, which parses them again and again.
+
+    python benchmarks/dag_import.py [--limit SECONDS]
+
+Each file is read in a fresh interpreter that has imported Airflow already. The best of five counts: other
+work on the machine only adds. Exit code 2 where a file takes longer than the limit.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+DAGS = Path(__file__).parents[1] / "dags"
+ROUNDS = 5
+PROBE = """
+import runpy, sys, time
+import airflow.sdk, airflow.triggers.base
+begin = time.perf_counter()
+runpy.run_path(sys.argv[1])
+print(time.perf_counter() - begin)
+"""
+
+
+def import_s(file: Path) -> float:
+    """Seconds to import one DAG file once Airflow is there."""
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", PROBE, str(file)],
+            env=os.environ | {"AIRFLOW_HOME": home},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return float(done.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    """Print a line for each file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--limit", type=float, default=0.3, help="seconds a file may take (default: 0.3)")
+    limit = parser.parse_args().limit
+    slow = False
+    for file in sorted(DAGS.glob("*.py")):
+        best = min(import_s(file) for _ in range(ROUNDS))
+        slow |= best > limit
+        print(f"{file.name:28} {best:6.3f} s{'  over the limit' if best > limit else ''}")
+    return 2 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
