@@ -132,11 +132,12 @@ def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Every process whose environment names `home` as its state folder."""
+    """Every process that belongs to `home`: Airflow's by their environment, training jobs by their folder."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("STEPTIME_HOME") == str(home):
+            named = process.environ().get("STEPTIME_HOME") == str(home)
+            if named or Path(process.cwd()).is_relative_to(home):
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
