@@ -140,7 +140,7 @@ def make_context() -> Callable[..., dict[str, Any]]:
 def submission(
     a_run: Callable[..., Run], staged: Staged, make_context: Callable[..., dict[str, Any]]
 ) -> Callable[..., dict[str, Any]]:
-    """Submits a run of the stand-in, and gives what `submit` hands on; keywords are the stand-in's environment."""
+    """Submits a run of the stand-in and gives what `submit` hands on; keywords are its environment."""
 
     def submit(**environment: str) -> dict[str, Any]:
         operator = SubmitTrainingOperator(

@@ -7,7 +7,7 @@ from steptime.clusters.base import JobStatus
 
 
 class ScriptedCluster:
-    """Each poll takes the next answer: a status for every job, or an exception to raise; the last one stays."""
+    """Each poll takes the next answer: a status for all jobs, or an exception to raise; the last stays."""
 
     name = "local"
 

@@ -1,9 +1,10 @@
-"""A stand-in for the trainer: no model, no training. It prints lines in the form of NeMo's, with made-up numbers.
+"""A stand-in for the trainer: no model, no training. It prints lines in NeMo's form, with made-up numbers.
 
-It lets tests of the Airflow layer run real jobs in seconds: real processes on the real local cluster. Nothing it
-prints is a measurement. Tests with the marker `trainer` train for real.
+It lets tests of the Airflow layer run real jobs in seconds: real processes on the real local cluster. Nothing
+it prints is a measurement. Tests with the marker `trainer` train for real.
 
-The run's environment says how it behaves: STAND_IN_STEP_S (seconds per step), STAND_IN=out_of_memory | nan | hang.
+The run's environment says how it behaves: STAND_IN_STEP_S is seconds per step, and STAND_IN is out_of_memory,
+nan or hang.
 """
 
 import json
@@ -72,17 +73,18 @@ def main() -> int:
             return 1
         loss = "nan" if behaviour == "nan" and step >= 12 else f"{8.4 - 0.01 * step:.3f}"
         say(
-            f"Training epoch 0, iteration {step - first}/{end - first - 1} | lr: 3.042e-05 | global_batch_size: {gbs} "
-            f"| global_step: {step} | max_memory_reserved: 890716160 | max_memory_allocated: 890716160 "
-            f"| reduced_train_loss: {loss} | train_step_timing in s: 0.4846 | consumed_samples: {(step + 1) * gbs}"
+            f"Training epoch 0, iteration {step - first}/{end - first - 1} | lr: 3.042e-05 "
+            f"| global_batch_size: {gbs} | global_step: {step} "
+            f"| max_memory_reserved: 890716160 | max_memory_allocated: 890716160 | reduced_train_loss: {loss} | train_step_timing in s: 0.4846 "
+            f"| consumed_samples: {(step + 1) * gbs}"
         )
     if run["mode"] == "checkpoint_save":
         weights = pathlib.Path("code/nemo_experiments/default/checkpoints/default--step/weights")
         weights.mkdir(parents=True)
         (weights / "__0_0.distcp").write_bytes(b"made up")
         say(
-            f"[NeMo I 2026-11-21 00:00:00 nemo_logging:232] Global Checkpoint Save : Rank: 0 : Iteration: {end - 1} : "
-            f"Start time: {time.time():.3f}s : Save duration: 0.146s"
+            f"[NeMo I 2026-11-21 00:00:00 nemo_logging:232] Global Checkpoint Save : Rank: 0 : "
+            f"Iteration: {end - 1} : Start time: {time.time():.3f}s : Save duration: 0.146s"
         )
     say(
         "steptime.end "

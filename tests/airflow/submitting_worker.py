@@ -1,4 +1,7 @@
-"""One try of the task `submit` in a process of its own, for a test that kills it: RUN_JSON STORE_JSON hang|return."""
+"""One try of the task `submit` in a process of its own, for a test that kills it.
+
+Arguments: RUN_JSON STORE_JSON hang|return.
+"""
 
 import json
 import os

@@ -13,7 +13,8 @@ from steptime.clusters.base import Staged
 from steptime.errors import SystemFailure
 from steptime.results.store import Store
 
-pytestmark = [pytest.mark.airflow, pytest.mark.filterwarnings("default")]
+# What Airflow's own API server, which runs in the test's process, warns of.
+pytestmark = [pytest.mark.airflow, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +31,7 @@ def airflow_database() -> None:
 def run_dag(
     airflow_database: None, home: Path, staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
-    """Runs the DAG llama31 to its end; keywords are its params. Nothing is staged: the stand-in lies ready."""
+    """Runs the DAG llama31 to its end; keywords are its params. Nothing is staged: the stand-in is ready."""
     from steptime.airflow.dag_builder import training_dag
 
     async def nothing(*_: object) -> Staged:

@@ -27,11 +27,12 @@ def submit(
 ) -> Callable[..., Submission]:
     """One try of the task `submit` of a run that never ends; keywords are of the task instance."""
 
-    def try_once(**task_instance: Any) -> Submission:
+    def try_once(waited_in: str | None = None, **task_instance: Any) -> Submission:
         operator = SubmitTrainingOperator(
             task_id="submit",
             run=a_run(STAND_IN="hang").model_dump(mode="json"),
             staged=staged.model_dump(mode="json"),
+            waited_in=waited_in,
         )
         return Submission.model_validate(operator.execute(make_context(**task_instance)))
 
@@ -61,6 +62,19 @@ def test_a_cleared_task_starts_anew_and_ends_the_job_before(
     assert cleared.job.directory != first.job.directory
     assert state(cluster, first) is JobState.CANCELLED
     assert state(cluster, cleared).is_live
+
+
+@pytest.mark.parametrize("state_of_wait", ["deferred", "success", "failed"])
+def test_a_task_that_was_cleared_because_another_one_was_keeps_its_job(
+    submit: Callable[..., Submission], cluster: LocalCluster, state_of_wait: str
+) -> None:
+    """Clearing one mapped `wait` clears the `submit` of all: only those start anew whose `wait` does."""
+    first = submit(max_tries=2)
+    cleared = submit(waited_in="performance.wait", max_tries=3, state=state_of_wait)
+
+    assert cleared.job == first.job
+    assert state(cluster, first).is_live
+    assert submit(waited_in="performance.wait", max_tries=3, state=None).job != first.job
 
 
 def test_a_retry_after_a_cancel_from_outside_starts_anew(

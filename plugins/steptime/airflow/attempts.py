@@ -4,6 +4,9 @@ The number is written into Airflow's task state store before anything is submitt
 follows from it. A worker may therefore die at any point: the retry comes to the same name, and the cluster
 gives a name it knows the job that it has. Airflow raises `max_tries` of a task instance when somebody
 clears it, and at no other time.
+
+Clearing one mapped `wait` makes Airflow clear the `submit` of *every* mapped instance, because it is a setup.
+A cleared `submit` therefore begins a new attempt only if the task that waits for its job runs again, too.
 """
 
 import asyncio
@@ -36,6 +39,8 @@ async def spec_of_attempt(
     store: "TaskStateStoreAccessor",
     max_tries: int,
     spec_of: Callable[[int], JobSpec],
+    *,
+    will_be_waited_for: Callable[[], bool],
     say: Callable[[str], None],
 ) -> JobSpec:
     """The job to submit now, or to find again.
@@ -47,7 +52,11 @@ async def spec_of_attempt(
     number = 1
     if earlier is not None:
         spec = spec_of(earlier.number)
-        if earlier.max_tries == max_tries and not await _was_cancelled(cluster, spec.name):
+        if earlier.max_tries == max_tries:
+            stands = not await _was_cancelled(cluster, spec.name)
+        else:
+            stands = not await asyncio.to_thread(will_be_waited_for)
+        if stands:
             say(f"attempt {earlier.number} was begun before: its job is {spec.name}")
             return spec
         if (job := await cluster.find(spec.name)) is not None:

@@ -123,12 +123,17 @@ class HoldsJob(BaseOperator):
 
 
 def _is_to_go_on(ti: RuntimeTaskInstanceProtocol) -> bool:
-    """Whether Airflow still counts this task instance as running; a deleted one has no state."""
+    """Whether Airflow still counts this task instance as running."""
+    return state_of(ti, ti.task_id) == "running"
+
+
+def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
+    """State of a task of the same mapped instance; None before it begins, once cleared, and deleted."""
     map_index = -1 if ti.map_index is None else ti.map_index
     states = ti.get_task_states(
-        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=map_index
+        dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id], map_index=map_index
     )
-    return "running" in states.get(ti.run_id, {}).values()
+    return next(iter(states.get(ti.run_id, {}).values()), None)
 
 
 async def _cancel(cluster_name: str, job_name: str) -> None:

@@ -13,7 +13,15 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow.attempts import spec_of_attempt
-from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors, as_json, end_job
+from steptime.airflow.base import (
+    HoldsJob,
+    RunOperator,
+    Submission,
+    airflow_errors,
+    as_json,
+    end_job,
+    state_of,
+)
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import JobSpec, Staged
@@ -105,16 +113,26 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     :param run: the planned run, a `Run` as JSON. (templated)
     :param staged: what `StageTrainingOperator` returned. (templated)
     :param loads_from: for a checkpoint load, what submitted the job that saved it. (templated)
+    :param waited_in: id of the task that waits for the job: a new attempt begins only if it was cleared, too.
     """
 
     template_fields: Sequence[str] = ("run", "staged", "loads_from")
     ui_color: str = "#d9e7f5"
 
-    def __init__(self, *, run: Any, staged: Any, loads_from: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        run: Any,
+        staged: Any,
+        loads_from: Any = None,
+        waited_in: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.run = run
         self.staged = staged
         self.loads_from = loads_from
+        self.waited_in = waited_in
 
     def planned_run(self) -> Run:
         """The run to submit."""
@@ -149,7 +167,12 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                     update={"checkpoint_path": await find_saved_checkpoint(cluster, saved_by)}
                 )
             spec = await spec_of_attempt(
-                cluster, context["task_state_store"], ti.max_tries, spec_of, say=self.log.info
+                cluster,
+                context["task_state_store"],
+                ti.max_tries,
+                spec_of,
+                will_be_waited_for=lambda: self.waited_in is None or state_of(ti, self.waited_in) is None,
+                say=self.log.info,
             )
             self.hold(config.name, spec.name, context)
             job = await cluster.submit(spec)
