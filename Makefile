@@ -43,7 +43,7 @@ test: setup ## every test, with real training, a running Airflow and a browser (
 	$(BIN)/pytest $(PYTEST_FLAGS)
 
 screenshots: setup ## take the pictures of the README from the running demo
-	$(BIN)/python scripts/screenshots.py
+	$(BIN)/python docs/take_screenshots.py
 
 lock: setup ## resolve the packages of the Airflow environment and of docker/Dockerfile anew
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra celery --group dev --generate-hashes -o requirements.lock

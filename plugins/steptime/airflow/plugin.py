@@ -7,6 +7,8 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 PREFIX = "/steptime"
+RUN_ROUTE = "step-times-of-run"
+"""The last part of the address of the tab on a DAG run."""
 
 _Message = MutableMapping[str, Any]
 _AsgiApp = Callable[
@@ -53,7 +55,7 @@ class SteptimePlugin(AirflowPlugin):
             "name": "Step times",
             "href": "steptime/?dag_id={DAG_ID}&dag_run_id={RUN_ID}",
             "destination": "dag_run",
-            "url_route": "step-times-of-run",
+            "url_route": RUN_ROUTE,
             "icon": "steptime/static/icon.svg",
         },
     ]

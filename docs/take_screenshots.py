@@ -1,0 +1,78 @@
+"""Take the pictures of the README from the running Airflow of STEPTIME_HOME, with the results in its store.
+
+`make demo` makes both; then `make screenshots`.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+from playwright.sync_api import Page, ViewportSize, sync_playwright
+
+from steptime.airflow import standalone
+from steptime.airflow.plugin import RUN_ROUTE
+from steptime.airflow.standalone_config import ADMIN, password
+from steptime.errors import SystemFailure, UserError
+from steptime.results.store import Store
+
+IMAGES = Path(__file__).parent / "images"
+SIZE = ViewportSize(width=1440, height=900)
+
+
+def main() -> int:
+    """Write `results.png` and `dag-run.png`; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=IMAGES, help="folder of the pictures (docs/images)")
+    try:
+        take(parser.parse_args().output)
+    except (UserError, SystemFailure) as error:
+        print(f"take_screenshots: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def take(output: Path) -> None:
+    """Both pictures. Raises UserError where nothing is there to show, SystemFailure without a browser."""
+    service = standalone.running()
+    if service is None:
+        raise UserError("Airflow is not running: type 'make demo', or 'steptime up' if there are results.")
+    with Store() as store:
+        newest = next((row for row in store.results(mode="performance") if row["dag_run_id"]), None)
+    if newest is None:
+        raise UserError("there are no results of a DAG run yet: type 'make demo'.")
+    program = shutil.which("chromium")
+    if program is None:
+        raise SystemFailure("Chromium is missing: apt-get install -y chromium")
+    output.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(base_url=service.url, viewport=SIZE, timezone_id="UTC")
+        log_in(page)
+        picture(page, "/plugin/step-times", output / "results.png")
+        run = f"/dags/{quote(newest['dag_id'])}/runs/{quote(newest['dag_run_id'], safe='')}"
+        picture(page, f"{run}/plugin/{RUN_ROUTE}", output / "dag-run.png")
+        browser.close()
+
+
+def log_in(page: Page) -> None:
+    """Through Airflow's form, as the admin of the standalone Airflow."""
+    page.goto("/auth/login")
+    page.get_by_label("Username").fill(ADMIN)
+    page.get_by_label("Password").fill(password())
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/")
+
+
+def picture(page: Page, address: str, path: Path) -> None:
+    """One page of the Airflow UI, as soon as the results in its iframe are drawn."""
+    page.goto(address)
+    page.frame_locator("iframe").locator("tbody tr[data-job]").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    page.screenshot(path=path, animations="disabled")
+    print(f"{path} ({path.stat().st_size / 1024:.0f} KiB)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

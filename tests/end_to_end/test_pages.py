@@ -1,0 +1,202 @@
+"""The result tables in the real Airflow UI, with measured results, in headless Chromium by the login form."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from browser import Watched, chromium, watched_page
+from end_to_end.driving import Airflow
+from playwright.sync_api import FrameLocator, Page, expect
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.trainer,  # whose results the pages show
+    pytest.mark.browser,
+    pytest.mark.timeout(1200),  # the main job included, where this test is the first to need it
+]
+
+Rows = dict[str, dict[str, Any]]
+NAV = "/plugin/step-times"
+CELLS_BY_JOB = """(rows) => Object.fromEntries(
+    rows.map((row) => [row.dataset.job, [...row.cells].map((cell) => cell.innerText)])
+)"""
+
+
+@pytest.fixture(scope="module")
+def rows(main_job: subprocess.CompletedProcess[str]) -> Rows:
+    """The results of the main job as the command line gave them, by job name."""
+    assert main_job.returncode == 0, main_job.stderr
+    return {row["job_name"]: row for row in json.loads(main_job.stdout)}
+
+
+@pytest.fixture(scope="module")
+def session(airflow: Airflow) -> Iterator[Watched]:
+    with chromium() as browser, watched_page(browser, airflow.url, timezone_id="UTC") as watched:
+        page = watched.page
+        page.goto("/")
+        page.get_by_label("Username").fill(airflow.user)
+        page.get_by_label("Password").fill(airflow.password)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{airflow.url}/")
+        watched.complaints.clear()  # before the login Airflow's own page is refused its settings
+        yield watched
+
+
+@pytest.fixture
+def page(session: Watched) -> Iterator[Page]:
+    yield session.page
+    assert not session.foreign
+    assert not [complaint for complaint in session.complaints if "/steptime/" in complaint]
+
+
+def shown(page: Page) -> FrameLocator:
+    frame = page.frame_locator("iframe[title='Step times']")
+    frame.locator("tbody tr[data-job]").first.wait_for()
+    return frame
+
+
+def on_two_ranks(rows: Rows) -> dict[str, Any]:
+    return next(row for row in rows.values() if (row["mode"], row["gpus"]) == ("performance", 2))
+
+
+def run_address(rows: Rows) -> str:
+    row = next(iter(rows.values()))
+    return f"/dags/{row['dag_id']}/runs/{quote(row['dag_run_id'], safe='')}"
+
+
+def test_anonymous_requests_get_401_on_every_route(airflow: Airflow, rows: Rows) -> None:
+    static = Path(str(resources.files("steptime.web"))) / "static"
+    files = [path.relative_to(static).as_posix() for path in static.rglob("*") if path.is_file()]
+    assert "results.js" in files
+    addresses = [
+        "",
+        "api/results",
+        *(f"api/runs/{job}" for job in rows),
+        *(f"static/{name}" for name in files),
+    ]
+    with httpx.Client(base_url=f"{airflow.url}/steptime/") as anonymous:
+        for address in addresses:
+            for headers in ({}, {"Authorization": "Bearer forged"}, {"Cookie": "_token=forged"}):
+                response = anonymous.get(address, headers=headers)
+                assert response.status_code in ((401, 403) if headers else (401,)), address
+                assert not any(job in response.text for job in rows)
+
+
+def test_the_table_in_the_navigation_has_the_measured_numbers(page: Page, rows: Rows) -> None:
+    page.goto("/")
+    page.get_by_role("link", name="Step times").click()
+    frame = shown(page)
+    keys = frame.locator("thead th").evaluate_all("(heads) => heads.map((head) => head.dataset.key)")
+    cells = frame.locator("tbody tr[data-job]").evaluate_all(CELLS_BY_JOB)
+    written = {job: dict(zip(keys, texts, strict=True)) for job, texts in cells.items()}
+    for job, row in rows.items():
+        for key in ("step_time_mean_s", "tokens_per_s", "mfu_percent", "checkpoint_save_s"):
+            text = written[job][key]
+            if row[key] is None:
+                assert text == ""
+            else:
+                unit_of_last_place = 10.0 ** -len(text.partition(".")[2])
+                assert float(text.replace(",", "")) == pytest.approx(row[key], abs=0.51 * unit_of_last_place)
+
+
+def test_both_charts_are_drawn(page: Page, rows: Rows) -> None:
+    page.goto(NAV)
+    frame = shown(page)
+    for canvas in ("#step-time", "#throughput"):
+        colours = frame.locator(canvas).evaluate(
+            "(canvas) => new Set(new Uint32Array("
+            "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"
+        )
+        assert colours > 10, f"{canvas} is blank"
+
+
+def test_a_filter_survives_a_reload(page: Page, rows: Rows) -> None:
+    page.goto(NAV)
+    shown(page).locator("#filter-mode").select_option("performance")
+    for _ in ("chosen", "reloaded"):
+        jobs = (
+            shown(page)
+            .locator("tbody tr[data-job]")
+            .evaluate_all("(all) => all.map((one) => one.dataset.job)")
+        )
+        assert set(jobs) & set(rows) == {job for job, row in rows.items() if row["mode"] == "performance"}
+        assert not any("checkpoint" in job for job in jobs)
+        page.reload()
+
+
+def test_the_tab_of_a_dag_run_has_its_runs(page: Page, rows: Rows) -> None:
+    page.goto(run_address(rows))
+    page.get_by_role("link", name="Step times").last.click()
+    jobs = shown(page).locator("tbody tr[data-job]")
+    assert set(jobs.evaluate_all("(all) => all.map((one) => one.dataset.job)")) == set(rows)
+
+
+def test_a_runs_record_tells_its_checks_and_how_to_repeat_it(page: Page, rows: Rows) -> None:
+    job = on_two_ranks(rows)["job_name"]
+    page.goto(NAV)
+    frame = shown(page)
+    frame.locator(f"tr[data-job='{job}'] .open").click()
+    dialog = frame.locator("#detail")
+    expect(dialog).to_contain_text("steptime run llama3.1-25.04 --size tiny")
+    expect(dialog.locator(".checks .passed").first).to_be_visible()
+    expect(dialog.locator(".checks .failed")).to_have_count(0)
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+
+
+def test_a_log_link_leads_to_the_log_of_the_training(page: Page, rows: Rows) -> None:
+    row = on_two_ranks(rows)
+    page.goto(f"{run_address(rows)}/plugin/step-times-of-run")
+    shown(page).locator(f"tr[data-job='{row['job_name']}']").get_by_role("link", name="Log").click()
+    page.wait_for_url(f"**/tasks/{row['task_id']}/mapped/{row['map_index']}")
+    expect(page.locator("body")).to_contain_text(f"job {row['job_name']}")
+    expect(page.locator("body")).to_contain_text("step 19 of 0-19")
+    page.go_back()
+    shown(page)
+
+
+def test_airflows_dark_theme_is_followed(page: Page, rows: Rows) -> None:
+    page.goto(NAV)
+    page.evaluate("localStorage.setItem('theme', 'dark')")
+    page.reload()
+    expect(shown(page).locator("body")).to_have_css("background-color", "rgb(22, 29, 45)")
+    page.evaluate("localStorage.setItem('theme', 'light')")
+    page.reload()
+    expect(shown(page).locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
+
+
+def test_the_pictures_of_the_readme_can_be_taken(airflow: Airflow, rows: Rows, tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "docs" / "take_screenshots.py"
+    taken = subprocess.run(
+        [sys.executable, script, "--output", tmp_path],
+        env=os.environ | {"STEPTIME_HOME": str(airflow.home)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert taken.returncode == 0, taken.stderr
+    for name in ("results.png", "dag-run.png"):
+        assert 20_000 < (tmp_path / name).stat().st_size < 300_000
+
+
+def test_without_airflow_the_pictures_say_what_to_do(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "docs" / "take_screenshots.py"
+    refused = subprocess.run(
+        [sys.executable, script, "--output", tmp_path],
+        env=os.environ | {"STEPTIME_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "make demo" in refused.stderr
