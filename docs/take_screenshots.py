@@ -51,7 +51,7 @@ def take(output: Path) -> None:
         page = browser.new_page(base_url=service.url, viewport=SIZE, timezone_id="UTC")
         log_in(page)
         picture(page, "/plugin/step-times", output / "results.png")
-        run = f"/dags/{quote(newest['dag_id'])}/runs/{quote(newest['dag_run_id'], safe='')}"
+        run = f"/dags/{quote(newest['dag_id'])}/runs/{quote(newest['dag_run_id'], safe=':+')}"
         picture(page, f"{run}/plugin/{RUN_ROUTE}", output / "dag-run.png")
         browser.close()
 
