@@ -13,6 +13,7 @@ from steptime.airflow.following import JobFollower
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster, open_cluster
+from steptime.errors import UserError
 from steptime.recipes.models import Run
 
 SUBMISSION_KEY = "submission"
@@ -139,7 +140,10 @@ async def _why(job: Job) -> tuple[str, str]:
     """What the log says of a failure: its causes in a sentence, and its last lines."""
     from steptime.logs.reader import read_log
 
-    log = read_log(job.log_path)
+    try:
+        log = read_log(job.log_path)
+    except UserError as error:  # a job that was ended before it began has no log
+        return "", str(error)
     async with open_cluster(load_cluster(job.cluster)) as cluster:
         end = await cluster.read(job.log_path, max(0, log.bytes_read - _TAIL_BYTES), _TAIL_BYTES)
     tail = end.decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
