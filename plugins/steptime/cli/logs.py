@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.errors import shown
 from steptime.logs.files import find_logs, group_attempts, short_names
 from steptime.recipes.notation import parse_window
 from steptime.results.log_rows import COLUMNS, log_row
@@ -79,17 +80,18 @@ def parse(
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    shown = [
+    lines = [
         {"log": name, "state": row["state"], "steps": row["steps"], "window": _window(row)}
         | {column: row[column] for column in _HEADINGS}
         for name, row in zip(names, rows, strict=True)
     ]
-    used = [column for column in shown[0] if any(row[column] is not None for row in shown)]
-    show(shown, Format.TABLE, columns=used, headings=_HEADINGS)
+    used = [column for column in lines[0] if any(line[column] is not None for line in lines)]
+    show(lines, Format.TABLE, columns=used, headings=_HEADINGS)
     for name, row in zip(names, rows, strict=True):
+        heading = shown(name, at_most=None)
         for what in ("reason", "warnings"):
             if row[what]:
-                typer.echo(f"{name}: {row['state'] if what == 'reason' else 'note'}: {row[what]}")
+                typer.echo(f"{heading}: {row['state'] if what == 'reason' else 'note'}: {row[what]}")
 
 
 def _window(row: Mapping[str, Any]) -> str | None:

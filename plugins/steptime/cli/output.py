@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -9,6 +10,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -46,7 +48,8 @@ def console() -> Console:
 def complain(sentence: str) -> None:
     """Say on stderr what went wrong: one sentence, and after it perhaps lines of a log."""
     lines = (shown(line, at_most=None) for line in sentence.splitlines())
-    typer.secho("steptime: " + "\n".join(lines), err=True, fg=typer.colors.RED)
+    colour = None if os.environ.get("NO_COLOR") else typer.colors.RED
+    typer.secho("steptime: " + "\n".join(lines), err=True, fg=colour)
 
 
 def show(
@@ -78,13 +81,18 @@ def _print_table(
 ) -> None:
     # As Text, since rich would take [brackets] in a name for its markup.
     table = Table(title=Text(title) if title else None, header_style="bold", title_justify="left")
+    output = console()
+    unlimited = output.options.update(width=10_000)
     for name in names:
         numeric = any(isinstance(row.get(name), int | float) for row in rows)
-        heading = Text(headings.get(name, name))
-        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+        cells = [Text(headings.get(name, name)), *(_cell(row.get(name)) for row in rows)]
+        # Lines that a narrow terminal wraps can be read, and be made wider; words broken into letters cannot.
+        longest_word = max(Measurement.get(output, unlimited, cell).minimum for cell in cells)
+        table.add_column(cells[0], justify="right" if numeric else "left", min_width=longest_word)
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in names))
-    console().print(table)
+    output.width = max(output.width, Measurement.get(output, unlimited, table).minimum)
+    output.print(table)
 
 
 def _cell(value: Any) -> Text:

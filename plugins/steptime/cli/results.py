@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.usage import Commands
 from steptime.errors import UserError, shown, unknown_value
 from steptime.recipes.models import Run
 
@@ -43,7 +44,7 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 def register(app: typer.Typer) -> None:
     """Add `steptime results` and `steptime results show`."""
-    group = typer.Typer(rich_markup_mode="rich")
+    group = typer.Typer(cls=Commands, rich_markup_mode="rich")
     group.callback(invoke_without_command=True, epilog=EXAMPLES)(results)
     group.command(name="show", epilog=SHOW_EXAMPLES)(show_run)
     app.add_typer(group, name="results")
@@ -84,7 +85,8 @@ def results(
             show_results([], output_format)
             typer.echo(_NO_RESULTS, err=True)
             return
-        wanted = {"size": size, "dtype": dtype, "gpu_type": gpu_type, "mode": mode}
+        asked = {"size": size, "dtype": dtype, "gpu_type": gpu_type, "mode": mode}
+        wanted = {name: value and value.lower() for name, value in asked.items()}
         for name, value in wanted.items():
             if value is not None and value not in choices[name]:
                 raise unknown_value(f"{name.replace('_', ' ')} of stored results", value, choices[name])
@@ -206,7 +208,7 @@ def _every_column() -> list[str]:
 
 def _stored_workload(asked: str, stored: Sequence[str]) -> str:
     """A workload of the store by its name, with or without the release (the newest one then)."""
-    releases = [name for name in stored if asked in (name, name.rpartition("-")[0])]
+    releases = [name for name in stored if asked.lower() in (name, name.rpartition("-")[0])]
     if not releases:
         raise unknown_value("workload of stored results", asked, stored)
     return max(releases)
