@@ -1,0 +1,408 @@
+"""Bad inputs as users make them: each gets one clear sentence and the right exit code, and nothing is left.
+
+A table of commands, with the environment and the broken file that each needs. What single functions refuse is
+in the tests of those functions; here everything goes through the entry point `steptime`.
+"""
+
+import gzip
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import pytest
+from logs import line_forms
+
+from steptime import settings
+from steptime.airflow.params import plan_from_params
+from steptime.cli import main
+from steptime.errors import UserError
+
+LLAMA = "workloads/llama3.1-25.04.yaml"
+CLUSTER = "clusters/local.yaml"
+PLAN = "plan llama3.1"
+METRICS = "metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8"
+RUN_ELSEWHERE = "run llama3.1 --user ada --url"
+PASSWORD = MappingProxyType({"STEPTIME_AIRFLOW_PASSWORD": "not-to-be-shown"})
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Bad(NamedTuple):
+    """A command that cannot be done. HERE is an empty folder; it holds the files `files` and nothing else."""
+
+    name: str
+    command: str
+    sentence: str
+    exit_code: int = 1
+    environment: Mapping[str, str] = NOTHING
+    config: tuple[str, str, str] | None = None
+    """A file of config/, and what of it to replace by what: a whole file where the former is empty."""
+    files: Mapping[str, str] = NOTHING
+
+
+FLAGS = [
+    Bad("no such command", "paln", "unknown command 'paln' of 'steptime': did you mean 'plan'? Valid are:"),
+    Bad("no such subcommand", "results shw x", "of 'steptime results': did you mean 'show'? Valid are:"),
+    Bad("typo in a flag", f"{PLAN} --sise 8b", "unknown option '--sise' of 'steptime plan': did you mean"),
+    Bad("flag without its value", f"{PLAN} --size", "Option '--size' requires an argument."),
+    Bad("flag that takes none", f"{PLAN} --show-script=1", "Option '--show-script' does not take a value."),
+    Bad("one argument too many", "recipes llama3.1", "unexpected extra argument(s) (llama3.1). See"),
+    Bad("missing argument", "parse", "Missing argument 'PATH...'. See 'steptime parse --help'."),
+    Bad("text for a number", f"{PLAN} --max-steps many", "--max-steps 'many': Input should be a valid"),
+    Bad("decimal comma", f"{METRICS} --step-time 1,5", "--step-time '1,5': Input should be a valid number."),
+    Bad("port out of range", "up --port 99999", "--port '99999': Input should be less than or equal to"),
+    Bad("unknown format", "status --format jsno", "unknown format 'jsno': did you mean 'json'? Valid are:"),
+    Bad("same variable twice", f"{PLAN} --env A=1 --env A=2", "--env gives 'A' twice: keep one."),
+]
+PLANS = [
+    Bad("unknown workload", "plan lama3.1", "unknown workload 'lama3.1': did you mean 'llama3.1-25.04'?"),
+    Bad("unknown release", "plan llama3.1-99.01", "'llama3.1-99.01': did you mean 'llama3.1-25.04'?"),
+    Bad("path as workload", "plan ../../etc/passwd", "unknown workload '../../etc/passwd'. Valid are:"),
+    Bad("code as workload", "plan '$(touch made)'", "unknown workload '$(touch made)'. Valid are:"),
+    Bad("two lines as size", f"{PLAN} --size '8b\n70b'", r"unknown size '8b\n70b' of llama3.1-25.04: did"),
+    Bad("long text as window", f"{PLAN} --window {'9' * 5000}:1", f"window '{'9' * 79}…' is not of the"),
+    Bad("empty dtype", f"{PLAN} --dtype ''", "unknown dtype '' of llama3.1-25.04 tiny on cpu. Valid are:"),
+    Bad("empty time limit", f"{PLAN} --time-limit ''", "time limit '' is not of the form HH:MM:SS"),
+    Bad("too long a time limit", f"{PLAN} --time-limit 1000:00:00", "time limit '1000:00:00' is not of the"),
+    Bad("GPU count of another size", f"{PLAN} --gpus 8", "unknown GPU count '8' of llama3.1-25.04 tiny on"),
+    Bad("range backwards", f"{PLAN} --gpus 4-1", "GPU counts '4-1' end before they begin: write 1-4."),
+    Bad("negative GPU count", f"{PLAN} --gpus -1", "GPU counts '-1' are not of the form 8,16 or 8-128."),
+    Bad("more steps than can be", f"{PLAN} --max-steps 1{'0' * 30}", "should be less than or equal to"),
+    Bad("window backwards", f"{PLAN} --window 9:3", "window '9:3' ends before it begins"),
+    Bad("window after the end", f"{PLAN} --window 15:20", "choose a window within 0:19, or more steps."),
+    Bad(
+        "scaling without a recipe",
+        "plan llama3.1 --size 8b --scaling strong",
+        "is not offered for llama3.1-25.04 8b",
+    ),
+    Bad(
+        "checkpoint at no tested scale",
+        "plan llama3.1 --size 70b --gpus 64 --checkpoint",
+        "ask for one of 128, 256",
+    ),
+    Bad("a secret", f"{PLAN} --env HF_TOKEN=hf_1", "'HF_TOKEN' looks like a secret"),
+]
+NUMBERS = [
+    Bad("step time of nothing", f"{METRICS} --step-time 0", "a step time of 0.0 s cannot be"),
+    Bad("step time of no size", f"{METRICS} --step-time 1e-320", "a step time of 9.99989e-321 s at a peak"),
+    Bad(
+        "batch beyond floats", f"{METRICS} --step-time 1 --gbs 128{'0' * 400}", "must be at most 1000000000."
+    ),
+    Bad("peak without an end", f"{METRICS} --step-time 1 --peak-tflops inf", "--peak-tflops inf: must be a"),
+]
+CONFIG = [
+    Bad("no config folder", PLAN, "STEPTIME_CONFIG_DIR 'gone' does not", 1, {"STEPTIME_CONFIG_DIR": "gone"}),
+    Bad("config is a file", PLAN, "'it' cannot be used as a folder: it", 1, {"STEPTIME_CONFIG_DIR": "it"}),
+    Bad("no workloads", "recipes", "workloads: holds no workload (*.yaml).", 1, {"STEPTIME_CONFIG_DIR": "."}),
+    Bad("YAML that is none", PLAN, "25.04.yaml, line 5: is not", config=(LLAMA, "title: ", "title: [")),
+    Bad("empty file", PLAN, "llama3.1-25.04.yaml: is empty.", config=(LLAMA, "", "")),
+    Bad("wrong type", PLAN, "line 4, title: Input should be a", config=(LLAMA, "title: ", "title: 5 #")),
+    Bad("typo in a field", PLAN, "titel: unknown field, perhaps", config=(LLAMA, "title:", "titel:")),
+    Bad("unknown field", PLAN, "line 4, topic: unknown field", config=(LLAMA, "title:", "topic: x\ntitle:")),
+    Bad("field twice", PLAN, "line 5: 'title' is given", config=(LLAMA, "title:", "title: x\ntitle:")),
+    Bad(
+        "a formula there is not",
+        PLAN,
+        "flops_formula: unknown formula 'x'",
+        config=(LLAMA, "formula: ", "formula: x #"),
+    ),
+    Bad(
+        "code in YAML",
+        PLAN,
+        "is not valid YAML",
+        config=(LLAMA, "title: ", "title: !!python/object/apply:os.abort #"),
+    ),
+    Bad("another's name", "recipes", "file and name must agree", config=("workloads/x-1.0.yaml", "", LLAMA)),
+    Bad(
+        "cluster of an unknown GPU",
+        PLAN,
+        "unknown GPU type 'h10'",
+        config=(CLUSTER, "gpu_type: cpu", "gpu_type: h10"),
+    ),
+    Bad(
+        "cluster of no kind",
+        f"{PLAN} --show-script",
+        "kind of cluster",
+        config=(CLUSTER, "kind: ", "kind: x"),
+    ),
+    Bad("no peaks", f"{METRICS} --step-time 1", "gpus.yaml, line 1, top", config=("gpus.yaml", "", "- 1")),
+]
+LOGS = [
+    Bad("no such log", "parse nothing.out", "no log or folder at 'nothing.out'"),
+    Bad("no name of a log", "parse ''", "no log or folder at ''"),
+    Bad("name beyond any file's", f"parse {'x' * 300}", "File name too long"),
+    Bad("folder without logs", "parse HERE", "no training log (log*.out) below the folder"),
+    Bad(
+        "window of a log backwards",
+        "parse a.out --window 9:3",
+        "window '9:3' ends before",
+        files={"a.out": ""},
+    ),
+]
+STATE = [
+    Bad("home is a file", "status", "STEPTIME_HOME 'it' cannot be used as a", 1, {"STEPTIME_HOME": "it"}),
+    Bad(
+        "home of nobody",
+        "status",
+        "STEPTIME_HOME '~nobody-here/x' cannot",
+        1,
+        {"STEPTIME_HOME": "~nobody-here/x"},
+    ),
+    Bad("home cannot be made", "up", "'/proc/steptime' cannot be", 2, {"STEPTIME_HOME": "/proc/steptime"}),
+    Bad("store of no kind", "results", "STEPTIME_STORE_URL is no", 1, {"STEPTIME_STORE_URL": "results.db"}),
+    Bad(
+        "store without a path",
+        "results",
+        "write the whole path",
+        1,
+        {"STEPTIME_STORE_URL": "sqlite:///results.db"},
+    ),
+    Bad(
+        "store that is a text",
+        "results",
+        "file is not a database",
+        2,
+        {"STEPTIME_STORE_URL": "sqlite:///HERE/it"},
+    ),
+    Bad(
+        "store that does not answer",
+        "results",
+        "postgresql://ada:***@127.0.0.1:1/x failed",
+        2,
+        {"STEPTIME_STORE_URL": "postgresql://ada:not-to-be-shown@127.0.0.1:1/x"},
+    ),
+    Bad("a run of an empty store", "results show x", "There are no results yet."),
+    Bad("no time", "results --since yesterday", "--since 'yesterday' is no time: write 30m, 12h, 7d, 2w,"),
+]
+AIRFLOW = [
+    Bad("no Airflow", "run llama3.1 --wait", "Airflow is not running: start it with 'steptime up'", 2),
+    Bad("no address", f"{RUN_ELSEWHERE} nonsense", "'nonsense' is not an address of the form"),
+    Bad("password in the address", f"{RUN_ELSEWHERE} http://a:not-to-be-shown@h", "the address of h holds"),
+    Bad("no password", f"{RUN_ELSEWHERE} http://127.0.0.1:1", "the password of 'ada' is missing: set"),
+    Bad(
+        "nobody there",
+        f"{RUN_ELSEWHERE} http://127.0.0.1:1",
+        "no Airflow answers at http://127.0.0.1:1",
+        2,
+        PASSWORD,
+    ),
+    Bad("a family nobody trains", "run nemotron4", "cannot be trained yet"),
+    Bad("GPUs that are not here", "run llama3.1 --size 8b", "cluster 'local' has cpu, not h100"),
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that commands run in; its `home` is where the state would be. Nobody answers questions."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for name in ("CONFIG_DIR", "STORE_URL", "AIRFLOW_URL", "AIRFLOW_USER", "AIRFLOW_PASSWORD"):
+        monkeypatch.delenv(f"STEPTIME_{name}", raising=False)
+    monkeypatch.setenv("STEPTIME_HOME", str(folder / "home"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    return folder
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [*FLAGS, *PLANS, *NUMBERS, *CONFIG, *LOGS, *STATE, *AIRFLOW],
+    ids=lambda bad: bad.name.replace(" ", "-"),
+)
+def test_one_sentence_and_nothing_else(
+    bad: Bad, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, content in {"it": "a text", **bad.files}.items():
+        (here / name).write_text(content)
+    for name, value in bad.environment.items():
+        monkeypatch.setenv(name, value.replace("HERE", str(here)))
+    if bad.config:
+        _break_config(here, monkeypatch, *bad.config)
+    before = sorted(here.rglob("*"))
+
+    exit_code = _steptime(monkeypatch, *shlex.split(bad.command.replace("HERE", str(here))))
+
+    printed = capsys.readouterr()
+    assert bad.sentence in printed.err
+    assert (exit_code, printed.out) == (bad.exit_code, "")
+    assert printed.err.startswith("steptime: ")
+    assert printed.err.count("\n") == 1, "one line"
+    assert len(printed.err) < 800
+    assert ".." not in re.sub(r"\.\./|PATH\.\.\.", "", printed.err), "one full stop"
+    assert "not-to-be-shown" not in printed.err
+    assert sorted(here.rglob("*")) == before, "no file or folder is made"
+
+
+def _break_config(here: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
+    shutil.copytree(settings.shipped("config"), here / "config")
+    file = here / "config" / name
+    if old:
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+    else:
+        source = here / "config" / new
+        file.write_text(source.read_text() if new and source.is_file() else new)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(here / "config"))
+
+
+def _steptime(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["steptime", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+@pytest.mark.parametrize(
+    ("params", "sentence"),
+    [
+        ({"gpus": 8}, "gpus 8: Input should be a valid string."),
+        ({"size": ""}, "unknown size '' of llama3.1-25.04. Valid are: 8b, 70b, 405b, tiny"),
+        ({"max_steps": 1.5}, "max_steps 1.5: Input should be a valid integer"),
+        ({"workload": 5}, "unknown workload '5'. Valid are:"),
+        ({"environment": {"A": 1}}, "environment.A 1: Input should be a valid string."),
+        ({"environment": {"A": "x\0y"}}, "the value of 'A' has a NUL character"),
+        ({"environment": {"A\nB": "1"}}, r"'A\nB' is no name of a variable"),
+        ({"max_step": 5}, "unknown parameter 'max_step': did you mean 'max_steps'?"),
+    ],
+)
+def test_params_of_a_dag_run(params: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        plan_from_params("llama3.1", params)
+    assert sentence in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+WHOLE = line_forms.nemo2_log()
+BAD_LOGS: dict[str, tuple[str, bytes, str, str]] = {
+    "empty": ("log-a.out", b"", "failed", "the log is empty"),
+    "binary": (
+        "log-a.out",
+        bytes(range(256)) * 1000,
+        "failed",
+        "no training step in the log's 256,000 bytes",
+    ),
+    "one huge line": (
+        "log-a.out",
+        b"x" * 20_000_000,
+        "failed",
+        "no training step in the log's 20,000,000 bytes",
+    ),
+    "no archive": ("log-a.out.gz", WHOLE, "failed", "is cut or damaged: Not a gzipped file"),
+    "cut archive": ("log-a.out.gz", gzip.compress(WHOLE)[:-100], "incomplete", "is cut or damaged"),
+    "another log's window": ("log-a.out", WHOLE, "incomplete", "the log holds 15 of the window's 30 steps"),
+    "hostile name": (
+        "log-\x1b[31m[bold]\n.out",
+        b"",
+        "failed",
+        r"\x1b[31m[bold]\n: failed: the log is empty",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_LOGS)
+def test_a_bad_log_is_a_row_with_its_reason(
+    kind: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, content, state, reason = BAD_LOGS[kind]
+    (here / name).write_bytes(content)
+    assert _steptime(monkeypatch, "parse", name, "--window", "35:64", "--format", "json") == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["state"] == state
+    assert _steptime(monkeypatch, "parse", name, "--window", "35:64") == 0
+    printed = capsys.readouterr()
+    assert reason in printed.out
+    assert "\x1b" not in printed.out
+    assert printed.err == ""
+
+
+def test_a_fault_of_our_own_is_no_traceback_and_no_users_error(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise KeyError("forgotten")
+
+    monkeypatch.setattr("steptime.cli.recipes.list_workloads", fail)
+    assert _steptime(monkeypatch, "recipes") == 2
+    assert capsys.readouterr().err == (
+        "steptime: a fault of steptime itself, KeyError: 'forgotten'. Please report it with what "
+        "STEPTIME_DEBUG=1 shows.\n"
+    )
+    monkeypatch.setenv("STEPTIME_DEBUG", "1")
+    monkeypatch.setattr(sys, "argv", ["steptime", "recipes"])
+    with pytest.raises(KeyError, match="forgotten"):
+        main()
+
+
+@pytest.fixture
+def start(here: Path) -> Callable[..., subprocess.Popen[bytes]]:
+    """Starts the real program, for what only a process of its own can show."""
+
+    def _start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+        program = Path(sys.executable).with_name("steptime")
+        return subprocess.Popen([program, *arguments], stderr=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
+
+    return _start
+
+
+def test_a_reader_that_goes_away(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start("recipes", "--format", "csv", stdout=writing)
+    os.close(writing)
+    assert process.communicate(timeout=60)[1] == b""
+
+
+def test_a_full_disk(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = start("recipes", "--format", "csv", stdout=full)
+        assert process.communicate(timeout=60)[1] == b"steptime: cannot go on: No space left on device.\n"
+    assert process.returncode == 2
+
+
+def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
+    process = start("plan", "llama3.1", "--gpus", "2", stdout=subprocess.PIPE, env=environment)
+    printed, complaints = process.communicate(timeout=60)
+    assert (process.returncode, complaints) == (0, b"")
+    assert rb"tiny\xb7fp32\xb72" in printed
+
+
+def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> None:
+    os.mkfifo(here / "log.out")
+    process = start("parse", "log.out", stdout=subprocess.PIPE)
+    with (here / "log.out").open("wb"):  # opens once the program reads: it is at work then
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == 130
+
+
+def test_help_and_plan_start_without_what_is_slow_to_import() -> None:
+    code = (
+        "import sys; import steptime.cli; from steptime.recipes.planning import PlanRequest, plan; "
+        "plan(PlanRequest(workload='llama3.1')); print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    slow = {
+        "airflow",
+        "alembic",
+        "great_expectations",
+        "httpx",
+        "numpy",
+        "pandas",
+        "scipy",
+        "sqlalchemy",
+        "jinja2",
+    }
+    assert slow.isdisjoint(loaded)

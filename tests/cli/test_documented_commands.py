@@ -1,0 +1,53 @@
+"""Every `steptime` command of README.md and docs/ exists, and those that need no Airflow work."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NEED_NOTHING = ("recipes", "plan", "metrics")
+"""Neither Airflow nor a metrics store nor logs."""
+
+runner = CliRunner()
+
+
+def _commands(page: Path) -> Iterator[str]:
+    """What stands in `code` or after a prompt, without redirections and comments."""
+    fence = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
+    text = page.read_text()
+    inline = re.findall(r"`([^`]+)`", fence.sub("", text))
+    prompted = re.findall(r"^\s*\$ (.+)$", "\n".join(fence.findall(text)), re.MULTILINE)
+    for code in inline + prompted:
+        if match := re.fullmatch(r"(?:\S*/)?steptime\s+([a-z-][^|>#]*).*", " ".join(code.split())):
+            yield match[1].strip()
+
+
+README = sorted(set(_commands(PAGES[0])))
+ALL = sorted({command for page in PAGES for command in _commands(page)})
+
+
+def test_the_readme_shows_every_kind_of_work() -> None:
+    shown = {command.split()[0] for command in README}
+    assert shown >= {*NEED_NOTHING, "run", "parse", "results", "down"}
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_command_and_flags_exist(command: str) -> None:
+    """With --help behind it a command is parsed, and then only explained."""
+    result = runner.invoke(app, [*shlex.split(command), "--help"])
+    assert result.exit_code == 0, result.stderr
+    assert "Usage: steptime" in result.stdout
+
+
+@pytest.mark.parametrize("command", [command for command in README if command.startswith(NEED_NOTHING)])
+def test_commands_of_the_readme_work(command: str) -> None:
+    result = runner.invoke(app, shlex.split(command), catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.stdout
