@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 _NO_SANDBOX_NO_NETWORK = [
     "--no-sandbox",
@@ -17,6 +17,7 @@ _NO_SANDBOX_NO_NETWORK = [
     "--disable-sync",
     "--no-first-run",
 ]
+_PATIENCE_MS = 20_000  # a busy machine may take seconds to draw
 # Chromium says so of any iframe with the sandbox that Airflow gives to pages of plugins.
 _OF_AIRFLOW = "allow-scripts and allow-same-origin"
 
@@ -28,6 +29,7 @@ def chromium() -> Iterator[Browser]:
     if program is None:
         pytest.fail("Chromium is missing, pages are tested in it: apt-get install -y chromium")
     with sync_playwright() as playwright:
+        expect.set_options(timeout=_PATIENCE_MS)
         browser = playwright.chromium.launch(executable_path=program, args=_NO_SANDBOX_NO_NETWORK)
         yield browser
         browser.close()
@@ -47,7 +49,7 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched
     """A page of its own session for the site at `url`; `options` are those of Playwright's contexts."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=url, **options)
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(_PATIENCE_MS)
     watched = Watched(page)
     page.on("pageerror", lambda error: watched.complaints.append(str(error)))
     page.on(
