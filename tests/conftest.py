@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from steptime.clusters.base import Job, JobState, JobStatus, Staged
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
@@ -13,6 +14,10 @@ from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Verdict
 
 _SUBMITTED = 1_790_000_000.0
+
+# Other processes may keep the cores busy: how long one example takes says nothing.
+settings.register_profile("steptime", deadline=None)
+settings.load_profile("steptime")
 
 
 @pytest.fixture(scope="session")
