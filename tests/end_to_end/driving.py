@@ -1,5 +1,6 @@
 """Driving a real Airflow as its users do: through the command line, the REST API and processes."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from steptime.airflow.rest import AirflowClient, DagRun, TaskInstance
+from steptime.clusters.local import Config, LocalCluster
 
 Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
@@ -83,25 +85,42 @@ class Airflow:
         }
         self._send("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", body)
 
-    def _send(self, method: str, path: str, body: dict[str, Any]) -> None:
+    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         with httpx.Client(base_url=self.url, timeout=30) as http:
             login = http.post("/auth/token", json={"username": self.user, "password": self.password})
             token = login.json()["access_token"]
             answer = http.request(method, path, json=body, headers={"Authorization": f"Bearer {token}"})
         assert answer.is_success, answer.text
+        return answer.json()
 
-    def task_processes(self, run: DagRun, task_id: str) -> list[psutil.Process]:
-        """The processes of Airflow's executor that work on a task now."""
+    def worker_of(self, run: DagRun, task: TaskInstance) -> list[psutil.Process]:
+        """The executor's process that works on a task now, and the processes below it."""
+        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}/taskInstances"
+        found = self._send("GET", f"{path}/{task.task_id}/{task.map_index}")["id"]
+        # LocalExecutor names its worker processes after the task instance.
         return [
             process
-            for process in processes_of(self.home)
-            if run.dag_run_id in (title := " ".join(process.cmdline())) and task_id in title
+            for worker in processes_of(self.home)
+            if found in " ".join(worker.cmdline())
+            for process in (worker, *worker.children(recursive=True))
         ]
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """The records of all jobs that this machine's cluster has ever had, by name."""
         folder = self.home / "clusters" / "local" / "jobs"
         return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/job.json")}
+
+    def cancel_jobs(self) -> None:
+        """End every job that lives, and wait until it has."""
+
+        config = Config(name="local", kind="local", gpu_type="cpu", work_dir=str(self.home))
+
+        async def cancel() -> None:
+            async with LocalCluster(config) as cluster:
+                for job in await cluster.live_jobs():
+                    await cluster.cancel(job.name)
+
+        asyncio.run(cancel())
 
     def ended_job(self, job_name: str) -> dict[str, Any] | None:
         """The record of a job's end; None while it lives."""
@@ -132,13 +151,17 @@ def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Every process that belongs to `home`: Airflow's by their environment, training jobs by their folder."""
-    found = []
+    """Every living process that belongs to `home`, whatever its name.
+
+    Airflow's name it in their environment or stand below one that does (some write their title over their
+    environment), training jobs run in a folder of it.
+    """
+    found = {}
     for process in psutil.process_iter():
         try:
             named = process.environ().get("STEPTIME_HOME") == str(home)
             if named or Path(process.cwd()).is_relative_to(home):
-                found.append(process)
+                found |= {member.pid: member for member in (process, *process.children(recursive=True))}
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
-    return found
+    return [process for process in found.values() if process.is_running()]

@@ -3,6 +3,7 @@
 Everything here is real: processes are killed with SIGKILL, and jobs are counted in the cluster's records.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -16,6 +17,13 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(6
 ENDLESS = {"max_steps": 100_000, "window": "10:19"}
 """More training than the time limit allows: the test ends it."""
 WAIT = "performance.wait"
+
+
+@pytest.fixture(autouse=True)
+def _no_job_is_left(airflow: Airflow) -> Iterator[None]:
+    """A failed test must not leave a job that keeps the cores from the tests behind it."""
+    yield
+    airflow.cancel_jobs()
 
 
 def new_jobs(airflow: Airflow, before: set[str]) -> set[str]:
@@ -63,7 +71,7 @@ def test_a_killed_worker_comes_back_to_the_same_job(airflow: Airflow) -> None:
     run = airflow.trigger("llama31_in_worker", max_steps=40, window="10:39")
     job_name = started_training(airflow, before)
     task = wait_in_state(airflow, run, "running")
-    workers = airflow.task_processes(run, WAIT)
+    workers = airflow.worker_of(run, task)
     assert workers, f"no process works on {WAIT}"
     for worker in workers:
         worker.kill()

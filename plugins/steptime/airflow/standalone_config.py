@@ -78,7 +78,11 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
         # With the default of 5 s, a task that defers at once may be judged "finished while queued" and fail.
         "workers": {"min_heartbeat_interval": "1"},
         # Half a second instead of one between the steps of a chain of short tasks.
-        "scheduler": {"scheduler_idle_sleep_time": "0.5"},
+        "scheduler": {
+            "scheduler_idle_sleep_time": "0.5",
+            # A task whose worker was killed is tried again after a minute instead of five.
+            "task_instance_heartbeat_timeout": "60",
+        },
         "dag_processor": {
             # A changed DAG file is parsed at once whatever this says. Parsing unchanged ones again and again
             # would take time from the cores that training is measured on.
