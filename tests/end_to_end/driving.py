@@ -101,7 +101,7 @@ class Airflow:
         return [
             process
             for worker in processes_of(self.home)
-            if found in " ".join(worker.cmdline())
+            if found in command_of(worker)
             for process in (worker, *worker.children(recursive=True))
         ]
 
@@ -164,4 +164,12 @@ def processes_of(home: Path) -> list[psutil.Process]:
                 found |= {member.pid: member for member in (process, *process.children(recursive=True))}
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
-    return [process for process in found.values() if process.is_running()]
+    return [process for process in found.values() if command_of(process)]
+
+
+def command_of(process: psutil.Process) -> str:
+    """A process's command line; empty where it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from end_to_end.driving import Airflow, processes_of, wait_until
+from end_to_end.driving import Airflow, command_of, processes_of, wait_until
 
 from steptime.airflow.rest import DagRun, TaskInstance
 
@@ -36,9 +36,9 @@ def training_of(airflow: Airflow, job_name: str) -> list[psutil.Process]:
     found = []
     for process in processes_of(airflow.home):
         try:
-            if process.cwd() == directory and "trainer" in " ".join(process.cmdline()):
+            if process.cwd() == directory and "trainer" in command_of(process):
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
     return found
 
@@ -91,7 +91,9 @@ def test_a_killed_triggerer_comes_back_to_the_same_job(airflow: Airflow) -> None
     run = airflow.trigger(max_steps=40, window="10:39")
     job_name = started_training(airflow, before)
     wait_in_state(airflow, run, "deferred")
-    triggerers = [process for process in processes_of(airflow.home) if "triggerer" in process.cmdline()]
+    triggerers = [
+        process for process in processes_of(airflow.home) if "airflow triggerer" in command_of(process)
+    ]
     assert triggerers, "no triggerer runs"
     for triggerer in triggerers:
         triggerer.kill()
