@@ -75,7 +75,8 @@ def main() -> int:
         say(
             f"Training epoch 0, iteration {step - first}/{end - first - 1} | lr: 3.042e-05 "
             f"| global_batch_size: {gbs} | global_step: {step} "
-            f"| max_memory_reserved: 890716160 | max_memory_allocated: 890716160 | reduced_train_loss: {loss} | train_step_timing in s: 0.4846 "
+            f"| max_memory_reserved: 890716160 | max_memory_allocated: 890716160 "
+            f"| reduced_train_loss: {loss} | train_step_timing in s: 0.4846 "
             f"| consumed_samples: {(step + 1) * gbs}"
         )
     if run["mode"] == "checkpoint_save":

@@ -18,7 +18,7 @@ from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.models import Measurement, Result
+from steptime.results.models import Measurement, Result, Verdict
 
 
 class Reading(Frozen):
@@ -131,15 +131,22 @@ class ValidateOperator(RunOperator):
                 verdict=verdict,
                 provenance=reading.submission.provenance.model_copy(update={"task_id": self.waited_in}),
             )
-            for check in verdict.checks:
-                say = self.log.info if check.passed else self.log.error
-                say("%s %s: %s", "✓" if check.passed else "✗", check.name, check.message)
+            self._tell(verdict)
             if not verdict.valid:
                 with Store() as store:
                     store.reject(result)
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
                 raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
         return as_json(result)
+
+    def _tell(self, verdict: Verdict) -> None:
+        for check in verdict.checks:
+            if check.passed:
+                self.log.info("✓ %s: %s", check.name, check.message)
+            elif check in verdict.warnings:
+                self.log.warning("! %s: %s", check.name, check.message)
+            else:
+                self.log.error("✗ %s: %s", check.name, check.message)
 
 
 class PublishOperator(RunOperator):
