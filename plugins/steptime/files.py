@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part: temporary name, fsync, rename.
+    """Write a file by temporary name, fsync and rename: readers see the old content or the new, whole.
 
     The folder is created. The file never has more permissions than `mode`, not even for a moment.
     """
