@@ -182,13 +182,15 @@ class _Library(NamedTuple):
 @cache
 def _library() -> _Library:
     """Import Great Expectations (some 5 s, once a process), leaving the handling of warnings as it was."""
+    # Its own workings do not help a reader of the task's log; one of its modules sets a level for itself.
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     with warnings.catch_warnings():  # 1.24.1 also makes `logging` capture all warnings; this undoes it
         warnings.filterwarnings("ignore", message=r"module 'sre_\w+' is", category=DeprecationWarning)
         import great_expectations
         from great_expectations import expectations
         from great_expectations.data_context.types.base import ProgressBarsConfig
         from great_expectations.expectations.row_conditions import Column
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # its own workings do not help a reader
+    logging.getLogger(ProgressBarsConfig.__module__).setLevel(logging.WARNING)
     return _Library(
         great_expectations.get_context,
         great_expectations.ExpectationSuite,
