@@ -40,7 +40,7 @@ test: setup ## every test, with real training, a running Airflow and a browser (
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_FLAGS)
 
 screenshots: setup ## take the pictures of the README from the running demo
 	$(BIN)/python docs/take_screenshots.py

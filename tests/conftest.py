@@ -13,6 +13,16 @@ from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, 
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Verdict
 
+_WHOLE_MACHINE = ("trainer", "end_to_end", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that train or drive a browser go one after the other (`--dist loadgroup`): each needs the cores."""
+    for item in items:
+        if any(item.get_closest_marker(name) for name in _WHOLE_MACHINE):
+            item.add_marker(pytest.mark.xdist_group("whole machine"))
+
+
 _SUBMITTED = 1_790_000_000.0
 
 # Other processes may keep the cores busy: how long one example takes says nothing.
