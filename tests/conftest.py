@@ -16,8 +16,9 @@ from steptime.results.models import Check, Provenance, Result, Verdict
 _WHOLE_MACHINE = ("trainer", "end_to_end", "browser")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that train or drive a browser go one after the other (`--dist loadgroup`): each needs the cores."""
+    """What trains or drives a browser needs the cores: one after the other (`--dist loadgroup`)."""
     for item in items:
         if any(item.get_closest_marker(name) for name in _WHOLE_MACHINE):
             item.add_marker(pytest.mark.xdist_group("whole machine"))
