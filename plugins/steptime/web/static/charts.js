@@ -95,7 +95,7 @@ function valueAxis(sets, unit) {
   const values = sets.filter((set) => !set.hidden).flatMap((set) => set.data.map(({ y }) => y)).filter((y) => y > 0);
   const logarithmic = values.length > 0 && spread(values) > LOGARITHMIC_FROM;
   const title = { display: true, text: logarithmic ? `${unit} (logarithmic)` : unit };
-  const ticks = { callback: (value) => significant(value, 3), maxTicksLimit: 9 };
+  const ticks = { callback: (value) => significant(value, 3), maxTicksLimit: 6 };
   if (!logarithmic) return { type: "linear", title, ticks, beginAtZero: true };
   const [min, max] = [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
   return { type: "logarithmic", title, ticks, min, max, afterBuildTicks: (axis) => { axis.ticks = roundTicks(min, max); } };
