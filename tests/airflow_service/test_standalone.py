@@ -114,6 +114,27 @@ def test_a_busy_port_is_passed_over(home: Path) -> None:
         assert f"port {port} is busy; taking {service.port}" in phases
 
 
+def test_a_port_that_another_program_takes_during_the_start_is_passed_over(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[socket.socket] = []
+    start = standalone._start
+
+    def start_late(port: int) -> Service:
+        if not taken:
+            taken.append(socket.create_server(("127.0.0.1", port)))
+        return start(port)
+
+    monkeypatch.setattr(standalone, "_start", start_late)
+    phases: list[str] = []
+    port = free_port()
+    service, _ = up(phases.append, port=port)
+    taken[0].close()
+    assert service.port > port
+    assert f"another program has taken port {port} meanwhile; starting again" in phases
+    assert status().healthy
+
+
 def test_a_component_that_dies_is_started_again(home: Path) -> None:
     up(quiet, port=free_port())
     dead, its_task = pid_of("scheduler"), pid_of("task")

@@ -39,6 +39,10 @@ _FIRST_DAG = "llama31"
 Report = Callable[[str], None]
 
 
+class _PortTaken(Exception):
+    """Another program listens on the port that was free when the start began."""
+
+
 class Service(Frozen):
     """A running Airflow, as the state file has it."""
 
@@ -94,14 +98,19 @@ def up(
         leftover = _recorded()
         if leftover is not None:
             _end_session(leftover, report)
-        service = _start(_free_port(port, leftover, report))
-        try:
-            _wait_until_ready(service, report, timeout_s)
-        except BaseException:
-            report("stopping what was started")
-            _end_session(service, report)
-            raise
-        return service, False
+        while True:
+            service = _start(_free_port(port, leftover, report))
+            try:
+                _wait_until_ready(service, report, timeout_s)
+            except _PortTaken:
+                report(f"another program has taken port {service.port} meanwhile; starting again")
+                _end_session(service, report)
+            except BaseException:
+                report("stopping what was started")
+                _end_session(service, report)
+                raise
+            else:
+                return service, False
 
 
 def down(report: Report) -> bool:
@@ -191,18 +200,34 @@ def _free_port(wanted: int | None, before: Service | None, report: Report) -> in
     """The wanted port, or the one of last time, or the next free one after it."""
     first = wanted or (before.port if before else DEFAULT_PORT)
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if not _is_free(port):
+            continue
         if port != first:
             report(f"port {first} is busy; taking {port}")
         return port
     raise SystemFailure(
         f"no port from {first} to {first + _PORTS_TRIED - 1} is free: name another with --port"
     )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _listens(service: Service) -> bool:
+    """Whether a process of this service, and no other program, listens on its port."""
+    for member in _session(service):
+        with suppress(psutil.NoSuchProcess):
+            for connection in member.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == service.port:
+                    return True
+    return False
 
 
 def _start(port: int) -> Service:
@@ -260,6 +285,13 @@ def _missing(service: Service, client: AirflowClient) -> str | None:
                 f"the {component.name} ended with code {component.last_exit_code} again and again",
                 component.name,
             )
+    if not _listens(service):
+        # The database is prepared before the port is bound: time enough for somebody else to take it.
+        if not _is_free(service.port):
+            time.sleep(_POLL_S)  # our own api-server may have bound it between the two looks
+            if not _listens(service):
+                raise _PortTaken
+        return "waiting for the api-server"
     try:
         health = client.health()
     except SystemFailure:
