@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
+# The rest trains or drives a browser: it needs the cores, and runs one test after the other.
+QUICK := not trainer and not end_to_end and not browser
 
 .PHONY: help setup demo check test screenshots benchmarks lock clean
 
@@ -33,14 +35,15 @@ check: setup ## lint, types and unit tests (under 2 minutes)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not trainer and not end_to_end and not browser" $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 2 -m "$(QUICK)" $(PYTEST_FLAGS)
 
 test: setup ## every test, with real training, a running Airflow and a browser (under 25 minutes)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 2 -m "$(QUICK)" $(PYTEST_FLAGS)
+	$(BIN)/pytest -m "not ($(QUICK))" $(PYTEST_FLAGS)
 
 screenshots: setup ## take the pictures of the README from the running demo
 	$(BIN)/python docs/take_screenshots.py

@@ -13,17 +13,6 @@ from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, 
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Verdict
 
-_WHOLE_MACHINE = ("trainer", "end_to_end", "browser")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What trains or drives a browser needs the cores: one after the other (`--dist loadgroup`)."""
-    for item in items:
-        if any(item.get_closest_marker(name) for name in _WHOLE_MACHINE):
-            item.add_marker(pytest.mark.xdist_group("whole machine"))
-
-
 _SUBMITTED = 1_790_000_000.0
 
 # Other processes may keep the cores busy: how long one example takes says nothing.
