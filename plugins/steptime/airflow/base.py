@@ -12,8 +12,8 @@ from airflow.sdk.types import RuntimeTaskInstanceProtocol
 from pydantic import BaseModel
 from pydantic_core import from_json
 
+from steptime.airflow.connections import open_cluster
 from steptime.clusters.base import Cluster, Job, JobStatus
-from steptime.clusters.config import load_cluster, open_cluster
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
@@ -137,5 +137,5 @@ def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
 
 
 async def _cancel(cluster_name: str, job_name: str) -> None:
-    async with open_cluster(load_cluster(cluster_name)) as cluster:
+    async with open_cluster(cluster_name) as cluster:
         await cluster.cancel(job_name)

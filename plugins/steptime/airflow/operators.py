@@ -22,10 +22,11 @@ from steptime.airflow.base import (
     end_job,
     state_of,
 )
+from steptime.airflow.connections import open_cluster
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import JobSpec, Staged
-from steptime.clusters.config import load_cluster, open_cluster
+from steptime.clusters.config import load_cluster
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 
@@ -219,7 +220,7 @@ class EndTrainingOperator(RunOperator):
 
     async def _end(self) -> None:
         job = Submission.model_validate(self.submission).job
-        async with open_cluster(load_cluster(job.cluster)) as cluster:
+        async with open_cluster(job.cluster) as cluster:
             status = (await cluster.poll([job.name]))[job.name]
             if status.state.is_live:
                 self.log.warning("job %s is %s and nobody waits for it: ending it", job.name, status.state)

@@ -8,11 +8,11 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow.base import RunOperator, Submission, airflow_errors, as_json, end_job
+from steptime.airflow.connections import open_cluster
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import JobStatus
-from steptime.clusters.config import load_cluster, open_cluster
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
@@ -81,7 +81,7 @@ class ReadLogOperator(RunOperator):
 
     async def _final_status(self, submission: Submission) -> JobStatus:
         job = submission.job
-        async with open_cluster(load_cluster(job.cluster)) as cluster:
+        async with open_cluster(job.cluster) as cluster:
             status = (await cluster.poll([job.name]))[job.name]
             # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
             return await end_job(cluster, job) if status.state.is_live else status

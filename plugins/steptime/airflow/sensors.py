@@ -9,10 +9,10 @@ from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors, as_json
+from steptime.airflow.connections import open_cluster
 from steptime.airflow.following import JobFollower
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
-from steptime.clusters.config import load_cluster, open_cluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 
@@ -101,7 +101,7 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
                 submission.run, job, say=self.log.info, warn=self.log.warning, patience_s=self.patience_s
             )
         try:
-            async with open_cluster(load_cluster(job.cluster)) as cluster:
+            async with open_cluster(job.cluster) as cluster:
                 status = (await cluster.poll([job.name]))[job.name]
                 return await self._follower.observe(cluster, status)
         except Exception as error:  # told in the log, and raised once the cluster was silent for too long
@@ -144,7 +144,7 @@ async def _why(job: Job) -> tuple[str, str]:
         log = read_log(job.log_path)
     except UserError as error:  # a job that was ended before it began has no log
         return "", str(error)
-    async with open_cluster(load_cluster(job.cluster)) as cluster:
+    async with open_cluster(job.cluster) as cluster:
         end = await cluster.read(job.log_path, max(0, log.bytes_read - _TAIL_BYTES), _TAIL_BYTES)
     tail = end.decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
     return "; ".join(problem.message for problem in log.problems if problem.fatal), "\n".join(tail)

@@ -7,10 +7,10 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from steptime.airflow.base import as_json
+from steptime.airflow.connections import open_cluster
 from steptime.airflow.following import JobFollower
 from steptime.airflow.watching import watch
 from steptime.clusters.base import Job
-from steptime.clusters.config import load_cluster, open_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 
@@ -76,7 +76,7 @@ class TrainingTrigger(BaseTrigger):
         """Somebody failed, cleared or deleted the task: end the job, nobody waits for it any more."""
         job = Job.model_validate(self.job_json)
         self.log.info("the task was taken away: cancelling job %s", job.name)
-        async with open_cluster(load_cluster(job.cluster)) as cluster:
+        async with open_cluster(job.cluster) as cluster:
             await cluster.cancel(job.name)
         self.log.info("job %s is cancelled", job.name)
 

@@ -6,8 +6,9 @@ import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+from steptime.airflow.connections import open_cluster
 from steptime.clusters.base import Cluster, JobState, JobStatus
-from steptime.clusters.config import load_cluster, open_cluster
+from steptime.clusters.config import load_cluster
 from steptime.errors import SystemFailure
 
 _FIRST_RETRY_S = 5.0

@@ -7,13 +7,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, PositiveFloat
 
 from steptime.clusters.base import Cluster
+from steptime.clusters.connections import Connections, no_connections
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.settings import config_dir, home
 
 BACKENDS = {"local": "steptime.clusters.local"}
-"""The module of each kind: `Config` is the model of its files, `connect(config)` gives the cluster."""
+"""The module of each kind: `Config` is the model of its files, `connect(config, connections)` the cluster."""
 
 
 class ClusterConfig(Frozen):
@@ -71,9 +72,9 @@ def load_cluster(name: str) -> ClusterConfig:
     return config
 
 
-def open_cluster(config: ClusterConfig) -> Cluster:
-    """The cluster, ready for `async with`; nothing is connected before."""
-    cluster: Cluster = importlib.import_module(BACKENDS[config.kind]).connect(config)
+def open_cluster(config: ClusterConfig, connections: Connections = no_connections) -> Cluster:
+    """The cluster, ready for `async with`; nothing is connected before. `connections` gives its login."""
+    cluster: Cluster = importlib.import_module(BACKENDS[config.kind]).connect(config, connections)
     return cluster
 
 

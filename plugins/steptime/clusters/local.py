@@ -21,6 +21,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.local_command import run_command
 from steptime.clusters.local_state import (
     Ended,
@@ -57,8 +58,8 @@ class Config(ClusterConfig):
         return len(os.sched_getaffinity(0)) if self.slots == "auto" else self.slots
 
 
-def connect(config: Config) -> "LocalCluster":
-    """The cluster of a configuration."""
+def connect(config: Config, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001
+    """The cluster of a configuration; it needs no login."""
     return LocalCluster(config)
 
 

@@ -1,0 +1,38 @@
+"""Clusters as tasks and triggers open them: with the logins that Airflow keeps as connections."""
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
+
+from steptime.clusters import config
+from steptime.clusters.base import Cluster
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.connections import Connection
+from steptime.errors import SystemFailure, UserError
+
+
+def open_cluster(cluster: ClusterConfig | str) -> Cluster:
+    """The cluster of a configuration, or of a name, ready for `async with`. Raises UserError."""
+    found = config.load_cluster(cluster) if isinstance(cluster, str) else cluster
+    return config.open_cluster(found, airflow_connection)
+
+
+async def airflow_connection(name: str) -> Connection:
+    """The Airflow connection `name`. Raises UserError where there is none."""
+    try:
+        kept = await BaseHook.aget_connection(name)
+    except AirflowNotFoundException:
+        raise UserError(
+            f"Airflow has no connection '{name}': make it in the UI under Admin, Connections, or set "
+            f"AIRFLOW_CONN_{name.upper()}."
+        ) from None
+    except AirflowRuntimeError as error:
+        raise SystemFailure(f"Airflow does not give the connection '{name}': {error}") from None
+    return Connection(
+        name=name,
+        kind=kept.conn_type or "",
+        host=kept.host or "",
+        port=kept.port,
+        login=kept.login or "",
+        password=kept.password or "",
+        extra=kept.extra_dejson,
+    )
