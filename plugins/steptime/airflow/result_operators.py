@@ -143,7 +143,7 @@ class ValidateOperator(RunOperator):
         for check in verdict.checks:
             if check.passed:
                 self.log.info("✓ %s: %s", check.name, check.message)
-            elif check in verdict.warnings:
+            elif check.severity == "warning":
                 self.log.warning("! %s: %s", check.name, check.message)
             else:
                 self.log.error("✗ %s: %s", check.name, check.message)
