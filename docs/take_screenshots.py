@@ -7,11 +7,11 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
-from urllib.parse import quote
 
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from steptime.airflow import standalone
+from steptime.airflow.addresses import dag_run_path
 from steptime.airflow.plugin import RUN_ROUTE
 from steptime.airflow.standalone_config import ADMIN, password
 from steptime.errors import SystemFailure, UserError
@@ -51,7 +51,7 @@ def take(output: Path) -> None:
         page = browser.new_page(base_url=service.url, viewport=SIZE, timezone_id="UTC")
         log_in(page)
         picture(page, "/plugin/step-times", output / "results.png")
-        run = f"/dags/{quote(newest['dag_id'])}/runs/{quote(newest['dag_run_id'], safe=':+')}"
+        run = dag_run_path(newest["dag_id"], newest["dag_run_id"])
         picture(page, f"{run}/plugin/{RUN_ROUTE}", output / "dag-run.png")
         browser.close()
 

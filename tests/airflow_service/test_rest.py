@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from steptime.airflow.rest import AirflowClient, LogLine
+from steptime.airflow.rest import AirflowClient, LogLine, TaskInstance
 from steptime.errors import SystemFailure, UserError
 
 RUN = {"dag_id": "llama31", "dag_run_id": "r 1+2", "state": "running"}
@@ -109,6 +109,15 @@ def test_a_wrong_password_names_the_variables(api: Any, client: AirflowClient) -
     api.answers["POST /auth/token"] = (401, {"detail": "Invalid credentials"})
     with pytest.raises(UserError, match=r"refuses the password of 'ada': set STEPTIME_AIRFLOW_USER"):
         client.dags()
+
+
+def test_addresses_are_written_as_airflow_writes_them(api: Any, client: AirflowClient) -> None:
+    run_id = "steptime_run__2026-11-21T10:00:00.123+00:00"
+    address = client.run_address("llama31", run_id)
+    assert address == f"{api.url}/dags/llama31/runs/{run_id}"
+    task = TaskInstance(task_id="performance.wait", map_index=1, state="failed", try_number=1)
+    assert client.task_address("llama31", run_id, task) == f"{address}/tasks/performance.wait/mapped/1"
+    assert client.run_address("llama31", "mine 1/2?") == f"{api.url}/dags/llama31/runs/mine%201%2F2%3F"
 
 
 def test_nobody_there() -> None:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
 from browser import Watched, chromium, watched_page
 from end_to_end.driving import Airflow
 from playwright.sync_api import FrameLocator, Page, expect
+
+from steptime.airflow.addresses import dag_run_path
 
 pytestmark = [
     pytest.mark.end_to_end,
@@ -69,7 +70,7 @@ def on_two_ranks(rows: Rows) -> dict[str, Any]:
 
 def run_address(rows: Rows) -> str:
     row = next(iter(rows.values()))
-    return f"/dags/{row['dag_id']}/runs/{quote(row['dag_run_id'], safe='')}"
+    return dag_run_path(row["dag_id"], row["dag_run_id"])
 
 
 def test_anonymous_requests_get_401_on_every_route(airflow: Airflow, rows: Rows) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict
 
+from steptime.airflow.addresses import dag_run_path
 from steptime.errors import SystemFailure, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 
@@ -209,7 +210,7 @@ class AirflowClient:
 
     def run_address(self, dag_id: str, dag_run_id: str) -> str:
         """Where people see the run in the UI."""
-        return f"{self.url}/dags/{quote(dag_id)}/runs/{quote(dag_run_id)}"
+        return f"{self.url}{dag_run_path(dag_id, dag_run_id)}"
 
     def task_address(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> str:
         """Where people see a task with its log in the UI."""

@@ -1,0 +1,12 @@
+"""Addresses in the Airflow UI, below the base address; nothing of Airflow is imported for them."""
+
+from urllib.parse import quote
+
+
+def dag_run_path(dag_id: str, dag_run_id: str) -> str:
+    """Path of a DAG run's page: `/dags/llama31/runs/manual__2026-11-21T10:00:00+00:00`.
+
+    Colons and plus signs stay, as Airflow itself writes them: with an escaped one the tabs of the page do not
+    know which of them is open.
+    """
+    return f"/dags/{quote(dag_id, safe='')}/runs/{quote(dag_run_id, safe=':+')}"
