@@ -101,12 +101,7 @@ def _given_peak(tflops: float | None) -> Peak | None:
 def _record(recipe: Recipe, rates: Throughput, published: PerformanceRow | None) -> dict[str, Any]:
     """Everything for programs, unrounded; percent is written out, and the ratio is above 1 where slower."""
     return {
-        "workload": recipe.workload,
-        "size": recipe.size,
-        "dtype": recipe.dtype,
-        "gpu_type": recipe.gpu_type,
-        "scaling": recipe.scaling,
-        "gpus": recipe.gpus,
+        **recipe.identity,
         "seq_length": recipe.model.seq_length,
         "global_batch_size": recipe.global_batch_size,
         **rates.model_dump(),

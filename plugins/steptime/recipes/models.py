@@ -112,6 +112,18 @@ class Recipe(Frozen):
         return self.parallelism.world_size
 
     @property
+    def identity(self) -> dict[str, str | int]:
+        """What people know a recipe by: the columns that rows of results and metrics begin with."""
+        return {
+            "workload": self.workload,
+            "size": self.size,
+            "dtype": self.dtype,
+            "gpu_type": self.gpu_type,
+            "scaling": self.scaling,
+            "gpus": self.gpus,
+        }
+
+    @property
     def gradient_accumulation(self) -> int:
         """Micro batches a data-parallel rank runs per step."""
         return self.global_batch_size // (self.micro_batch_size * self.parallelism.data)

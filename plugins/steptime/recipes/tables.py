@@ -9,14 +9,10 @@ from steptime.recipes.workloads import Printed, Workload
 
 def row(recipe: Recipe) -> dict[str, Any]:
     """A recipe as steptime runs it: `vp` is None where there is no virtual pipeline."""
-    parallelism = recipe.parallelism
+    parallelism, identity = recipe.parallelism, recipe.identity
     return {
-        "recipe": recipe.workload,
-        "size": recipe.size,
-        "dtype": recipe.dtype,
-        "gpu_type": recipe.gpu_type,
-        "scaling": recipe.scaling,
-        "gpus": recipe.gpus,
+        "recipe": identity.pop("workload"),
+        **identity,
         "seq_len": recipe.model.seq_length,
         "layers": recipe.model.num_layers,
         "tp": parallelism.tensor,

@@ -130,12 +130,7 @@ def _what_was_run(run: Run | None, log: TrainingLog) -> dict[str, Any]:
     recipe = run.recipe
     return {
         "experiment": run.experiment,
-        "workload": recipe.workload,
-        "size": recipe.size,
-        "dtype": recipe.dtype,
-        "gpu_type": recipe.gpu_type,
-        "scaling": recipe.scaling,
-        "gpus": recipe.gpus,
+        **recipe.identity,
         "mode": run.mode.value,
         "global_batch_size": recipe.global_batch_size,
         "max_steps": run.max_steps,

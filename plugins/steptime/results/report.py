@@ -156,12 +156,8 @@ def repeat_command(run: Run) -> str | None:
     """The `steptime run` command that would plan this very run; None where the recipes no longer give it."""
     recipe = run.recipe
     asked = {
-        "workload": recipe.workload,
-        "size": recipe.size,
-        "dtype": recipe.dtype,
-        "gpu_type": recipe.gpu_type,
+        **recipe.identity,
         "gpus": str(recipe.gpus),
-        "scaling": recipe.scaling,
         "proxy": recipe.proxy,
         "time_limit": format_time_limit(run.time_limit_s),
         "checkpoint": run.mode in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD),

@@ -227,8 +227,7 @@ def _run_row(result: Result, state: State, reason: str | None) -> Row:
     measured = result.measurement.model_dump() if result.measurement else {}
     row = {
         "job_name": result.job.name,
-        **{name: getattr(recipe, name) for name in ("workload", "size", "dtype", "gpu_type", "scaling")},
-        "gpus": recipe.gpus,
+        **recipe.identity,
         "mode": run.mode.value,
         "label": run.label,
         "cluster": run.cluster,
