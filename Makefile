@@ -8,6 +8,7 @@ export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
 # The rest trains or drives a browser: it needs the cores, and runs one test after the other.
 QUICK := not trainer and not end_to_end and not browser
+UNIT := $(QUICK) and not service
 
 .PHONY: help setup demo check test screenshots benchmarks lock clean
 
@@ -35,7 +36,7 @@ check: setup ## lint, types and unit tests (under 2 minutes)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "$(QUICK)" $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 2 -m "$(UNIT)" $(PYTEST_FLAGS)
 
 test: setup ## every test, with real training, a running Airflow and a browser (under 25 minutes)
 	$(BIN)/ruff format --check .

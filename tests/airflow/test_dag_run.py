@@ -14,7 +14,7 @@ from steptime.errors import SystemFailure
 from steptime.results.store import Store
 
 # What Airflow's own API server, which runs in the test's process, warns of.
-pytestmark = [pytest.mark.airflow, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
+pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,8 @@ from steptime.airflow import standalone, supervisor
 from steptime.airflow.standalone import Service, down, running, status, up
 from steptime.errors import SystemFailure
 
+pytestmark = pytest.mark.service
+
 FAKE = Path(__file__).parent / "fake_airflow"
 
 

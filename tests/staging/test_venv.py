@@ -17,6 +17,8 @@ from steptime.errors import SystemFailure, UserError
 from steptime.staging import build_venv, venv
 from steptime.staging.venv import stage_venv
 
+pytestmark = pytest.mark.service
+
 DEADLINE_S = 60
 
 WAITS_AT_THE_GATE = """
