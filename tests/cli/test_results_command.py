@@ -113,7 +113,6 @@ def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
         (["--since", "2020-01-01", "--all"], ["one", "two", "bad", "saved"]),
         (["--since", "45m", "--limit", "1"], ["two"]),
         (["--dag-run", "manual__2026-11-21"], ["one", "two", "saved"]),
-        (["--dag-run", "another"], []),
     ],
 )
 def test_filters(arguments: list[str], expected: list[str]) -> None:
@@ -122,7 +121,7 @@ def test_filters(arguments: list[str], expected: list[str]) -> None:
 
 @pytest.mark.usefixtures("filled_store")
 def test_nothing_found_is_said() -> None:
-    shown = call("--dag-run", "another")
+    shown = call("--since", "2030-01-01")
 
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert shown.stderr == "No result fits these filters. --all lists rejected ones too.\n"
@@ -138,6 +137,14 @@ def test_nothing_found_is_said() -> None:
         (["--mode", "save"], "Valid are: checkpoint_save, performance."),
         (["--since", "yesterday"], "--since 'yesterday' is no time: write 30m, 12h, 7d, 2w, or a date"),
         (["--limit", "0"], "should be greater than or equal to 1"),
+        (
+            ["--dag-run", "manual__2026-11-12"],
+            "of a DAG run 'manual__2026-11-12' in the metrics store: did you mean 'manual__2026-11-21'?",
+        ),
+        (
+            ["--dag-run", "x\ny"],
+            r"'x\ny' in the metrics store: `steptime results --all --format csv` lists all",
+        ),
         (["show", "tow"], "no run 'tow' in the metrics store: did you mean 'two'?"),
     ],
 )

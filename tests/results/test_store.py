@@ -190,7 +190,7 @@ def test_an_unknown_run_is_answered_with_the_nearest(
         UserError, match=r"no run 'pretrain_llama3.1_tiny-1b'.* mean 'pretrain_llama3.1_tiny-1a'"
     ):
         ask(store, "pretrain_llama3.1_tiny-1b")
-    with pytest.raises(UserError, match=r"`steptime results --all` lists them"):
+    with pytest.raises(UserError, match=r"`steptime results --all --format csv` lists all"):
         ask(store, "zzz")
 
 

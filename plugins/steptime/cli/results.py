@@ -90,6 +90,8 @@ def results(
         for name, value in wanted.items():
             if value is not None and value not in choices[name]:
                 raise unknown_value(f"{name.replace('_', ' ')} of stored results", value, choices[name])
+        if dag_run is not None:
+            store.require_dag_run(dag_run)
         rows = store.results(
             workload=None if workload is None else _stored_workload(workload, choices["workload"]),
             dag_run_id=dag_run,

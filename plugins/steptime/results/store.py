@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from steptime.errors import UserError
+from steptime.errors import UserError, shown
 from steptime.results.database import exists, reading, writing
 from steptime.results.models import Check, Result
 from steptime.results.redaction import redacted
@@ -96,6 +96,11 @@ class Store:
         with reading(self.url) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
+    def require_dag_run(self, dag_run_id: str) -> None:
+        """Raise UserError, with the nearest match, where no run of that DAG run is in the store."""
+        if not self.results(dag_run_id=dag_run_id, include_rejected=True, limit=1):
+            raise self._unknown("dag_run_id", dag_run_id, "there are no results of a DAG run")
+
     def runs_of(self, dag_id: str, dag_run_id: str) -> list[Row]:
         """All runs of one DAG run, rejected ones included, in the order of their mapped tasks."""
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
@@ -117,7 +122,7 @@ class Store:
         """One run, valid or rejected. Raises UserError for an unknown job name."""
         rows = self.results(job_name=job_name, include_rejected=True)
         if not rows:
-            raise self._unknown(job_name)
+            raise self._unknown("job_name", job_name, "there is no run")
         return rows[0]
 
     def steps(self, job_name: str) -> list[Row]:
@@ -154,16 +159,17 @@ class Store:
             self.run(job_name)
         return rows
 
-    def _unknown(self, job_name: str) -> UserError:
+    def _unknown(self, column: str, value: str, sentence: str) -> UserError:
         from sqlalchemy import select
 
         from steptime.results.schema import runs
 
         with reading(self.url) as connection:
-            names = connection.scalars(select(runs.c.job_name)).all()
-        nearest = difflib.get_close_matches(job_name, names, n=1)
-        hint = f" did you mean '{nearest[0]}'?" if nearest else " `steptime results --all` lists them."
-        return UserError(f"there is no run '{job_name}' in the metrics store:{hint}")
+            known = connection.scalars(select(runs.c[column]).distinct().where(runs.c[column].is_not(None)))
+            nearest = difflib.get_close_matches(value, known.all(), n=1)
+        every = f"`steptime results --all --format csv` lists all, in the column {column}."
+        hint = f"did you mean '{nearest[0]}'?" if nearest else every
+        return UserError(f"{sentence} '{shown(value)}' in the metrics store: {hint}")
 
     def _write(self, result: Result, state: State, reason: str | None) -> bool:
         """One transaction; the run's row is its lock, so that concurrent writers of one run take turns."""
