@@ -354,12 +354,14 @@ def start(here: Path) -> Callable[..., subprocess.Popen[bytes]]:
     return _start
 
 
-def test_a_reader_that_goes_away(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+@pytest.mark.parametrize("command", ["recipes --format csv", "recipes", "--help"])
+def test_a_reader_that_goes_away(start: Callable[..., subprocess.Popen[bytes]], command: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    process = start("recipes", "--format", "csv", stdout=writing)
+    process = start(*command.split(), stdout=writing)
     os.close(writing)
     assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == -signal.SIGPIPE, "as other tools end"
 
 
 def test_a_full_disk(start: Callable[..., subprocess.Popen[bytes]]) -> None:

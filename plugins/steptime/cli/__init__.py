@@ -6,6 +6,8 @@ Exit codes: 0 done, 1 bad input, 2 the system or a job failed. Data goes to stdo
 import importlib
 import io
 import os
+import select
+import signal
 import sys
 
 import typer
@@ -54,7 +56,14 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Where the terminal has no such character, or a path is no text: show its code instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(_run())
+    try:
+        exit_code = _run()
+    except (BrokenPipeError, SystemExit):  # Typer and rich make the latter of the former
+        # As other tools end whose output goes to `head`: quietly, by the signal that Python ignores.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGPIPE)
+        raise
+    sys.exit(exit_code)
 
 
 def _run() -> int:
@@ -73,6 +82,8 @@ def _run() -> int:
     except UnicodeEncodeError as error:
         sentence, exit_code = f"'{shown(error.object)}' is no valid text: write it in UTF-8.", 1
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and not _is_read():
+            raise
         what = f"'{error.filename}' cannot be used" if error.filename else "cannot go on"
         sentence, exit_code = f"{what}: {error.strerror or error}.", 2
     except Exception as error:
@@ -84,3 +95,11 @@ def _run() -> int:
     if sentence:
         complain(sentence)
     return exit_code
+
+
+def _is_read() -> bool:
+    """Whether what is printed can still be read by somebody."""
+    outputs = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        outputs.register(stream.fileno(), 0)
+    return not any(event & select.POLLERR for _, event in outputs.poll(0))
