@@ -1,4 +1,4 @@
-"""`python -m trainer run.json`, alone for one rank or under torchrun for more."""
+"""`python -m trainer run.json`, alone for one rank, under torchrun or Slurm's srun for more."""
 
 import argparse
 import sys
@@ -17,6 +17,7 @@ EPILOG = """\
 examples:
   one rank:     python -m trainer run.json
   four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer run.json
+  under Slurm:  srun --nodes 2 --ntasks-per-node 4 python -m trainer run.json
 
 exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training failed
 (torchrun turns both into 1; the line that begins with "trainer:" says which it was)
@@ -26,8 +27,9 @@ exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training
 def main(argv: Sequence[str] | None = None) -> int:
     """Train one planned run; the exit code says whose turn it is."""
     arguments = _parser().parse_args(argv)
-    launch = read_launch()
+    launch = None
     try:
+        launch = read_launch()
         run = read_run(arguments.run)
         check_family(run.recipe.model.architecture)
         check_world_size(run, launch)
@@ -38,12 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         thin_out_log()
         train(run, launch, Folders(arguments.output, weights, arguments.history))
     except TrainerError as error:
-        if launch.rank == 0:
+        if launch is None or launch.rank == 0:
             print(f"trainer: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     except Exception as error:
         traceback.print_exc()
-        print(f"trainer: rank {launch.rank} failed: {error}", file=sys.stderr, flush=True)
+        rank = "?" if launch is None else launch.rank
+        print(f"trainer: rank {rank} failed: {error}", file=sys.stderr, flush=True)
         return TrainingFailure.exit_code
     return 0
 

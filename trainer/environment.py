@@ -29,9 +29,9 @@ def prepare(launch: Launch, *, cpu: bool) -> None:
         PYTHONWARNINGS=",".join(f"ignore:{text}:{kind.__name__}" for text, kind in EXPECTED_WARNINGS),
     )
     if cpu:
-        os.environ["OMP_NUM_THREADS"] = str(launch.threads)  # torchrun sets 1, whatever the number of cores
+        os.environ["OMP_NUM_THREADS"] = str(launch.threads)  # also where nobody had set it
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a CPU plan measures the CPU, on a machine with GPUs too
-        if launch.nodes == 1:
+        if launch.on_one_host:
             # Else gloo takes the interface of the host's name, which need not resolve.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     for text, kind in EXPECTED_WARNINGS:

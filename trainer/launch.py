@@ -1,10 +1,13 @@
-"""How this process was started: which rank it is of how many, and how many cores are its own."""
+"""How this process was started: which rank it is of how many, by torchrun, by Slurm's srun, or alone."""
 
+import ipaddress
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainer.errors import TrainerError
 from trainer.run import PlannedRun
+from trainer.slurm import ranks_of_srun
 
 
 @dataclass(frozen=True)
@@ -16,9 +19,11 @@ class Launch:
     local_world_size: int
     """Ranks on this node."""
     threads: int
-    """CPU threads of this rank: the cores it may use, shared among the node's ranks, at least one."""
-    elastic: bool
-    """Whether torchrun started it."""
+    """CPU threads of this rank: OMP_NUM_THREADS, which the job sets; one where it does not."""
+    by_launcher: bool
+    """Whether torchrun or srun started it among others."""
+    on_one_host: bool
+    """Whether all ranks are on this host, whatever it calls its nodes."""
 
     @property
     def nodes(self) -> int:
@@ -27,15 +32,39 @@ class Launch:
 
 
 def read_launch() -> Launch:
-    """Read what torchrun set in the environment; without torchrun this is the only rank."""
-    local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    """Read what torchrun or srun set in the environment; without them this is the only rank.
+
+    srun's variables get torchrun's names, for Lightning and torch to find.
+
+    Raises:
+        TrainerError: the ranks cannot be made out.
+    """
+    os.environ.update(ranks_of_srun(os.environ))
+    environment = os.environ
+    world_size = _number(environment, "WORLD_SIZE", 1)
+    local_world_size = _number(environment, "LOCAL_WORLD_SIZE", 1)
     return Launch(
-        rank=int(os.environ.get("RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        rank=_number(environment, "RANK", 0),
+        world_size=world_size,
         local_world_size=local_world_size,
-        threads=max(1, len(os.sched_getaffinity(0)) // local_world_size),
-        elastic="TORCHELASTIC_RUN_ID" in os.environ,
+        threads=max(1, _number(environment, "OMP_NUM_THREADS", 1)),
+        by_launcher="RANK" in environment,
+        on_one_host=world_size == local_world_size or _is_loopback(environment.get("MASTER_ADDR", "")),
     )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(environment.get(name, default))
+    except ValueError:
+        raise TrainerError(f"{name}={environment[name]!r} in the environment is no number.") from None
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def check_world_size(run: PlannedRun, launch: Launch) -> None:
@@ -49,5 +78,6 @@ def check_world_size(run: PlannedRun, launch: Launch) -> None:
         raise TrainerError(
             f"{launch.world_size} rank(s) were started, but the plan needs {planned.world_size} "
             f"(tensor {planned.tensor} × pipeline {planned.pipeline} × context {planned.context} × "
-            f"data {planned.data}): start torchrun with --nproc-per-node × --nnodes = {planned.world_size}."
+            f"data {planned.data}): start so many with torchrun (--nproc-per-node × --nnodes) or srun "
+            "(--ntasks)."
         )

@@ -1,6 +1,7 @@
 """Steptime's own lines in the training log: `steptime.<kind> {json}`, one line each, from rank 0 only."""
 
 import json
+import os
 import platform
 import socket
 from typing import Any
@@ -64,9 +65,12 @@ def count_parameters(model: torch.nn.Module) -> int:
 
 
 def node_names() -> list[str]:
-    """The names of the nodes, in the order of their first rank (a collective call)."""
+    """The names of the nodes, in the order of their first rank (a collective call).
+
+    Slurm's own names where it has them: several of its nodes may be on one host.
+    """
     names: list[str | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(names, socket.gethostname())
+    torch.distributed.all_gather_object(names, os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     return list(dict.fromkeys(name for name in names if name is not None))
 
 

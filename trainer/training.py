@@ -58,7 +58,7 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None
         strategy=parallelism.strategy(recipe.parallelism, device),
         # Named, as Lightning would otherwise take Slurm's variables for the launcher wherever it sees them.
         plugins=[
-            TorchElasticEnvironment() if launch.elastic else LightningEnvironment(),
+            TorchElasticEnvironment() if launch.by_launcher else LightningEnvironment(),
             *parallelism.precision(recipe.dtype),
         ],
         callbacks=_callbacks(run, launch, folders, device),

@@ -25,7 +25,7 @@ class ClusterConfig(Frozen):
     kind: str
     gpu_type: str
     """Key of config/gpus.yaml; `cpu` where ranks are processes."""
-    container: Literal["none"] = "none"
+    container: Literal["none", "apptainer", "bwrap", "pyxis"] = "none"
     """What runs a recipe's image; with `none` the trainer runs in its own venv."""
     work_dir: str
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""

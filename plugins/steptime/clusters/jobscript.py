@@ -8,17 +8,24 @@ import hashlib
 import re
 import shlex
 from pathlib import PurePosixPath
+from typing import Any, cast
 
 import jinja2
 
 from steptime.clusters.base import Cluster, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.slurm_script import SlurmSite, script_values
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.models import Run
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OWN_VARIABLES = ("PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONSAFEPATH")
+_OWN_VARIABLES = (
+    *("PATH", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONSAFEPATH"),
+    # What says which rank a process is, and where the ranks meet.
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+)
+_OWN_PREFIXES = ("STEPTIME_", "SLURM_", "SBATCH_", "TORCHELASTIC_")
 _RUN_FILE = "run.json"
 _CHECKPOINTS = PurePosixPath("code/nemo_experiments/default/checkpoints")
 
@@ -39,23 +46,24 @@ def job_spec(
     """The job of a planned run.
 
     Args:
-        run: what to train. staged: what lies ready for it on the cluster. config: the cluster. identity: what
-        asks for it, `dag_id/run_id/cell`; with `attempt` it decides the job's name, so that asking
-            again finds the same job.
+        run: what to train.
+        staged: what lies ready for it on the cluster.
+        config: the cluster.
+        identity: what asks for it, `dag_id/run_id/cell`; with `attempt` it decides the job's name, so that
+            asking again finds the same job.
         started: Unix time in whole seconds, for the name of the folder.
         attempt: counts fresh jobs for the same cell, from 1.
 
     Raises:
-        UserError: the experiment or an environment variable cannot be named so, or the run needs a container
-        that
-            the cluster does not run.
+        UserError: the experiment or an environment variable cannot be named so, the run needs a container
+            that the cluster does not run, or it asks the cluster for what it cannot give.
     """
     if not _EXPERIMENT.fullmatch(run.experiment):
         raise UserError(
             f"experiment name {run.experiment!r} cannot be used: write letters, digits, '.', '_' and '-', "
             "begin with a letter or digit, at most 150 in all"
         )
-    if staged.python is None:
+    if staged.python is None and (staged.image is None or config.container == "none"):
         raise UserError(
             f"{run.label} needs its container, and cluster {config.name} runs none "
             f"(container: {config.container})"
@@ -63,11 +71,13 @@ def job_spec(
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
+    environment = _environment(run, staged)
+    values: dict[str, Any] = {}
+    if config.kind == "slurm":
+        site = cast(SlurmSite, config)
+        values = script_values(run, staged, site, directory=directory, variables=environment)
     script = _templates.get_template(f"{config.kind}.sh.j2").render(
-        directory=directory,
-        environment=_environment(run, staged),
-        python=staged.python,
-        ranks=run.recipe.gpus,
+        directory=directory, environment=environment, python=staged.python, ranks=run.recipe.gpus, **values
     )
     return JobSpec(
         name=f"{run.experiment}-{digest}-{attempt}",
@@ -116,12 +126,15 @@ def _environment(run: Run, staged: Staged) -> dict[str, str]:
     for name, value in run.environment.items():
         if not _VARIABLE.fullmatch(name):
             raise UserError(f"environment variable {name!r} cannot be named so: use letters, digits and '_'")
-        if name in _OWN_VARIABLES or name.startswith("STEPTIME_"):
-            raise UserError(f"environment variable {name} is steptime's own and cannot be set for a run")
+        if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIXES):
+            raise UserError(
+                f"environment variable {name} is set by the job script or the cluster "
+                "and cannot be set for a run: leave it out"
+            )
         if "\0" in value:
             raise UserError(f"environment variable {name} has a NUL character, which no environment can hold")
     return {
-        # What torchrun would set, with a warning; the trainer then gives each rank its share of the cores.
+        # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
         "OMP_NUM_THREADS": "1",
         **run.environment,
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.

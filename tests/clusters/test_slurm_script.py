@@ -1,0 +1,183 @@
+"""The job script for Slurm: what is asked for, how the ranks are started, and what is refused."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+
+from steptime.clusters.base import Staged
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.jobscript import job_spec
+from steptime.errors import UserError
+from steptime.recipes.models import Run
+from steptime.recipes.planning import parse_request, plan
+
+VENV = Staged(
+    python="/shared/venvs/trainer-1/bin/python",
+    venv_lock_sha256="a" * 64,
+    trainer_path="/shared/trainer/1",
+    trainer_sha256="b" * 64,
+)
+IMAGE = VENV.model_copy(update={"python": None, "image": "/shared/images/nvidia+nemo+25.02.01.sqsh"})
+
+
+class Site(ClusterConfig):
+    """What a Slurm cluster's file says."""
+
+    kind: Literal["slurm"] = "slurm"
+    partition: str | None = None
+    account: str | None = None
+    gpus_per_node: int | None = None
+    gres: bool = True
+    exclusive: bool = True
+    extra_options: tuple[str, ...] = ()
+
+
+def site(**fields: Any) -> Site:
+    return Site.model_validate({"name": "big", "gpu_type": "h100", "work_dir": "/shared", **fields})
+
+
+def planned(workload: str, **values: Any) -> Run:
+    return plan(parse_request({"workload": workload, **values})).runs[0]
+
+
+def script_of(run: Run, config: Site, staged: Staged = VENV) -> str:
+    return job_spec(run, staged, config, identity="x", started=1_790_000_000).script
+
+
+def asked(script: str) -> list[str]:
+    """The options of the #SBATCH lines."""
+    return re.findall(r"^#SBATCH (\S+)$", script, flags=re.MULTILINE)
+
+
+@pytest.fixture
+def two_ranks(make_result: Callable[..., Any]) -> Run:
+    run: Run = make_result(gpus=2).run
+    return run
+
+
+def test_a_small_run_asks_for_one_node(two_ranks: Run) -> None:
+    assert asked(script_of(two_ranks, site(gpus_per_node=8))) == [
+        *("--nodes=1", "--ntasks=2", "--ntasks-per-node=2", "--gres=gpu:2", "--exclusive", "--mem=0")
+    ]
+
+
+def test_what_the_cluster_wants_is_asked_for(two_ranks: Run) -> None:
+    config = site(
+        gpus_per_node=1,
+        partition="batch",
+        account="llm_bench",
+        gres=False,
+        exclusive=False,
+        extra_options=("--constraint=gpu&nvlink", "--contiguous"),
+    )
+    script = script_of(two_ranks, config)
+    assert asked(script) == [
+        *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1"),
+        *("--partition=batch", "--account=llm_bench", "'--constraint=gpu&nvlink'", "--contiguous"),
+    ]
+
+
+def test_the_recipe_says_how_many_gpus_a_node_has() -> None:
+    run = planned("llama3.1", size="70b", gpus="128")
+    options = asked(script_of(run, site()))
+    assert {"--nodes=16", "--ntasks=128", "--ntasks-per-node=8", "--gres=gpu:8"} <= set(options)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "segment"), [(128, "--segment=16"), (256, "--segment=16"), (512, "--segment=16")]
+)
+def test_racks_of_four_gpu_nodes_are_asked_for_in_segments(gpus: int, segment: str) -> None:
+    """32, 64 and 128 nodes: the largest divisor that a rack of 18 nodes holds."""
+    run = planned("nemotron4-340b", gpu_type="gb200", gpus=str(gpus))
+    assert segment in asked(script_of(run, site(gpu_type="gb200")))
+
+
+def test_nodes_of_eight_gpus_have_no_segments() -> None:
+    run = planned("nemotron4-340b", gpu_type="h100", gpus="512")
+    assert not [option for option in asked(script_of(run, site())) if "segment" in option]
+
+
+def test_ranks_that_cannot_be_spread_evenly_are_refused() -> None:
+    run = planned("llama3.1", size="8b", gpus="16")
+    with pytest.raises(UserError, match="16 GPUs cannot be spread over nodes of 3 on cluster 'big'"):
+        script_of(run, site(gpus_per_node=3))
+
+
+def test_a_venv_is_started_without_mpi(two_ranks: Run) -> None:
+    script = script_of(two_ranks, site())
+    assert "--mpi=none" in script
+    assert "--container" not in script
+
+
+def test_pyxis_runs_the_image_as_the_documents_do() -> None:
+    run = planned("llama3.1", size="8b", gpus="16")
+    script = script_of(run, site(container="pyxis"), IMAGE)
+    (directory,) = re.findall(r"^cd (\S+)$", script, flags=re.MULTILINE)
+    for option in (
+        "--mpi=pmix",
+        "--wait=60",
+        "--kill-on-bad-exit=1",
+        "--container-image=/shared/images/nvidia+nemo+25.02.01.sqsh",
+        f"--container-mounts={directory}:{directory},/shared/trainer/1:/shared/trainer/1",
+        f"--container-workdir={directory}",
+        "--container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,PYTHONPATH,PYTHONSAFEPATH",
+        "--container-writable",
+        "--no-container-mount-home",
+    ):
+        assert f"  {option} \\\n" in script
+    assert script.endswith("  python \\\n  -m \\\n  trainer \\\n  run.json\n")
+
+
+def test_apptainer_runs_the_image() -> None:
+    run = planned("llama3.1", size="8b", gpus="16")
+    staged = IMAGE.model_copy(update={"image": "/shared/images/nemo.sif"})
+    script = script_of(run, site(container="apptainer"), staged)
+    assert "  apptainer \\\n  exec \\\n  --nv \\\n" in script
+    assert (
+        "  --bind=/shared/trainer/1:/shared/trainer/1 \\\n  /shared/images/nemo.sif \\\n  python \\\n"
+        in script
+    )
+
+
+def test_a_cluster_without_containers_runs_no_image() -> None:
+    run = planned("llama3.1", size="8b", gpus="16")
+    with pytest.raises(UserError, match=r"cluster big runs none \(container: none\)"):
+        script_of(run, site(), IMAGE)
+
+
+@pytest.mark.parametrize("folder", ["/a,b:/etc", "/a b", "/a:b", "relative", "/a\nb"])
+def test_folders_that_would_be_other_mounts_are_refused(folder: str) -> None:
+    run = planned("llama3.1", size="8b", gpus="16")
+    staged = IMAGE.model_copy(update={"trainer_path": folder})
+    with pytest.raises(UserError, match="cannot be mounted into a container"):
+        script_of(run, site(container="pyxis"), staged)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--comment=two words",
+        "--comment='x'",
+        '--comment="x"',
+        "--comment=x\n#SBATCH --requeue",
+        "--comment=$(touch canary)",
+        "--comment=`touch canary`",
+        "--comment=x\\",
+        "--comment=x#y",
+        "--comment=x;y touch",
+        "--comment=\u2028x",
+        "--comment=\0",
+        "--comment=ä",
+        "comment=x",
+        "-N2",
+        "--Comment=x",
+        "--=x",
+        "",
+    ],
+)
+def test_options_that_slurm_would_read_in_another_way_are_refused(two_ranks: Run, option: str) -> None:
+    with pytest.raises(UserError, match=r"Slurm option '.*' cannot be given") as refused:
+        script_of(two_ranks, site(extra_options=(option,)))
+    assert "\n" not in str(refused.value)

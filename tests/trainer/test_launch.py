@@ -1,0 +1,109 @@
+"""Which rank a process is: alone, under torchrun, and under Slurm's srun."""
+
+import pytest
+
+from trainer.errors import TrainerError
+from trainer.launch import read_launch
+from trainer.slurm import ranks_of_srun
+
+STEP = {
+    "SLURM_JOB_ID": "12005",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
+    "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
+}
+"""Of a task as srun starts it, on Slurm 22.05."""
+TORCHRUN = {
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the launcher that may run these tests; what a test sets is gone after it."""
+    names = (*STEP, *TORCHRUN, "GROUP_RANK", "MASTER_PORT", "OMP_NUM_THREADS")
+    for name in names:
+        monkeypatch.setenv(name, "")  # so that it is put back as it was
+        monkeypatch.delenv(name)
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_alone() -> None:
+    launch = read_launch()
+    assert (launch.rank, launch.world_size, launch.nodes, launch.threads) == (0, 1, 1, 1)
+    assert not launch.by_launcher
+    assert launch.on_one_host
+
+
+def test_torchrun_says_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside of a Slurm job, too."""
+    launched(monkeypatch, {**STEP, **TORCHRUN})
+    launch = read_launch()
+    assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (1, 2, 2, 1)
+    assert launch.by_launcher
+
+
+def test_srun_is_read_where_torchrun_did_not_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch, {**STEP, "MASTER_ADDR": "n1", "MASTER_PORT": "20017"})
+    launch = read_launch()
+    assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (5, 8, 4, 2)
+    assert launch.by_launcher
+    assert not launch.on_one_host
+
+
+def test_srun_in_torchruns_words() -> None:
+    told = ranks_of_srun({**STEP, "MASTER_ADDR": "n1", "MASTER_PORT": "20017"})
+    assert told == {
+        "RANK": "5",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "1",
+        "WORLD_SIZE": "8",
+        "LOCAL_WORLD_SIZE": "4",
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": "20017",
+    }
+
+
+def test_without_a_job_script_they_meet_where_srun_was_called() -> None:
+    told = ranks_of_srun(STEP)
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("10.0.0.7", "20005")
+
+
+def test_a_batch_script_is_no_rank() -> None:
+    batch = {name: value for name, value in STEP.items() if "STEP" not in name}
+    assert ranks_of_srun(batch) == {}
+
+
+def test_nodes_with_different_numbers_of_tasks_are_refused() -> None:
+    with pytest.raises(TrainerError, match=r"srun started 4,3 tasks on its nodes.*--ntasks-per-node"):
+        ranks_of_srun({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4,3"})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1", "::1", "localhost"])
+def test_nodes_that_share_a_host(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    launched(monkeypatch, {**STEP, "MASTER_ADDR": address})
+    assert read_launch().on_one_host
+
+
+@pytest.mark.parametrize(("told", "threads"), [("4", 4), ("0", 1)])
+def test_threads_are_the_jobs(monkeypatch: pytest.MonkeyPatch, told: str, threads: int) -> None:
+    launched(monkeypatch, {"OMP_NUM_THREADS": told})
+    assert read_launch().threads == threads
+
+
+def test_a_number_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch, {"OMP_NUM_THREADS": "many"})
+    with pytest.raises(TrainerError, match="OMP_NUM_THREADS='many' in the environment is no number"):
+        read_launch()
