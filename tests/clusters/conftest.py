@@ -2,14 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stand_ins.runai import RunaiStandIn
 
+from steptime.clusters import runai as runai_backend
 from steptime.clusters.base import Cluster, JobSpec, JobStatus
+from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.runai import RunaiCluster
 
 DEADLINE_S = 60
 """Only ever reached by a failing test: everything here takes well under a second on an idle machine."""
@@ -88,7 +92,62 @@ async def local(make_config: Callable[..., Config]) -> AsyncIterator[LocalCluste
             await cluster.cancel(job.name)
 
 
-@pytest.fixture(params=["local"])
+@pytest.fixture
+def runai_server(tmp_path: Path) -> Iterator[RunaiStandIn]:
+    """A stand-in for Run:ai with two GPUs, serving on a free port."""
+    with RunaiStandIn(tmp_path / "runai", gpus=2).running() as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def runai_connections(runai_server: RunaiStandIn) -> Connections:
+    """The login to the stand-in, as Airflow would give it."""
+
+    async def connection(name: str) -> Connection:
+        return Connection(
+            name=name,
+            kind="runai",
+            host=f"{runai_server.url}/api/v1",
+            login=runai_server.application,
+            password=runai_server.secret,
+        )
+
+    return connection
+
+
+@pytest.fixture
+def make_runai_config(tmp_path: Path) -> Callable[..., runai_backend.Config]:
+    """A function that configures a cluster on the stand-in; this test's folder is the mounted volume."""
+
+    def make(**fields: object) -> runai_backend.Config:
+        defaults = {
+            "name": "dgx",
+            "kind": "runai",
+            "gpu_type": "h100",
+            "connection": "runai",
+            "project": "llm",
+            "image": "nvcr.io/nvidia/nemo:25.07.01",
+            "work_dir": str(tmp_path / "work"),
+            "pvcs": [{"claim": "workspace", "path": str(tmp_path)}],
+            "gpus_per_node": 2,
+            "grace_s": 5,
+            "poll_interval_s": 0.05,
+        }
+        return runai_backend.Config.model_validate({**defaults, **fields})
+
+    return make
+
+
+@pytest.fixture
+async def runai(
+    make_runai_config: Callable[..., runai_backend.Config], runai_connections: Connections
+) -> AsyncIterator[RunaiCluster]:
+    """A Run:ai cluster: the stand-in ends what a failing test leaves."""
+    async with runai_backend.connect(make_runai_config(), runai_connections) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["local", "runai"])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     """Each kind of cluster in turn: what a test says with this fixture, it says of every backend."""
     backend: Cluster = request.getfixturevalue(request.param)

@@ -46,6 +46,7 @@ async def test_small_jobs_share_the_machine_and_never_overtake_a_large_one(
     await end_of(local, "first")
     states = await local.poll(["second", "large", "small"])
     assert [status.state for status in states.values()] == ["running", "queued", "queued"]
+    assert states["large"].reason == "waits for 2 of 2 slots"
     second.let_go()
     await eventually(lambda: large.pid)
     assert (await local.poll(["small"]))["small"].state is JobState.QUEUED

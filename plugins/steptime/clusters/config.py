@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from steptime.clusters.base import Cluster
 from steptime.clusters.connections import Connections, no_connections
@@ -13,7 +13,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.settings import config_dir, home
 
-BACKENDS = {"local": "steptime.clusters.local"}
+BACKENDS = {"local": "steptime.clusters.local", "runai": "steptime.clusters.runai"}
 """The module of each kind: `Config` is the model of its files, `connect(config, connections)` the cluster."""
 
 
@@ -25,8 +25,16 @@ class ClusterConfig(Frozen):
     kind: str
     gpu_type: str
     """Key of config/gpus.yaml; `cpu` where ranks are processes."""
+    gpus: PositiveInt | None = None
+    """How many GPUs sweeps may use here at once; None: as many as they ask for, and the rest queues."""
     container: Literal["none", "apptainer", "bwrap", "pyxis"] = "none"
     """What runs a recipe's image; with `none` the trainer runs in its own venv."""
+    container_mounts: tuple[str, ...] = ()
+    """Folders that containers see beside `work_dir`, at the same path."""
+    import_in_job: bool = False
+    """Whether images are imported by a job, where the login node may not or cannot."""
+    import_partition: str | None = None
+    """The partition for that job; None for that of the training jobs."""
     work_dir: str
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
     python: str = "python3.11"
@@ -38,6 +46,11 @@ class ClusterConfig(Frozen):
     def root(self) -> str:
         """`work_dir` in full."""
         return self.work_dir.replace("{STEPTIME_HOME}", str(home()))
+
+    @property
+    def gpu_count(self) -> int | None:
+        """How many GPUs sweeps may use at once; None: no bounds."""
+        return self.gpus
 
 
 class _Kind(BaseModel):

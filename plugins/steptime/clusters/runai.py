@@ -1,0 +1,383 @@
+"""The Run:ai backend: a job is a workload, known by its name; its files lie on the volume that it mounts.
+
+A workload is looked up by name before it is made, and again where the answer to making it was lost; two with
+one name cannot be in a project, so whoever comes second is given the first. `runai_volume` says what lies on
+the volume, `runai_phases` what Run:ai's phases mean.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Self
+
+from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.runai_client import (
+    DISTRIBUTED,
+    TRAININGS,
+    NameTaken,
+    Project,
+    RunaiClient,
+    UnclearAnswer,
+    Workload,
+    unix_time,
+)
+from steptime.clusters.runai_command import run_as_workload
+from steptime.clusters.runai_config import PREFIX, Config, workload_name, workload_request
+from steptime.clusters.runai_phases import ENDED, MEANING, Stop, status_of, vanished
+from steptime.clusters.runai_volume import JobNotes, Submitted
+from steptime.errors import SystemFailure, UserError
+
+__all__ = ["Config", "RunaiCluster", "connect"]
+
+_APPEARS_WITHIN_S = 15.0
+"""How long a workload may take to show after its making was not answered."""
+_LISTED_WITHIN_S = 60.0
+"""How long a workload that was accepted may be missing from what Run:ai lists."""
+_CLOCKS_APART_S = 300.0
+_CANCEL_MARGIN_S = 120.0
+"""How long beyond the grace pods may take to be gone, before the workload is deleted; and again after."""
+_LOOK_S = 0.5
+
+
+def connect(config: Config, connections: Connections) -> "RunaiCluster":
+    """The cluster of a configuration; its login comes from `connections` when it is opened."""
+    return RunaiCluster(config, connections)
+
+
+class RunaiCluster:
+    """A `Cluster` whose jobs are workloads of one Run:ai project."""
+
+    def __init__(self, config: Config, connections: Connections) -> None:
+        self.name = config.name
+        self._config = config
+        self._connections = connections
+        self._volume = config.volume
+        self._client_: RunaiClient | None = None
+        self._project_name = ""
+        self._project_: Project | None = None
+        self._known: dict[str, Submitted] = {}
+        self._ended: dict[str, JobStatus] = {}
+
+    async def __aenter__(self) -> Self:
+        connection = await self._connections(self._config.connection)
+        self._project_name = _project_name(self._config, connection)
+        self._client_ = await RunaiClient(connection).__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._client_ is not None:
+            await self._client_.__aexit__(None, None, None)
+
+    async def submit(self, spec: JobSpec) -> Job:
+        """Make the workload of `spec`, or return the job that already bears its name.
+
+        Raises UserError for what can never run here, SystemFailure where Run:ai does not take it; submitting
+        again is then right, and never makes a second one.
+        """
+        notes = self._notes(spec.name)
+        self._config.pods(spec.slots)
+        for path in (spec.directory, spec.log_path):
+            self._volume.local(path)
+        found = await self.find(spec.name)
+        if found is not None:
+            return found
+        try:
+            await asyncio.to_thread(self._lay_down, spec, notes)
+        except OSError as error:
+            raise SystemFailure(f"job {spec.name} could not be written to {self.name}: {error}") from error
+        kind, request = workload_request(
+            self._config,
+            await self._project(),
+            job_name=spec.name,
+            start_script=notes.start_script,
+            gpus=spec.slots,
+            variables=self._variables(spec, notes),
+            annotations={
+                "steptime-job": spec.name,
+                "steptime-directory": spec.directory,
+                "steptime-log": spec.log_path,
+                "steptime-time-limit-s": str(spec.time_limit_s),
+            },
+        )
+        try:
+            made = await self._client.create(kind, request)
+        except (UnclearAnswer, NameTaken) as error:
+            return await self._made_after_all(spec.name, error)
+        submitted = Submitted(
+            name=spec.name,
+            workload=request["name"],
+            workload_id=str(made["workloadId"]),
+            kind=kind,
+            directory=spec.directory,
+            log_path=spec.log_path,
+            time_limit_s=spec.time_limit_s,
+            submitted_at=unix_time(made.get("createdAt")) or time.time(),
+        )
+        await self._remember(notes, submitted)
+        return submitted.job(self.name)
+
+    async def find(self, name: str) -> Job | None:
+        """The job of that unique name, live or ended; None where the cluster never had it."""
+        submitted = await self._submitted(name)
+        return submitted.job(self.name) if submitted else None
+
+    async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        """States of many jobs: one list for all that have not ended."""
+        wanted = list(dict.fromkeys(names))
+        open_jobs: dict[str, Submitted] = {}
+        statuses: dict[str, JobStatus] = {}
+        for name in wanted:
+            if name in self._ended:
+                continue
+            submitted = await self._submitted(name)
+            if submitted is None:
+                reason = f"{self.name} has no job of the name {name}"
+                statuses[name] = JobStatus(state=JobState.UNKNOWN, reason=reason)
+            else:
+                open_jobs[name] = submitted
+        listed, at = await self._list(open_jobs)
+        for name, submitted in open_jobs.items():
+            statuses[name] = await self._status(submitted, listed.get(submitted.workload_id), at)
+        return {name: self._ended.get(name) or statuses[name] for name in wanted}
+
+    async def cancel(self, name: str) -> None:
+        """Suspend the workload and return when its pods are gone (SystemFailure if they stay).
+
+        Suspended, it keeps its name, so nobody can submit the job a second time. One that Run:ai does not
+        suspend is deleted.
+        """
+        submitted = await self._submitted(name)
+        if submitted is not None:
+            await self._stop(submitted, Stop(JobState.CANCELLED, "cancelled"))
+
+    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        """Up to `limit` bytes of a file on the volume from `offset`; b"" where there is none (yet)."""
+        return await asyncio.to_thread(self._volume.read, path, offset, limit)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file on the volume whole, creating its folder."""
+        try:
+            await asyncio.to_thread(self._volume.write, path, data)
+        except OSError as error:
+            raise SystemFailure(f"{path} could not be written on {self.name}: {error}") from error
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = 600,
+        on_output: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run a command in a workload of its own, without GPUs: there is no login node.
+
+        `timeout_s` counts from its start. Raises SystemFailure where it takes longer or never starts.
+        """
+        return await run_as_workload(
+            argv,
+            client=self._client,
+            project=await self._project(),
+            config=self._config,
+            timeout_s=timeout_s,
+            on_output=on_output,
+        )
+
+    @property
+    def _client(self) -> RunaiClient:
+        if self._client_ is None:
+            raise RuntimeError(f"cluster {self.name} is not open: use it as an async context manager")
+        return self._client_
+
+    async def _project(self) -> Project:
+        if self._project_ is None:
+            self._project_ = await self._client.project(self._project_name)
+        return self._project_
+
+    def _notes(self, name: str) -> JobNotes:
+        return JobNotes(self._volume, self._config.state, name)
+
+    def _lay_down(self, spec: JobSpec, notes: JobNotes) -> None:
+        for name, text in {**spec.files, "job.sh": spec.script}.items():
+            if "/" in name or name in ("", ".", ".."):
+                raise UserError(f"job {spec.name}: {name!r} is not a plain file name")
+            self._volume.write(f"{spec.directory}/{name}", text)
+        self._volume.local(spec.log_path).parent.mkdir(parents=True, exist_ok=True)
+        notes.prepare()
+
+    def _variables(self, spec: JobSpec, notes: JobNotes) -> dict[str, str]:
+        return {
+            "STEPTIME_STATE": str(notes.folder),
+            "STEPTIME_DIRECTORY": spec.directory,
+            "STEPTIME_SCRIPT": f"{spec.directory}/job.sh",
+            "STEPTIME_LOG": spec.log_path,
+            "STEPTIME_TIME_LIMIT_S": str(spec.time_limit_s),
+            "STEPTIME_GRACE_S": f"{self._config.grace_s:g}",
+        }
+
+    async def _remember(self, notes: JobNotes, submitted: Submitted) -> None:
+        try:
+            await asyncio.to_thread(notes.write_submitted, submitted)
+        except OSError as error:
+            raise SystemFailure(
+                f"job {submitted.name} was submitted, and this could not be noted on {self.name}: {error}"
+            ) from error
+
+    async def _submitted(self, name: str) -> Submitted | None:
+        """The job from the note on the volume, else from Run:ai: the note may never have been written."""
+        if name in self._known:
+            return self._known[name]
+        notes = self._notes(name)
+        submitted = await asyncio.to_thread(notes.submitted)
+        if submitted is not None:
+            self._known[name] = submitted
+            return submitted
+        project = await self._project()
+        listing = await self._client.workloads([f"projectId=={project.id}", f"name=={workload_name(name)}"])
+        for workload in listing.workloads:
+            if workload.get("name") == workload_name(name) and not workload.get("deletedAt"):
+                submitted = await self._described(name, workload)
+                await self._remember(notes, submitted)
+                return submitted
+        return None
+
+    async def _described(self, name: str, workload: Workload) -> Submitted:
+        """The job of a workload from its own annotations. Raises UserError where it is another's."""
+        likely = DISTRIBUTED if workload.get("distributedFramework") else TRAININGS
+        for kind in dict.fromkeys((likely, TRAININGS, DISTRIBUTED)):
+            details = await self._client.details(kind, str(workload["id"]))
+            if details is None:
+                continue
+            kept = {
+                entry.get("name"): entry.get("value")
+                for entry in (details.get("spec") or {}).get("annotations") or ()
+            }
+            if kept.get("steptime-job") != name:
+                break
+            return Submitted(
+                name=name,
+                workload=str(workload["name"]),
+                workload_id=str(workload["id"]),
+                kind=kind,
+                directory=str(kept["steptime-directory"]),
+                log_path=str(kept["steptime-log"]),
+                time_limit_s=int(kept["steptime-time-limit-s"]),
+                submitted_at=unix_time(workload.get("createdAt")) or time.time(),
+            )
+        raise UserError(
+            f"project '{self._project_name}' has a workload {workload['name']} that is not job {name}: "
+            "rename or delete it in Run:ai."
+        )
+
+    async def _made_after_all(self, name: str, error: Exception) -> Job:
+        """The job whose making was not answered, or was done by another at the same moment."""
+        deadline = time.monotonic() + _APPEARS_WITHIN_S
+        while True:
+            job = await self.find(name)
+            if job is not None:
+                return job
+            if time.monotonic() > deadline:
+                raise SystemFailure(
+                    f"job {name} may or may not have been submitted to {self.name}, and is not seen there: "
+                    f"{error}; submitting it again looks for it first"
+                ) from None
+            await asyncio.sleep(_LOOK_S)
+
+    async def _list(self, jobs: dict[str, Submitted]) -> tuple[dict[str, Workload], float]:
+        """Run:ai's words on all these jobs by workload id, and its clock."""
+        if not jobs:
+            return {}, time.time()
+        project = await self._project()
+        filters = [f"projectId=={project.id}"]
+        if len(jobs) == 1:
+            filters += [f"name=={job.workload}" for job in jobs.values()]
+        else:
+            # Ended workloads stay listed for weeks: only those since the oldest that is waited for.
+            oldest = min(job.submitted_at for job in jobs.values()) - _CLOCKS_APART_S
+            since = datetime.fromtimestamp(oldest, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            filters += [f"name=^{PREFIX}", f"createdAt>={since}"]
+        listing = await self._client.workloads(filters)
+        return {str(workload["id"]): workload for workload in listing.workloads}, listing.at
+
+    async def _status(self, job: Submitted, workload: Workload | None, at: float) -> JobStatus:
+        """The job's state; where the list lacks it, it is asked for itself before it is called gone."""
+        notes = self._notes(job.name)
+        workload = workload or await self._client.workload(job.workload_id)
+        if workload is None or workload.get("deletedAt"):
+            if at - job.submitted_at < _LISTED_WITHIN_S:
+                noted = await asyncio.to_thread(notes.notes)
+                if noted.stop is None:
+                    return JobStatus(state=JobState.QUEUED, reason="accepted, and not yet listed")
+            status = vanished(job.name, await asyncio.to_thread(notes.notes), where=self.name)
+            if status.state is not JobState.UNKNOWN:
+                self._ended[job.name] = status
+            return status
+        phase = str(workload.get("phase"))
+        since_s = at - (unix_time(workload.get("phaseUpdatedAt")) or at)
+        if phase == "Degraded" and since_s >= self._config.degraded_after_s:
+            await self._end_degraded(job, since_s)
+        # Read after the phase was asked for: what a pod notes comes before its phase.
+        noted = await asyncio.to_thread(notes.notes)
+        if (phase == "Unknown" or phase not in MEANING) and since_s >= self._config.unknown_after_s:
+            reason = f"Run:ai has called its phase '{phase}' for {since_s:.0f} s"
+            return JobStatus(state=JobState.UNKNOWN, reason=reason)
+        status = status_of(workload, noted, time_limit_s=job.time_limit_s)
+        if phase == "Failed" and not noted.ends:
+            status = await self._with_event(job, status)
+        if phase in ENDED:
+            self._ended[job.name] = status
+        return status
+
+    async def _end_degraded(self, job: Submitted, since_s: float) -> None:
+        """A training that lost a pod waits for ever and holds its GPUs: end it, and then it has failed."""
+        stop = Stop(JobState.FAILED, f"its workload was degraded for {since_s:.0f} s and was ended")
+        await asyncio.to_thread(self._notes(job.name).write_stop, stop)
+        await self._client.suspend(job.kind, job.workload_id)
+
+    async def _with_event(self, job: Submitted, status: JobStatus) -> JobStatus:
+        """A failure that no pod has noted, with Run:ai's last warning: no such image, a mount that fails."""
+        events = await self._client.events(job.workload_id)
+        warning = next((event for event in events if event.get("type") == "Warning"), None)
+        if warning is None:
+            return status
+        said = " ".join(str(warning.get("message", "")).split())
+        return status.model_copy(update={"reason": f"{status.reason}; {warning.get('reason')}: {said}"})
+
+    async def _stop(self, job: Submitted, stop: Stop) -> None:
+        patience_s = self._config.grace_s + _CANCEL_MARGIN_S
+        began = time.monotonic()
+        seen = asked = deleted = False
+        while True:
+            workload = await self._client.workload(job.workload_id)
+            gone = workload is None or workload.get("deletedAt")
+            if gone and (seen or time.time() - job.submitted_at > _LISTED_WITHIN_S):
+                return
+            if workload is not None and workload.get("phase") in ENDED:
+                return
+            seen = seen or not gone
+            if seen and not asked:
+                await asyncio.to_thread(self._notes(job.name).write_stop, stop)
+                await self._client.suspend(job.kind, job.workload_id)
+                asked = True
+            waited_s = time.monotonic() - began
+            if waited_s > patience_s and not deleted:
+                await self._client.delete(job.kind, job.workload_id)
+                deleted = True
+            if waited_s > 2 * patience_s:
+                raise SystemFailure(
+                    f"job {job.name} on {self.name} was told to end {waited_s:.0f} s ago and its workload "
+                    f"{job.workload} is still {(workload or {}).get('phase')}: delete it in Run:ai"
+                )
+            await asyncio.sleep(min(_LOOK_S, self._config.poll_interval_s))
+
+
+def _project_name(config: Config, connection: Connection) -> str:
+    project = str(connection.extra.get("project") or config.project or "")
+    if not project:
+        raise UserError(
+            f"cluster {config.name} names no Run:ai project: write project: in "
+            f"config/clusters/{config.name}.yaml, or into the connection '{connection.name}'."
+        )
+    if "," in project:
+        raise UserError(f"a Run:ai project cannot be called '{project}': a name has no comma.")
+    return project

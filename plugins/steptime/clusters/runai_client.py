@@ -1,0 +1,342 @@
+"""A thin asynchronous client of Run:ai's REST API, version 1: the few endpoints that a benchmark needs.
+
+Run:ai publishes a generated Python client, which repeats a POST after a 5xx answer: a workload could be made
+twice. Here a request that may have taken effect is repeated only where repeating it changes nothing. Creating
+a workload is not repeated: it ends in `UnclearAnswer`, and whoever asked looks the workload's name up.
+
+The secret and the tokens are kept in this object and in the requests, and in no text that it writes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import urlsplit
+
+from steptime.clusters.connections import Connection
+from steptime.errors import SystemFailure, UserError, shown
+
+if TYPE_CHECKING:
+    import httpx
+
+TRAININGS, DISTRIBUTED = "trainings", "distributed"
+"""The two kinds of workload by the last part of their address: one pod, or a master with its workers."""
+
+_PAGE = 500
+"""Workloads asked for at once: the most that the API allows."""
+_TIMEOUT_S = 30.0
+_FIRST_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 15.0
+_RENEW_BEFORE_S = 60.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_log = logging.getLogger(__name__)
+
+Workload = Mapping[str, Any]
+"""A workload as the API describes it."""
+
+
+class UnclearAnswer(SystemFailure):
+    """The request may have taken effect or not: the connection broke, or the server failed meanwhile."""
+
+
+class NameTaken(UserError):
+    """The project has a workload of that name."""
+
+
+class Project(NamedTuple):
+    """Where workloads are made."""
+
+    id: str
+    cluster_id: str
+
+
+class Listing(NamedTuple):
+    """Workloads, and the server's clock when it gave them (Unix time, seconds)."""
+
+    workloads: tuple[Workload, ...]
+    at: float
+
+
+class RunaiClient:
+    """One control plane, and one application in it; use it as an async context manager."""
+
+    def __init__(self, connection: Connection, *, patience_s: float = 60) -> None:
+        """`patience_s`: how long one call may go on trying before it fails."""
+        self.base_url = base_url(connection)
+        self._connection = connection
+        self._patience_s = patience_s
+        self._http: httpx.AsyncClient | None = None
+        self._token = ""
+        self._token_ends = 0.0
+        self._token_lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"RunaiClient({self.base_url!r})"
+
+    async def __aenter__(self) -> Self:
+        import httpx
+
+        self._http = httpx.AsyncClient(
+            timeout=_TIMEOUT_S,
+            limits=httpx.Limits(max_connections=8),
+            follow_redirects=False,  # a redirect could carry the token to another host
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def project(self, name: str) -> Project:
+        """The project of that name. Raises UserError where the application sees none."""
+        answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})
+        found = [project for project in _json(answer).get("projects", ()) if project.get("name") == name]
+        if not found:
+            raise UserError(
+                f"Run:ai at {self.base_url} shows no project '{shown(name)}': write its name as under "
+                "Organization, Projects, and give the application a role in it."
+            )
+        return Project(id=str(found[0]["id"]), cluster_id=str(found[0]["clusterId"]))
+
+    async def create(self, kind: str, request: Mapping[str, Any]) -> Workload:
+        """Make a workload.
+
+        Raises:
+            NameTaken: the project has one of this name.
+            UnclearAnswer: it may have been made or not.
+            UserError: Run:ai refuses what was asked for.
+        """
+        return _json(await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False))
+
+    async def workloads(self, filters: Sequence[str]) -> Listing:
+        """All workloads that pass every filter, as `name==mine`; page by page."""
+        workloads: list[Workload] = []
+        offset = 0
+        while True:
+            params = {"limit": _PAGE, "offset": offset, "sortBy": "createdAt", "filterBy": ",".join(filters)}
+            answer = await self._call("GET", "/workloads", params=params)
+            page = _json(answer)
+            workloads += page.get("workloads", ())
+            following = page.get("next")
+            if not following or following <= offset or not page.get("workloads"):
+                return Listing(tuple(workloads), _server_time(answer))
+            offset = following
+
+    async def workload(self, workload_id: str) -> Workload | None:
+        """One workload as it is in lists; None where there is none (any more)."""
+        answer = await self._call("GET", f"/workloads/{workload_id}", accepted=(404,))
+        return None if answer.status_code == 404 else _json(answer)
+
+    async def details(self, kind: str, workload_id: str) -> Workload | None:
+        """One workload with what it was made from (`spec`); None where this kind has none of that id."""
+        answer = await self._call("GET", f"/workloads/{kind}/{workload_id}", accepted=(404,))
+        return None if answer.status_code == 404 else _json(answer)
+
+    async def suspend(self, kind: str, workload_id: str) -> None:
+        """End the workload's pods; the workload itself stays, under its name. No error where it is gone."""
+        await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409))
+
+    async def delete(self, kind: str, workload_id: str) -> None:
+        """End the workload and forget it. No error where it is gone."""
+        await self._call("DELETE", f"/workloads/{kind}/{workload_id}", accepted=(404,))
+
+    async def events(self, workload_id: str) -> tuple[Mapping[str, Any], ...]:
+        """What happened to the workload, latest first; empty where it is gone."""
+        answer = await self._call("GET", f"/workloads/{workload_id}/events", accepted=(404,))
+        return () if answer.status_code == 404 else tuple(_json(answer).get("events", ()))
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        repeatable: bool = True,
+        accepted: Sequence[int] = (),
+        **request: Any,
+    ) -> "httpx.Response":
+        """Send one request until it is answered well; `accepted` are statuses that the caller handles.
+
+        What certainly had no effect (no connection, 401, 429) is always tried again, what may have had one
+        only where the request is repeatable.
+        """
+        import httpx
+
+        what = f"{method} {path}"
+        deadline = time.monotonic() + self._patience_s
+        backoff_s = _FIRST_BACKOFF_S
+        refused_token = ""
+        while True:
+            token = await self._valid_token(deadline)
+            wait_s = backoff_s * random.uniform(0.5, 1)  # noqa: S311 - spreads callers, hides nothing
+            backoff_s = min(_LONGEST_BACKOFF_S, backoff_s * 2)
+            try:
+                answer = await self._client().request(
+                    method, self.base_url + path, headers={"Authorization": f"Bearer {token}"}, **request
+                )
+            except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+                problem = f"cannot be reached ({_name(error)})"
+            except httpx.TransportError as error:
+                problem = f"broke off {what} ({_name(error)})"
+                if not repeatable:
+                    raise UnclearAnswer(f"Run:ai at {self.base_url} {problem}") from None
+            else:
+                if answer.is_success or answer.status_code in accepted:
+                    return answer
+                problem = f"answered {what} with {self._refusal(answer)}"
+                if answer.status_code == 401 and token != refused_token:
+                    refused_token = token
+                    self._forget(token)
+                    continue  # once, with a new token: this one may have been revoked or have run out
+                if answer.status_code == 429:
+                    wait_s = max(wait_s, _retry_after_s(answer))
+                elif answer.status_code < 500:
+                    raise self._refused(answer, problem)
+                elif not repeatable:
+                    raise UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
+            if time.monotonic() + wait_s > deadline:
+                raise SystemFailure(
+                    f"Run:ai at {self.base_url} {problem}; given up after {self._patience_s:g} s"
+                )
+            _log.info("Run:ai at %s %s; trying again in %.1f s", self.base_url, problem, wait_s)
+            await asyncio.sleep(wait_s)
+
+    async def _valid_token(self, deadline: float) -> str:
+        """The bearer token; asked for where there is none or it is about to run out, once for all callers."""
+        async with self._token_lock:
+            while time.monotonic() >= self._token_ends:
+                wait_s = await self._renew_token()
+                if time.monotonic() + wait_s > deadline:
+                    raise SystemFailure(
+                        f"Run:ai at {self.base_url} gives no token; given up after {self._patience_s:g} s"
+                    )
+                await asyncio.sleep(wait_s)
+            return self._token
+
+    async def _renew_token(self) -> float:
+        """Ask for a token; gives the seconds to wait before asking again, 0 where it came."""
+        import httpx
+
+        credentials = {
+            "grantType": "app_token",
+            "AppId": self._connection.login,
+            "AppSecret": self._connection.password,
+        }
+        asked_at = time.monotonic()
+        try:
+            answer = await self._client().post(f"{self.base_url}/token", json=credentials)
+        except httpx.TransportError:
+            return _FIRST_BACKOFF_S
+        if answer.status_code == 429 or answer.status_code >= 500:
+            return max(_FIRST_BACKOFF_S, _retry_after_s(answer))
+        given = _json(answer) if answer.is_success else {}
+        if not given.get("accessToken"):
+            raise UserError(
+                f"Run:ai at {self.base_url} gives application '{shown(self._connection.login)}' no token "
+                f"({answer.status_code}): check the application's name and secret in the connection "
+                f"'{self._connection.name}'."
+            )
+        self._token = str(given["accessToken"])
+        lifetime_s = float(given.get("expiresIn") or 3600)
+        # Renewed before it ends, yet not so early that a short-lived one is never used.
+        self._token_ends = asked_at + lifetime_s - min(_RENEW_BEFORE_S, lifetime_s / 4)
+        return 0
+
+    def _forget(self, token: str) -> None:
+        if token == self._token:  # another caller may have a new one by now
+            self._token_ends = 0.0
+
+    def _client(self) -> "httpx.AsyncClient":
+        if self._http is None:
+            raise RuntimeError("the client is not open: use it as an async context manager")
+        return self._http
+
+    def _refused(self, answer: "httpx.Response", problem: str) -> UserError:
+        if answer.status_code == 409:
+            return NameTaken(f"Run:ai at {self.base_url} {problem}")
+        if answer.status_code in (401, 403):
+            return UserError(
+                f"Run:ai at {self.base_url} {problem}: give application "
+                f"'{shown(self._connection.login)}' a role in the project that lets it do this."
+            )
+        return UserError(f"Run:ai at {self.base_url} {problem}")
+
+    def _refusal(self, answer: "httpx.Response") -> str:
+        """Status and message of an answer that is none; with nothing secret, whatever the server echoes."""
+        message = ""
+        with contextlib.suppress(ValueError, AttributeError):
+            said = answer.json()
+            message = str(said.get("message") or said.get("details") or "")
+        for secret in (self._connection.password, self._token):
+            if secret:
+                message = message.replace(secret, "***")
+        return f"{answer.status_code}" + (f" ({shown(message, at_most=300)})" if message else "")
+
+
+def base_url(connection: Connection) -> str:
+    """Where the API is, `https://…/api/v1`, from the connection's host: a name, an address, or all of it.
+
+    Raises UserError where there is none, or the secret would travel in the clear.
+    """
+    host = connection.host.strip().rstrip("/")
+    written = f"the host of the connection '{connection.name}'"
+    if not host:
+        raise UserError(f"{written} is empty: write Run:ai's address, as https://nvidia.run.ai/api/v1.")
+    try:
+        url = urlsplit(host if "://" in host else f"https://{host}")
+        port = url.port or connection.port
+    except ValueError:
+        raise UserError(f"{written}, '{shown(host)}', is no address: write https://… .") from None
+    if url.username or url.password or not url.hostname or url.query or url.fragment:
+        raise UserError(f"{written} is no plain address: write https://… and put the login into its fields.")
+    if url.scheme != "https" and url.hostname not in _LOOPBACK:
+        raise UserError(f"{written}, '{shown(host)}', would send the secret in the clear: write https://… .")
+    name = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    return f"{url.scheme}://{name}{f':{port}' if port else ''}{url.path or '/api/v1'}"
+
+
+def unix_time(written: str | None) -> float | None:
+    """Seconds of a time as the API writes it, `2026-11-21T06:00:00.123Z`; None where there is none."""
+    return datetime.fromisoformat(written).timestamp() if written else None
+
+
+def _json(answer: "httpx.Response") -> dict[str, Any]:
+    try:
+        content = answer.json()
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise SystemFailure(f"{answer.request.url.host} answered with what is no JSON object: is it Run:ai?")
+    return content
+
+
+def _server_time(answer: "httpx.Response") -> float:
+    """The server's clock: what it says of times is compared with its own."""
+    try:
+        return parsedate_to_datetime(answer.headers["Date"]).timestamp()
+    except (KeyError, ValueError):
+        return time.time()
+
+
+def _retry_after_s(answer: "httpx.Response") -> float:
+    """What `Retry-After` asks for: seconds, or the time until a date (RFC 9110, 10.2.3)."""
+    written = answer.headers.get("Retry-After", "")
+    if written.isdecimal():
+        return float(written)
+    try:
+        until = parsedate_to_datetime(written)
+    except ValueError:
+        return 0
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
+
+
+def _name(error: Exception) -> str:
+    return type(error).__name__

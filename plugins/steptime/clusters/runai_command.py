@@ -1,0 +1,165 @@
+"""Runs a command in a workload of its own: Run:ai has no login node, and the volume is seen from a pod.
+
+The command runs in the image and at the paths that jobs have, so what it builds (a virtual environment) fits
+them. Its workload has no GPUs and is deleted when the command has ended.
+"""
+
+import asyncio
+import codecs
+import shlex
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from steptime.clusters.base import Completed
+from steptime.clusters.runai_client import TRAININGS, Project, RunaiClient
+from steptime.clusters.runai_config import Config, workload_name, workload_request
+from steptime.clusters.runai_phases import ENDED, Notes
+from steptime.clusters.runai_volume import JobNotes
+from steptime.errors import SystemFailure
+
+_STARTS_WITHIN_S = 1800.0
+"""How long a command's workload may wait for its pod."""
+_SETTLES_WITHIN_S = 30.0
+"""How long the note of a command's end may be behind Run:ai's word that its pod has ended."""
+
+
+class _Tail:
+    """One growing file of output on the volume: its text so far, handed on line by line."""
+
+    def __init__(self, config: Config, path: str, on_output: Callable[[str], None] | None) -> None:
+        self._volume, self._path, self._on_output = config.volume, path, on_output
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._offset = 0
+        self._pending = ""
+        self.text = ""
+
+    def catch_up(self, *, ended: bool) -> None:
+        """Read what was added; with `ended` also the last line, where no line end is to come."""
+        while chunk := self._volume.read(self._path, self._offset, 1 << 20):
+            self._offset += len(chunk)
+            added = self._decoder.decode(chunk)
+            self.text += added
+            *lines, self._pending = (self._pending + added).split("\n")
+            for line in lines:
+                self._say(line)
+        if ended and self._pending:
+            self._say(self._pending)
+            self._pending = ""
+
+    def _say(self, line: str) -> None:
+        if self._on_output:
+            self._on_output(line)
+
+
+async def run_as_workload(
+    argv: Sequence[str],
+    *,
+    client: RunaiClient,
+    project: Project,
+    config: Config,
+    timeout_s: float,
+    on_output: Callable[[str], None] | None,
+) -> Completed:
+    """Run `argv` to its end; see `Cluster.run`. Whatever happens, its workload is deleted."""
+    name = f"command-{uuid.uuid4().hex}"
+    volume = config.volume
+    notes = JobNotes(volume, config.state, name)
+    folder = str(notes.folder)
+
+    def lay_down() -> None:
+        # Data, not shell text: each argument is quoted, and the script is a file.
+        script = f"#!/usr/bin/env bash\nexec {shlex.join(argv)} >{folder}/stdout 2>{folder}/stderr\n"
+        volume.write(f"{folder}/job.sh", script)
+        notes.prepare()
+
+    try:
+        await asyncio.to_thread(lay_down)
+    except OSError as error:
+        raise SystemFailure(f"{folder} could not be written on {config.name}: {error}") from error
+    kind, request = workload_request(
+        config,
+        project,
+        job_name=name,
+        start_script=notes.start_script,
+        gpus=0,
+        variables={
+            "STEPTIME_STATE": folder,
+            "STEPTIME_DIRECTORY": folder,
+            "STEPTIME_SCRIPT": f"{folder}/job.sh",
+            "STEPTIME_LOG": f"{folder}/log",
+            # Also where nobody watches any more, it does not run for ever.
+            "STEPTIME_TIME_LIMIT_S": f"{timeout_s + 60:.0f}",
+            "STEPTIME_GRACE_S": f"{config.grace_s:g}",
+        },
+        annotations={"steptime-command": name},
+    )
+    tails = [_Tail(config, f"{folder}/{stream}", on_output) for stream in ("stdout", "stderr")]
+    workload_id = ""
+    try:
+        workload_id = str((await client.create(kind, request))["workloadId"])
+        noted = await _wait(
+            argv,
+            client=client,
+            config=config,
+            notes=notes,
+            tails=tails,
+            workload_id=workload_id,
+            timeout_s=timeout_s,
+        )
+    finally:
+        await asyncio.shield(_clear_away(client, project, name, workload_id, volume.local(folder)))
+    stdout, stderr = (tail.text for tail in tails)
+    return Completed(exit_code=noted.ends[0].exit_code, stdout=stdout, stderr=stderr)
+
+
+async def _wait(
+    argv: Sequence[str],
+    *,
+    client: RunaiClient,
+    config: Config,
+    notes: JobNotes,
+    tails: Sequence[_Tail],
+    workload_id: str,
+    timeout_s: float,
+) -> Notes:
+    """Follow the command until its pod has noted its end. Raises SystemFailure."""
+    began = time.monotonic()
+    started = pod_ended = None
+    while True:
+        said = await asyncio.to_thread(notes.notes)
+        for tail in tails:
+            await asyncio.to_thread(tail.catch_up, ended=bool(said.ends))
+        if said.ends:
+            return said
+        now = time.monotonic()
+        if said.starts and started is None:
+            started = now
+        workload = await client.workload(workload_id)
+        if workload is None or workload.get("phase") in ENDED:
+            pod_ended = pod_ended or now
+        if pod_ended is not None and now - pod_ended > _SETTLES_WITHIN_S:
+            phase = workload.get("phase") if workload else "gone"
+            why = (workload or {}).get("phaseMessage") or "it noted no end"
+            raise SystemFailure(f"the command {argv[0]} could not run on {config.name}: {phase}, {why}")
+        if started is not None and now - started > timeout_s:
+            raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s: {list(argv)}")
+        if started is None and now - began > _STARTS_WITHIN_S:
+            raise SystemFailure(
+                f"the command {argv[0]} did not start on {config.name} within {_STARTS_WITHIN_S:g} s"
+            )
+        await asyncio.sleep(config.poll_interval_s)
+
+
+async def _clear_away(
+    client: RunaiClient, project: Project, name: str, workload_id: str, folder: Path
+) -> None:
+    """Delete the workload, also one whose making was not answered, and the command's files."""
+    if not workload_id:
+        listing = await client.workloads([f"projectId=={project.id}", f"name=={workload_name(name)}"])
+        workload_id = next((str(workload["id"]) for workload in listing.workloads), "")
+    if workload_id:
+        await client.delete(TRAININGS, workload_id)
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -1,0 +1,166 @@
+"""The file of a Run:ai cluster, the names of its workloads, and the requests that make them."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.runai_client import DISTRIBUTED, TRAININGS, Project
+from steptime.clusters.runai_volume import Volume
+from steptime.errors import UserError
+from steptime.frozen import Frozen
+
+PREFIX = "steptime-"
+"""Every workload of ours begins so: one list call gets them all."""
+_LONGEST = 50
+"""Characters of a workload's name. Pods and their services are called `<name>-worker-<number>`, and a name in
+Kubernetes has 63."""
+
+_PLAIN_PATH = r"/[A-Za-z0-9._/-]*"
+PlainPath = Annotated[str, Field(pattern=f"^{_PLAIN_PATH}$")]
+"""An absolute path that needs no quotes: Run:ai splits a workload's command at blanks."""
+
+
+class Pvc(Frozen):
+    """A persistent volume claim that every workload mounts; `RUN_CONF_MOUNTS` of the recipe documents."""
+
+    claim: str = Field(min_length=1, max_length=63)
+    """Its name in Kubernetes, as under Data sources."""
+    path: PlainPath
+    """Where workloads see it."""
+    name: str | None = None
+    """Its name in Run:ai; only rules of a policy need it."""
+
+
+class Config(ClusterConfig):
+    """`config/clusters/*.yaml` of kind `runai`."""
+
+    kind: Literal["runai"]
+    connection: str
+    """The Airflow connection of type runai that has the address, the application and its secret."""
+    project: str | None = None
+    """The Run:ai project; the connection's own comes first."""
+    image: str = Field(min_length=1)
+    """The image of every workload."""
+    pvcs: tuple[Pvc, ...] = Field(min_length=1)
+    """The volumes of every workload; one of them holds `work_dir`."""
+    shared_dir: str | None = None
+    """Where this machine sees the volume that holds `work_dir`; None where it is at the same path."""
+    gpus_per_node: PositiveInt = 8
+    """GPUs of one pod; a job of more gets several pods."""
+    node_pools: tuple[str, ...] = ()
+    """Run:ai's node pools, the preferred first; empty for those of the project."""
+    grace_s: NonNegativeFloat = 30
+    """Seconds between SIGTERM and SIGKILL when a job is ended."""
+    degraded_after_s: NonNegativeFloat = 300
+    """Seconds for which a workload may be degraded before it is ended as failed."""
+    unknown_after_s: NonNegativeFloat = 900
+    """Seconds for which Run:ai may not know a workload's phase before the job's state is unknown."""
+
+    @model_validator(mode="after")
+    def _work_dir_is_on_a_volume(self) -> Self:
+        if not re.fullmatch(_PLAIN_PATH, self.root):
+            raise ValueError(
+                f"work_dir '{self.root}' cannot be used here: write letters, digits, '.', '_', '-' and '/'"
+            )
+        if not any(PurePosixPath(self.root).is_relative_to(pvc.path) for pvc in self.pvcs):
+            raise ValueError(f"work_dir '{self.root}' is below none of the paths of pvcs")
+        return self
+
+    @property
+    def volume(self) -> Volume:
+        """The volume that holds `work_dir`: the innermost, where mounts are nested."""
+        mounts = [pvc.path for pvc in self.pvcs if PurePosixPath(self.root).is_relative_to(pvc.path)]
+        mount = max(mounts, key=len)
+        return Volume(mount=mount, here=self.shared_dir or mount)
+
+    @property
+    def state(self) -> PurePosixPath:
+        """The folder on the volume for what is noted about jobs."""
+        return PurePosixPath(self.root, "clusters", self.name)
+
+    def pods(self, gpus: int) -> int:
+        """How many pods a job of so many GPUs has. Raises UserError where they cannot be equal."""
+        if gpus > self.gpus_per_node and gpus % self.gpus_per_node:
+            raise UserError(
+                f"{gpus} GPUs are no whole number of nodes of {self.gpus_per_node} GPUs each on cluster "
+                f"{self.name}: ask for a multiple, or set gpus_per_node in config/clusters/{self.name}.yaml."
+            )
+        return max(1, gpus // self.gpus_per_node)
+
+
+def workload_name(job_name: str) -> str:
+    """The workload's name for a job: legal in Kubernetes, and no two jobs have the same.
+
+    It begins readable and ends with a hash of the job's name, which is kept whole as an annotation.
+
+    >>> workload_name("pretrain_llama3.1_8b_fp8_64-0a1b2c3d4e-1")
+    'steptime-pretrain-llama3-1-8b-fp8-64-0a-94a11d56a0'
+    """
+    digest = hashlib.sha256(job_name.encode()).hexdigest()[:10]
+    readable = re.sub("[^a-z0-9]+", "-", job_name.lower())
+    head = f"{PREFIX}{readable.strip('-')}"[: _LONGEST - 1 - len(digest)].rstrip("-")
+    return f"{head}-{digest}"
+
+
+def workload_request(
+    config: Config,
+    project: Project,
+    *,
+    job_name: str,
+    start_script: str,
+    gpus: int,
+    variables: Mapping[str, str],
+    annotations: Mapping[str, str],
+) -> tuple[str, dict[str, Any]]:
+    """The kind of workload for a job and the request that makes it; `gpus` 0 is one pod without any."""
+    pods = config.pods(gpus) if gpus else 1
+    spec: dict[str, Any] = {
+        "image": config.image,
+        # Split at blanks by Run:ai: the path has none, and nothing of a user's stands here.
+        "command": "bash",
+        "args": start_script,
+        "environmentVariables": [
+            *({"name": name, "value": value} for name, value in variables.items()),
+            {"name": "STEPTIME_PODS", "value": str(pods)},
+            {"name": "STEPTIME_NODE", "podFieldRef": {"path": "spec.nodeName"}},
+        ],
+        "annotations": [{"name": name, "value": value} for name, value in annotations.items()],
+        "storage": {
+            "pvc": [
+                {
+                    "claimName": pvc.claim,
+                    "path": pvc.path,
+                    "existingPvc": True,
+                    **({"name": pvc.name} if pvc.name else {}),
+                }
+                for pvc in config.pvcs
+            ]
+        },
+        # A job runs once: whether it is tried again is decided where its failures are kept and shown.
+        "backoffLimit": 0,
+        "restartPolicy": "Never",
+        "terminateAfterPreemption": True,
+        "terminationGracePeriodSeconds": round(config.grace_s),
+    }
+    if gpus:
+        # NCCL and the data loaders share memory between the ranks of a node.
+        spec["compute"] = {"gpuDevicesRequest": gpus // pods, "largeShmRequest": True}
+    if config.node_pools:
+        spec["nodePools"] = list(config.node_pools)
+    request: dict[str, Any] = {
+        "name": workload_name(job_name),
+        "useGivenNameAsPrefix": False,
+        "projectId": project.id,
+        "clusterId": project.cluster_id,
+        "spec": spec,
+    }
+    if pods == 1:
+        return TRAININGS, request
+    # The master trains, too: it and its workers are as many pods as there are nodes.
+    spec |= {"distributedFramework": "PyTorch", "numWorkers": pods - 1}
+    return DISTRIBUTED, {**request, "masterSpecSameAsWorker": True}

@@ -1,0 +1,163 @@
+"""What Run:ai's phases mean for a job, with what the job's pods wrote on the volume. Pure decisions.
+
+Run:ai knows whether pods run; how the script ended (exit code, time limit) only its pods know. The phase
+decides whether a job is over and whether it succeeded; the pods' notes say why, when and where.
+"""
+
+import contextlib
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.runai_client import unix_time
+
+QUEUED, RUNNING, STOPPED, OVER = "queued", "running", "stopped", "over"
+
+MEANING: Mapping[str, str] = {
+    # Accepted by the control plane; the cluster has not made its objects.
+    "Creating": QUEUED,
+    # Waits for the scheduler: quota, a free node. Also after a preemption.
+    "Pending": QUEUED,
+    # Has its nodes; images are pulled and volumes attached. It holds GPUs and cannot have failed yet.
+    "Initializing": QUEUED,
+    # Somebody woke a suspended workload: it queues anew. (The pods' notes forbid a second start.)
+    "Resuming": QUEUED,
+    "Running": RUNNING,
+    # Its description is being changed while it runs.
+    "Updating": RUNNING,
+    # Still has pods, and so holds GPUs: it is over only when they are gone.
+    "Stopping": RUNNING,
+    "Deleting": RUNNING,
+    "Terminating": RUNNING,
+    # Some pods are missing or not as asked for. Often it passes; a training that has lost a pod only waits
+    # for it, so after a while the backend ends it. Until then it is live.
+    "Degraded": RUNNING,
+    # The control plane has lost sight of the cluster. The job goes on there, so it is neither failed nor to
+    # be submitted again; after a while nobody knows, and that is an error.
+    "Unknown": RUNNING,
+    # Suspended: it has no pods and its name is still taken. By us, or by somebody in Run:ai.
+    "Stopped": STOPPED,
+    "Failed": OVER,
+    "Completed": OVER,
+}
+"""What each phase means. A phase that a later version brings is treated as `Unknown`."""
+
+ENDED = ("Stopped", "Failed", "Completed")
+"""Phases without pods."""
+
+
+@dataclass(frozen=True)
+class PodEnd:
+    """What a pod wrote as its script ended."""
+
+    rank: int
+    at: float
+    exit_code: int
+    timed_out: bool
+
+
+@dataclass(frozen=True)
+class Stop:
+    """What the backend wrote down before it ended a workload: the state that this means, and why."""
+
+    state: JobState
+    reason: str
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What lies on the volume about a job."""
+
+    starts: Mapping[int, tuple[float, str]] = field(default_factory=dict)
+    """Time and node of each pod's start, by rank."""
+    ends: tuple[PodEnd, ...] = ()
+    stop: Stop | None = None
+
+
+def status_of(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -> JobStatus:
+    """What a workload's phase and its pods' notes say together."""
+    phase = str(workload.get("phase"))
+    meaning = MEANING.get(phase, MEANING["Unknown"])
+    times: dict[str, Any] = {
+        "started_at": min((at for at, _ in notes.starts.values()), default=None),
+        "nodes": tuple(dict.fromkeys(node for _, (_, node) in sorted(notes.starts.items()))),
+    }
+    if meaning == QUEUED:
+        return JobStatus(state=JobState.QUEUED, reason=_why(workload) or phase.lower(), **times)
+    if meaning == RUNNING:
+        reason = "" if phase == "Running" else f"{phase.lower()}: {_why(workload)}".removesuffix(": ")
+        return JobStatus(state=JobState.RUNNING, reason=reason, **times)
+    times["ended_at"] = _end_time(workload, notes)
+    if phase == "Completed":
+        return _completed(notes, times)
+    if phase == "Failed":
+        return _failed(workload, notes, times, time_limit_s)
+    stop = notes.stop or Stop(JobState.CANCELLED, "stopped in Run:ai, not by steptime")
+    before = "" if notes.starts else " before it started"
+    return JobStatus(state=stop.state, reason=f"{stop.reason}{before}", **times)
+
+
+def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
+    """A job that was submitted and of which Run:ai knows nothing more: never success."""
+    times: dict[str, Any] = {
+        "started_at": min((at for at, _ in notes.starts.values()), default=None),
+        "nodes": tuple(dict.fromkeys(node for _, node in notes.starts.values())),
+    }
+    if notes.stop is not None:
+        before = "" if notes.starts else " before it started"
+        return JobStatus(state=notes.stop.state, reason=f"{notes.stop.reason}{before}", **times)
+    return JobStatus(
+        state=JobState.UNKNOWN,
+        reason=f"the workload of job {name} is gone from {where}, deleted by somebody else",
+        **times,
+    )
+
+
+def _completed(notes: Notes, times: dict[str, Any]) -> JobStatus:
+    """Kubernetes calls a pod completed when it ended with 0; a note of another end is believed more."""
+    bad = _culprit(notes)
+    if bad is not None:
+        return JobStatus(state=JobState.FAILED, reason=_exit_reason(bad), exit_code=bad.exit_code, **times)
+    return JobStatus(state=JobState.SUCCEEDED, exit_code=0, **times)
+
+
+def _failed(workload: Mapping[str, Any], notes: Notes, times: dict[str, Any], time_limit_s: int) -> JobStatus:
+    bad = _culprit(notes)
+    if notes.stop is not None and notes.stop.state is JobState.CANCELLED:
+        # Ended on our word, and told so by Run:ai in another way.
+        return JobStatus(state=JobState.CANCELLED, reason=notes.stop.reason, **times)
+    if bad is None:
+        reason = _why(workload) or "Run:ai calls it failed and says no more"
+        return JobStatus(state=JobState.FAILED, reason=reason, **times)
+    if bad.timed_out:
+        reason = f"the time limit of {time_limit_s} s was reached"
+        return JobStatus(state=JobState.TIMED_OUT, reason=reason, **times)
+    return JobStatus(state=JobState.FAILED, reason=_exit_reason(bad), exit_code=bad.exit_code, **times)
+
+
+def _culprit(notes: Notes) -> PodEnd | None:
+    """The pod that failed first: the others fail because it is gone."""
+    return min((end for end in notes.ends if end.exit_code), key=lambda end: end.at, default=None)
+
+
+def _exit_reason(end: PodEnd) -> str:
+    reason = f"exit code {end.exit_code}"
+    if end.exit_code > 128:
+        with contextlib.suppress(ValueError):  # no such signal
+            reason += f" ({signal.Signals(end.exit_code - 128).name})"
+    return reason if end.rank == 0 else f"pod {end.rank}: {reason}"
+
+
+def _end_time(workload: Mapping[str, Any], notes: Notes) -> float | None:
+    """When the last pod ended, by its own note; else what Run:ai says."""
+    noted = max((end.at for end in notes.ends), default=None)
+    return noted or unix_time(workload.get("completedAt")) or unix_time(workload.get("phaseUpdatedAt"))
+
+
+def _why(workload: Mapping[str, Any]) -> str:
+    """Run:ai's own words about the phase, in one line."""
+    said = [str(workload.get("phaseMessage") or "")]
+    said += [str(condition.get("message") or "") for condition in workload.get("conditions") or ()]
+    return " ".join(next((text for text in said if text.strip()), "").split())

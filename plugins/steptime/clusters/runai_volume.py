@@ -1,0 +1,138 @@
+"""The volume that Run:ai workloads mount, as it is seen from here, and what lies on it about jobs.
+
+    <work_dir>/clusters/<cluster>/jobs/<job>/
+        submitted.json      the job, once Run:ai has its workload
+        start.sh            what each pod runs
+        started-<rank>      time and node, written by the pod before the script starts
+        ended-<rank>        time, exit code, whether the time limit was reached; written by the pod
+        stop.json           somebody wants the workload to end, and what that means for the job
+
+Functions here block: call them in a thread.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os.path
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from steptime.clusters.base import Job, JobState
+from steptime.clusters.runai_phases import Notes, PodEnd, Stop
+from steptime.errors import UserError, shown
+from steptime.files import write_whole
+
+_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_START_SCRIPT = Path(__file__).with_name("templates") / "runai_start.sh"
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """`submitted.json`: the job and its workload."""
+
+    name: str
+    workload: str
+    """The workload's name in Run:ai."""
+    workload_id: str
+    kind: str
+    directory: str
+    log_path: str
+    time_limit_s: int
+    submitted_at: float
+
+    def job(self, cluster: str) -> Job:
+        """The job as others know it."""
+        return Job(
+            cluster=cluster,
+            name=self.name,
+            job_id=self.workload_id,
+            directory=self.directory,
+            log_path=self.log_path,
+            submitted_at=self.submitted_at,
+        )
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Paths on the mounted volume, and where this machine has them."""
+
+    mount: str
+    """Where workloads see the volume."""
+    here: str
+    """Where this machine sees it."""
+
+    def local(self, path: str) -> Path:
+        """Where this machine has a path of the cluster. Raises UserError for one outside of the volume."""
+        normal = os.path.normpath(path)
+        if not PurePosixPath(normal).is_relative_to(self.mount):
+            raise UserError(f"{shown(path)} is not on the cluster's volume, which is at {self.mount}.")
+        return Path(self.here, PurePosixPath(normal).relative_to(self.mount))
+
+    def read(self, path: str, offset: int, limit: int) -> bytes:
+        """Part of a file; b"" where there is none."""
+        try:
+            with self.local(path).open("rb") as file:
+                file.seek(offset)
+                return file.read(limit)
+        except FileNotFoundError:
+            return b""
+
+    def write(self, path: str, content: str | bytes) -> None:
+        """A file, whole. Raises OSError."""
+        write_whole(self.local(path), content)
+
+
+class JobNotes:
+    """What lies on the volume about one job. Raises UserError for a name that is no plain one."""
+
+    def __init__(self, volume: Volume, state: PurePosixPath, name: str) -> None:
+        if not _JOB_NAME.fullmatch(name):
+            raise UserError(
+                f"job name {name!r} cannot be used: write letters, digits, '.', '_' and '-', "
+                "begin with a letter or digit, at most 200 in all"
+            )
+        self.folder = state / "jobs" / name
+        self.start_script = str(self.folder / "start.sh")
+        self._volume = volume
+
+    def prepare(self) -> None:
+        """Lay down what the pods run."""
+        self._volume.write(self.start_script, _START_SCRIPT.read_bytes())
+
+    def submitted(self) -> Submitted | None:
+        """The job as it was submitted; None before Run:ai has its workload."""
+        text = self._volume.read(str(self.folder / "submitted.json"), 0, 1 << 16)
+        return Submitted(**json.loads(text)) if text else None
+
+    def write_submitted(self, submitted: Submitted) -> None:
+        """From now on the job is known without asking Run:ai."""
+        self._volume.write(
+            str(self.folder / "submitted.json"), json.dumps(dataclasses.asdict(submitted), indent=1)
+        )
+
+    def write_stop(self, stop: Stop) -> None:
+        """Say what the end that is asked for next means; the first who says so is right."""
+        if self.notes().stop is None:
+            content = json.dumps({"state": stop.state.value, "reason": stop.reason})
+            self._volume.write(str(self.folder / "stop.json"), content)
+
+    def notes(self) -> Notes:
+        """What the pods, and whoever ended the workload, have written so far."""
+        here = self._volume.local(str(self.folder))
+        starts: dict[int, tuple[float, str]] = {}
+        ends: list[PodEnd] = []
+        stop = None
+        for file in here.iterdir() if here.is_dir() else ():
+            kind, _, rank = file.name.partition("-")
+            with contextlib.suppress(ValueError, FileNotFoundError):  # half written: it comes whole next time
+                if kind == "started" and rank.isdecimal():
+                    at, node = file.read_text().split()
+                    starts[int(rank)] = (float(at), node)
+                elif kind == "ended" and rank.isdecimal():
+                    at, code, timed_out = file.read_text().split()
+                    ends.append(PodEnd(int(rank), float(at), int(code), timed_out == "yes"))
+                elif file.name == "stop.json":
+                    said = json.loads(file.read_text())
+                    stop = Stop(JobState(said["state"]), said["reason"])
+        return Notes(starts=starts, ends=tuple(ends), stop=stop)

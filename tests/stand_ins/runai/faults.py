@@ -1,0 +1,105 @@
+"""What can go wrong between a client and the stand-in, and the journal of all requests."""
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+
+
+@dataclass
+class Fault:
+    """Something that happens to the next `times` requests that fit."""
+
+    method: str
+    path: str
+    """A regular expression that the whole path after /api/v1 must fit."""
+    kind: Literal["refuse", "fail after", "drop after", "hang"]
+    """Refused without effect; failed after its effect; the connection drops in mid-answer; no answer."""
+    times: int = 1
+    status: int = 503
+    headers: dict[str, str] = field(default_factory=dict)
+    message: str = "the stand-in was told to fail"
+
+
+@dataclass
+class Entry:
+    """One request and its answer."""
+
+    method: str
+    path: str
+    query: str
+    request: Any
+    status: int
+    answer: Any
+
+
+class FaultyDoor:
+    """Stands before the application: writes the journal, and lets faults happen."""
+
+    def __init__(self, app: App) -> None:
+        self.faults: list[Fault] = []
+        self.journal: list[Entry] = []
+        self._app = app
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        body = await _body(receive)
+        path = scope["path"].removeprefix("/api/v1")
+        fault = self._take(scope["method"], path)
+        status, headers, content = 0, [], b""
+
+        async def heard() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def note(message: dict[str, Any]) -> None:
+            nonlocal status, headers, content
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], message["headers"]
+            else:
+                content += message.get("body", b"")
+
+        if fault is None or fault.kind in ("fail after", "drop after"):
+            await self._app(scope, heard, note)
+        if fault is not None and fault.kind in ("refuse", "fail after"):
+            status = fault.status
+            content = json.dumps({"code": status, "message": fault.message}).encode()
+            headers = [(name.lower().encode(), value.encode()) for name, value in fault.headers.items()]
+            headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+        query = scope["query_string"].decode()
+        self.journal.append(Entry(scope["method"], path, query, _json(body), status, _json(content)))
+        if fault is not None and fault.kind == "hang":
+            await asyncio.Event().wait()
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if fault is not None and fault.kind == "drop after":
+            # Fewer bytes than announced: the server closes the connection, and the client has half an answer.
+            await send({"type": "http.response.body", "body": content[:5], "more_body": True})
+            raise ConnectionResetError("the stand-in was told to drop the connection")
+        await send({"type": "http.response.body", "body": content})
+
+    def _take(self, method: str, path: str) -> Fault | None:
+        for fault in self.faults:
+            if fault.times > 0 and fault.method == method and re.fullmatch(fault.path, path):
+                fault.times -= 1
+                return fault
+        return None
+
+
+async def _body(receive: Receive) -> bytes:
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return body
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content) if content else None
+    except ValueError:
+        return content
