@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from megatron.core.ssm import mamba_mixer
 from megatron.core.tensor_parallel import random as megatron_random
 from nemo.lightning.io import pl as nemo_checkpoint_io
 from torch.overrides import TorchFunctionMode
@@ -136,6 +137,8 @@ _BENDS: tuple[tuple[Any, str, Any], ...] = (
     (torch.cuda, "current_stream", _InOrder),
     # After a load NeMo asserts that CUDA is initialised and moves tensors from a GPU to this rank's GPU.
     (nemo_checkpoint_io, "_fix_tensors_device", lambda checkpoint: checkpoint),
+    # Megatron's Mamba mixer asks for the CUDA kernels; trainer/mamba_reference.py has what they do.
+    (mamba_mixer, "HAVE_MAMBA_SSM", True),
     # NeMo's step lines show the memory: of the process, as there is no device memory.
     (torch.cuda, "max_memory_allocated", _peak_resident_bytes),
     (torch.cuda, "max_memory_reserved", _peak_resident_bytes),

@@ -30,6 +30,10 @@ def prepare(launch: Launch, *, cpu: bool) -> None:
     )
     if cpu:
         os.environ["OMP_NUM_THREADS"] = str(launch.threads)  # also where nobody had set it
+        # Megatron's random states are kept in the CPU's generator there, of which it warns at every use.
+        logging.getLogger("megatron.core.tensor_parallel.random").addFilter(
+            lambda record: "CPU RNG state changed" not in record.getMessage()
+        )
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a CPU plan measures the CPU, on a machine with GPUs too
         if launch.on_one_host:
             # Else gloo takes the interface of the host's name, which need not resolve.
@@ -59,8 +63,12 @@ def heavy_imports() -> Iterator[None]:
 
 
 def thin_out_log() -> None:
-    """Leave out NeMo's lists of process groups, buckets and whole configs; call it after NeMo is imported."""
-    for name in ("megatron.core.distributed", "megatron.core.optimizer"):
+    """Leave out NeMo's lists of process groups, buckets, layers and configs; call it after its import."""
+    for name in (
+        "megatron.core.distributed",
+        "megatron.core.optimizer",
+        "megatron.core.ssm.mamba_hybrid_layer_allocation",  # the pattern is the plan's
+    ):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("nemo_logger").addFilter(
         lambda record: record.module != "megatron_init" or record.levelno > logging.INFO

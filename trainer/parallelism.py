@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallelConfig
-from nemo.collections.llm.gpt.model.base import local_layer_spec
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
@@ -33,12 +32,14 @@ def check_device_trains(recipe: Recipe, device: str) -> None:
 
 
 def model_options(device: str) -> dict[str, Any]:
-    """Fields of Megatron's TransformerConfig that the device decides; on GPUs NeMo's defaults hold."""
+    """Fields of Megatron's TransformerConfig that the device decides; on GPUs NeMo's defaults hold.
+
+    Which layers a CPU model is made of, without Transformer Engine, is its family's matter.
+    """
     if device == "cuda":
         return {}
     return {
-        # Layers without Transformer Engine and Apex, and none of the kernels that are fused for CUDA.
-        "transformer_layer_spec": local_layer_spec,
+        # None of the kernels that are fused for CUDA.
         "apply_rope_fusion": False,
         "bias_activation_fusion": False,
         "bias_dropout_fusion": False,
@@ -53,13 +54,16 @@ def model_options(device: str) -> dict[str, Any]:
     }
 
 
-def strategy(parallelism: Parallelism, device: str) -> MegatronStrategy:
+def strategy(parallelism: Parallelism, num_layers: int, device: str) -> MegatronStrategy:
     """NeMo's MegatronStrategy in the planned parallelism."""
     cuda = device == "cuda"
+    counts_embedding = parallelism.counts_embedding(num_layers)
     return MegatronStrategy(
         tensor_model_parallel_size=parallelism.tensor,
         pipeline_model_parallel_size=parallelism.pipeline,
         virtual_pipeline_model_parallel_size=parallelism.virtual_pipeline,
+        account_for_embedding_in_pipeline_split=counts_embedding,
+        account_for_loss_in_pipeline_split=counts_embedding,
         context_parallel_size=parallelism.context,
         # Needs Transformer Engine's norms: Megatron's own RMSNorm does not know sequence parallelism.
         sequence_parallel=cuda and parallelism.tensor > 1,

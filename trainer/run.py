@@ -11,8 +11,27 @@ from trainer.errors import TrainerError
 
 SCHEMA_VERSION = 1
 MODES = ("performance", "checkpoint_save", "checkpoint_load")
+HYBRID = "nemotron_h"
+"""The architecture with Mamba layers."""
+VOCABULARY_BLOCK = 128
+"""NeMo's make_vocab_size_divisible_by."""
 
 Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class HybridShape:
+    """The Mamba side of a hybrid model (Nemotron-H)."""
+
+    pattern: str
+    """One letter a layer: M Mamba, * attention, - MLP."""
+    attention_head_dim: int
+    mamba_num_heads: int
+    mamba_head_dim: int
+    mamba_num_groups: int
+    mamba_state_dim: int
+    chunk_size: int
+    """Positions that the state-space scan works on together."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +46,8 @@ class ModelShape:
     num_query_groups: int
     vocab_size: int
     seq_length: int
-    hybrid: Mapping[str, Any] | None = None
-    """The Mamba side of a hybrid model; for the family's own module to read."""
+    hybrid: HybridShape | None = None
+    """For a hybrid model, and only there."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +64,18 @@ class Parallelism:
     def world_size(self) -> int:
         """The number of ranks."""
         return self.tensor * self.pipeline * self.context * self.data
+
+    @property
+    def stages(self) -> int:
+        """Parts that the layers are cut into."""
+        return self.pipeline * (self.virtual_pipeline or 1)
+
+    def counts_embedding(self, num_layers: int) -> bool:
+        """Whether embedding and output count as a layer each where the layers are dealt to the stages.
+
+        Llama 3.1 405b (126 layers on 64 stages) and its proxies of 30 and 62 layers divide only so.
+        """
+        return num_layers % self.stages != 0 and (num_layers + 2) % self.stages == 0
 
 
 @dataclass(frozen=True)
@@ -135,6 +166,10 @@ def _check(run: PlannedRun) -> None:
         _positive(name, getattr(shape, name))
     for name in ("tensor", "pipeline", "context", "data"):
         _positive(f"parallelism {name}", getattr(parallelism, name))
+    if shape.hybrid is not None:
+        _check_hybrid(shape, shape.hybrid, parallelism)
+    elif shape.architecture == HYBRID:
+        raise TrainerError(f"a model of the architecture '{HYBRID}' needs its hybrid sizes, and has none.")
     _positive("micro_batch_size", recipe.micro_batch_size)
     _positive("global_batch_size", recipe.global_batch_size)
     if not 0 <= run.first_step < run.max_steps:
@@ -151,7 +186,6 @@ def _check(run: PlannedRun) -> None:
             f"mode '{run.mode}' cannot start at first_step {run.first_step}: a checkpoint_load starts "
             "above 0, every other mode at 0."
         )
-    chunks = parallelism.pipeline * (parallelism.virtual_pipeline or 1)
     replica_batch = recipe.micro_batch_size * parallelism.data
     for what, size, parts in (
         ("hidden_size", shape.hidden_size, shape.num_attention_heads),
@@ -160,11 +194,46 @@ def _check(run: PlannedRun) -> None:
         ("num_query_groups", shape.num_query_groups, parallelism.tensor),
         ("ffn_hidden_size", shape.ffn_hidden_size, parallelism.tensor),
         ("vocab_size", shape.vocab_size, parallelism.tensor),
-        ("num_layers", shape.num_layers, chunks),
         ("global_batch_size", recipe.global_batch_size, replica_batch),
     ):
-        if size % parts:
-            raise TrainerError(f"{what} {size} cannot be divided by {parts}, as the plan's sizes require.")
+        _divides(what, size, parts)
+    if not parallelism.counts_embedding(shape.num_layers):
+        _divides("num_layers", shape.num_layers, parallelism.stages)
+
+
+def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Parallelism) -> None:
+    """Refuse what Megatron's Mamba layers cannot be."""
+    if shape.architecture != HYBRID:
+        raise TrainerError(f"a model of the architecture '{shape.architecture}' cannot have hybrid sizes.")
+    for name in (
+        "attention_head_dim",
+        "mamba_num_heads",
+        "mamba_head_dim",
+        "mamba_num_groups",
+        "mamba_state_dim",
+        "chunk_size",
+    ):
+        _positive(f"hybrid {name}", getattr(hybrid, name))
+    unknown = sorted(set(hybrid.pattern) - set("M*-"))
+    if unknown or len(hybrid.pattern) != shape.num_layers:
+        raise TrainerError(
+            f"the hybrid pattern '{hybrid.pattern}' is not one of M, * and - for each of {shape.num_layers} "
+            "layers."
+        )
+    if parallelism.virtual_pipeline is not None:
+        raise TrainerError(
+            f"virtual_pipeline {parallelism.virtual_pipeline} cannot be with the architecture '{HYBRID}': "
+            "Megatron's Mamba layers have no interleaved pipeline; leave it out."
+        )
+    _divides("mamba_num_heads", hybrid.mamba_num_heads, hybrid.mamba_num_groups)
+    _divides("mamba_num_groups", hybrid.mamba_num_groups, parallelism.tensor)
+    # Else NeMo would round the vocabulary of this family up, and train another model than planned.
+    _divides("vocab_size", shape.vocab_size, VOCABULARY_BLOCK * parallelism.tensor)
+
+
+def _divides(what: str, size: int, parts: int) -> None:
+    if size % parts:
+        raise TrainerError(f"{what} {size} cannot be divided by {parts}, as the plan's sizes require.")
 
 
 def _positive(name: str, value: int) -> None:

@@ -55,7 +55,7 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None
         devices=launch.local_world_size,
         num_nodes=launch.nodes,
         max_steps=run.max_steps,
-        strategy=parallelism.strategy(recipe.parallelism, device),
+        strategy=parallelism.strategy(recipe.parallelism, recipe.model.num_layers, device),
         # Named, as Lightning would otherwise take Slurm's variables for the launcher wherever it sees them.
         plugins=[
             TorchElasticEnvironment() if launch.by_launcher else LightningEnvironment(),
@@ -75,7 +75,8 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None
         use_datetime_version=False,
         log_global_rank_0_only=True,
     ).setup(trainer)
-    model = families.builder(recipe.model.architecture)(recipe.model, parallelism.model_options(device))
+    build_model = families.builder(recipe.model.architecture)
+    model = build_model(recipe.model, device, parallelism.model_options(device))
     optimizer(recipe.dtype, distributed=device == "cuda").connect(model)
     data = SyntheticData(run, attention_mask=device == "cpu")
     # NeMo's telemetry, which exports nothing unless told to, must know the run before a checkpoint is saved.

@@ -92,9 +92,10 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(params: dict[str, Any], s
 
 
 @pytest.mark.parametrize("workload", ["nemotron4", "nemotron4-340b", "nemotron4-340b-24.11", "nemotron-h"])
-def test_a_family_that_the_trainer_lacks_is_refused_plainly(workload: str) -> None:
-    with pytest.raises(UserError, match=r"cannot be trained yet.*the trainer has: llama"):
-        plan_from_params(workload, {"size": "tiny"})
+def test_every_family_is_planned_from_the_size_alone(workload: str) -> None:
+    planned = plan_from_params(workload, {"size": "tiny"})
+
+    assert [run.label for run in planned.all_runs] == ["tiny·fp32·1", "tiny·fp32·2"]
 
 
 def test_the_defaults_are_a_plan(home: Path) -> None:

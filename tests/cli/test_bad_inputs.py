@@ -195,7 +195,6 @@ AIRFLOW = [
         2,
         PASSWORD,
     ),
-    Bad("a family nobody trains", "run nemotron4", "cannot be trained yet"),
     Bad("GPUs that are not here", "run llama3.1 --size 8b", "cluster 'local' has cpu, not h100"),
 ]
 

@@ -258,10 +258,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "405b-proxy on h100 has no checkpointing; sizes of",
     ),
     (
-        {"workload": "nemotron-h", "checkpoint": True},
-        "no checkpointing; sizes of nemotron-h-25.05 that have it: none.",
+        {"workload": "nemotron-h", "size": "56b", "checkpoint": True},
+        "no checkpointing; sizes of nemotron-h-25.05 that have it: tiny.",
     ),
-    ({"workload": "nemotron4-340b-24.11", "checkpoint": True}, "that have it: none."),
+    ({"workload": "nemotron4-340b-24.11", "size": "340b", "checkpoint": True}, "that have it: tiny."),
     (
         {"workload": "nemotron4-340b", "gpu_type": "gb300", "checkpoint": True},
         "on gb300 are tested at no scale; GPU types that are: h100, gb200, b200.",

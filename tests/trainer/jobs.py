@@ -52,10 +52,15 @@ class Trained:
 
 
 def planned(
-    gpus: int = 1, *, parallelism: Parallelism | None = None, gbs: int | None = None, **fields: Any
+    gpus: int = 1,
+    *,
+    workload: str = "llama3.1",
+    parallelism: Parallelism | None = None,
+    gbs: int | None = None,
+    **fields: Any,
 ) -> Run:
-    """The planned tiny Llama on `gpus` ranks, with other fields where a test needs them."""
-    run = plan(PlanRequest(workload="llama3.1", gpu_type="cpu", size="tiny", gpus=str(gpus))).runs[0]
+    """The planned tiny size of a workload on `gpus` ranks, with other fields where a test needs them."""
+    run = plan(PlanRequest(workload=workload, gpu_type="cpu", size="tiny", gpus=str(gpus))).runs[0]
     changed: dict[str, Any] = {}
     if parallelism:
         changed["parallelism"] = parallelism

@@ -64,7 +64,10 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
         ),
         (lambda run: run.update(checkpoint_path="x"), "a checkpoint_load needs one"),
         (lambda run: run.update(mode="checkpoint_load", first_step=5), "a checkpoint_load needs one"),
-        (lambda run: run["recipe"]["model"].update(architecture="gpt5"), "it has: llama"),
+        (
+            lambda run: run["recipe"]["model"].update(architecture="gpt5"),
+            "it has: llama, nemotron4, nemotron_h",
+        ),
         (lambda run: run["recipe"]["model"].update(num_layers=0), "num_layers 0 is not positive"),
         (
             lambda run: run["recipe"]["model"].update(num_query_groups=3),
@@ -75,12 +78,48 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
             lambda run: run["recipe"]["parallelism"].update(tensor=3),
             "num_attention_heads 8 cannot be divided by 3",
         ),
-        (lambda run: run["recipe"]["parallelism"].update(pipeline=4), "num_layers 2 cannot be divided by 4"),
+        (lambda run: run["recipe"]["parallelism"].update(pipeline=3), "num_layers 2 cannot be divided by 3"),
     ],
 )
 def test_plan_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> None:
     content = json.loads(planned().model_dump_json())
     change(content)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert reason in _refusal(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda recipe: recipe["model"].update(hybrid=None),
+            "'nemotron_h' needs its hybrid sizes, and has none",
+        ),
+        (lambda recipe: recipe["model"].update(architecture="llama"), "'llama' cannot have hybrid sizes"),
+        (lambda recipe: recipe["model"]["hybrid"].pop("pattern"), "lacks the field 'pattern'"),
+        (lambda recipe: recipe["model"]["hybrid"].update(pattern=None), "pattern is None, not of type str"),
+        (lambda recipe: recipe["model"]["hybrid"].update(pattern="M*-M"), "for each of 8 layers"),
+        (
+            lambda recipe: recipe["model"]["hybrid"].update(pattern="M*-MxM*-"),
+            "pattern 'M*-MxM*-' is not one of",
+        ),
+        (
+            lambda recipe: recipe["model"]["hybrid"].update(chunk_size=0),
+            "hybrid chunk_size 0 is not positive",
+        ),
+        (
+            lambda recipe: recipe["model"]["hybrid"].update(mamba_num_groups=3),
+            "heads 8 cannot be divided by 3",
+        ),
+        (lambda recipe: recipe["parallelism"].update(tensor=8), "mamba_num_groups 4 cannot be divided by 8"),
+        (lambda recipe: recipe["model"].update(vocab_size=4000), "vocab_size 4000 cannot be divided by 128"),
+        (lambda recipe: recipe["parallelism"].update(virtual_pipeline=2), "have no interleaved pipeline"),
+    ],
+)
+def test_hybrid_model_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> None:
+    content = json.loads(planned(workload="nemotron-h").model_dump_json())
+    change(content["recipe"])
     path = tmp_path / "run.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     assert reason in _refusal(path, tmp_path)

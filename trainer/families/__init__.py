@@ -10,11 +10,15 @@ from typing import Any
 from trainer.errors import TrainerError
 from trainer.run import ModelShape
 
-FAMILIES = {"llama": "trainer.families.llama"}
+FAMILIES = {
+    "llama": "trainer.families.llama",
+    "nemotron4": "trainer.families.nemotron4",
+    "nemotron_h": "trainer.families.nemotron_h",
+}
 """Architecture, as the plan names it, and its module, imported when it is needed: NeMo takes many seconds."""
 
-BuildModel = Callable[[ModelShape, dict[str, Any]], Any]
-"""`build_model(shape, device_options)`: the device's options are fields of Megatron's TransformerConfig."""
+BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
+"""`build_model(shape, device, device_options)`: the options are fields of Megatron's TransformerConfig."""
 
 
 def check_family(architecture: str) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nemo.collections.llm.gpt.model.base import local_layer_spec
 from nemo.collections.llm.gpt.model.llama import Llama31Config, LlamaModel
 
 from trainer.run import ModelShape
@@ -10,8 +11,10 @@ ROTARY_BASE = 500_000
 """As in NeMo's Llama31Config8B, 70B and 405B."""
 
 
-def build_model(shape: ModelShape, device_options: dict[str, Any]) -> LlamaModel:
+def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> LlamaModel:
     """NeMo's Llama model in the planned shape, not yet allocated."""
+    if device == "cpu":
+        device_options = {**device_options, "transformer_layer_spec": local_layer_spec}
     config = Llama31Config(
         num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,

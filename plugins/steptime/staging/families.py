@@ -1,21 +1,18 @@
-"""Which model families the shipped trainer can train: known before anything is staged or submitted."""
+"""Which planned runs the shipped trainer can train: known before anything is staged or submitted."""
 
 from steptime.errors import UserError
 from steptime.recipes.models import Run
-from steptime.settings import shipped
 
-
-def trainable_architectures() -> tuple[str, ...]:
-    """The architectures that the trainer has a module for; the trainer itself is never imported."""
-    modules = (shipped("trainer") / "families").glob("*.py")
-    return tuple(sorted(module.stem for module in modules if module.stem != "__init__"))
+NEMO_1_IMAGES = frozenset({"nemo:24.09"})
+"""Images with NeMo 1 and its launcher, by name and tag in whatever registry."""
 
 
 def require_trainable(run: Run) -> None:
-    """Raise UserError where the trainer has no module for the run's model."""
-    architecture, trainable = run.recipe.model.architecture, trainable_architectures()
-    if architecture not in trainable:
+    """Raise UserError where the run's image has no NeMo 2, for which the trainer is."""
+    recipe = run.recipe
+    if recipe.image is not None and recipe.image.rpartition("/")[2] in NEMO_1_IMAGES:
         raise UserError(
-            f"{run.recipe.workload} cannot be trained yet: its model's architecture is '{architecture}' "
-            f"and the trainer has: {', '.join(trainable)}. It can be planned: steptime plan."
+            f"{recipe.workload} {recipe.size} cannot be trained on {recipe.gpu_type}: its image "
+            f"{recipe.image} has NeMo 1, and the trainer is for NeMo 2. Its size tiny trains on the CPU, and "
+            "every size can be planned: steptime plan."
         )

@@ -1,0 +1,138 @@
+"""Each family's tiny size trains, saves, loads, and takes the same steps however it is spread over ranks."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Mode, Parallelism
+
+from .jobs import Trained, loading, planned, start_trainer, write_run
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+
+FAMILIES = ("nemotron4", "nemotron-h")
+"""Beside Llama, whose trainings are in test_training.py."""
+SAVED_AT = 5
+END = 7
+GBS = 8
+ROUNDING = 2e-6
+"""Relative, float32: other orders of summation, between ranks and between tensor-parallel halves."""
+SPREAD = {
+    "tensor": Parallelism(tensor=2, data=1),
+    "pipeline": Parallelism(pipeline=2, data=1),
+}
+
+Trainings = Mapping[tuple[str, str], Trained]
+
+
+@pytest.fixture(scope="module")
+def trainings(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+    """All of them, in one process that imports NeMo once: those of a family start from one checkpoint."""
+    folders = {}
+    for family in FAMILIES:
+        above = tmp_path_factory.mktemp(family)
+        runs = {
+            "one rank": planned(workload=family, gbs=GBS, max_steps=END),
+            "saved": planned(
+                2,
+                workload=family,
+                parallelism=Parallelism(data=2),
+                gbs=GBS,
+                max_steps=SAVED_AT,
+                mode=Mode.CHECKPOINT_SAVE,
+            ),
+        }
+        checkpoints = above / "saved" / "code" / "nemo_experiments" / "default" / "checkpoints"
+        for name, parallelism in SPREAD.items():
+            runs[name] = loading(
+                checkpoints, SAVED_AT, END, workload=family, parallelism=parallelism, gbs=GBS
+            )
+        for name, run in runs.items():
+            folders[family, name] = above / name
+            (above / name).mkdir()
+            write_run(run, above / name)
+    program = Path(__file__).parent / "programs" / "train_each.py"
+    done = start_trainer(
+        [trainer_python, str(program)], [str(folder) for folder in folders.values()], cwd=above
+    )
+    assert done.returncode == 0, done.stdout
+    return {
+        key: Trained(
+            exit_code=int((folder / "exit_code").read_text()),
+            log=(folder / "log.out").read_text(encoding="utf-8"),
+            folder=folder,
+        )
+        for key, folder in folders.items()
+    }
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_trains_and_learns(trainings: Trainings, family: str) -> None:
+    trained = trainings[family, "one rank"]
+    assert trained.exit_code == 0, trained.log
+    assert list(trained.losses) == list(range(END))
+    assert trained.losses[0] == pytest.approx(math.log(4096), abs=0.2)
+    assert trained.losses[END - 1] < trained.losses[0] - 0.5
+    assert trained.record("end")["state"] == "completed"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_pipeline_reads_the_log_whole(trainings: Trainings, family: str) -> None:
+    trained = trainings[family, "one rank"]
+    log = read_log(trained.folder / "log.out", max_steps=END)
+    assert log.problems == ()
+    assert [step.global_step for step in log.steps] == list(range(END))
+    assert "Traceback" not in trained.log
+    assert len(trained.log.splitlines()) < 40
+
+
+@pytest.mark.parametrize(
+    ("family", "parameters"),
+    [
+        # Embedding, output 4096·256 each; per layer attention 3·256² (half the heads have keys and values of
+        # their own), MLP 2·256·1024, two norms with bias; a last norm.
+        ("nemotron4", 2 * 4096 * 256 + 2 * (3 * 256**2 + 2 * 256 * 1024 + 4 * 256) + 2 * 256),
+        # Norms without bias. Mamba: z, x, b, c, dt of 512, 512, 4·32, 4·32, 8; a convolution of 4 with bias
+        # over x, b, c; three numbers a head; the gated norm; the way out.
+        (
+            "nemotron-h",
+            2 * 4096 * 256
+            + 3 * (256 * (2 * 512 + 2 * 128 + 8) + 5 * (512 + 2 * 128) + 3 * 8 + 512 + 512 * 256 + 256)
+            + 2 * (3 * 256**2 + 256)
+            + 3 * (2 * 256 * 1024 + 256)
+            + 256,
+        ),
+    ],
+)
+def test_its_parameters_are_all_there(trainings: Trainings, family: str, parameters: int) -> None:
+    for name in ("one rank", "saved", *SPREAD):
+        assert trainings[family, name].record("start")["num_parameters"] == parameters
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_data_parallel_ranks_take_the_same_steps(trainings: Trainings, family: str) -> None:
+    saved, one_rank = trainings[family, "saved"], trainings[family, "one rank"]
+    assert saved.exit_code == 0, saved.log
+    assert list(saved.losses) == list(range(SAVED_AT))
+    for step, loss in saved.losses.items():
+        assert loss == pytest.approx(one_rank.losses[step], rel=ROUNDING)
+
+
+@pytest.mark.parametrize("spread", SPREAD)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str, spread: str) -> None:
+    """From the checkpoint of two data-parallel ranks, over tensor- or pipeline-parallel ones."""
+    loaded, one_rank = trainings[family, spread], trainings[family, "one rank"]
+    assert loaded.exit_code == 0, loaded.log
+    started = loaded.record("start")
+    assert (started["tensor_parallel"], started["pipeline_parallel"]) == (
+        SPREAD[spread].tensor,
+        SPREAD[spread].pipeline,
+    )
+    # The first loss needs the weights and the data, the second also the optimizer's state and its rate.
+    assert loaded.losses == pytest.approx(
+        {step: one_rank.losses[step] for step in range(SAVED_AT, END)}, rel=ROUNDING
+    )

@@ -1,0 +1,41 @@
+"""Nemotron-H: Mamba2, attention and squared-ReLU MLP layers in a pattern, RMSNorm, no position embeddings."""
+
+from typing import Any
+
+from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
+from nemo.collections.llm.gpt.model.ssm import MambaModel, NemotronHConfigBase
+
+from trainer.run import ModelShape
+
+
+def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> MambaModel:
+    """NeMo's hybrid model in the planned shape, not yet allocated."""
+    hybrid = shape.hybrid
+    if hybrid is None:  # read_run refuses such a plan
+        raise ValueError("a hybrid model without hybrid sizes")
+    if device == "cpu":
+        from trainer.cpu_layers import hybrid_stack
+
+        device_options = {
+            **device_options,
+            "mamba_stack_spec": hybrid_stack(hybrid.chunk_size),
+            "bf16": False,  # NeMo's default for this family alone
+        }
+    config = NemotronHConfigBase(
+        hybrid_override_pattern=hybrid.pattern,
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        ffn_hidden_size=shape.ffn_hidden_size,
+        num_attention_heads=shape.num_attention_heads,
+        num_query_groups=shape.num_query_groups,
+        kv_channels=hybrid.attention_head_dim,
+        mamba_num_heads=hybrid.mamba_num_heads,
+        mamba_head_dim=hybrid.mamba_head_dim,
+        mamba_num_groups=hybrid.mamba_num_groups,
+        mamba_state_dim=hybrid.mamba_state_dim,
+        vocab_size=shape.vocab_size,
+        seq_length=shape.seq_length,
+        **device_options,
+    )
+    # NeMo takes this family's vocabulary from the tokenizer; NullTokenizer counts one more than it is told.
+    return MambaModel(config, tokenizer=NullTokenizer(vocab_size=shape.vocab_size - 1))
