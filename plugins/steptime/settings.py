@@ -70,6 +70,11 @@ def experiments_dir() -> Path:
     return home() / "experiments"
 
 
+def collected_logs_dir() -> Path:
+    """Copies of the logs of clusters whose files this machine cannot open."""
+    return home() / "logs-collected"
+
+
 def store_url() -> str:
     """SQLAlchemy address of the metrics store: `STEPTIME_STORE_URL`, else SQLite in the state folder."""
     return os.environ.get("STEPTIME_STORE_URL") or f"sqlite:///{home() / 'store' / 'steptime.db'}"

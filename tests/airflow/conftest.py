@@ -115,6 +115,9 @@ class TaskInstance:
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
 
+    def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> Any:
+        return self.pushed.get(key)
+
     def get_task_states(self, **_: object) -> dict[str, dict[str, str | None]]:
         return {self.run_id: {f"{self.task_id}_{self.map_index}": self.state}} if self.state else {}
 

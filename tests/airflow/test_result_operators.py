@@ -1,13 +1,48 @@
 """What the operators from a job's log to the store say and hand on."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from steptime.airflow.base import Submission
-from steptime.airflow.result_operators import Reading, ValidateOperator
+from steptime.airflow.result_operators import Reading, ReadLogOperator, ValidateOperator
+from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.airflow.triggers import TrainingTrigger
+from steptime.clusters.local import LocalCluster
+from steptime.errors import SystemFailure
 from steptime.results.models import Result
+
+Submit = Callable[..., dict[str, Any]]
+MakeContext = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local cluster as one whose files this machine cannot open by path."""
+    monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
+
+
+def ended(submitted: dict[str, Any]) -> dict[str, Any]:
+    """The event of a submitted job's end."""
+    trigger = TrainingTrigger(run=submitted["run"], job=submitted["job"], patience_s=60)
+
+    async def fires() -> dict[str, Any]:
+        async with aclosing(trigger.run()) as events:
+            payload: dict[str, Any] = (await anext(events)).payload
+            return payload
+
+    return asyncio.run(fires())
+
+
+def read(submitted: dict[str, Any], make_context: MakeContext) -> Reading:
+    context = make_context(pushed={SUBMISSION_KEY: submitted})
+    return Reading.model_validate(ReadLogOperator(task_id="parse", waited_in="wait").execute(context))
 
 
 @pytest.mark.usefixtures("home")
@@ -30,3 +65,55 @@ def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
     [(warning, level)] = [(event, level) for event, level in told.items() if level != "info"]
     assert level == "warning"
     assert warning.startswith("! step_times_steady: ")
+
+
+def test_a_log_out_of_reach_is_read_as_the_clusters_own(
+    submission: Submit, make_context: MakeContext, home: Path, far: None
+) -> None:
+    submitted = submission()
+    ended(submitted)
+
+    with pytest.MonkeyPatch.context() as in_reach:
+        in_reach.setattr(LocalCluster, "local_path", lambda self, path: Path(path))
+        there = read(submitted, make_context)
+    here = read(submitted, make_context)
+
+    assert here == there
+    assert here.log.path == submitted["job"]["log_path"], "the copy is nobody's business"
+    assert [path.name for path in home.glob("logs-collected/local/*/log-*.out")] == [Path(here.log.path).name]
+
+
+def test_a_failure_out_of_reach_is_explained(
+    submission: Submit, far: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = submission(STAND_IN="out_of_memory")
+    event = ended(submitted)
+
+    with structlog.testing.capture_logs() as said, pytest.raises(AirflowFailException) as failed:
+        TrainingSensor(task_id="wait", submission=submitted).execute_complete({}, event)
+
+    assert "out of memory" in str(failed.value)
+    assert submitted["job"]["log_path"] in str(failed.value)
+    [tail] = [line["event"] for line in said if line["log_level"] == "error"]
+    assert "CUDA out of memory. Tried to allocate 20.00 GiB." in tail
+
+
+def test_a_connection_that_breaks_while_a_log_is_copied_lets_airflow_try_again(
+    submission: Submit, make_context: MakeContext, far: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = submission()
+    ended(submitted)
+    reading = LocalCluster.read
+
+    async def broken(self: LocalCluster, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        if offset:
+            raise SystemFailure("the connection was lost")
+        return await reading(self, path, offset, 5_000)
+
+    with monkeypatch.context() as fault:
+        fault.setattr(LocalCluster, "read", broken)
+        with pytest.raises(AirflowException, match="the connection was lost") as failed:
+            read(submitted, make_context)
+    assert not isinstance(failed.value, AirflowFailException)
+
+    assert len(read(submitted, make_context).log.steps) == 20

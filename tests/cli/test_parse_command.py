@@ -1,5 +1,6 @@
 """`steptime parse` as people and programs call it."""
 
+import asyncio
 import csv
 import json
 import statistics
@@ -14,6 +15,9 @@ from logs import line_forms
 from typer.testing import CliRunner
 
 from steptime.cli import app, main
+from steptime.clusters.base import Job
+from steptime.clusters.collecting import collect_log
+from steptime.clusters.local import Config, LocalCluster
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Window
 from steptime.results.log_rows import COLUMNS
@@ -108,6 +112,31 @@ def test_a_planned_run_reads_as_the_store_has_it(tmp_path: Path, make_result: Ca
     (other,) = _rows(tmp_path, "--window", "5:9")
     moved = run.model_copy(update={"window": Window(first=5, last=9)})
     assert other["tokens_per_s"] == measure(moved, read_log(log)).tokens_per_s
+
+
+def test_a_collected_copy_is_named_as_the_log_on_its_cluster(
+    tmp_path: Path, make_result: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, there, home = make_result(max_steps=20).run, tmp_path / "there", tmp_path / "home"
+    there.mkdir()
+    log = there / f"log-{run.experiment}.out"
+    log.write_bytes(line_forms.nemo2_log(range(20)))
+    (there / "run.json").write_text(run.model_dump_json())
+    job = Job(
+        cluster="local",
+        name="one",
+        job_id="1",
+        directory=str(there),
+        log_path=str(log),
+        submitted_at=1.0,
+    )
+    monkeypatch.setenv("STEPTIME_HOME", str(home))
+    monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
+    config = Config(name="local", kind="local", gpu_type="cpu", work_dir=str(tmp_path))
+    asyncio.run(collect_log(LocalCluster(config), job))
+
+    assert _rows(home) == _rows(there)
+    assert str(home) not in _run(home, "--full-names")
 
 
 def test_a_run_json_of_something_else_is_remarked(logs: Path) -> None:

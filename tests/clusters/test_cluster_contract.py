@@ -42,7 +42,10 @@ async def test_a_job_runs_in_its_folder_and_leaves_its_log(
     assert status.ended_at is not None
     assert job.submitted_at <= status.started_at <= status.ended_at <= time.time()
     assert len(status.nodes) == 1
-    assert await cluster.read(job.log_path) == f'{spec.directory}\n{{"a": 1}}\nto stderr\n'.encode()
+    log = f'{spec.directory}\n{{"a": 1}}\nto stderr\n'.encode()
+    assert await cluster.read(job.log_path) == log
+    if (path := cluster.local_path(job.log_path)) is not None:
+        assert path.read_bytes() == log
 
 
 @pytest.mark.parametrize(

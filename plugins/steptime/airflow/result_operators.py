@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
@@ -62,8 +63,9 @@ class ReadLogOperator(RunOperator):
         submission = Submission.model_validate(handed_on)
         self._run = run = submission.run
         with airflow_errors():
-            status = asyncio.run(self._final_status(submission))
-            log = read_log(submission.job.log_path, max_steps=run.max_steps, first_step=run.first_step)
+            status, path = asyncio.run(self._collect(submission))
+            log = read_log(path, max_steps=run.max_steps, first_step=run.first_step)
+        log = log.model_copy(update={"path": submission.job.log_path})
         self.log.info(
             "read %d bytes of %s: %d steps (%s)", log.bytes_read, log.path, len(log.steps), log.dialect
         )
@@ -79,12 +81,17 @@ class ReadLogOperator(RunOperator):
         reading = Reading(submission=submission, status=status, log=log, measurement=measurement)
         return as_json(reading)
 
-    async def _final_status(self, submission: Submission) -> JobStatus:
+    async def _collect(self, submission: Submission) -> tuple[JobStatus, Path]:
+        """How the job ended, and its log as a file of this machine."""
+        from steptime.clusters.collecting import collect_log
+
         job = submission.job
         async with open_cluster(job.cluster) as cluster:
             status = (await cluster.poll([job.name]))[job.name]
-            # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
-            return await end_job(cluster, job) if status.state.is_live else status
+            if status.state.is_live:
+                # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
+                status = await end_job(cluster, job)
+            return status, await collect_log(cluster, job)
 
 
 def _numbers(measurement: Measurement) -> list[dict[str, Any]]:

@@ -138,13 +138,16 @@ _HOW_IT_ENDED = {
 
 async def _why(job: Job) -> tuple[str, str]:
     """What the log says of a failure: its causes in a sentence, and its last lines."""
+    from steptime.clusters.collecting import collect_log
     from steptime.logs.reader import read_log
 
     try:
-        log = read_log(job.log_path)
+        async with open_cluster(job.cluster) as cluster:
+            path = await collect_log(cluster, job)
+        log = read_log(path)
     except UserError as error:  # a job that was ended before it began has no log
         return "", str(error)
-    async with open_cluster(job.cluster) as cluster:
-        end = await cluster.read(job.log_path, max(0, log.bytes_read - _TAIL_BYTES), _TAIL_BYTES)
-    tail = end.decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        tail = file.read().decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
     return "; ".join(problem.message for problem in log.problems if problem.fatal), "\n".join(tail)

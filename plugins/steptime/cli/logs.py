@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -73,8 +74,8 @@ def parse(
     with _progress(sum(log.stat().st_size for run in runs for log in run)) as on_bytes:
         rows = [log_row(run, given, on_bytes=on_bytes) for run in runs]
     if output_format is Format.TABLE:
-        newest = [run[-1] for run in runs]
-        _print_table(rows, [str(log) for log in newest] if full_names else short_names(newest))
+        paths_there = [str(row["log_path"]) for row in rows]
+        _print_table(rows, paths_there if full_names else short_names([Path(path) for path in paths_there]))
     else:
         show(rows, output_format, columns=COLUMNS)
 

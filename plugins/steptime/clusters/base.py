@@ -6,6 +6,7 @@ it. A job's identity is its unique name: a lost reply or a killed worker is answ
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol, Self
 
 from pydantic import Field, PositiveInt
@@ -126,6 +127,10 @@ class Cluster(Protocol):
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """Up to `limit` bytes of a file on the cluster from `offset`; b"" where there is none (yet)."""
+        ...
+
+    def local_path(self, path: str) -> Path | None:
+        """Where this machine can open a file of the cluster; None where only `read` reaches it."""
         ...
 
     async def write(self, path: str, data: bytes) -> None:

@@ -122,6 +122,10 @@ class LocalCluster:
         """Up to `limit` bytes of a file from `offset`; b"" where there is none (yet)."""
         return await asyncio.to_thread(_read, Path(path), offset, limit)
 
+    def local_path(self, path: str) -> Path:
+        """The path itself: the cluster is this machine."""
+        return Path(path)
+
     async def write(self, path: str, data: bytes) -> None:
         """Write a file whole, creating its folder."""
         try:

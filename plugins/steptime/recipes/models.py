@@ -8,6 +8,9 @@ from pydantic import Field, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
 
+RUN_FILE = "run.json"
+"""Name of a `Run` as a file: in its job's folder, for the trainer and for who reads the log beside it."""
+
 
 class Mode(StrEnum):
     """What a run is for. Only `performance` runs are comparable with published step times."""

@@ -9,11 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from steptime.clusters.collecting import cluster_path
 from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
 from steptime.logs.statistics import last_checkpoint_s, window_statistics
-from steptime.recipes.models import Run, Window
+from steptime.recipes.models import RUN_FILE, Run, Window
 from steptime.results.metrics import days_per_1t_tokens, measure, tokens_per_s
 
 COLUMNS = (
@@ -38,7 +39,7 @@ def log_row(
     says which. `state` is `complete`, `incomplete` where steps are missing without a cause, or `failed`.
     Raises UserError where a log cannot be read.
     """
-    run, remark = _planned_run(logs[-1].with_name("run.json"))
+    run, remark = _planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
         log = read_log(logs, on_bytes=on_bytes)
     else:
@@ -51,7 +52,7 @@ def log_row(
         missing = _cut_off(counts, numbers.get("steps_in_window"))
     loss = log.steps[-1].loss if log.steps else None
     return dict.fromkeys(COLUMNS) | {
-        "log_path": str(logs[-1]),
+        "log_path": cluster_path(logs[-1]),
         "state": _state(fatal, lacks_steps=bool(missing or refusal)),
         "reason": _sentences([*(problem.message for problem in fatal), *missing, refusal]),
         "warnings": _sentences([remark, *(problem.message for problem in log.problems if not problem.fatal)]),

@@ -1,0 +1,215 @@
+"""Copies of logs that this machine cannot open: a local cluster that lets files be read only through it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime import settings
+from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
+from steptime.clusters.collecting import cluster_path, collect_log
+from steptime.clusters.local import Config, LocalCluster
+from steptime.errors import SystemFailure, UserError
+
+LONG = "seq 100000; cat run.json"
+"""A job whose log is some hundred pieces long."""
+
+
+class FarCluster(LocalCluster):
+    """Real jobs, whose files are read in small pieces; `before_read` may fail, or change what is read."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.offsets: list[int] = []
+        self.before_read: Callable[[str], None] = lambda path: None
+
+    def local_path(self, path: str) -> None:
+        return None
+
+    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        self.before_read(path)
+        if path.endswith(".out"):
+            self.offsets.append(offset)
+        return await super().read(path, offset, min(limit, 10_000))
+
+
+@pytest.fixture
+async def far(
+    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[FarCluster]:
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
+    async with FarCluster(make_config()) as cluster:
+        yield cluster
+        for job in await cluster.live_jobs():
+            await cluster.cancel(job.name)
+
+
+@pytest.fixture
+async def ended(
+    far: FarCluster,
+    make_spec: Callable[..., JobSpec],
+    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
+) -> Job:
+    """A job that has ended and left a long log."""
+    spec = make_spec("one", LONG, files={"run.json": '{"a": 1}'})
+    log = str(Path(spec.directory) / "log-one.out")
+    job = await far.submit(spec.model_copy(update={"log_path": log}))
+    await end_of(far, "one")
+    return job
+
+
+def fail_at(cluster: FarCluster, read: int) -> None:
+    """Let the connection break at that read, once."""
+    count = 0
+
+    def broken(_: str) -> None:
+        nonlocal count
+        count += 1
+        if count == read:
+            raise SystemFailure("the connection to the cluster was lost")
+
+    cluster.before_read = broken
+
+
+async def test_a_local_log_is_read_where_it_is(
+    local: LocalCluster, make_spec: Callable[..., JobSpec]
+) -> None:
+    job = await local.submit(make_spec("one", "true"))
+    assert await collect_log(local, job) == Path(job.log_path)
+
+
+async def test_a_copy_is_whole_and_bears_the_name_of_the_job(far: FarCluster, ended: Job) -> None:
+    copy = await collect_log(far, ended)
+
+    assert copy == settings.home() / "logs-collected" / "here" / "one" / "log-one.out"
+    assert copy.read_bytes() == Path(ended.log_path).read_bytes()
+    assert len(far.offsets) > 50
+    assert {path.name for path in copy.parent.iterdir()} == {
+        "log-one.out",
+        "run.json",
+        "collected.json",
+        ".lock",
+    }
+    assert copy.with_name("run.json").read_text() == '{"a": 1}'
+    assert cluster_path(copy) == ended.log_path
+    assert cluster_path(Path(ended.log_path)) == ended.log_path
+
+
+async def test_what_was_copied_is_only_looked_at(far: FarCluster, ended: Job) -> None:
+    first = (await collect_log(far, ended)).stat()
+    far.offsets.clear()
+
+    again = (await collect_log(far, ended)).stat()
+
+    assert len(far.offsets) == 1
+    assert (again.st_ino, again.st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
+
+
+async def test_a_copy_that_was_broken_off_goes_on_where_it_ended(far: FarCluster, ended: Job) -> None:
+    fail_at(far, 30)
+    with pytest.raises(SystemFailure, match="connection"):
+        await collect_log(far, ended)
+    folder = settings.home() / "logs-collected" / "here" / "one"
+    assert not (folder / "log-one.out").exists(), "what is not whole does not bear the name"
+    reached = far.offsets[-1]
+    far.offsets.clear()
+
+    copy = await collect_log(far, ended)
+
+    assert far.offsets[0] > reached > 100_000
+    assert copy.read_bytes() == Path(ended.log_path).read_bytes()
+    assert not list(folder.glob("*.part"))
+    assert not list(folder.glob(".*.part"))
+
+
+async def test_a_log_that_grows_while_it_is_copied_is_followed_to_its_end(
+    far: FarCluster, ended: Job
+) -> None:
+    log, grown = Path(ended.log_path), 0
+
+    def grow(_: str) -> None:
+        nonlocal grown
+        if grown < 100:
+            grown += 1
+            with log.open("ab") as file:
+                file.write(b"one line more\n" * 500)
+
+    far.before_read = grow
+    assert (await collect_log(far, ended)).read_bytes() == log.read_bytes()
+    assert grown == 100
+
+
+async def test_a_copy_of_a_running_jobs_log_is_completed_when_it_has_ended(
+    far: FarCluster,
+    make_gated: Callable[..., Any],
+    eventually: Callable[[Callable[[], object]], Awaitable[None]],
+    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
+) -> None:
+    gated = make_gated("growing", "seq 20000")
+    job = await far.submit(gated.spec)
+    await eventually(lambda: gated.pid)
+    begun = (await collect_log(far, job)).read_bytes()
+    with Path(job.log_path).open("ab") as file:
+        file.write(b"the last line\n")
+    gated.let_go()
+    await end_of(far, "growing")
+
+    copy = await collect_log(far, job)
+
+    assert begun
+    assert copy.read_bytes() == begun + b"the last line\n"
+
+
+async def test_a_log_that_was_replaced_is_copied_anew(far: FarCluster, ended: Job) -> None:
+    fail_at(far, 30)
+    with pytest.raises(SystemFailure, match="connection"):
+        await collect_log(far, ended)
+    Path(ended.log_path).write_bytes(another := b"another log\n" * 100_000)
+
+    assert (await collect_log(far, ended)).read_bytes() == another
+
+
+@pytest.mark.parametrize("left", [b"", b"1\n2\n"])
+async def test_a_log_that_is_cut_while_it_is_copied(far: FarCluster, ended: Job, left: bytes) -> None:
+    reads = 0
+
+    def cut(_: str) -> None:
+        nonlocal reads
+        reads += 1
+        if reads == 20:
+            Path(ended.log_path).write_bytes(left)
+
+    far.before_read = cut
+    with pytest.raises(SystemFailure, match=r"log-one\.out on cluster 'here' was cut or removed while"):
+        await collect_log(far, ended)
+
+
+async def test_a_copy_outlives_its_log(far: FarCluster, ended: Job) -> None:
+    copy = await collect_log(far, ended)
+    content = copy.read_bytes()
+    Path(ended.log_path).unlink()
+
+    assert (await collect_log(far, ended)).read_bytes() == content
+
+
+async def test_two_at_once_make_one_copy(far: FarCluster, ended: Job) -> None:
+    copies = await asyncio.gather(*(collect_log(far, ended) for _ in range(3)))
+
+    assert len(set(copies)) == 1
+    assert copies[0].read_bytes() == Path(ended.log_path).read_bytes()
+    assert far.offsets == sorted(far.offsets), "none began again"
+
+
+async def test_a_job_that_left_no_log(far: FarCluster, ended: Job) -> None:
+    gone = ended.model_copy(update={"name": "two", "log_path": ended.directory + "/log-two.out"})
+    with pytest.raises(UserError, match=r"no log on cluster 'here' at .*log-two\.out, or it is empty"):
+        await collect_log(far, gone)
+
+
+async def test_where_a_copy_cannot_be_written(far: FarCluster, ended: Job) -> None:
+    settings.home().mkdir()
+    settings.collected_logs_dir().write_text("a file where a folder should be")
+    with pytest.raises(SystemFailure, match=r"log-one\.out of cluster 'here' cannot be copied to .*: "):
+        await collect_log(far, ended)
