@@ -19,7 +19,7 @@ VENV = Staged(
     trainer_path="/shared/trainer/1",
     trainer_sha256="b" * 64,
 )
-IMAGE = VENV.model_copy(update={"python": None, "image": "/shared/images/nvidia+nemo+25.02.01.sqsh"})
+IMAGE = VENV.model_copy(update={"python": None, "image_path": "/shared/images/nvidia+nemo+25.02.01.sqsh"})
 
 
 class Site(ClusterConfig):
@@ -120,7 +120,7 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
         "--wait=60",
         "--kill-on-bad-exit=1",
         "--container-image=/shared/images/nvidia+nemo+25.02.01.sqsh",
-        f"--container-mounts={directory}:{directory},/shared/trainer/1:/shared/trainer/1",
+        "--container-mounts=/shared:/shared",
         f"--container-workdir={directory}",
         "--container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,PYTHONPATH,PYTHONSAFEPATH",
         "--container-writable",
@@ -132,13 +132,10 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
 
 def test_apptainer_runs_the_image() -> None:
     run = planned("llama3.1", size="8b", gpus="16")
-    staged = IMAGE.model_copy(update={"image": "/shared/images/nemo.sif"})
+    staged = IMAGE.model_copy(update={"image_path": "/shared/images/nemo.sif"})
     script = script_of(run, site(container="apptainer"), staged)
     assert "  apptainer \\\n  exec \\\n  --nv \\\n" in script
-    assert (
-        "  --bind=/shared/trainer/1:/shared/trainer/1 \\\n  /shared/images/nemo.sif \\\n  python \\\n"
-        in script
-    )
+    assert "  --bind=/shared:/shared \\\n  /shared/images/nemo.sif \\\n  python \\\n" in script
 
 
 def test_a_cluster_without_containers_runs_no_image() -> None:
@@ -150,9 +147,8 @@ def test_a_cluster_without_containers_runs_no_image() -> None:
 @pytest.mark.parametrize("folder", ["/a,b:/etc", "/a b", "/a:b", "relative", "/a\nb"])
 def test_folders_that_would_be_other_mounts_are_refused(folder: str) -> None:
     run = planned("llama3.1", size="8b", gpus="16")
-    staged = IMAGE.model_copy(update={"trainer_path": folder})
     with pytest.raises(UserError, match="cannot be mounted into a container"):
-        script_of(run, site(container="pyxis"), staged)
+        script_of(run, site(container="pyxis", container_mounts=(folder,)), IMAGE)
 
 
 @pytest.mark.parametrize(

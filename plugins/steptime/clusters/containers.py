@@ -4,13 +4,19 @@ Folders appear inside at the paths that they have outside.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.errors import UserError, shown
 
 _PATH = re.compile(r"/[A-Za-z0-9._+@=/-]*", re.ASCII)
 """Without ':' and ',', which separate mounts in every one of these programs."""
+
+
+_HOST_FILES = ("/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/passwd", "/etc/resolv.conf")
+"""Who the user is and where other nodes are: known by the machine and not by an image."""
+
+_TEMPORARY = "/tmp"  # noqa: S108 (a file system in memory, of the container alone)
 
 
 class Started(NamedTuple):
@@ -28,27 +34,23 @@ def in_container(
     folders: Iterable[str],
     directory: str,
     variables: Iterable[str],
+    image_environment: Mapping[str, str],
 ) -> Started:
     """How `command` is started in `image`.
 
     Args:
-        kind: `pyxis`, srun's plugin for enroot, or `apptainer`.
+        kind: `pyxis`, srun's plugin for enroot, `apptainer`, or `bwrap`, which is for machines without GPUs.
         command: what to run inside.
-        image: a squashfs or SIF file on the cluster, or a reference that pyxis or apptainer resolve.
+        image: on the cluster, a squashfs file for pyxis, a SIF file for apptainer, a folder for bwrap.
         folders: what is mounted, writable, at its own path.
         directory: the working folder, one of them or below.
         variables: environment variables of the job that win over those of the image.
+        image_environment: those of the image, which pyxis and apptainer set themselves, and bwrap does not.
 
     Raises:
         UserError: another kind, or a folder that cannot be mounted.
     """
-    mounted = tuple(dict.fromkeys(folders))
-    for folder in mounted:
-        if not _PATH.fullmatch(folder):
-            raise UserError(
-                f"folder '{shown(folder)}' cannot be mounted into a container: "
-                "begin with '/' and use letters, digits and . _ + @ = - only."
-            )
+    mounted = _mountable(folders)
     if kind == "pyxis":
         return Started(
             srun_options=(
@@ -65,4 +67,40 @@ def in_container(
         binds = tuple(f"--bind={folder}:{folder}" for folder in mounted)
         options = ("--nv", "--writable-tmpfs", "--no-home", f"--pwd={directory}", *binds)
         return Started(srun_options=(), command=("apptainer", "exec", *options, image, *command))
-    raise UserError(f"containers of kind '{kind}' cannot be started under Slurm: choose pyxis or apptainer.")
+    if kind == "bwrap":
+        own = set(variables)
+        environment = {"HOME": _TEMPORARY, "TMPDIR": _TEMPORARY, **image_environment}
+        options = (
+            "--die-with-parent",
+            *("--ro-bind", image, "/"),
+            *("--dev-bind", "/dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
+            *("--tmpfs", _TEMPORARY),
+            *(word for file in _HOST_FILES for word in ("--ro-bind-try", file, file)),
+            *(word for folder in mounted for word in ("--bind", folder, folder)),
+            *(
+                word
+                for name, value in environment.items()
+                if name not in own
+                for word in ("--setenv", name, value)
+            ),
+            *("--chdir", directory),
+        )
+        return Started(srun_options=(), command=("bwrap", *options, "--", *command))
+    raise UserError(f"no container is started by '{kind}': choose pyxis, apptainer or bwrap.")
+
+
+def mount_points(folders: Iterable[str]) -> tuple[str, ...]:
+    """The paths that must exist in an unpacked image so that bwrap can start `folders`' containers there."""
+    return ("/dev", "/proc", "/sys", _TEMPORARY, *_HOST_FILES, *_mountable(folders))
+
+
+def _mountable(folders: Iterable[str]) -> tuple[str, ...]:
+    """Each folder once. Raises UserError for one that the programs would read as something else."""
+    mounted = tuple(dict.fromkeys(folders))
+    for folder in mounted:
+        if not _PATH.fullmatch(folder):
+            raise UserError(
+                f"folder '{shown(folder)}' cannot be mounted into a container: "
+                "begin with '/' and use letters, digits and . _ + @ = - only."
+            )
+    return mounted

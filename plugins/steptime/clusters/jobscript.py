@@ -7,6 +7,7 @@ does: values of users are data and are never read by a shell.
 import hashlib
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -14,7 +15,8 @@ import jinja2
 
 from steptime.clusters.base import Cluster, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.slurm_script import SlurmSite, script_values
+from steptime.clusters.containers import in_container
+from steptime.clusters.slurm_script import SlurmSite, script_values, step_options
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.models import Run
 
@@ -63,12 +65,14 @@ def job_spec(
             f"experiment name {run.experiment!r} cannot be used: write letters, digits, '.', '_' and '-', "
             "begin with a letter or digit, at most 150 in all"
         )
-    if staged.python is None and (staged.image is None or config.container == "none"):
+    if staged.python is None and (staged.image_path is None or config.container == "none"):
         raise UserError(
             f"{run.label} needs its container, and cluster {config.name} runs none "
             f"(container: {config.container})"
         )
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
+    elif config.kind == "local":
+        values = {"prefix": _prefix(staged, config, directory=directory, environment=environment)}
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
     environment = _environment(run, staged)
@@ -77,12 +81,47 @@ def job_spec(
         site = cast(SlurmSite, config)
         values = script_values(run, staged, site, directory=directory, variables=environment)
     script = _templates.get_template(f"{config.kind}.sh.j2").render(
-        directory=directory, environment=environment, python=staged.python, ranks=run.recipe.gpus, **values
+        directory=directory,
+        environment=environment,
+        python=staged.python or "python",
+        ranks=run.recipe.gpus,
+        **values,
     )
     return JobSpec(
         name=f"{run.experiment}-{digest}-{attempt}",
         script=script,
         directory=str(directory),
+def _prefix(
+    staged: Staged, config: ClusterConfig, *, directory: PurePosixPath, environment: dict[str, str]
+) -> tuple[str, ...]:
+    """What stands before the trainer's command: nothing in the staged environment, else its container."""
+    if staged.python is not None or staged.image_path is None:
+        return ()
+    return in_container(
+        config.container,
+        (),
+        image=staged.image_path,
+        folders=(config.root, *config.container_mounts),
+        directory=str(directory),
+        variables=environment,
+        image_environment=staged.image_environment,
+    ).command
+
+
+def step_spec(name: str, argv: Sequence[str], config: ClusterConfig, *, time_limit_s: int) -> JobSpec:
+    """The job that runs one command of the staging, `argv`, on one node of the cluster. Raises UserError."""
+    options = step_options(cast(SlurmSite, config)) if config.kind == "slurm" else ()
+    directory = PurePosixPath(config.root, "staging", "jobs", name)
+    return JobSpec(
+        name=name,
+        script=_templates.get_template("step.sh.j2").render(sbatch_options=options, argv=argv),
+        directory=str(directory),
+        log_path=str(directory / f"log-{name}.out"),
+        slots=1,
+        time_limit_s=time_limit_s,
+    )
+
+
         log_path=str(directory / f"log-{run.experiment}.out"),
         files={_RUN_FILE: run.model_dump_json(indent=2)},
         slots=run.recipe.gpus,

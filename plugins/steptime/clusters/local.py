@@ -45,7 +45,7 @@ class Config(ClusterConfig):
     """`config/clusters/*.yaml` of kind `local`."""
 
     kind: Literal["local"]
-    container: Literal["none"] = "none"
+    container: Literal["none", "apptainer", "bwrap"] = "none"
     slots: PositiveInt | Literal["auto"] = "auto"
     """Ranks that may run at once; `auto` is the number of cores that this process may use."""
     exclusive: bool = True

@@ -25,6 +25,8 @@ class SlurmSite(Protocol):
 
     name: str
     container: str
+    container_mounts: tuple[str, ...]
+    import_partition: str | None
     partition: str | None
     account: str | None
     gpus_per_node: int | None
@@ -34,6 +36,11 @@ class SlurmSite(Protocol):
     exclusive: bool
     extra_options: tuple[str, ...]
     """The site's own options of sbatch."""
+
+    @property
+    def root(self) -> str:
+        """The folder of everything that is staged, and of all jobs."""
+        ...
 
 
 def script_values(
@@ -78,6 +85,17 @@ def _sbatch_options(run: Run, site: SlurmSite) -> tuple[str, ...]:
     return tuple(_checked([*options, *site.extra_options]))
 
 
+def step_options(site: SlurmSite) -> tuple[str, ...]:
+    """The #SBATCH options of a job that stages: one task, without GPUs. Raises UserError."""
+    options = ["--nodes=1", "--ntasks=1"]
+    partition = site.import_partition or site.partition
+    if partition is not None:
+        options.append(f"--partition={partition}")
+    if site.account is not None:
+        options.append(f"--account={site.account}")
+    return tuple(_checked(options))
+
+
 def _largest_segment(nodes: int) -> int:
     return max(size for size in range(1, _BLOCK_NODES + 1) if nodes % size == 0)
 
@@ -100,17 +118,20 @@ def _started(
     if staged.python is not None:
         # torch needs no MPI, and Slurm's default plugin for it may look for libraries that are not there.
         return Started(srun_options=("--mpi=none",), command=(staged.python, *trainer))
-    if staged.image is None:
+    if staged.image_path is None:
         raise UserError(
             f"nothing is staged on cluster {site.name} to run the trainer with: neither is an image."
         )
     started = in_container(
         site.container,
         ("python", *trainer),
-        image=staged.image,
-        folders=(str(directory), staged.trainer_path),
+        image=staged.image_path,
+        # All of the jobs' folders: a checkpoint that is loaded lies in that of the job which saved it.
+        folders=(site.root, *site.container_mounts),
         directory=str(directory),
         variables=variables,
+        image_environment=staged.image_environment,
     )
-    # As the documents: NeMo's tensor-parallel overlap starts through MPI.
-    return Started(srun_options=("--mpi=pmix", *started.srun_options), command=started.command)
+    # As the documents: NeMo's tensor-parallel overlap starts through MPI. Images for bwrap have none.
+    mpi = "none" if site.container == "bwrap" else "pmix"
+    return Started(srun_options=(f"--mpi={mpi}", *started.srun_options), command=started.command)

@@ -1,12 +1,15 @@
-"""Putting on a cluster what a run needs there: the trainer's code and its environment."""
+"""Putting on a cluster what a run needs there: the trainer's code, and its environment or an image."""
 
 from collections.abc import Callable
+from pathlib import PurePosixPath
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import UserError
+from steptime.recipes.image import parse_image
 from steptime.recipes.models import Run
 from steptime.settings import shipped
+from steptime.staging.image import stage_image
 from steptime.staging.trainer_code import stage_trainer
 from steptime.staging.venv import stage_venv
 
@@ -16,23 +19,38 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
 
     Raises UserError where the cluster cannot offer it, SystemFailure where it fails.
     """
-    if run.recipe.image is not None:
+    if run.recipe.image is not None and config.container == "none":
         raise UserError(
             f"{run.label} runs in the container {run.recipe.image}, and cluster {config.name} runs none "
             f"(container: {config.container}): choose gpu type cpu, or another cluster"
         )
     trainer = shipped("trainer")
     trainer_path, trainer_sha256 = await stage_trainer(cluster, config, source=trainer, report=report)
-    python, lock_sha256 = await stage_venv(
-        cluster,
-        config,
-        lock=trainer / "requirements-cpu.lock.txt",
-        bootstrap=trainer.parent / "requirements-bootstrap.txt",
-        report=report,
+    staged = Staged(
+        python=None, venv_lock_sha256=None, trainer_path=trainer_path, trainer_sha256=trainer_sha256
     )
-    return Staged(
-        python=python,
-        venv_lock_sha256=lock_sha256,
-        trainer_path=trainer_path,
-        trainer_sha256=trainer_sha256,
+    name = run.recipe.image
+    venv: str | None = None
+    if name is None or parse_image(name).is_own:
+        python, lock_sha256 = await stage_venv(
+            cluster,
+            config,
+            lock=trainer / "requirements-cpu.lock.txt",
+            bootstrap=trainer.parent / "requirements-bootstrap.txt",
+            report=report,
+        )
+        staged = staged.model_copy(update={"python": python, "venv_lock_sha256": lock_sha256})
+        venv = str(PurePosixPath(python).parents[1])
+    if name is None:
+        return staged
+    image = await stage_image(cluster, config, name, venv=venv, report=report)
+    return staged.model_copy(
+        update={
+            "python": None,
+            "image": name,
+            "image_path": image.path,
+            "image_digest": image.digest,
+            "image_sha256": image.sha256,
+            "image_environment": image.environment,
+        }
     )

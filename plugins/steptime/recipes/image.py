@@ -1,0 +1,77 @@
+"""Names of container images, as the workload files and users write them: `nvcr.io/nvidia/nemo:25.04.01`."""
+
+import re
+
+from steptime.errors import UserError, shown
+from steptime.frozen import Frozen
+
+_REGISTRY = re.compile(
+    r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*(?::[0-9]{1,5})?",
+    re.ASCII,
+)
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_IMAGE = re.compile(
+    rf"(?P<repository>{_PART}(?:/{_PART})*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
+    re.ASCII,
+)
+"""The grammar of the distribution project's references (github.com/distribution/reference)."""
+_DOCUMENTED_REGISTRY = "nvcr.io"
+_LONGEST = 200
+"""Characters; it becomes a file name, which may have 255."""
+
+_IN_FILE_NAMES = str.maketrans("/:", "++")
+
+OWN_REPOSITORY = "steptime/trainer"
+"""Images that no registry has: the trainer's environment of a cluster, squashed there."""
+
+
+class Image(Frozen):
+    """A container image by name."""
+
+    registry: str | None
+    """`nvcr.io`; None for Docker Hub."""
+    repository: str
+    """`nvidia/nemo`."""
+    tag: str | None
+    digest: str | None
+    """`sha256:…` of the registry's manifest, where the name pins it."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is built from the trainer's environment instead of being imported."""
+        return self.registry is None and self.repository == OWN_REPOSITORY
+
+    @property
+    def file_stem(self) -> str:
+        """Its file's name as in the recipe documents, `nvidia+nemo+25.04.01`; other registries come first."""
+        registry = "" if self.registry in (None, _DOCUMENTED_REGISTRY) else f"{self.registry}/"
+        return f"{registry}{self.repository}/{self.tag or self.digest}".translate(_IN_FILE_NAMES)
+
+    def uri(self, separator: str) -> str:
+        """`docker://…`, with what the importing program wants between registry and repository: `#` or `/`."""
+        registry = "" if self.registry is None else f"{self.registry}{separator}"
+        version = f"@{self.digest}" if self.digest else f":{self.tag}"
+        return f"docker://{registry}{self.repository}{version}"
+
+
+def parse_image(text: str) -> Image:
+    """The image of a name. Raises UserError for what is no name, or has neither tag nor digest.
+
+    As everywhere, the first part is a registry if it has a dot or a port, or is `localhost`.
+    """
+    first, _, rest = text.partition("/")
+    named_registry = bool(rest) and ("." in first or ":" in first or first == "localhost")
+    found = _IMAGE.fullmatch(rest if named_registry else text)
+    registry = first if named_registry else None
+    if found is None or (registry is not None and not _REGISTRY.fullmatch(registry)) or len(text) > _LONGEST:
+        raise UserError(
+            f"image '{shown(text)}' is no name of a container image: "
+            "write registry/repository:tag, like nvcr.io/nvidia/nemo:25.04.01."
+        )
+    if found["tag"] is None and found["digest"] is None:
+        raise UserError(
+            f"image '{text}' names no version: add its tag, like {text}:25.04.01, "
+            "so that the run can be repeated."
+        )
+    return Image(registry=registry, repository=found["repository"], tag=found["tag"], digest=found["digest"])

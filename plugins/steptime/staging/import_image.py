@@ -1,0 +1,292 @@
+"""Brings a container image into one file. Runs on the cluster, started by the cluster's own Python.
+
+    python3.11 import_image.py TARGET IMAGE enroot|apptainer URI
+    python3.11 import_image.py TARGET IMAGE squash_venv VENV
+
+TARGET is the image's file, `….sqsh` or `….sif`. It is made under a lock, under a temporary name, synced and
+renamed when it is whole; beside it `TARGET.json` records what it is. A file that is there and is what was
+recorded is kept; one that somebody else put there whole is taken, and recorded. IMAGE is the name for the
+record. URI is where enroot or apptainer fetch it, with the logins of their own configuration; VENV is the
+trainer's environment, of which `squash_venv.py` beside this file makes an image.
+Standard library only. Exit code 0: the file is there; 1: it could not be made; 2: nor will it be when it is
+tried again. The last line says why.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, NoReturn
+
+_SQUASHFS = struct.Struct("<4s36xQ")
+"""The magic number and the bytes used, at the start of a squashfs file; written last by mksquashfs."""
+_CHUNK = 1 << 22
+
+
+class _FailedError(Exception):
+    """The image cannot be had: one sentence."""
+
+    def __init__(self, why: str, exit_code: int) -> None:
+        super().__init__(why)
+        self.exit_code = exit_code
+
+
+def main() -> int:
+    """Bring the image unless it is there."""
+    target, image, kind, source = Path(sys.argv[1]), *sys.argv[2:]
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with (target.parent / f".{target.name}.lock").open("a") as lock:
+            _take(lock.fileno(), target)
+            if not _is_there(target, image, source):
+                _make(target, image, kind, source, lock.fileno())
+    except _FailedError as error:
+        print(f"failed: {error}", flush=True)
+        return error.exit_code
+    except OSError as error:
+        print(f"failed: {error}", flush=True)
+        return 1
+    return 0
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit("failed: it was ended from outside")  # runs what cleans up
+
+
+def _take(lock: int, target: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"waiting for another import of {target}", flush=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def _is_there(target: Path, image: str, source: str) -> bool:
+    """Whether the file is there and is what was recorded of it."""
+    if not target.exists():
+        return False
+    record = _read_record(target)
+    if record is None:
+        return _adopted(target, image, source)
+    if (record["image"], record["source"]) != (image, source):
+        print(f"{target} is {record['image']} of {record['source']}: it is replaced", flush=True)
+        return False
+    seen = target.stat()
+    if (seen.st_size, seen.st_mtime_ns) != (record["size"], record["mtime_ns"]):
+        print(f"{target} was written to since: reading it", flush=True)
+        if _sha256(target) != record["sha256"]:
+            print(f"{target} is not what was recorded ({record['sha256']}): it is replaced", flush=True)
+            return False
+        _write_record(target, {**record, "mtime_ns": seen.st_mtime_ns})
+    print(f"{target} is there already", flush=True)
+    return True
+
+
+def _adopted(target: Path, image: str, source: str) -> bool:
+    """Take a file without a record if it is whole: an import was killed before it, or somebody copied it."""
+    try:
+        _require_whole(target)
+    except _FailedError as error:
+        print(f"{error}: it is replaced", flush=True)
+        return False
+    print(f"{target} is there without a record: reading it", flush=True)
+    _write_record(target, _described(target, image, source, {"tool": None, "digest": None}))
+    return True
+
+
+def _make(target: Path, image: str, kind: str, source: str, lock: int) -> None:
+    for left in target.parent.glob(f".{target.name}.*.part"):
+        print(f"removing what an unfinished import left: {left}", flush=True)
+        left.unlink()
+    part = target.parent / f".{target.name}.{os.getpid()}.part"
+    began = time.monotonic()
+    try:
+        tool, digest = _tool_version(kind), _registry_digest(kind, source)
+        _run(_command(kind, source, part), lock, target)
+        _require_whole(part)
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        record = _described(part, image, source, {"tool": tool, "digest": digest})
+        record["imported_in_s"] = time.monotonic() - began
+        _record_path(target).unlink(missing_ok=True)  # never the record of another file than the one there
+        part.rename(target)
+        _write_record(target, record)
+    finally:
+        part.unlink(missing_ok=True)
+    took, size = record["imported_in_s"], record["size"] / 1e6
+    print(f"{target} is complete after {took:.0f} s: {size:.0f} MB, sha256 {record['sha256']}", flush=True)
+
+
+def _require_whole(path: Path) -> None:
+    """Raise `_FailedError` for a file that is empty, or is no whole squashfs where it should be one."""
+    size = path.stat().st_size if path.exists() else 0
+    whole = size > 0
+    if ".sqsh" in path.suffixes:
+        with path.open("rb") as file:
+            head = file.read(_SQUASHFS.size)
+        magic, used = _SQUASHFS.unpack(head) if len(head) == _SQUASHFS.size else (b"", 0)
+        whole = magic == b"hsqs" and 0 < used <= size
+    if not whole:
+        raise _FailedError(f"{path} is no whole image ({size} bytes)", 1)
+
+
+# --- what makes the file -------------------------------------------------------------------------------
+
+
+def _command(kind: str, source: str, part: Path) -> list[str]:
+    """What writes the image of `source` into `part`, which does not exist yet; no secret is an argument."""
+    if kind == "enroot":
+        return ["enroot", "import", "--output", str(part), "--", source]
+    if kind == "apptainer":
+        return ["apptainer", "pull", str(part), source]
+    return [sys.executable, str(Path(__file__).with_name("squash_venv.py")), source, str(part)]
+
+
+def _tool_version(kind: str) -> str:
+    """Name and version of the program; `_FailedError` where it is not there."""
+    asked = {
+        "enroot": ["enroot", "version"],
+        "apptainer": ["apptainer", "version"],
+        "squash_venv": ["mksquashfs", "-version"],
+    }[kind]
+    if shutil.which(asked[0]) is None:
+        raise _FailedError(
+            f"{asked[0]} is not installed on {platform.node()}: install it there, or say import_in_job: true "
+            "where the compute nodes have it, or put the image in its place by hand",
+            2,
+        )
+    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
+    version = told[0].strip() if told else "of an unknown version"
+    return version if asked[0] in version else f"{asked[0]} {version}"
+
+
+def _registry_digest(kind: str, source: str) -> str | None:
+    """The digest of the registry's manifest, where the name or the program (enroot from 4.0 on) tells it."""
+    _, pinned, digest = source.partition("@sha256:")
+    if pinned:
+        return f"sha256:{digest}"
+    if kind != "enroot":
+        return None
+    asked = ["enroot", "digest", "--", source]
+    told = subprocess.run(asked, capture_output=True, text=True, check=False)
+    found = re.fullmatch(r"sha256:[0-9a-f]{64}", told.stdout.strip())
+    return found[0] if found and told.returncode == 0 else None
+
+
+def _run(argv: list[str], lock: int, target: Path) -> None:
+    # The command holds the lock too: should this process be killed, nobody imports before it has ended.
+    tail: deque[str] = deque(maxlen=200)
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(lock,)
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                tail.append(line)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        output = "".join(tail)
+        for sign, why, exit_code in _CAUSES:
+            if sign.search(output):
+                where = {"program": argv[0], "node": platform.node(), "folder": target.parent}
+                raise _FailedError(why.format(**where), exit_code)
+        raise _FailedError(f"{argv[0]} ended with exit code {process.returncode}", 1)
+
+
+_CAUSES = (
+    (
+        re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE),
+        "the disk is full: an image needs some three times its size, in {folder} and in the folders that "
+        "{program} is configured with for its cache and temporary files",
+        1,
+    ),
+    (
+        re.compile(
+            r"\b40[13] (Unauthorized|Forbidden)|unauthorized:|authentication required|denied:", re.IGNORECASE
+        ),
+        "the registry refused the login: give {program} credentials for it on {node} "
+        "(enroot: ~/.config/enroot/.credentials; apptainer: apptainer registry login)",
+        2,
+    ),
+    (
+        re.compile(r"\b404 Not Found|manifest unknown", re.IGNORECASE),
+        "the registry has no such image or version: check its name",
+        2,
+    ),
+    (
+        re.compile(
+            r"Could not resolve host|Connection (refused|timed out|reset)|Failed to connect|no such host|"
+            r"i/o timeout",
+            re.IGNORECASE,
+        ),
+        "the registry could not be reached from {node}: is there a way to it from there?",
+        1,
+    ),
+    (
+        re.compile(r"Command not found: "),
+        "{program} lacks a program that it needs on {node}: see the lines above",
+        2,
+    ),
+)
+"""What the programs' words mean: one sentence, and whether another try can help (1) or not (2)."""
+
+
+# --- records -------------------------------------------------------------------------------------------
+
+
+def _described(path: Path, image: str, source: str, more: dict[str, Any]) -> dict[str, Any]:
+    seen = path.stat()
+    return {
+        "image": image,
+        "source": source,
+        "sha256": _sha256(path),
+        "size": seen.st_size,
+        "mtime_ns": seen.st_mtime_ns,
+        "imported_at": time.time(),
+        "imported_on": platform.node(),
+        **more,
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _record_path(target: Path) -> Path:
+    return target.with_name(f"{target.name}.json")
+
+
+def _read_record(target: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(_record_path(target).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return record
+
+
+def _write_record(target: Path, record: dict[str, Any]) -> None:
+    path = _record_path(target)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump(record, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Makes a squashfs image of a virtual environment, with all that it needs. Runs on the cluster.
+
+    python3.11 squash_venv.py VENV OUT
+
+In the image the environment is /opt/trainer; its Python stands at the path that it has on this machine, with
+the shared libraries that Python and the packages are linked to, and a shell. So a job in it needs nothing of
+the machine but the kernel. Needs mksquashfs (4.5 or newer) and ldd. Standard library only.
+"""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_VENV = "opt/trainer"
+_TOOLS = ("sh", "env")
+_ENVIRONMENT = f"PATH=/{_VENV}/bin:/usr/local/bin:/usr/bin:/bin\nLANG=C.UTF-8\n"
+"""As in an image that enroot has imported, /etc/environment holds the image's environment."""
+_NOT_NEEDED = frozenset({"site-packages", "dist-packages", "test", "idlelib", "tkinter", "ensurepip"})
+"""Parts of Python's standard library, and what is installed beside it."""
+_TOP = ("bin", "lib", "lib64", "sbin")
+_EMPTY = ("dev", "etc", "proc", "root", "run", "sys", "tmp", "usr", "var")
+_COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "1")
+_BATCH = 100
+
+
+def main() -> int:
+    """Write the image."""
+    venv, out = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    python = Path(_asked(venv, "import os, sys; print(os.path.realpath(sys._base_executable))"))
+    library = Path(_asked(venv, "import sysconfig; print(sysconfig.get_path('stdlib'))"))
+    began = time.monotonic()
+    with subprocess.Popen(
+        ["mksquashfs", "-", str(out), "-tar", "-no-progress", "-all-root", *_COMPRESSION],  # noqa: S607
+        stdin=subprocess.PIPE,
+    ) as squash:
+        if squash.stdin is None:
+            raise TypeError("no pipe to mksquashfs")
+        try:
+            with tarfile.open(fileobj=squash.stdin, mode="w|") as archive:
+                _fill(archive, venv, python, library)
+            squash.stdin.close()
+        except BrokenPipeError:  # it has ended, and has said why
+            squash.wait()
+    print(f"squashed after {time.monotonic() - began:.0f} s", flush=True)
+    return squash.returncode
+
+
+def _asked(venv: Path, code: str) -> str:
+    done = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _fill(archive: tarfile.TarFile, venv: Path, python: Path, library: Path) -> None:
+    tools = [Path(found).resolve() for tool in _TOOLS if (found := shutil.which(tool))]
+    for folder in _TOP:  # links to /usr/… on today's systems; else a folder, which comes with its files
+        if (link := Path("/", folder)).is_symlink():
+            _add_link(archive, folder, str(link.readlink()))
+    for folder in _EMPTY:
+        _add_folder(archive, folder)
+    _add_text(archive, "etc/environment", _ENVIRONMENT)
+    archive.add(venv, _VENV)
+    archive.add(python, _inside(python))
+    archive.add(library, _inside(library), filter=_needed)
+    for name, tool in zip(_TOOLS, tools, strict=True):
+        archive.add(tool, f"usr/bin/{name}")
+    shared = (path for top in (venv, library) for path in top.rglob("*.so*") if path.is_file())
+    for path in sorted(_libraries([python, *tools, *shared], besides=(venv, library))):
+        # What the link of that name leads to, under the name by which it is asked for.
+        archive.add(path.resolve(), _inside(path.parent.resolve() / path.name))
+
+
+def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if _NOT_NEEDED & set(Path(member.name).parts) else member
+
+
+def _libraries(files: Iterable[Path], besides: tuple[Path, ...]) -> Iterator[Path]:
+    """The shared libraries that the files are linked to, the loader among them, and that lie elsewhere."""
+    names = sorted({str(path) for path in files})
+    found: set[str] = set()
+    for start in range(0, len(names), _BATCH):
+        told = subprocess.run(
+            ["ldd", *names[start : start + _BATCH]],  # noqa: S607 (wherever it is)
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found.update(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", told.stdout, re.MULTILINE))
+    for name in found:
+        if not any(Path(name).is_relative_to(top) for top in besides):
+            yield Path(name)
+
+
+def _inside(path: Path) -> str:
+    return str(path).lstrip("/")
+
+
+def _add_link(archive: tarfile.TarFile, name: str, target: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = tarfile.SYMTYPE, target
+    archive.addfile(member)
+
+
+def _add_folder(archive: tarfile.TarFile, name: str) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode = tarfile.DIRTYPE, 0o755
+    archive.addfile(member)
+
+
+def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
+    member = tarfile.TarInfo(name)
+    data = text.encode()
+    member.size, member.mode = len(data), 0o644
+    archive.addfile(member, io.BytesIO(data))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Runs the staging scripts on a cluster: on its login node, or in a job where the login node forbids it."""
+
+import asyncio
+import codecs
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.jobscript import step_spec
+from steptime.errors import SystemFailure
+
+_SCRIPTS = ("import_image.py", "squash_venv.py", "unpack_image.py")
+_TIMEOUT_S = 2 * 3600
+_TAIL_LINES = 15
+_NAMES_AT_ONCE = 16
+
+
+class StepEnd(NamedTuple):
+    """How a script ended."""
+
+    exit_code: int
+    last_lines: tuple[str, ...]
+
+
+async def copy_scripts(cluster: Cluster, config: ClusterConfig) -> PurePosixPath:
+    """Put the scripts on the cluster, by content; gives their folder."""
+    contents = {name: await asyncio.to_thread(Path(__file__).with_name(name).read_bytes) for name in _SCRIPTS}
+    digest = hashlib.sha256(b"".join(contents.values())).hexdigest()[:16]
+    folder = PurePosixPath(config.root, "staging", digest)
+    for name, content in contents.items():
+        if await cluster.read(str(folder / name), limit=len(content) + 1) != content:
+            await cluster.write(str(folder / name), content)
+    return folder
+
+
+async def run_step(
+    cluster: Cluster,
+    config: ClusterConfig,
+    script: PurePosixPath,
+    arguments: Sequence[str],
+    *,
+    in_job: bool,
+    report: Callable[[str], None],
+) -> StepEnd:
+    """Run a script to its end by the cluster's Python; `report` gets its lines as they come.
+
+    In a job, who asks for the same again while it waits or runs waits for that very job. Raises SystemFailure
+    where it neither succeeds nor fails by itself.
+    """
+    argv = (config.python, str(script), *arguments)
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+
+    def heard(line: str) -> None:
+        tail.append(line)
+        report(line)
+
+    if in_job:
+        exit_code = await _run_in_job(cluster, config, argv, heard)
+    else:
+        exit_code = (await cluster.run(argv, timeout_s=_TIMEOUT_S, on_output=heard)).exit_code
+    return StepEnd(exit_code, tuple(tail))
+
+
+async def _run_in_job(
+    cluster: Cluster, config: ClusterConfig, argv: Sequence[str], heard: Callable[[str], None]
+) -> int:
+    job = await _live_job(cluster, config, argv)
+    heard(f"in job {job.name} (id {job.job_id}), which writes {job.log_path}")
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    offset, pending, told = 0, "", ""
+    while True:
+        status = (await cluster.poll([job.name]))[job.name]  # before reading: an ended job writes no more
+        while chunk := await cluster.read(job.log_path, offset):
+            offset += len(chunk)
+            *lines, pending = (pending + decoder.decode(chunk)).split("\n")
+            for line in lines:
+                heard(line)
+        if not status.state.is_live:
+            break
+        if status.reason and status.reason != told:
+            told = status.reason
+            heard(f"{status.state}: {told}")
+        await asyncio.sleep(config.poll_interval_s)
+    if pending:
+        heard(pending)
+    return _exit_code(job, status)
+
+
+def _exit_code(job: Job, status: JobStatus) -> int:
+    if status.state is JobState.SUCCEEDED:
+        return 0
+    if status.state is JobState.FAILED and status.exit_code:
+        return status.exit_code
+    raise SystemFailure(
+        f"job {job.name} on {job.cluster} is {status.state} ({status.reason}): see {job.log_path}"
+    )
+
+
+async def _live_job(cluster: Cluster, config: ClusterConfig, argv: Sequence[str]) -> Job:
+    """The job that does this now, or a new one: its name says what it does, and the how-many-eth it is."""
+    key = hashlib.sha256(json.dumps(argv).encode()).hexdigest()[:16]
+    first = 1
+    while True:
+        names = [f"stage-{key}-{number}" for number in range(first, first + _NAMES_AT_ONCE)]
+        statuses = await cluster.poll(names)
+        for name in names:
+            state = statuses[name].state
+            if state.is_live or state is JobState.UNKNOWN:
+                job = await cluster.find(name)
+                if job is not None and state.is_live:
+                    return job
+                if job is None:
+                    return await cluster.submit(step_spec(name, argv, config, time_limit_s=_TIMEOUT_S))
+        first += _NAMES_AT_ONCE

@@ -1,0 +1,95 @@
+"""Unpacks an image, for running in it by bwrap. Runs on the cluster, started by the cluster's own Python.
+
+    python3.11 unpack_image.py IMAGE FOLDER MOUNT_POINT ...
+
+FOLDER gets the files of the squashfs IMAGE: unpacked once, under a lock, under a temporary name, and renamed
+when they are whole. A job sees them read-only, so the places where its other folders and files are mounted
+must exist: each MOUNT_POINT is a folder, or a file where it is one on this machine. Standard library only.
+Exit code 0: it is there; 1: it could not be unpacked; 2: nor will it be when it is tried again.
+"""
+
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Unpack unless it is there."""
+    image, folder, mount_points = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    if shutil.which("unsquashfs") is None:
+        print(f"failed: unsquashfs is not installed on {platform.node()}: install squashfs-tools there")
+        return 2
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / f".{folder.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            problem = None if folder.is_dir() else _unpack(image, folder, lock.fileno())
+            if problem is None:
+                for mount_point in mount_points:
+                    _make_mount_point(folder, mount_point)
+    except OSError as error:
+        problem = str(error)
+    if problem is not None:
+        print(f"failed: {problem}", flush=True)
+        return 1
+    return 0
+
+
+def _unpack(image: Path, folder: Path, lock: int) -> str | None:
+    """Unpack; gives what went wrong."""
+    part = folder.parent / f".{folder.name}.part"
+    if part.exists():
+        print(f"removing what was half unpacked: {part}", flush=True)
+        _remove(part)
+    print(f"unpacking {image} into {folder}", flush=True)
+    done = subprocess.run(
+        ["unsquashfs", "-no-progress", "-no-xattrs", "-dest", str(part), str(image)],  # noqa: S607
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        pass_fds=(lock,),  # should this process be killed, nobody unpacks before the command has ended
+    )
+    if done.returncode:
+        _remove(part)
+        if "No space left on device" in done.stdout or "Disk quota exceeded" in done.stdout:
+            return f"the disk is full: an unpacked image needs some three times its size in {folder.parent}"
+        last = (done.stdout.splitlines() or ["it said nothing"])[-1]
+        return f"unsquashfs ended with exit code {done.returncode}: {last}"
+    os.sync()  # tens of thousands of files: before the new name says that they are whole
+    part.rename(folder)
+    return None
+
+
+def _make_mount_point(folder: Path, path: str) -> None:
+    """An empty folder or file, made below `folder` even where a link on the way leads elsewhere."""
+    place, outside = folder, Path(path)
+    parts = [part for part in outside.parts if part not in ("/", "..")]
+    for part in parts[:-1]:
+        place = place / part
+        if place.is_symlink():
+            return  # it is the image's own business; bwrap says so if it cannot mount there
+        place.mkdir(exist_ok=True)
+    place = place / parts[-1]
+    if place.is_symlink() or place.exists():
+        return
+    if outside.is_file():
+        place.touch()
+    else:
+        place.mkdir()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a tree although some of its folders may be read-only, as they are in the image."""
+    for top, _, _ in os.walk(folder):
+        Path(top).chmod(0o700)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

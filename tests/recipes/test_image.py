@@ -1,0 +1,101 @@
+"""Names of container images: the documents' own, others of the same grammar, and what is none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.errors import UserError
+from steptime.recipes.image import Image, parse_image
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "enroot", "apptainer"),
+    [
+        (
+            "nvcr.io/nvidia/nemo:25.04.01",
+            "nvidia+nemo+25.04.01",  # as printed in the document of Nemotron-H
+            "docker://nvcr.io#nvidia/nemo:25.04.01",
+            "docker://nvcr.io/nvidia/nemo:25.04.01",
+        ),
+        ("nvidia/nemo:dev", "nvidia+nemo+dev", "docker://nvidia/nemo:dev", "docker://nvidia/nemo:dev"),
+        ("ubuntu:24.04", "ubuntu+24.04", "docker://ubuntu:24.04", "docker://ubuntu:24.04"),
+        (
+            "localhost:5000/a/b/c:1_x.Y-z",
+            "localhost+5000+a+b+c+1_x.Y-z",
+            "docker://localhost:5000#a/b/c:1_x.Y-z",
+            "docker://localhost:5000/a/b/c:1_x.Y-z",
+        ),
+        (
+            f"nvcr.io/nvidia/nemo@{DIGEST}",
+            f"nvidia+nemo+{DIGEST.replace(':', '+')}",
+            f"docker://nvcr.io#nvidia/nemo@{DIGEST}",
+            f"docker://nvcr.io/nvidia/nemo@{DIGEST}",
+        ),
+        (
+            f"nvcr.io/nvidia/nemo:25.04@{DIGEST}",
+            "nvidia+nemo+25.04",
+            f"docker://nvcr.io#nvidia/nemo@{DIGEST}",
+            f"docker://nvcr.io/nvidia/nemo@{DIGEST}",
+        ),
+    ],
+)
+def test_a_name_gives_file_and_address(name: str, stem: str, enroot: str, apptainer: str) -> None:
+    image = parse_image(name)
+    assert (image.file_stem, image.uri("#"), image.uri("/")) == (stem, enroot, apptainer)
+    assert not image.is_own
+
+
+def test_the_trainers_own_image_is_known() -> None:
+    assert parse_image("steptime/trainer:cpu").is_own
+    assert not parse_image("nvcr.io/steptime/trainer:cpu").is_own
+
+
+HOSTILE = [
+    *("", " ", "/", ":", "@", "nemo:", ":25.04", "a//b:1", "/a:1", "a/:1", "nvcr.io/:1", "nvcr.io/"),
+    *("../nemo:1", "a/../b:1", "./nemo:1", "nvidia/nemo:../../x", "nvidia/nemo:.1", "nvidia/nemo:-o"),
+    *("-o:1", "--output=x:1", "nvidia/nemo:1 --output x", "nvidia/nemo:1\n", "\nnvidia/nemo:1"),
+    *(
+        "$(touch canary):1",
+        "nemo:$(touch canary)",
+        "nemo:`id`",
+        "nemo:1;id",
+        "nemo:1&&id",
+        "nemo:1|id",
+        "a'b:1",
+    ),
+    *(
+        "user@nvcr.io#nvidia/nemo:1",
+        "nvcr.io#nvidia/nemo:1",
+        "docker://nvcr.io/nvidia/nemo:1",
+        "/images/x.sqsh",
+    ),
+    *("NVIDIA/NEMO:1", "nvidia/nemö:1", "nvidia/nemo:٢", "nvidia/nemo:1\0", "nvidia/nemo:1@sha256:12"),
+    *("nvidia/nemo:" + "1" * 129, "a/" * 150 + "b:1", "nvcr.io:port/nemo:1", "nvcr..io/nemo:1", "a,b:1"),
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_what_is_no_name_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(UserError, match="is no name of a container image: write registry/") as refused:
+        parse_image(name)
+    assert "\n" not in str(refused.value)
+    assert "\0" not in str(refused.value)
+
+
+def test_a_name_without_a_version_is_refused() -> None:
+    with pytest.raises(UserError, match=r"'nvcr\.io/nvidia/nemo' names no version: add its tag"):
+        parse_image("nvcr.io/nvidia/nemo")
+
+
+@given(st.text(alphabet="aA0./:@_-+#$ \n", max_size=30))
+def test_whatever_is_taken_is_one_plain_file_name_and_one_argument(text: str) -> None:
+    try:
+        image: Image = parse_image(text)
+    except UserError:
+        return
+    assert image.file_stem.isascii()
+    assert not set(image.file_stem) & set("/ \n$#:@")
+    assert not image.file_stem.startswith(("-", "."))
+    assert image.uri("#").startswith("docker://")

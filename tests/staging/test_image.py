@@ -1,0 +1,368 @@
+"""Bringing an image to a cluster: once, whole, recorded, in spite of kills, failures and company.
+
+Enroot and apptainer are stand-ins (tests/stand_ins); the squashfs files, the locks and the jobs are real.
+"""
+
+import ast
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from steptime.clusters.local import Config, LocalCluster
+from steptime.errors import SystemFailure, UserError
+from steptime.staging.image import StagedImage, stage_image
+
+NEMO = "nvcr.io/nvidia/nemo:25.04.00"
+URI = "docker://nvcr.io#nvidia/nemo:25.04.00"
+STAND_INS = Path(__file__).parents[1] / "stand_ins"
+DEADLINE_S = 60
+
+
+class Staging:
+    """One call of `stage_image` with what it reported."""
+
+    def __init__(self, config: Config, **changes: Any) -> None:
+        self.config = config.model_copy(update=changes)
+        self.lines: list[str] = []
+
+    async def __call__(self, name: str = NEMO) -> StagedImage:
+        cluster = LocalCluster(self.config)
+        return await stage_image(cluster, self.config, name, venv=None, report=self.lines.append)
+
+    async def has_said(self, words: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not any(words in line for line in self.lines):
+            assert time.monotonic() < deadline, self.lines
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the stand-ins on the PATH: where their faults are set, and their calls noted."""
+    for program in ("mksquashfs", "unsquashfs"):
+        if shutil.which(program) is None:
+            pytest.fail(f"{program} is missing: apt-get install --yes squashfs-tools")
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name in ("enroot", "apptainer"):
+        (folder / name).symlink_to(STAND_INS / name)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+@pytest.fixture
+def config(config: Config, programs: Path) -> Config:
+    """A local cluster with enroot; its jobs may run beside each other."""
+    changes = {"container": "pyxis", "slots": 4, "exclusive": False, "poll_interval_s": 0.05}
+    return config.model_copy(update=changes)
+
+
+def calls(programs: Path, command: str) -> list[list[str]]:
+    """The calls of a stand-in's command, each as its arguments."""
+    file = programs / "calls"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [arguments for line in lines if (arguments := ast.literal_eval(line))[0] == command]
+
+
+def images(config: Config) -> set[str]:
+    """What lies in the folder of images, but for the locks, which stay."""
+    return {path.name for path in Path(config.root, "images").iterdir() if path.suffix != ".lock"}
+
+
+async def test_an_image_is_imported_under_the_documents_name_and_recorded(
+    config: Config, programs: Path
+) -> None:
+    staging = Staging(config)
+    image = await staging()
+    assert image.path == f"{config.root}/images/nvidia+nemo+25.04.00.sqsh"
+    assert images(config) == {"nvidia+nemo+25.04.00.sqsh", "nvidia+nemo+25.04.00.sqsh.json"}
+    unsquashfs = ["unsquashfs", "-cat", image.path, "etc/rc"]
+    content = subprocess.run(unsquashfs, capture_output=True, text=True, check=True)
+    assert content.stdout == f"# enroot-provenance: {URI}\n"
+    record = json.loads(Path(f"{image.path}.json").read_text())
+    assert (record["image"], record["source"], record["tool"]) == (NEMO, URI, "enroot 4.1.2")
+    assert (record["digest"], record["sha256"]) == (image.digest, image.sha256)
+    assert record["size"] == Path(image.path).stat().st_size
+    assert record["imported_at"] == pytest.approx(time.time(), abs=DEADLINE_S)
+    assert digest_of(Path(image.path)) == image.sha256
+    assert image.digest is not None
+    assert image.digest.startswith("sha256:")
+    assert "[INFO] Fetching image manifest" in staging.lines
+    (arguments,) = calls(programs, "import")
+    assert arguments[-2:] == ["--", URI]
+
+
+async def test_an_image_that_is_there_is_kept(config: Config, programs: Path) -> None:
+    first, second = Staging(config), Staging(config)
+    image = await first()
+    assert await second() == image
+    assert second.lines == [f"{image.path} is there already"]
+    assert len(calls(programs, "import")) == 1
+
+
+async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
+    config: Config, programs: Path
+) -> None:
+    (programs / "gate").touch()
+    first, second = Staging(config), Staging(config)
+    importing = asyncio.create_task(first())
+    await first.has_said("Creating squashfs")
+    waiting = asyncio.create_task(second())
+    await second.has_said("waiting for another import of")
+    (programs / "gate").unlink()
+    assert await importing == await waiting
+    assert len(calls(programs, "import")) == 1
+
+
+async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_afresh(
+    config: Config, programs: Path
+) -> None:
+    (programs / "gate").touch()
+    killed, again = Staging(config), Staging(config)
+    importing = asyncio.create_task(killed())
+    await killed.has_said("Creating squashfs")
+    os.kill(importer().pid, signal.SIGKILL)  # enroot goes on without it
+    waiting = asyncio.create_task(again())
+    await again.has_said("waiting for another import of")
+    (programs / "gate").unlink()
+    image = await waiting
+    assert any("removing what an unfinished import left" in line for line in again.lines)
+    assert len(calls(programs, "import")) == 2
+    assert images(config) == {Path(image.path).name, f"{Path(image.path).name}.json"}
+    with pytest.raises(SystemFailure, match="exit code -9"):
+        await importing
+
+
+async def test_an_import_that_is_ended_ends_enroot_and_clears_away(config: Config, programs: Path) -> None:
+    (programs / "gate").touch()
+    ended = Staging(config)
+    importing = asyncio.create_task(ended())
+    await ended.has_said("Creating squashfs")
+    process = importer()
+    (enroot,) = process.children()
+    process.terminate()
+    with pytest.raises(SystemFailure, match="it was ended from outside"):
+        await importing
+    assert not enroot.is_running()
+    assert images(config) == set()
+
+
+def importer() -> psutil.Process:
+    return next(
+        child
+        for child in psutil.Process().children()
+        if any("import_image.py" in word for word in child.cmdline())
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "why"),
+    [
+        ("unauthorized", UserError, "the registry refused the login: give enroot credentials for it"),
+        ("unknown", UserError, "the registry has no such image or version: check its name"),
+        ("unreachable", SystemFailure, "the registry could not be reached from"),
+        ("disk full", SystemFailure, "the disk is full: an image needs some three times its size"),
+        ("no jq", UserError, "enroot lacks a program that it needs"),
+        ("half", SystemFailure, "is no whole image"),
+    ],
+)
+async def test_a_failed_import_says_why_and_leaves_nothing(
+    config: Config, programs: Path, fault: str, error: type[Exception], why: str
+) -> None:
+    (programs / "fault").write_text(fault)
+    with pytest.raises(error) as failed:
+        await Staging(config)()
+    sentence = str(failed.value).splitlines()[0]
+    assert sentence.startswith(f"image {NEMO} could not be brought to {config.root}/images/nvidia+nemo+25")
+    assert why in sentence
+    assert images(config) == set()
+    (programs / "fault").unlink()
+    assert Path((await Staging(config)()).path).exists()
+
+
+async def test_a_cluster_without_enroot_is_told_what_to_do(
+    config: Config, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(
+        UserError, match=r"enroot is not installed on .*: install it there, or say import_in_job"
+    ):
+        await Staging(config)()
+    assert images(config) == set()
+
+
+@pytest.mark.parametrize("change", ["content", "touched", "shorter"])
+async def test_a_file_that_was_written_to_is_read_and_replaced_if_it_is_another(
+    config: Config, programs: Path, change: str
+) -> None:
+    image = await Staging(config)()
+    file = Path(image.path)
+    if change == "content":
+        data = bytearray(file.read_bytes())
+        data[200] ^= 1
+        file.write_bytes(data)
+    elif change == "shorter":
+        os.truncate(file, 100)
+    else:
+        file.touch()
+    staging = Staging(config)
+    again = await staging()
+    assert f"{file} was written to since: reading it" in staging.lines
+    if change == "touched":
+        assert again == image
+        assert len(calls(programs, "import")) == 1
+        last = Staging(config)
+        await last()
+        assert last.lines == [f"{file} is there already"]  # and is not read again
+    else:
+        assert f"{file} is not what was recorded ({image.sha256}): it is replaced" in staging.lines
+        assert len(calls(programs, "import")) == 2
+    assert json.loads(Path(f"{file}.json").read_text())["sha256"] == again.sha256
+    assert digest_of(file) == again.sha256
+
+
+def digest_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
+    config: Config, programs: Path
+) -> None:
+    image = await Staging(config)()
+    Path(f"{image.path}.json").unlink()
+    (programs / "enroot").unlink()  # as on a cluster that reaches no registry
+    staging = Staging(config)
+    assert await staging() == image._replace(digest=None)
+    assert staging.lines == [f"{image.path} is there without a record: reading it"]
+    assert json.loads(Path(f"{image.path}.json").read_text())["tool"] is None
+
+
+async def test_half_an_image_that_was_put_there_by_hand_is_replaced(config: Config, programs: Path) -> None:
+    image = await Staging(config)()
+    Path(f"{image.path}.json").unlink()
+    os.truncate(image.path, 300)
+    await Staging(config)()
+    assert len(calls(programs, "import")) == 2
+
+
+async def test_a_name_that_is_none_never_reaches_the_cluster(config: Config, programs: Path) -> None:
+    canary = programs / "canary"
+    for name in (f"nvidia/nemo:$(touch {canary})", f"x;touch {canary}:1", "--output=x:1", "../../etc/x:1"):
+        with pytest.raises(UserError, match="is no name of a container image"):
+            await Staging(config)(name)
+    assert not canary.exists()
+    assert not Path(config.root).exists()
+
+
+async def test_apptainer_pulls_a_sif_file(config: Config, programs: Path) -> None:
+    image = await Staging(config, container="apptainer")()
+    assert image.path == f"{config.root}/images/nvidia+nemo+25.04.00.sif"
+    assert image.digest is None
+    uri = "docker://nvcr.io/nvidia/nemo:25.04.00"
+    assert Path(image.path).read_text() == f"SIF of {uri}\n"
+    (arguments,) = calls(programs, "pull")
+    assert arguments[0] == "pull"
+    assert arguments[2] == uri
+
+
+# --- in a job ------------------------------------------------------------------------------------------
+
+
+async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(
+    config: Config, programs: Path
+) -> None:
+    (programs / "gate").touch()
+    first, second = Staging(config, import_in_job=True), Staging(config, import_in_job=True)
+    staged = [asyncio.create_task(staging()) for staging in (first, second)]
+    await first.has_said("Creating squashfs")
+    await second.has_said("Creating squashfs")  # the same job's log
+    (programs / "gate").unlink()
+    assert await staged[0] == await staged[1]
+    assert first.lines[0] == second.lines[0]
+    assert first.lines[0].startswith("in job stage-")
+    assert len(calls(programs, "import")) == 1
+    assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
+
+
+async def test_a_job_that_failed_is_followed_by_a_fresh_one(config: Config, programs: Path) -> None:
+    (programs / "fault").write_text("unauthorized")
+    with pytest.raises(UserError, match="the registry refused the login"):
+        await Staging(config, import_in_job=True)()
+    (programs / "fault").unlink()
+    await Staging(config, import_in_job=True)()
+    names = sorted(path.name for path in Path(config.root, "staging", "jobs").iterdir())
+    assert [name.rpartition("-")[2] for name in names] == ["1", "2"]
+
+
+async def test_a_job_that_was_cancelled_is_named(config: Config, programs: Path) -> None:
+    (programs / "gate").touch()
+    staging = Staging(config, import_in_job=True)
+    importing = asyncio.create_task(staging())
+    await staging.has_said("Creating squashfs")
+    await LocalCluster(config).cancel(staging.lines[0].split()[2])
+    with pytest.raises(SystemFailure, match=r"job stage-\w+-1 on here is cancelled"):
+        await importing
+    assert images(config) == set()
+
+
+# --- for bwrap -----------------------------------------------------------------------------------------
+
+
+async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
+    config: Config, programs: Path
+) -> None:
+    first, second = Staging(config, container="bwrap"), Staging(config, container="bwrap")
+    image, same = await asyncio.gather(first(), second())
+    assert image == same
+    folder = Path(image.path)
+    assert folder == Path(config.root, "images", "unpacked", image.sha256[:16])
+    assert image.environment == {"PATH": "/image/bin:/usr/bin:/bin", "NEMO": "25.04"}
+    for place in ("dev", "proc", "sys", "tmp", config.root[1:]):
+        assert (folder / place).is_dir()
+    assert (folder / "etc" / "passwd").read_bytes() == b""
+    unpacking = [line for staging in (first, second) for line in staging.lines if "unpacking" in line]
+    assert len(unpacking) == 1
+    assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == [folder.name]
+
+
+async def test_what_was_half_unpacked_is_unpacked_anew(config: Config, programs: Path) -> None:
+    image = await Staging(config, container="bwrap")()
+    folder = Path(image.path)
+    half = folder.with_name(f".{folder.name}.part")
+    folder.rename(half)
+    shutil.rmtree(half / "etc")
+    half.chmod(0o500)
+    staging = Staging(config, container="bwrap")
+    assert await staging() == image
+    assert any("removing what was half unpacked" in line for line in staging.lines)
+    assert not half.exists()
+
+
+async def test_a_missing_unsquashfs_is_named(
+    config: Config, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = await Staging(config)()
+    assert Path(image.path).exists()
+    monkeypatch.setenv("PATH", str(programs))
+    python = programs / "python3"
+    python.symlink_to(sys.executable)
+    with pytest.raises(UserError, match=r"unsquashfs is not installed on .*: install squashfs-tools there"):
+        await Staging(config, container="bwrap")()
+
+
+def test_the_scripts_need_nothing_but_python(tmp_path: Path) -> None:
+    for name in ("import_image", "squash_venv", "unpack_image"):
+        source = Path(sys.modules["steptime.staging"].__file__ or "").with_name(f"{name}.py")
+        alone = "import runpy, sys; runpy.run_path(sys.argv[1])"
+        subprocess.run([sys.executable, "-I", "-S", "-c", alone, source], check=True)
