@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
-# The rest trains or drives a browser: it needs the cores, and runs one test after the other.
-QUICK := not trainer and not end_to_end and not browser
+# The rest trains, runs a Slurm or drives a browser: it needs the cores, and runs one test after the other.
+QUICK := not trainer and not end_to_end and not browser and not slurm
 UNIT := $(QUICK) and not service
 
 .PHONY: help setup demo check test screenshots benchmarks lock clean

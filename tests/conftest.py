@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from slurm_service import mini_slurm, slurm_of_session
 
 from steptime.clusters.base import Job, JobState, JobStatus, Staged
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Verdict
+
+__all__ = ["mini_slurm", "slurm_of_session"]  # fixtures
 
 _SUBMITTED = 1_790_000_000.0
 

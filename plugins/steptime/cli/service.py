@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from steptime.cli.output import FORMAT_OPTION, Format, complain, show
+from steptime.cli.phases import Phases
 
 if TYPE_CHECKING:
     from steptime.clusters.base import Job
@@ -65,7 +65,7 @@ def up(
     from steptime.airflow.standalone_config import ADMIN, password
 
     started = time.monotonic()
-    with _Phases() as phases:
+    with Phases() as phases:
         service, ran_already = standalone.up(phases.report, port=port, timeout_s=timeout)
     how = "runs already" if ran_already else f"is ready after {time.monotonic() - started:.0f} s"
     typer.echo(f"Airflow {how}\naddress:  {service.url}\nuser:     {ADMIN}\npassword: {password()}")
@@ -83,7 +83,7 @@ def down(
     """
     from steptime.airflow import standalone
 
-    with _Phases() as phases:
+    with Phases() as phases:
         stopped = standalone.down(phases.report)
         jobs = asyncio.run(_live_jobs(phases.report, cancel=cancel_jobs))
     typer.echo("Airflow is stopped" if stopped else "Airflow was not running")
@@ -145,30 +145,3 @@ async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Jo
                 report("ending the training jobs")
                 await asyncio.gather(*(cluster.cancel(job.name) for job in jobs))
     return found
-
-
-class _Phases:
-    """Tells on stderr what is being done: a spinner with the seconds in a terminal, else a line a phase."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._started = time.monotonic()
-        self._spinner = self._console.status("") if self._console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        if self._spinner is not None:
-            self._spinner.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
-
-    def report(self, phase: str) -> None:
-        """Say that `phase` has begun."""
-        line = f"{time.monotonic() - self._started:4.0f} s  {phase}"
-        if self._spinner is not None:
-            self._console.print(line, style="dim", highlight=False)
-            self._spinner.update(phase)
-        else:
-            self._console.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,33 @@
+"""How commands that take a while say what they are at."""
+
+import time
+from typing import Self
+
+from rich.console import Console
+
+
+class Phases:
+    """Tells on stderr what is being done: a spinner with the seconds in a terminal, else a line a phase."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._started = time.monotonic()
+        self._spinner = self._console.status("") if self._console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._spinner is not None:
+            self._spinner.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._spinner is not None:
+            self._spinner.stop()
+
+    def report(self, phase: str) -> None:
+        """Say that `phase` has begun."""
+        line = f"{time.monotonic() - self._started:4.0f} s  {phase}"
+        if self._spinner is not None:
+            self._console.print(line, style="dim", highlight=False)
+            self._spinner.update(phase)
+        else:
+            self._console.print(line, highlight=False, soft_wrap=True)

@@ -1,0 +1,116 @@
+"""`steptime slurm`: a small, real Slurm on this machine, to try and to test with."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from steptime.cli.output import FORMAT_OPTION, Format, complain, show
+from steptime.cli.phases import Phases
+from steptime.cli.usage import Commands
+
+UP_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime slurm up
+
+STEPTIME_HOME=/tmp/second steptime slurm up
+"""
+
+DOWN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime slurm down
+
+steptime slurm down --purge
+"""
+
+STATUS_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime slurm status
+
+steptime slurm status --format json
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `steptime slurm up`, `steptime slurm down` and `steptime slurm status`."""
+    group = typer.Typer(
+        cls=Commands,
+        help="A small, real Slurm on this machine: 8 nodes with 8 stand-in GPUs each, accounting, ssh.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+    )
+    group.command(epilog=UP_EXAMPLES)(up)
+    group.command(epilog=DOWN_EXAMPLES)(down)
+    group.command(epilog=STATUS_EXAMPLES)(status)
+    app.add_typer(group, name="slurm")
+
+
+def up() -> None:
+    """Start the mini Slurm, or what is missing of it, and wait until every node can be used.
+
+    It runs as you, from Debian's packages; the command names those that are missing. All its state is
+    below STEPTIME_HOME, and it listens on 127.0.0.1 only. It goes on when the terminal closes.
+    """
+    from steptime.clusters.mini_slurm import service
+    from steptime.settings import home
+
+    started = time.monotonic()
+    with Phases() as phases:
+        _, ran_already = service.up(home(), phases.report)
+    how = "runs already" if ran_already else f"is ready after {time.monotonic() - started:.0f} s"
+    now = service.status(home())
+    typer.echo(f"Slurm {how}\nlog in:     {now.ssh}\nSLURM_CONF: {now.slurm_conf}")
+
+
+def down(
+    *,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also delete its folder: accounting, logs and keys.")
+    ] = False,
+) -> None:
+    """Cancel the mini Slurm's jobs, stop it, and see that no process of it is left.
+
+    The accounting is kept: the next 'steptime slurm up' knows the jobs of before.
+    """
+    from steptime.clusters.mini_slurm import service
+    from steptime.settings import home
+
+    with Phases() as phases:
+        stopped = service.down(home(), phases.report, purge=purge)
+    typer.echo("Slurm is stopped" if stopped else "Slurm was not running")
+
+
+def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+    """Say how the mini Slurm's daemons, nodes and jobs are, and how to log in.
+
+    The exit code is 0 where it is healthy, else 2.
+    """
+    from steptime.clusters.mini_slurm import service
+    from steptime.settings import home
+
+    now = service.status(home())
+    rows = [
+        {"daemon": name, "state": "running" if lives else "stopped", "port": now.ports.get(name)}
+        for name, lives in now.daemons.items()
+    ]
+    if output_format is Format.JSON:
+        typer.echo(now.model_dump_json(indent=2))
+    elif output_format is Format.CSV:
+        show(rows, output_format, columns=["daemon", "state", "port"])
+    elif not now.running:
+        typer.echo(now.problem)
+    else:
+        show(rows, output_format)
+        typer.echo(f"nodes:      {_counts(now.nodes)}\njobs:       {_counts(now.jobs)}")
+        typer.echo(f"log in:     {now.ssh}\nSLURM_CONF: {now.slurm_conf}")
+        if now.problem:
+            complain(now.problem)
+    if not now.healthy:
+        raise typer.Exit(2)
+
+
+def _counts(by_state: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state.lower()}" for state, count in sorted(by_state.items())) or "none"

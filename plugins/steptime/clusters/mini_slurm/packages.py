@@ -1,0 +1,53 @@
+"""The Debian packages that the cluster is made of, and how to say which are missing."""
+
+import os
+import shutil
+
+from steptime.errors import SystemFailure
+
+_PACKAGES = {
+    "munged": "munge",
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+    "slurmdbd": "slurmdbd",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+}
+"""Each program and the package that has it."""
+
+
+def program(name: str) -> str:
+    """The path of a program of `_PACKAGES`; an ordinary user's PATH lacks the folders that daemons are in."""
+    found = _find(name)
+    if found is None:
+        raise _failure([name])
+    return found
+
+
+def check() -> None:
+    """Raise SystemFailure, with the one command that installs them, where packages are missing."""
+    missing = [name for name in _PACKAGES if _find(name) is None]
+    if missing:
+        raise _failure(missing)
+
+
+def search_path() -> str:
+    """The caller's PATH with the folders of daemons behind it."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"))
+
+
+def _find(name: str) -> str | None:
+    return shutil.which(name, path=search_path())
+
+
+def _failure(programs: list[str]) -> SystemFailure:
+    packages = sorted({_PACKAGES[name] for name in programs})
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    return SystemFailure(
+        f"the mini Slurm needs Debian packages that are not installed: {', '.join(packages)}. "
+        f"Install them: {sudo}apt-get install --no-install-recommends {' '.join(packages)}"
+    )
