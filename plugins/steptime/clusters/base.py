@@ -79,24 +79,24 @@ class Staged(Frozen):
     python: str | None
     """Interpreter of the trainer's venv on the cluster; None in a container, which has its own."""
     venv_lock_sha256: str | None
+    """Of the venv, or of the one that the image was made of; None where there was none."""
     trainer_path: str
     """Folder on the cluster that holds the `trainer` package."""
     trainer_sha256: str
     image: str | None = None
-    """Of the venv, or of the one that the image was made of; None where there was none."""
-    image_digest: str | None = None
-
-
-class Completed(Frozen):
     """The image's name, `nvcr.io/nvidia/nemo:25.04.01`."""
     image_path: str | None = None
     """What the container is started from: the image's file; for bwrap the folder with its files."""
-    """The end of a command run on the login node."""
+    image_digest: str | None = None
     """`sha256:…` of the registry's manifest, where the importing program tells it."""
     image_sha256: str | None = None
     """Of the image's file on the cluster; every import of the same image makes another file."""
     image_environment: dict[str, str] = Field(default_factory=dict)
     """Variables that the image brings, where it is not the container program that sets them (bwrap)."""
+
+
+class Completed(Frozen):
+    """The end of a command run on the login node."""
 
     exit_code: int
     stdout: str

@@ -71,8 +71,6 @@ def job_spec(
             f"(container: {config.container})"
         )
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
-    elif config.kind == "local":
-        values = {"prefix": _prefix(staged, config, directory=directory, environment=environment)}
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
     environment = _environment(run, staged)
@@ -80,6 +78,8 @@ def job_spec(
     if config.kind == "slurm":
         site = cast(SlurmSite, config)
         values = script_values(run, staged, site, directory=directory, variables=environment)
+    elif config.kind == "local":
+        values = {"prefix": _prefix(staged, config, directory=directory, environment=environment)}
     script = _templates.get_template(f"{config.kind}.sh.j2").render(
         directory=directory,
         environment=environment,
@@ -91,6 +91,13 @@ def job_spec(
         name=f"{run.experiment}-{digest}-{attempt}",
         script=script,
         directory=str(directory),
+        log_path=str(directory / f"log-{run.experiment}.out"),
+        files={_RUN_FILE: run.model_dump_json(indent=2)},
+        slots=run.recipe.gpus,
+        time_limit_s=run.time_limit_s,
+    )
+
+
 def _prefix(
     staged: Staged, config: ClusterConfig, *, directory: PurePosixPath, environment: dict[str, str]
 ) -> tuple[str, ...]:
@@ -119,13 +126,6 @@ def step_spec(name: str, argv: Sequence[str], config: ClusterConfig, *, time_lim
         log_path=str(directory / f"log-{name}.out"),
         slots=1,
         time_limit_s=time_limit_s,
-    )
-
-
-        log_path=str(directory / f"log-{run.experiment}.out"),
-        files={_RUN_FILE: run.model_dump_json(indent=2)},
-        slots=run.recipe.gpus,
-        time_limit_s=run.time_limit_s,
     )
 
 
