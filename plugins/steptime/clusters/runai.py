@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Self
 
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
@@ -155,6 +156,10 @@ class RunaiCluster:
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """Up to `limit` bytes of a file on the volume from `offset`; b"" where there is none (yet)."""
         return await asyncio.to_thread(self._volume.read, path, offset, limit)
+
+    def local_path(self, path: str) -> Path:
+        """Where this machine has a file of the volume."""
+        return self._volume.local(path)
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file on the volume whole, creating its folder."""

@@ -286,7 +286,7 @@ def base_url(connection: Connection) -> str:
 
     Raises UserError where there is none, or the secret would travel in the clear.
     """
-    host = connection.host.strip().rstrip("/")
+    host = connection.host.strip()
     written = f"the host of the connection '{connection.name}'"
     if not host:
         raise UserError(f"{written} is empty: write Run:ai's address, as https://nvidia.run.ai/api/v1.")
@@ -300,7 +300,7 @@ def base_url(connection: Connection) -> str:
     if url.scheme != "https" and url.hostname not in _LOOPBACK:
         raise UserError(f"{written}, '{shown(host)}', would send the secret in the clear: write https://… .")
     name = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-    return f"{url.scheme}://{name}{f':{port}' if port else ''}{url.path or '/api/v1'}"
+    return f"{url.scheme}://{name}{f':{port}' if port else ''}{url.path.rstrip('/') or '/api/v1'}"
 
 
 def unix_time(written: str | None) -> float | None:

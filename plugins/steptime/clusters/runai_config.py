@@ -40,12 +40,14 @@ class Config(ClusterConfig):
     """`config/clusters/*.yaml` of kind `runai`."""
 
     kind: Literal["runai"]
+    container: Literal["none"] = "none"
+    """Run:ai runs `image` itself; in it the trainer has its own environment, on the volume."""
     connection: str
     """The Airflow connection of type runai that has the address, the application and its secret."""
     project: str | None = None
     """The Run:ai project; the connection's own comes first."""
     image: str = Field(min_length=1)
-    """The image of every workload."""
+    """The image of every workload. It has bash, coreutils and what `python` names."""
     pvcs: tuple[Pvc, ...] = Field(min_length=1)
     """The volumes of every workload; one of them holds `work_dir`."""
     shared_dir: str | None = None

@@ -116,10 +116,15 @@ def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
 
 
 def _completed(notes: Notes, times: dict[str, Any]) -> JobStatus:
-    """Kubernetes calls a pod completed when it ended with 0; a note of another end is believed more."""
-    bad = _culprit(notes)
-    if bad is not None:
-        return JobStatus(state=JobState.FAILED, reason=_exit_reason(bad), exit_code=bad.exit_code, **times)
+    """The first pod ended with 0, and then Run:ai ends the others, whatever they note of that.
+
+    Should the first pod itself have noted another end, its note is believed more.
+    """
+    first = next((end for end in notes.ends if end.rank == 0), None)
+    if first is not None and first.exit_code:
+        return JobStatus(
+            state=JobState.FAILED, reason=_exit_reason(first), exit_code=first.exit_code, **times
+        )
     return JobStatus(state=JobState.SUCCEEDED, exit_code=0, **times)
 
 

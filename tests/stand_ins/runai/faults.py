@@ -25,6 +25,8 @@ class Fault:
     status: int = 503
     headers: dict[str, str] = field(default_factory=dict)
     message: str = "the stand-in was told to fail"
+    page: str = ""
+    """What is answered in place of JSON: a proxy's page."""
 
 
 @dataclass
@@ -67,7 +69,7 @@ class FaultyDoor:
             await self._app(scope, heard, note)
         if fault is not None and fault.kind in ("refuse", "fail after"):
             status = fault.status
-            content = json.dumps({"code": status, "message": fault.message}).encode()
+            content = (fault.page or json.dumps({"code": status, "message": fault.message})).encode()
             headers = [(name.lower().encode(), value.encode()) for name, value in fault.headers.items()]
             headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
         query = scope["query_string"].decode()

@@ -1,0 +1,306 @@
+"""Jobs on Run:ai, against the stand-in: phases, several pods, what others do to workloads, the volume."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from stand_ins.runai import Fault, RunaiStandIn
+
+from steptime.clusters import runai as runai_backend
+from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
+from steptime.clusters.connections import Connections
+from steptime.clusters.runai import Config, RunaiCluster
+from steptime.clusters.runai_config import workload_name
+from steptime.errors import UserError
+
+MakeSpec = Callable[..., JobSpec]
+MakeConfig = Callable[..., Config]
+MakeGated = Callable[..., Any]
+EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+GATED_PODS = "echo $$ > pid-$RANK; while test ! -e go; do sleep 0.02; done"
+
+
+def pids(folder: str) -> list[int]:
+    return [int(file.read_text() or 0) for file in Path(folder).glob("pid-*")]
+
+
+async def until_phase(cluster: Cluster, server: RunaiStandIn, name: str, phase: str) -> JobStatus:
+    while True:
+        status = (await cluster.poll([name]))[name]
+        if server.workload(workload_name(name)).phase == phase:
+            return (await cluster.poll([name]))[name]
+        await asyncio.sleep(0.01)
+
+
+async def test_a_job_walks_through_the_phases(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually
+) -> None:
+    runai_server.dwell_s = {"Creating": 0.2, "Initializing": 0.2}
+    gated = make_gated("walks")
+    await runai.submit(gated.spec)
+    seen = []
+    while (status := (await runai.poll(["walks"]))["walks"]).state is not JobState.RUNNING:
+        seen.append((status.state, status.reason))
+        await asyncio.sleep(0.01)
+    await eventually(lambda: gated.pid)
+    gated.let_go()
+    while (status := (await runai.poll(["walks"]))["walks"]).state.is_live:
+        await asyncio.sleep(0.01)
+    assert status.state is JobState.SUCCEEDED
+    assert {state for state, _ in seen} == {JobState.QUEUED}
+    assert "creating" in {reason for _, reason in seen}
+    assert runai_server.workload(workload_name("walks")).phases == [
+        *("Creating", "Pending", "Initializing", "Running", "Completed")
+    ]
+
+
+async def test_a_job_of_several_nodes_has_a_pod_on_each(
+    runai_server: RunaiStandIn, make_runai_config: MakeConfig, make_spec: MakeSpec,
+    runai_connections: Connections, end_of: EndOf,
+) -> None:  # fmt: skip
+    # The first pod ends last: as soon as it has ended, Run:ai ends the others.
+    script = """
+        echo "pod $RANK of $WORLD_SIZE meets at $MASTER_ADDR"
+        test "$MASTER_PORT" -gt 0
+        touch "done-$RANK"
+        while test ! -e done-1; do sleep 0.02; done
+    """
+    async with runai_backend.connect(make_runai_config(gpus_per_node=1), runai_connections) as cluster:
+        job = await cluster.submit(make_spec("pair", script, slots=2))
+        status = await end_of(cluster, "pair")
+        assert (status.state, status.nodes) == (JobState.SUCCEEDED, ("node-0", "node-1"))
+        logs = [await cluster.read(job.log_path + suffix) for suffix in ("", ".1")]
+    assert logs == [b"pod 0 of 2 meets at 127.0.0.1\n", b"pod 1 of 2 meets at 127.0.0.1\n"]
+    [made] = runai_server.calls("POST", "/workloads/distributed")
+    assert made.request["spec"]["compute"]["gpuDevicesRequest"] == 1
+    assert not runai_server.calls("POST", "/workloads/trainings")
+
+
+async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(
+    make_runai_config: MakeConfig, make_spec: MakeSpec, runai_connections: Connections, end_of: EndOf
+) -> None:
+    script = 'echo $$ > pid-$RANK; if test "$RANK" = 1; then exit 5; fi; sleep 1000'
+    async with runai_backend.connect(make_runai_config(gpus_per_node=1), runai_connections) as cluster:
+        job = await cluster.submit(make_spec("pair", script, slots=2))
+        status = await end_of(cluster, "pair")
+    assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, 5, "pod 1: exit code 5")
+    assert not [pid for pid in pids(job.directory) if psutil.pid_exists(pid)]
+
+
+async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
+    runai_server: RunaiStandIn, make_runai_config: MakeConfig, make_spec: MakeSpec,
+    runai_connections: Connections, end_of: EndOf, eventually: Eventually,
+) -> None:  # fmt: skip
+    patient = make_runai_config(gpus_per_node=1, degraded_after_s=3600)
+    impatient = make_runai_config(gpus_per_node=1, degraded_after_s=0)
+    async with (
+        runai_backend.connect(patient, runai_connections) as cluster,
+        runai_backend.connect(impatient, runai_connections) as ending,
+    ):
+        job = await cluster.submit(make_spec("pair", GATED_PODS, slots=2))
+        await eventually(lambda: len(pids(job.directory)) == 2)
+        runai_server.do(runai_server.workload(workload_name("pair")).lose(1))
+        status = await until_phase(cluster, runai_server, "pair", "Degraded")
+        assert status.state is JobState.RUNNING
+        assert status.reason == "degraded: 1 of 2 pods are gone"
+        status = await end_of(ending, "pair")
+    assert status.state is JobState.FAILED
+    assert "degraded" in status.reason
+    assert not [pid for pid in pids(job.directory) if psutil.pid_exists(pid)]
+
+
+async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_runai_config: MakeConfig, make_gated: MakeGated,
+    runai_connections: Connections, eventually: Eventually, end_of: EndOf,
+) -> None:  # fmt: skip
+    gated = make_gated("unseen")
+    await runai.submit(gated.spec)
+    await eventually(lambda: gated.pid)
+    workload = runai_server.workload(workload_name("unseen"))
+    workload.forced = "Unknown"
+    assert (await until_phase(runai, runai_server, "unseen", "Unknown")).state is JobState.RUNNING
+    workload.phase_at -= 10
+    async with runai_backend.connect(make_runai_config(unknown_after_s=5), runai_connections) as cluster:
+        lost = (await cluster.poll(["unseen"]))["unseen"]
+    assert (lost.state, lost.reason[:35]) == (JobState.UNKNOWN, "Run:ai has called its phase 'Unknow")
+    workload.forced = ""
+    gated.let_go()
+    assert (await end_of(runai, "unseen")).state is JobState.SUCCEEDED  # it was never given up for good
+
+
+async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    gated = make_gated("deleted")
+    await runai.submit(gated.spec)
+    await eventually(lambda: gated.pid)
+    runai_server.do(runai_server.workload(workload_name("deleted")).delete())
+    status = (await runai.poll(["deleted"]))["deleted"]
+    assert status.state is JobState.QUEUED  # a list may be behind for a moment
+    monkeypatch.setattr(runai_backend, "_LISTED_WITHIN_S", -60)
+    status = (await runai.poll(["deleted"]))["deleted"]
+    assert status.state is JobState.UNKNOWN
+    assert "deleted by somebody else" in status.reason
+    await runai.submit(gated.spec)
+    await runai.cancel("deleted")
+    assert len(runai_server.named(workload_name("deleted"))) == 1
+
+
+async def test_a_workload_that_others_stopped_is_cancelled(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually
+) -> None:
+    gated = make_gated("stopped")
+    await runai.submit(gated.spec)
+    await eventually(lambda: gated.pid)
+    runai_server.do(runai_server.workload(workload_name("stopped")).suspend())
+    status = (await runai.poll(["stopped"]))["stopped"]
+    assert (status.state, status.reason) == (JobState.CANCELLED, "stopped in Run:ai, not by steptime")
+
+
+async def test_a_failure_that_no_pod_noted_has_runais_own_warning(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated
+) -> None:
+    runai_server.dwell_s = {"Creating": 0.3}
+    await runai.submit(make_gated("no-image").spec)
+    workload = runai_server.workload(workload_name("no-image"))
+    workload._warn("ErrImagePull", "nvcr.io/nvidia/nemo:25.07.01: not found")
+    workload.enter("Failed", "an image could not be pulled")
+    status = (await runai.poll(["no-image"]))["no-image"]
+    assert status.state is JobState.FAILED
+    assert status.reason == (
+        "an image could not be pulled; ErrImagePull: nvcr.io/nvidia/nemo:25.07.01: not found"
+    )
+
+
+async def test_all_jobs_are_asked_for_in_one_list(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, end_of: EndOf
+) -> None:
+    gated = [make_gated(f"job-{number}") for number in range(7)]
+    for one in gated:
+        await runai.submit(one.spec)
+    names = [one.spec.name for one in gated]
+
+    async def calls_of_a_poll() -> list[str]:
+        before = len(runai_server.journal)
+        await runai.poll(names)
+        return [f"{entry.method} {entry.path}" for entry in runai_server.journal[before:]]
+
+    assert await calls_of_a_poll() == ["GET /workloads"]
+    runai_server.page_limit = 3
+    assert await calls_of_a_poll() == ["GET /workloads"] * 3
+    assert {status.state for status in (await runai.poll(names)).values()} <= {"queued", "running"}
+    for one in gated:
+        one.let_go()
+    ends = [await end_of(runai, name) for name in names]
+    assert {end.state for end in ends} == {JobState.SUCCEEDED}
+    assert await calls_of_a_poll() == []  # how a job ended is asked once
+
+
+async def test_names_that_read_alike_in_kubernetes_stay_apart(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    names = ["a_b.C", "a-b-c", "A.b_c", "x" * 200, "x" * 199]
+    jobs = [await runai.submit(make_spec(name, "true")) for name in names]
+    assert len({job.job_id for job in jobs}) == len(names)
+    for name in names:
+        assert (await end_of(runai, name)).state is JobState.SUCCEEDED
+    made = [entry.request for entry in runai_server.calls("POST", "/workloads/trainings")]
+    assert len({request["name"] for request in made}) == len(names)
+    assert all(len(request["name"]) <= 50 for request in made)
+    kept = [
+        annotation["value"]
+        for request in made
+        for annotation in request["spec"]["annotations"]
+        if annotation["name"] == "steptime-job"
+    ]
+    assert kept == names
+
+
+async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually
+) -> None:
+    other = make_gated("other")
+    await runai.submit(other.spec)
+    await eventually(lambda: other.pid)
+    runai_server.workload(workload_name("other")).request["name"] = workload_name("mine")
+    with pytest.raises(UserError, match=r"has a workload steptime-mine-\w+ that is not job mine"):
+        await runai.submit(make_gated("mine").spec)
+    assert psutil.pid_exists(other.pid)
+
+
+async def test_what_runai_does_not_suspend_is_deleted(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch, make_runai_config: MakeConfig, runai_connections: Connections,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(runai_backend, "_CANCEL_MARGIN_S", 0.3)
+    gated = make_gated("stubborn")
+    async with runai_backend.connect(make_runai_config(grace_s=0), runai_connections) as cluster:
+        await cluster.submit(gated.spec)
+        await eventually(lambda: gated.pid)
+        path = "/workloads/trainings/.*/suspend"
+        runai_server.fail(Fault("POST", path, "refuse", status=409, times=99))
+        await cluster.cancel("stubborn")
+        assert not psutil.pid_exists(gated.pid)
+        status = (await cluster.poll(["stubborn"]))["stubborn"]
+    assert (status.state, status.reason) == (JobState.CANCELLED, "cancelled")
+    assert [entry.status for entry in runai_server.calls("DELETE", "/workloads/trainings/.*")] == [202]
+
+
+async def test_gpus_that_do_not_fill_whole_nodes_are_refused(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec
+) -> None:
+    with pytest.raises(UserError, match="3 GPUs are no whole number of nodes of 2 GPUs each"):
+        await runai.submit(make_spec("odd", "true", slots=3))
+    assert not runai_server.workloads
+
+
+async def test_a_folder_outside_of_the_volume_is_refused(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    for directory in ("/elsewhere", f"{tmp_path}/../other"):
+        with pytest.raises(UserError, match=f"is not on the cluster's volume, which is at {tmp_path}"):
+            await runai.submit(make_spec("away", "true").model_copy(update={"directory": directory}))
+        with pytest.raises(UserError, match="is not on the cluster's volume"):
+            await runai.read(f"{directory}/log")
+    assert not runai_server.workloads
+
+
+async def test_the_volume_may_be_elsewhere_on_this_machine(
+    make_runai_config: MakeConfig, make_spec: MakeSpec, runai_connections: Connections, end_of: EndOf,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    mounted, seen = tmp_path / "in-pods", tmp_path / "here"
+    mounted.mkdir()
+    seen.symlink_to(mounted)
+    config = make_runai_config(
+        pvcs=[{"claim": "workspace", "path": str(mounted)}],
+        work_dir=f"{mounted}/work",
+        shared_dir=str(seen),
+    )
+    spec = make_spec("mapped", "pwd").model_copy(
+        update={"directory": f"{mounted}/exp", "log_path": f"{mounted}/exp/log"}
+    )
+    async with runai_backend.connect(config, runai_connections) as cluster:
+        job = await cluster.submit(spec)
+        await end_of(cluster, "mapped")
+        assert cluster.local_path(job.log_path) == seen / "exp" / "log"
+        assert await cluster.read(job.log_path) == f"{mounted}/exp\n".encode()
+        done = await cluster.run(["cat", f"{mounted}/exp/log"])
+    assert (done.exit_code, done.stdout) == (0, f"{mounted}/exp\n")
+
+
+async def test_a_command_leaves_nothing_behind(
+    runai: RunaiCluster, runai_server: RunaiStandIn, tmp_path: Path
+) -> None:
+    await runai.run(["true"])
+    [workload] = runai_server.workloads.values()
+    assert workload.deleted_at is not None
+    assert "compute" not in workload.spec
+    assert os.listdir(tmp_path / "work" / "clusters" / "dgx" / "jobs") == []

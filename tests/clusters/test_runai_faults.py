@@ -1,0 +1,228 @@
+"""What the network, tokens and a busy or failing Run:ai do to a job: nothing, or one sentence."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stand_ins.runai import Fault, RunaiStandIn
+
+from steptime.clusters import runai as runai_backend
+from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
+from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.runai import Config, RunaiCluster
+from steptime.clusters.runai_client import RunaiClient, base_url
+from steptime.clusters.runai_config import workload_name
+from steptime.errors import SystemFailure, UserError
+
+MakeSpec = Callable[..., JobSpec]
+MakeConfig = Callable[..., Config]
+MakeGated = Callable[..., Any]
+EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+CREATE = "/workloads/trainings"
+
+
+@pytest.fixture
+async def impatient(runai_connections: Connections) -> AsyncIterator[RunaiClient]:
+    """A client that gives up after a second."""
+    async with RunaiClient(await runai_connections("runai"), patience_s=1) as client:
+        yield client
+
+
+async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_callers(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, end_of: EndOf
+) -> None:
+    gated = make_gated("long")
+    await runai.submit(gated.spec)
+    runai_server.revoke_tokens()
+    answers = await asyncio.gather(*(runai.poll(["long"]) for _ in range(5)))
+    assert all(answer["long"].state.is_live for answer in answers)
+    assert len(runai_server.calls("POST", "/token")) == 2
+    gated.let_go()
+    assert (await end_of(runai, "long")).state is JobState.SUCCEEDED
+
+
+async def test_a_token_is_replaced_before_it_runs_out(
+    runai: RunaiCluster, runai_server: RunaiStandIn
+) -> None:
+    runai_server.token_lifetime_s = 1
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        await runai.find("nobody")
+    assert 401 not in {entry.status for entry in runai_server.journal}
+    assert 3 <= len(runai_server.calls("POST", "/token")) <= 4
+
+
+async def test_a_refused_login_is_the_users_to_mend_and_its_secret_is_not_told(
+    runai_connections: Connections, runai_server: RunaiStandIn
+) -> None:
+    right = await runai_connections("runai")
+    wrong = Connection(name="runai", kind="runai", host=right.host, login="me", password="hush-hush")
+    async with RunaiClient(wrong) as client:
+        with pytest.raises(
+            UserError, match=r"gives application 'me' no token \(401\).* connection 'runai'"
+        ) as no:
+            await client.project("llm")
+    assert "hush" in str(runai_server.journal[-1].answer)  # the server echoed it
+    assert "hush" not in str(no.value)
+
+
+async def test_an_application_without_a_role_is_told_so(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec
+) -> None:
+    runai_server.fail(Fault("POST", CREATE, "refuse", status=403, message="no permission"))
+    with pytest.raises(UserError, match=r"403 \(no permission\): give application 'steptime-tests' a role"):
+        await runai.submit(make_spec("forbidden", "true"))
+
+
+async def test_a_project_that_is_not_there_is_named(
+    make_runai_config: MakeConfig, runai_connections: Connections
+) -> None:
+    async with runai_backend.connect(make_runai_config(project="lmm"), runai_connections) as cluster:
+        with pytest.raises(UserError, match="shows no project 'lmm'"):
+            await cluster.find("job")
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/workloads"), ("POST", CREATE)])
+async def test_a_busy_server_is_given_the_time_it_asks_for(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, end_of: EndOf,
+    *, method: str, path: str,
+) -> None:  # fmt: skip
+    runai_server.fail(Fault(method, path, "refuse", status=429, headers={"Retry-After": "1"}))
+    began = time.monotonic()
+    await runai.submit(make_spec("patient", "true"))
+    assert time.monotonic() - began >= 1
+    assert len(runai_server.calls("POST", CREATE)) == (2 if method == "POST" else 1)  # refused, so repeated
+    assert (await end_of(runai, "patient")).state is JobState.SUCCEEDED
+    assert len(runai_server.workloads) == 1
+
+
+async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(
+    impatient: RunaiClient, runai_server: RunaiStandIn
+) -> None:
+    runai_server.fail(Fault("GET", "/workloads", "refuse", status=429, headers={"Retry-After": "3600"}))
+    began = time.monotonic()
+    with pytest.raises(SystemFailure, match=r"answered GET /workloads with 429 .*; given up after 1 s"):
+        await impatient.workloads([])
+    assert time.monotonic() - began < 1
+
+
+async def test_a_failing_server_is_asked_again_and_then_given_up(
+    impatient: RunaiClient, runai_server: RunaiStandIn
+) -> None:
+    runai_server.fail(Fault("GET", "/workloads", "refuse", status=502))
+    assert (await impatient.workloads([])).workloads == ()
+    runai_server.fail(Fault("GET", "/workloads", "refuse", times=99))
+    with pytest.raises(SystemFailure, match="503 .*; given up after 1 s"):
+        await impatient.workloads([])
+    assert 2 <= 99 - runai_server._door.faults[-1].times <= 5
+
+
+@pytest.mark.parametrize("kind", ["fail after", "drop after"])
+async def test_a_job_whose_submit_was_not_answered_is_found_and_not_submitted_twice(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, end_of: EndOf, *, kind: Any
+) -> None:
+    runai_server.fail(Fault("POST", CREATE, kind))
+    job = await runai.submit(make_spec("unclear", "echo once >> count"))
+    assert (await end_of(runai, "unclear")).state is JobState.SUCCEEDED
+    assert (Path(job.directory) / "count").read_text() == "once\n"
+    assert len(runai_server.calls("POST", CREATE)) == 1
+
+
+async def test_a_submit_that_had_no_effect_fails_and_can_be_repeated(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runai_backend, "_APPEARS_WITHIN_S", 0.1)
+    runai_server.fail(Fault("POST", CREATE, "refuse"))
+    with pytest.raises(SystemFailure, match="may or may not have been submitted"):
+        await runai.submit(make_spec("unclear", "true"))
+    assert not runai_server.workloads
+    await runai.submit(make_spec("unclear", "true"))
+    assert len(runai_server.workloads) == 1
+
+
+async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, tmp_path: Path,
+    make_runai_config: MakeConfig, runai_connections: Connections,
+) -> None:  # fmt: skip
+    """As after a worker that was killed between making the workload and noting it."""
+    gated = make_gated("orphan", slots=2)
+    first = await runai.submit(gated.spec)
+    (tmp_path / "work/clusters/dgx/jobs/orphan/submitted.json").unlink()
+    moved = gated.spec.model_copy(update={"directory": str(tmp_path / "another")})
+    async with runai_backend.connect(make_runai_config(), runai_connections) as later:
+        assert await later.submit(moved) == first
+    assert len(runai_server.calls("POST", CREATE)) == 1
+    assert not (tmp_path / "another").exists()
+
+
+async def test_two_who_submit_at_once_get_one_job(
+    runai_server: RunaiStandIn, make_spec: MakeSpec, make_runai_config: MakeConfig,
+    runai_connections: Connections, end_of: EndOf,
+) -> None:  # fmt: skip
+    specs = [make_spec("raced", f"echo {number} >> $(dirname $PWD)/ran") for number in range(4)]
+    clusters = [runai_backend.connect(make_runai_config(), runai_connections) for _ in specs]
+    for cluster in clusters:
+        await cluster.__aenter__()
+    jobs = await asyncio.gather(
+        *(cluster.submit(spec) for cluster, spec in zip(clusters, specs, strict=True))
+    )
+    assert (await end_of(clusters[0], "raced")).state is JobState.SUCCEEDED
+    for cluster in clusters:
+        await cluster.__aexit__()
+    assert len(set(jobs)) == 1
+    assert len(runai_server.named(workload_name("raced"))) == 1
+    assert len((Path(jobs[0].directory).parent / "ran").read_text().splitlines()) == 1
+
+
+async def test_a_server_that_is_away_is_a_failure_of_the_system() -> None:
+    nobody = Connection(name="runai", kind="runai", host="http://127.0.0.1:9", login="a", password="b")
+    async with RunaiClient(nobody, patience_s=1) as client:
+        with pytest.raises(SystemFailure, match="given up after 1 s"):
+            await client.project("llm")
+
+
+async def test_a_page_in_place_of_an_answer_is_told_apart(
+    impatient: RunaiClient, runai_server: RunaiStandIn
+) -> None:
+    runai_server.fail(Fault("GET", "/workloads", "refuse", status=200, page="<html>Log in</html>"))
+    with pytest.raises(SystemFailure, match="no JSON object: is it Run:ai"):
+        await impatient.workloads([])
+    runai_server.fail(Fault("GET", "/workloads", "refuse", status=302, page="<html>Log in</html>"))
+    with pytest.raises(UserError, match="answered GET /workloads with 302"):
+        await impatient.workloads([])
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "url"),
+    [
+        ("nvidia.run.ai", None, "https://nvidia.run.ai/api/v1"),
+        ("https://nvidia.run.ai", None, "https://nvidia.run.ai/api/v1"),
+        ("https://nvidia.run.ai/api/v1/", None, "https://nvidia.run.ai/api/v1"),
+        ("runai.example.com:8443", None, "https://runai.example.com:8443/api/v1"),
+        ("runai.example.com", 8443, "https://runai.example.com:8443/api/v1"),
+        ("https://[::1]:8443", None, "https://[::1]:8443/api/v1"),
+        ("http://127.0.0.1:80", None, "http://127.0.0.1:80/api/v1"),
+    ],
+)
+def test_the_address_may_be_written_in_several_ways(host: str, port: int | None, url: str) -> None:
+    assert base_url(Connection(name="runai", kind="runai", host=host, port=port)) == url
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("", "is empty: write Run:ai's address"),
+        ("http://nvidia.run.ai", "would send the secret in the clear"),
+        ("https://me:hush@nvidia.run.ai", "put the login into its fields"),
+        ("https://nvidia.run.ai?x=y", "is no plain address"),
+        ("https://nvidia.run.ai:port", "is no address"),
+        ("https://", "is no plain address"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(host: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
+        base_url(Connection(name="runai", kind="runai", host=host))
+    assert "hush" not in str(refused.value)
