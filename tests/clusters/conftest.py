@@ -139,11 +139,17 @@ def make_runai_config(tmp_path: Path) -> Callable[..., runai_backend.Config]:
 
 
 @pytest.fixture
-async def runai(
+def runai_with(
     make_runai_config: Callable[..., runai_backend.Config], runai_connections: Connections
-) -> AsyncIterator[RunaiCluster]:
+) -> Callable[..., RunaiCluster]:
+    """A function that gives a cluster on the stand-in with some fields changed, for `async with`."""
+    return lambda **fields: runai_backend.connect(make_runai_config(**fields), runai_connections)
+
+
+@pytest.fixture
+async def runai(runai_with: Callable[..., RunaiCluster]) -> AsyncIterator[RunaiCluster]:
     """A Run:ai cluster: the stand-in ends what a failing test leaves."""
-    async with runai_backend.connect(make_runai_config(), runai_connections) as cluster:
+    async with runai_with() as cluster:
         yield cluster
 
 

@@ -1,7 +1,6 @@
 """Jobs on Run:ai, against the stand-in: phases, several pods, what others do to workloads, the volume."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ from stand_ins.runai import Fault, RunaiStandIn
 
 from steptime.clusters import runai as runai_backend
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.connections import Connections
-from steptime.clusters.runai import Config, RunaiCluster
+from steptime.clusters.runai import RunaiCluster
 from steptime.clusters.runai_config import workload_name
 from steptime.errors import UserError
 
 MakeSpec = Callable[..., JobSpec]
-MakeConfig = Callable[..., Config]
+RunaiWith = Callable[..., RunaiCluster]
 MakeGated = Callable[..., Any]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
@@ -34,12 +32,16 @@ async def until_phase(cluster: Cluster, server: RunaiStandIn, name: str, phase: 
     while True:
         status = (await cluster.poll([name]))[name]
         if server.workload(workload_name(name)).phase == phase:
-            return (await cluster.poll([name]))[name]
+            return status
         await asyncio.sleep(0.01)
 
 
 async def test_a_job_walks_through_the_phases(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually
+    runai: RunaiCluster,
+    runai_server: RunaiStandIn,
+    make_gated: MakeGated,
+    end_of: EndOf,
+    eventually: Eventually,
 ) -> None:
     runai_server.dwell_s = {"Creating": 0.2, "Initializing": 0.2}
     gated = make_gated("walks")
@@ -50,9 +52,7 @@ async def test_a_job_walks_through_the_phases(
         await asyncio.sleep(0.01)
     await eventually(lambda: gated.pid)
     gated.let_go()
-    while (status := (await runai.poll(["walks"]))["walks"]).state.is_live:
-        await asyncio.sleep(0.01)
-    assert status.state is JobState.SUCCEEDED
+    assert (await end_of(runai, "walks")).state is JobState.SUCCEEDED
     assert {state for state, _ in seen} == {JobState.QUEUED}
     assert "creating" in {reason for _, reason in seen}
     assert runai_server.workload(workload_name("walks")).phases == [
@@ -61,9 +61,8 @@ async def test_a_job_walks_through_the_phases(
 
 
 async def test_a_job_of_several_nodes_has_a_pod_on_each(
-    runai_server: RunaiStandIn, make_runai_config: MakeConfig, make_spec: MakeSpec,
-    runai_connections: Connections, end_of: EndOf,
-) -> None:  # fmt: skip
+    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec, end_of: EndOf
+) -> None:
     # The first pod ends last: as soon as it has ended, Run:ai ends the others.
     script = """
         echo "pod $RANK of $WORLD_SIZE meets at $MASTER_ADDR"
@@ -71,7 +70,7 @@ async def test_a_job_of_several_nodes_has_a_pod_on_each(
         touch "done-$RANK"
         while test ! -e done-1; do sleep 0.02; done
     """
-    async with runai_backend.connect(make_runai_config(gpus_per_node=1), runai_connections) as cluster:
+    async with runai_with(gpus_per_node=1) as cluster:
         job = await cluster.submit(make_spec("pair", script, slots=2))
         status = await end_of(cluster, "pair")
         assert (status.state, status.nodes) == (JobState.SUCCEEDED, ("node-0", "node-1"))
@@ -83,10 +82,10 @@ async def test_a_job_of_several_nodes_has_a_pod_on_each(
 
 
 async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(
-    make_runai_config: MakeConfig, make_spec: MakeSpec, runai_connections: Connections, end_of: EndOf
+    runai_with: RunaiWith, make_spec: MakeSpec, end_of: EndOf
 ) -> None:
     script = 'echo $$ > pid-$RANK; if test "$RANK" = 1; then exit 5; fi; sleep 1000'
-    async with runai_backend.connect(make_runai_config(gpus_per_node=1), runai_connections) as cluster:
+    async with runai_with(gpus_per_node=1) as cluster:
         job = await cluster.submit(make_spec("pair", script, slots=2))
         status = await end_of(cluster, "pair")
     assert (status.state, status.exit_code, status.reason) == (JobState.FAILED, 5, "pod 1: exit code 5")
@@ -94,14 +93,16 @@ async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(
 
 
 async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
-    runai_server: RunaiStandIn, make_runai_config: MakeConfig, make_spec: MakeSpec,
-    runai_connections: Connections, end_of: EndOf, eventually: Eventually,
-) -> None:  # fmt: skip
-    patient = make_runai_config(gpus_per_node=1, degraded_after_s=3600)
-    impatient = make_runai_config(gpus_per_node=1, degraded_after_s=0)
+    *,
+    runai_server: RunaiStandIn,
+    runai_with: RunaiWith,
+    make_spec: MakeSpec,
+    end_of: EndOf,
+    eventually: Eventually,
+) -> None:
     async with (
-        runai_backend.connect(patient, runai_connections) as cluster,
-        runai_backend.connect(impatient, runai_connections) as ending,
+        runai_with(gpus_per_node=1, degraded_after_s=3600) as cluster,
+        runai_with(gpus_per_node=1, degraded_after_s=0) as ending,
     ):
         job = await cluster.submit(make_spec("pair", GATED_PODS, slots=2))
         await eventually(lambda: len(pids(job.directory)) == 2)
@@ -116,9 +117,14 @@ async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
 
 
 async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_runai_config: MakeConfig, make_gated: MakeGated,
-    runai_connections: Connections, eventually: Eventually, end_of: EndOf,
-) -> None:  # fmt: skip
+    *,
+    runai: RunaiCluster,
+    runai_server: RunaiStandIn,
+    runai_with: RunaiWith,
+    make_gated: MakeGated,
+    eventually: Eventually,
+    end_of: EndOf,
+) -> None:
     gated = make_gated("unseen")
     await runai.submit(gated.spec)
     await eventually(lambda: gated.pid)
@@ -126,7 +132,7 @@ async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
     workload.forced = "Unknown"
     assert (await until_phase(runai, runai_server, "unseen", "Unknown")).state is JobState.RUNNING
     workload.phase_at -= 10
-    async with runai_backend.connect(make_runai_config(unknown_after_s=5), runai_connections) as cluster:
+    async with runai_with(unknown_after_s=5) as cluster:
         lost = (await cluster.poll(["unseen"]))["unseen"]
     assert (lost.state, lost.reason[:35]) == (JobState.UNKNOWN, "Run:ai has called its phase 'Unknow")
     workload.forced = ""
@@ -135,9 +141,12 @@ async def test_a_phase_that_runai_does_not_know_is_waited_for_and_then_an_error(
 
 
 async def test_a_workload_that_others_deleted_is_unknown_and_not_made_again(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually,
+    runai: RunaiCluster,
+    runai_server: RunaiStandIn,
+    make_gated: MakeGated,
+    eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     gated = make_gated("deleted")
     await runai.submit(gated.spec)
     await eventually(lambda: gated.pid)
@@ -236,12 +245,16 @@ async def test_a_workload_of_that_name_that_is_not_ours_is_left_alone(
 
 
 async def test_what_runai_does_not_suspend_is_deleted(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, eventually: Eventually,
-    monkeypatch: pytest.MonkeyPatch, make_runai_config: MakeConfig, runai_connections: Connections,
-) -> None:  # fmt: skip
+    *,
+    runai_with: RunaiWith,
+    runai_server: RunaiStandIn,
+    make_gated: MakeGated,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(runai_backend, "_CANCEL_MARGIN_S", 0.3)
     gated = make_gated("stubborn")
-    async with runai_backend.connect(make_runai_config(grace_s=0), runai_connections) as cluster:
+    async with runai_with(grace_s=0) as cluster:
         await cluster.submit(gated.spec)
         await eventually(lambda: gated.pid)
         path = "/workloads/trainings/.*/suspend"
@@ -273,21 +286,23 @@ async def test_a_folder_outside_of_the_volume_is_refused(
 
 
 async def test_the_volume_may_be_elsewhere_on_this_machine(
-    make_runai_config: MakeConfig, make_spec: MakeSpec, runai_connections: Connections, end_of: EndOf,
+    runai_with: RunaiWith,
+    make_spec: MakeSpec,
+    end_of: EndOf,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     mounted, seen = tmp_path / "in-pods", tmp_path / "here"
     mounted.mkdir()
     seen.symlink_to(mounted)
-    config = make_runai_config(
-        pvcs=[{"claim": "workspace", "path": str(mounted)}],
-        work_dir=f"{mounted}/work",
-        shared_dir=str(seen),
-    )
+    fields = {
+        "pvcs": [{"claim": "workspace", "path": str(mounted)}],
+        "work_dir": f"{mounted}/work",
+        "shared_dir": str(seen),
+    }
     spec = make_spec("mapped", "pwd").model_copy(
         update={"directory": f"{mounted}/exp", "log_path": f"{mounted}/exp/log"}
     )
-    async with runai_backend.connect(config, runai_connections) as cluster:
+    async with runai_with(**fields) as cluster:
         job = await cluster.submit(spec)
         await end_of(cluster, "mapped")
         assert cluster.local_path(job.log_path) == seen / "exp" / "log"
@@ -303,4 +318,4 @@ async def test_a_command_leaves_nothing_behind(
     [workload] = runai_server.workloads.values()
     assert workload.deleted_at is not None
     assert "compute" not in workload.spec
-    assert os.listdir(tmp_path / "work" / "clusters" / "dgx" / "jobs") == []
+    assert not list((tmp_path / "work" / "clusters" / "dgx" / "jobs").iterdir())

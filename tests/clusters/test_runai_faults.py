@@ -12,13 +12,13 @@ from stand_ins.runai import Fault, RunaiStandIn
 from steptime.clusters import runai as runai_backend
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.runai import Config, RunaiCluster
+from steptime.clusters.runai import RunaiCluster
 from steptime.clusters.runai_client import RunaiClient, base_url
 from steptime.clusters.runai_config import workload_name
 from steptime.errors import SystemFailure, UserError
 
 MakeSpec = Callable[..., JobSpec]
-MakeConfig = Callable[..., Config]
+RunaiWith = Callable[..., RunaiCluster]
 MakeGated = Callable[..., Any]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
 CREATE = "/workloads/trainings"
@@ -78,18 +78,23 @@ async def test_an_application_without_a_role_is_told_so(
 
 
 async def test_a_project_that_is_not_there_is_named(
-    make_runai_config: MakeConfig, runai_connections: Connections
+    runai_with: RunaiWith,
 ) -> None:
-    async with runai_backend.connect(make_runai_config(project="lmm"), runai_connections) as cluster:
+    async with runai_with(project="lmm") as cluster:
         with pytest.raises(UserError, match="shows no project 'lmm'"):
             await cluster.find("job")
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/workloads"), ("POST", CREATE)])
 async def test_a_busy_server_is_given_the_time_it_asks_for(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, end_of: EndOf,
-    *, method: str, path: str,
-) -> None:  # fmt: skip
+    runai: RunaiCluster,
+    runai_server: RunaiStandIn,
+    make_spec: MakeSpec,
+    end_of: EndOf,
+    *,
+    method: str,
+    path: str,
+) -> None:
     runai_server.fail(Fault(method, path, "refuse", status=429, headers={"Retry-After": "1"}))
     began = time.monotonic()
     await runai.submit(make_spec("patient", "true"))
@@ -115,7 +120,7 @@ async def test_a_failing_server_is_asked_again_and_then_given_up(
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=502))
     assert (await impatient.workloads([])).workloads == ()
     runai_server.fail(Fault("GET", "/workloads", "refuse", times=99))
-    with pytest.raises(SystemFailure, match="503 .*; given up after 1 s"):
+    with pytest.raises(SystemFailure, match=r"503 .*; given up after 1 s"):
         await impatient.workloads([])
     assert 2 <= 99 - runai_server._door.faults[-1].times <= 5
 
@@ -144,26 +149,29 @@ async def test_a_submit_that_had_no_effect_fails_and_can_be_repeated(
 
 
 async def test_who_comes_back_without_a_note_finds_the_job_where_it_runs(
-    runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, tmp_path: Path,
-    make_runai_config: MakeConfig, runai_connections: Connections,
-) -> None:  # fmt: skip
+    *,
+    runai: RunaiCluster,
+    runai_server: RunaiStandIn,
+    runai_with: RunaiWith,
+    make_gated: MakeGated,
+    tmp_path: Path,
+) -> None:
     """As after a worker that was killed between making the workload and noting it."""
     gated = make_gated("orphan", slots=2)
     first = await runai.submit(gated.spec)
     (tmp_path / "work/clusters/dgx/jobs/orphan/submitted.json").unlink()
     moved = gated.spec.model_copy(update={"directory": str(tmp_path / "another")})
-    async with runai_backend.connect(make_runai_config(), runai_connections) as later:
+    async with runai_with() as later:
         assert await later.submit(moved) == first
     assert len(runai_server.calls("POST", CREATE)) == 1
     assert not (tmp_path / "another").exists()
 
 
 async def test_two_who_submit_at_once_get_one_job(
-    runai_server: RunaiStandIn, make_spec: MakeSpec, make_runai_config: MakeConfig,
-    runai_connections: Connections, end_of: EndOf,
-) -> None:  # fmt: skip
+    runai_server: RunaiStandIn, runai_with: RunaiWith, make_spec: MakeSpec, end_of: EndOf
+) -> None:
     specs = [make_spec("raced", f"echo {number} >> $(dirname $PWD)/ran") for number in range(4)]
-    clusters = [runai_backend.connect(make_runai_config(), runai_connections) for _ in specs]
+    clusters = [runai_with() for _ in specs]
     for cluster in clusters:
         await cluster.__aenter__()
     jobs = await asyncio.gather(
