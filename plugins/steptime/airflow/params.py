@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from steptime.clusters.config import list_clusters
+from steptime.clusters.config import check_runs, list_clusters
 from steptime.errors import UserError
 from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan, require_runnable
 from steptime.recipes.workloads import Workload, load_workload
@@ -16,11 +16,33 @@ SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Model": ("size", "dtype", "proxy"),
         "Scale": ("gpu_type", "gpus", "scaling", "tensor_parallel", "repeats"),
-        "Run": ("checkpoint", "max_steps", "window", "time_limit"),
-        "Where": ("cluster", "environment"),
+        "Run": ("max_steps", "window", "time_limit", "checkpoint", "save_checkpoint", "load_checkpoint"),
+        "Profile and trace": (
+            *("profile", "profile_start", "profile_stop", "profile_ranks", "gpu_metrics"),
+            "nccl_trace",
+        ),
+        "Where": ("cluster", "image", "cuda_graphs", "tp_comm_overlap", "environment"),
+        "Slurm": (
+            *("gpus_per_node", "gres", "partition", "account", "nodelist", "exclude", "reservation"),
+            *("segment", "additional_slurm_params"),
+        ),
     }
 )
 """Sections of the trigger form, in the order people read them."""
+
+_WORDS = {
+    "comm": "communication",
+    "cuda": "CUDA",
+    "dtype": "number format (dtype)",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "gres": "GRES",
+    "nccl": "NCCL",
+    "params": "parameters",
+    "slurm": "Slurm",
+    "tp": "TP",
+}
+"""Words of fields' names as titles have them."""
 
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
@@ -51,6 +73,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
     planned = plan(parse_request({**params, "workload": workload}))
     require_runnable(planned)
     require_trainable(planned.runs[0])
+    check_runs(planned.all_runs)
     return planned
 
 
@@ -74,7 +97,7 @@ def _param(
     name: str,
     field: dict[str, Any],
     section: str,
-    choices: tuple[str, ...] | None,
+    choices: tuple[str | bool, ...] | None,
     defaults: Mapping[str, Any],
 ) -> Param:
     # Pydantic writes an optional field as anyOf [schema, null]; the trigger form wants one list of types.
@@ -89,21 +112,25 @@ def _param(
     optional = len(variants) > 1
     if optional:
         schema["type"] = [schema["type"], "null"]
+    if optional and schema["type"] == ["boolean", "null"]:
+        choices = (True, False)  # a switch could not be left alone
     if choices is not None:
         schema["enum"] = [None, *choices] if optional else list(choices)
     return Param(
         defaults.get(name, field.get("default", {} if field.get("type") == "object" else None)),
         description=_with_examples(field["description"], field.get("examples", ()), choices),
-        title=name.replace("_", " ")
-        .capitalize()
-        .replace("Gpu", "GPU")
-        .replace("Dtype", "Number format (dtype)"),
+        title=_title(name),
         section=section,
         **schema,
     )
 
 
-def _with_examples(description: str, examples: Any, choices: tuple[str, ...] | None) -> str:
+def _title(name: str) -> str:
+    words = " ".join(_WORDS.get(word, word) for word in name.split("_"))
+    return words[0].upper() + words[1:]
+
+
+def _with_examples(description: str, examples: Any, choices: tuple[str | bool, ...] | None) -> str:
     if not examples or choices is not None:
         return str(description)
     return f"{description} For example: {', '.join(str(example) for example in examples)}."

@@ -133,16 +133,20 @@ def _scripts(planned: Plan) -> list[str]:
     from steptime.clusters.base import Staged
     from steptime.clusters.config import load_cluster
     from steptime.clusters.jobscript import job_spec
+    from steptime.staging.families import require_trainable
 
     require_runnable(planned)
-    staged = Staged(
-        python="STAGED_VENV/bin/python",
-        venv_lock_sha256=None,
-        trainer_path="STAGED_TRAINER",
-        trainer_sha256="",
-    )
     config, now = load_cluster(planned.request.cluster), int(time.time())
-    return [
-        job_spec(run, staged, config, identity=f"plan/{run.label}", started=now).script
-        for run in planned.all_runs
-    ]
+    scripts = []
+    for run in planned.all_runs:
+        require_trainable(run)
+        in_image = run.recipe.image is not None
+        staged = Staged(
+            python=None if in_image else "STAGED_VENV/bin/python",
+            venv_lock_sha256=None,
+            trainer_path="STAGED_TRAINER",
+            trainer_sha256="",
+            image_path="STAGED_IMAGE" if in_image else None,
+        )
+        scripts.append(job_spec(run, staged, config, identity=f"plan/{run.label}", started=now).script)
+    return scripts

@@ -11,6 +11,7 @@ from steptime.airflow.rest import AirflowClient, DagRun, LogLine, check_address
 from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, Format, complain
+from steptime.clusters.config import check_runs
 from steptime.cli.recipes import show_plan
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.planning import PlanRequest, plan, require_runnable
@@ -55,6 +56,7 @@ def run(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:
     """Start the planned runs through Airflow.
+    check_runs(planned.all_runs)
 
     The plan is checked first: a value that fits no recipe starts nothing.
     Without --wait the address of the DAG run is printed.

@@ -1,6 +1,7 @@
 """Which clusters there are: `config/clusters/*.yaml`, one file a cluster, and the backend for each `kind`."""
 
 import importlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,7 @@ from steptime.clusters.connections import Connections, no_connections
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.models import Run
 from steptime.settings import config_dir, home
 
 BACKENDS = {"local": "steptime.clusters.local", "runai": "steptime.clusters.runai"}
@@ -52,6 +54,9 @@ class ClusterConfig(Frozen):
         """How many GPUs sweeps may use at once; None: no bounds."""
         return self.gpus
 
+    def check(self, run: Run) -> None:
+        """Raise UserError for a run that this cluster can never run: known before anything is staged."""
+
 
 class _Kind(BaseModel):
     """The one field that is read before the model of the file is known."""
@@ -83,6 +88,12 @@ def load_cluster(name: str) -> ClusterConfig:
             f"{path}: work_dir '{config.work_dir}' is no absolute path: begin with '/' or {{STEPTIME_HOME}}."
         )
     return config
+
+
+def check_runs(runs: Iterable[Run]) -> None:
+    """Raise UserError for the first of the runs that its cluster can never run."""
+    for run in runs:
+        load_cluster(run.cluster).check(run)
 
 
 def open_cluster(config: ClusterConfig, connections: Connections = no_connections) -> Cluster:

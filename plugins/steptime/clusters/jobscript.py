@@ -16,19 +16,13 @@ import jinja2
 from steptime.clusters.base import Cluster, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import in_container
+from steptime.clusters.profiling import trace_environment
 from steptime.clusters.slurm_script import SlurmSite, script_values, step_options
 from steptime.errors import SystemFailure, UserError
-from steptime.recipes.models import Run
+from steptime.recipes.environment import check_environment
+from steptime.recipes.models import RUN_FILE, Run
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OWN_VARIABLES = (
-    *("PATH", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONSAFEPATH"),
-    # What says which rank a process is, and where the ranks meet.
-    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-)
-_OWN_PREFIXES = ("STEPTIME_", "SLURM_", "SBATCH_", "TORCHELASTIC_")
-_RUN_FILE = "run.json"
 _CHECKPOINTS = PurePosixPath("code/nemo_experiments/default/checkpoints")
 
 _templates = jinja2.Environment(
@@ -92,7 +86,7 @@ def job_spec(
         script=script,
         directory=str(directory),
         log_path=str(directory / f"log-{run.experiment}.out"),
-        files={_RUN_FILE: run.model_dump_json(indent=2)},
+        files={RUN_FILE: run.model_dump_json(indent=2)},
         slots=run.recipe.gpus,
         time_limit_s=run.time_limit_s,
     )
@@ -162,19 +156,11 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 
 def _environment(run: Run, staged: Staged) -> dict[str, str]:
     """The trainer's environment: defaults, then the run's overrides, then what nobody may override."""
-    for name, value in run.environment.items():
-        if not _VARIABLE.fullmatch(name):
-            raise UserError(f"environment variable {name!r} cannot be named so: use letters, digits and '_'")
-        if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIXES):
-            raise UserError(
-                f"environment variable {name} is set by the job script or the cluster "
-                "and cannot be set for a run: leave it out"
-            )
-        if "\0" in value:
-            raise UserError(f"environment variable {name} has a NUL character, which no environment can hold")
+    check_environment(run.environment)
     return {
         # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
         "OMP_NUM_THREADS": "1",
+        **trace_environment(run),
         **run.environment,
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.
         "PYTHONNOUSERSITE": "1",

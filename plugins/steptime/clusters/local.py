@@ -36,6 +36,7 @@ from steptime.clusters.local_state import (
 )
 from steptime.errors import SystemFailure, UserError
 from steptime.files import write_whole
+from steptime.recipes.models import Run
 
 _CANCEL_MARGIN_S = 60
 """How long beyond the grace a cancelled job may take to be gone: the machine may be busy."""
@@ -52,6 +53,18 @@ class Config(ClusterConfig):
     """Each job holds every slot, as with `sbatch --exclusive`."""
     grace_s: NonNegativeFloat = 10
     """Seconds between SIGTERM and SIGKILL when a job is ended."""
+
+    def check(self, run: Run) -> None:
+        """Raise UserError for a run of more ranks than there are slots."""
+        self.check_slots(run.label, run.recipe.gpus)
+
+    def check_slots(self, what: str, slots: int) -> None:
+        """Raise UserError where `what` needs more slots than there are."""
+        if slots > self.slot_count:
+            raise UserError(
+                f"{what} needs {slots} slots and {self.name} has {self.slot_count}: plan fewer, "
+                f"or set slots: {slots} in config/clusters/{self.name}.yaml (ranks then share cores)."
+            )
 
     @property
     def slot_count(self) -> int:
@@ -161,12 +174,7 @@ class LocalCluster:
 
     def _submit(self, spec: JobSpec) -> Job:
         job = self._job(spec.name)
-        available = self._config.slot_count
-        if spec.slots > available:
-            raise UserError(
-                f"job {spec.name} needs {spec.slots} slots and {self.name} has {available}: plan fewer, "
-                f"or set slots: {spec.slots} in config/clusters/{self.name}.yaml (ranks then share cores)."
-            )
+        self._config.check_slots(f"job {spec.name}", spec.slots)
         for folder in (job.path, self._state / "queue", self._state / "slots"):
             folder.mkdir(parents=True, exist_ok=True)
         held: list[int] = []

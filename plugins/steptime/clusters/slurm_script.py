@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import Started, in_container
+from steptime.clusters.profiling import PROFILE_FOLDER, profiled
 from steptime.errors import UserError, shown
-from steptime.recipes.models import Recipe, Run
+from steptime.recipes.models import RUN_FILE, Recipe, Run
+from steptime.recipes.slurm_options import SlurmOptions
 
 _OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", re.ASCII)
 _BLOCK_NODES = 18
@@ -47,17 +49,46 @@ def script_values(
     run: Run, staged: Staged, site: SlurmSite, *, directory: PurePosixPath, variables: Iterable[str]
 ) -> dict[str, Any]:
     """The template's values beside folder and environment. Raises UserError for what cannot be asked for."""
-    started = _started(staged, site, directory=directory, variables=variables)
+    command = profiled(run, ("python" if staged.python is None else staged.python, "-m", "trainer", RUN_FILE))
+    started = _started(command, staged, site, directory=directory, variables=variables)
     return {
-        "sbatch_options": _sbatch_options(run, site),
+        "sbatch_options": sbatch_options(run, site),
+        "folders": (PROFILE_FOLDER,) if run.profile is not None else (),
         "srun_options": ("--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
         "command": started.command,
     }
 
 
-def ranks_per_node(recipe: Recipe, site: SlurmSite) -> int:
-    """How many ranks (GPUs) of the recipe each node gets. Raises UserError where they cannot be spread."""
-    available = site.gpus_per_node or recipe.gpus_per_node
+def sbatch_options(run: Run, site: SlurmSite) -> tuple[str, ...]:
+    """The `#SBATCH` options: the plan's, the cluster's, then the run's own, which win.
+
+    Raises UserError where the run cannot be spread over nodes or blocks, or for an option of another form.
+    """
+    own = run.slurm or SlurmOptions()
+    per_node = _ranks_per_node(run.recipe, own.gpus_per_node or site.gpus_per_node, site)
+    nodes = run.recipe.gpus // per_node
+    options = [f"--nodes={nodes}", f"--ntasks={run.recipe.gpus}", f"--ntasks-per-node={per_node}"]
+    if site.gres if own.gres is None else own.gres:
+        options.append(f"--gres=gpu:{per_node}")
+    if site.exclusive:
+        options += ["--exclusive", "--mem=0"]  # all of the nodes' memory
+    if site.partition is not None:
+        options.append(f"--partition={site.partition}")
+    if site.account is not None:
+        options.append(f"--account={site.account}")
+    if own.segment is not None and nodes % own.segment:
+        raise UserError(
+            f"segment {own.segment} does not divide the {nodes} nodes of {run.label}: choose one that does."
+        )
+    if run.recipe.gpus_per_node == _NVLINK_GPUS_PER_NODE and run.recipe.image and nodes > _BLOCK_NODES:
+        options.append(f"--segment={_largest_segment(nodes)}")
+    by_name = {option.partition("=")[0]: option for option in (*options, *site.extra_options, *own.as_given)}
+    return tuple(_checked(list(by_name.values())))
+
+
+def _ranks_per_node(recipe: Recipe, told: int | None, site: SlurmSite) -> int:
+    """How many ranks (GPUs) of the recipe each node gets."""
+    available = told or recipe.gpus_per_node
     if recipe.gpus <= available:
         return recipe.gpus
     if recipe.gpus % available:
@@ -66,23 +97,6 @@ def ranks_per_node(recipe: Recipe, site: SlurmSite) -> int:
             f"choose a multiple of {available}."
         )
     return available
-
-
-def _sbatch_options(run: Run, site: SlurmSite) -> tuple[str, ...]:
-    per_node = ranks_per_node(run.recipe, site)
-    nodes = run.recipe.gpus // per_node
-    options = [f"--nodes={nodes}", f"--ntasks={run.recipe.gpus}", f"--ntasks-per-node={per_node}"]
-    if site.gres:
-        options.append(f"--gres=gpu:{per_node}")
-    if site.exclusive:
-        options += ["--exclusive", "--mem=0"]  # all of the nodes' memory
-    if site.partition is not None:
-        options.append(f"--partition={site.partition}")
-    if site.account is not None:
-        options.append(f"--account={site.account}")
-    if run.recipe.gpus_per_node == _NVLINK_GPUS_PER_NODE and run.recipe.image and nodes > _BLOCK_NODES:
-        options.append(f"--segment={_largest_segment(nodes)}")
-    return tuple(_checked([*options, *site.extra_options]))
 
 
 def step_options(site: SlurmSite) -> tuple[str, ...]:
@@ -111,20 +125,24 @@ def _checked(options: Sequence[str]) -> Sequence[str]:
 
 
 def _started(
-    staged: Staged, site: SlurmSite, *, directory: PurePosixPath, variables: Iterable[str]
+    command: Sequence[str],
+    staged: Staged,
+    site: SlurmSite,
+    *,
+    directory: PurePosixPath,
+    variables: Iterable[str],
 ) -> Started:
-    """How srun starts a rank: in the staged environment, or in the image."""
-    trainer = ("-m", "trainer", "run.json")
+    """How srun starts a rank's command: in the staged environment, or in the image."""
     if staged.python is not None:
         # torch needs no MPI, and Slurm's default plugin for it may look for libraries that are not there.
-        return Started(srun_options=("--mpi=none",), command=(staged.python, *trainer))
+        return Started(srun_options=("--mpi=none",), command=tuple(command))
     if staged.image_path is None:
         raise UserError(
             f"nothing is staged on cluster {site.name} to run the trainer with: neither is an image."
         )
     started = in_container(
         site.container,
-        ("python", *trainer),
+        command,
         image=staged.image_path,
         # All of the jobs' folders: a checkpoint that is loaded lies in that of the job which saved it.
         folders=(site.root, *site.container_mounts),

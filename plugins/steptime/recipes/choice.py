@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +17,22 @@ from steptime.recipes.workloads import PROXY_SUFFIX, Configuration, Scaling, Siz
 from steptime.settings import config_dir
 
 
+class ClusterHardware(BaseModel):
+    """The fields of a cluster's file that a plan depends on."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    kind: str
+    gpu_type: str
+    container: str = "none"
+
+
+def clusters_of_kind(kind: str) -> tuple[str, ...]:
+    """The names of the configured clusters of a kind, sorted. Raises UserError for a broken file."""
+    files = _cluster_files()
+    return tuple(name for name, path in files.items() if load_yaml_model(path, ClusterHardware).kind == kind)
+
+
 @dataclass(frozen=True)
 class Choice:
     """The rules of one size for one GPU type, dtype and kind of scaling; they differ in their scales."""
@@ -28,7 +45,7 @@ class Choice:
     dtype: str
     scaling: Scaling
     rules: tuple[Configuration, ...]
-    cluster_gpu_type: str
+    cluster: ClusterHardware
 
     @property
     def size(self) -> Size:
@@ -51,7 +68,8 @@ class Choice:
 def choose(request: PlanRequest) -> Choice:
     """What `request` means, with the defaults of its cluster and document. Raises UserError."""
     workload = load_workload(request.workload)
-    cluster_gpu_type = _cluster_gpu_type(request.cluster)
+    cluster = _cluster(request.cluster)
+    cluster_gpu_type = cluster.gpu_type
     size_name, proxy = _size(workload, request, cluster_gpu_type)
     size = workload.sizes[size_name]
     rules = size.proxies if proxy else size.configurations
@@ -76,26 +94,22 @@ def choose(request: PlanRequest) -> Choice:
         dtype=dtype,
         scaling=scaling,
         rules=tuple(rule for rule in rules if scaling in rule.global_batch_size),
-        cluster_gpu_type=cluster_gpu_type,
+        cluster=cluster,
     )
 
 
-class _ClusterHardware(BaseModel):
-    """The one field of a cluster's file that a plan depends on."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    gpu_type: str
+def _cluster_files() -> dict[str, Path]:
+    return {path.stem: path for path in sorted((config_dir() / "clusters").glob("*.yaml"))}
 
 
-def _cluster_gpu_type(cluster: str) -> str:
-    paths = {path.stem: path for path in sorted((config_dir() / "clusters").glob("*.yaml"))}
-    if cluster not in paths:
-        raise unknown_value("cluster", cluster, paths)
-    gpu_type, known = load_yaml_model(paths[cluster], _ClusterHardware).gpu_type, gpu_types()
-    if gpu_type not in known:
-        raise UserError(f"{paths[cluster]}: {unknown_value('GPU type', gpu_type, known)}")
-    return gpu_type
+def _cluster(name: str) -> ClusterHardware:
+    paths = _cluster_files()
+    if name not in paths:
+        raise unknown_value("cluster", name, paths)
+    cluster, known = load_yaml_model(paths[name], ClusterHardware), gpu_types()
+    if cluster.gpu_type not in known:
+        raise UserError(f"{paths[name]}: {unknown_value('GPU type', cluster.gpu_type, known)}")
+    return cluster
 
 
 def _size(workload: Workload, request: PlanRequest, cluster_gpu_type: str) -> tuple[str, bool]:

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
+from steptime.recipes.slurm_options import SlurmOptions
 
 RUN_FILE = "run.json"
 """Name of a `Run` as a file: in its job's folder, for the trainer and for who reads the log beside it."""
@@ -158,6 +159,18 @@ class Window(Frozen):
         return f"{self.first}:{self.last}"
 
 
+class ProfileWindow(Frozen):
+    """What a profile run looks at: with Nsight Systems on GPUs, with torch's profiler on the CPU."""
+
+    first_step: int = Field(ge=0)
+    last_step: PositiveInt
+    """Steps `first_step … last_step` are profiled, as far as the run goes."""
+    ranks: tuple[int, ...] = Field(min_length=1)
+    """Global ranks."""
+    gpu_metrics: bool = False
+    """Whether the GPUs' hardware counters are sampled, too (Nsight Systems only)."""
+
+
 class Run(Frozen):
     """One planned training job: all that trainer and job script need, and nothing of where it lands."""
 
@@ -178,6 +191,14 @@ class Run(Frozen):
     checkpoint_path: str | None = None
     """Folder above `weights/` to load from; set when the saving job has ended."""
     environment: dict[str, str] = Field(default_factory=dict)
+    profile: ProfileWindow | None = None
+    """For the mode `profile`, and only there."""
+    cuda_graphs: bool | None = None
+    """Whether steps are recorded as CUDA graphs; None for what the recipe does."""
+    tp_comm_overlap: bool | None = None
+    """Whether tensor-parallel communication overlaps with matrix products; None for what the recipe does."""
+    slurm: SlurmOptions | None = None
+    """What is asked of Slurm; None elsewhere, and where nothing is."""
 
     @property
     def label(self) -> str:

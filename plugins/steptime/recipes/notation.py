@@ -59,3 +59,17 @@ def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[
             raise unknown_value("GPU count", first, documented, of=of)
         chosen.update(within)
     return tuple(sorted(chosen))
+
+
+def parse_ranks(text: str) -> tuple[int, ...]:
+    """`"0-3,8"` as ranks, ascending and each once. Raises UserError."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
+        if not match:
+            raise UserError(f"profile_ranks '{shown(text)}' are not of the form 0-7 or 0,8,16.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UserError(f"profile_ranks '{part.strip()}' end before they begin: write {last}-{first}.")
+        ranks.update(range(first, last + 1))
+    return tuple(sorted(ranks))

@@ -5,16 +5,22 @@ Only the scales of the documents (and of the CPU sizes) can be asked for: at any
 compare with. Another scale is a number more in the workload's file, see docs/adding-a-workload.md.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from steptime.errors import UserError, shown
+from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.choice import Choice, choose, recipes_of
+from steptime.recipes.environment import check_environment
+from steptime.recipes.machine_options import (
+    check_graphs_and_overlap,
+    slurm_options,
+    with_image,
+)
 from steptime.recipes.models import Mode, Recipe, Run, Window
-from steptime.recipes.notation import parse_time_limit, parse_window
+from steptime.recipes.modes import Course, course_of, mode_of, profile_of, recipe_of_pair, require_tested
+from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.request import PlanRequest, parse_request
-from steptime.recipes.workloads import Steps
 
 __all__ = ["CheckpointPair", "Plan", "PlanRequest", "parse_request", "plan", "require_runnable"]
 
@@ -26,8 +32,6 @@ _SUFFIXES = {
     Mode.NCCL_TRACE: "_nccltrace",
 }
 """What a mode adds to the experiment's name; the last two are the documents'."""
-
-_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_?KEY)$", re.IGNORECASE)
 
 
 class CheckpointPair(Frozen):
@@ -61,39 +65,59 @@ def plan(request: PlanRequest) -> Plan:
     A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
     """
     choice = choose(request)
-    recipes = recipes_of(choice, request)
-    steps = choice.workload.steps_of(choice.size_name)
-    max_steps = request.max_steps or steps.max_steps
-    window = _window(request, steps, max_steps)
-    time_limit = steps.time_limit[choice.scaling] if request.time_limit is None else request.time_limit
-    time_limit_s = parse_time_limit(time_limit)
-    _check_environment(request.environment)
+    recipes = [with_image(recipe, request, choice) for recipe in recipes_of(choice, request)]
+    mode = mode_of(request)
+    course = course_of(request, mode, choice, recipes)
+    time_limit_s = parse_time_limit(course.time_limit)
+    check_environment(request.environment)
+    check_graphs_and_overlap(request, choice, recipes)
+    slurm = slurm_options(request, choice, recipes)
 
-    def run(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, repeat: int = 1) -> Run:
+    def run(recipe: Recipe, mode: Mode = mode, repeat: int = 1) -> Run:
         return Run(
             experiment=_experiment(choice, recipe) + _SUFFIXES[mode],
             recipe=recipe,
             mode=mode,
-            max_steps=max_steps,
-            window=window,
+            first_step=course.first_step,
+            max_steps=course.max_steps,
+            window=course.window,
             time_limit_s=time_limit_s,
             cluster=request.cluster,
             repeat=repeat,
+            checkpoint_path=request.load_checkpoint,
             environment=request.environment,
+            profile=profile_of(request, choice, recipe, course.max_steps) if mode is Mode.PROFILE else None,
+            cuda_graphs=request.cuda_graphs,
+            tp_comm_overlap=request.tp_comm_overlap,
+            slurm=slurm,
         )
 
+    if mode in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
+        require_tested(choice, mode, recipes)
     runs = tuple(run(recipe, repeat=number + 1) for recipe in recipes for number in range(request.repeats))
     pairs: tuple[CheckpointPair, ...] = ()
     if request.checkpoint:
-        recipe = _checkpoint_recipe(choice, recipes)
+        recipe, saved_at = recipe_of_pair(choice, recipes), course.max_steps
         one_step_more = {
-            "first_step": max_steps,
-            "max_steps": max_steps + 1,
-            "window": Window(first=max_steps, last=max_steps),
+            "first_step": saved_at,
+            "max_steps": saved_at + 1,
+            "window": Window(first=saved_at, last=saved_at),
         }
         load = run(recipe, Mode.CHECKPOINT_LOAD).model_copy(update=one_step_more)
         pairs = (CheckpointPair(save=run(recipe, Mode.CHECKPOINT_SAVE), load=load),)
     gpus = sum(run.recipe.gpus for run in runs) + sum(2 * pair.save.recipe.gpus for pair in pairs)
+    return Plan(
+        request=request.model_copy(update=_filled_in(choice, recipes, course, runs[0])),
+        runs=runs,
+        checkpoint_pairs=pairs,
+        gpu_hours_max=gpus * time_limit_s / 3600,
+        cluster_gpu_type=choice.cluster.gpu_type,
+    )
+
+
+def _filled_in(choice: Choice, recipes: Sequence[Recipe], course: Course, run: Run) -> dict[str, Any]:
+    """The values of the request's fields that a user may leave out."""
+    loads = course.mode is Mode.CHECKPOINT_LOAD
     filled_in = {
         "workload": choice.workload.workload,
         "size": choice.size_name,
@@ -102,17 +126,14 @@ def plan(request: PlanRequest) -> Plan:
         "dtype": choice.dtype,
         "scaling": choice.scaling,
         "gpus": ",".join(str(recipe.gpus) for recipe in recipes),
-        "max_steps": max_steps,
-        "window": str(window),
-        "time_limit": time_limit,
+        "max_steps": course.first_step if loads else course.max_steps,
+        "time_limit": course.time_limit,
     }
-    return Plan(
-        request=request.model_copy(update=filled_in),
-        runs=runs,
-        checkpoint_pairs=pairs,
-        gpu_hours_max=gpus * time_limit_s / 3600,
-        cluster_gpu_type=choice.cluster_gpu_type,
-    )
+    if not loads:
+        filled_in["window"] = str(course.window)
+    if run.profile is not None:
+        filled_in |= {"profile_start": run.profile.first_step, "profile_stop": run.profile.last_step}
+    return filled_in
 
 
 def require_runnable(planned: Plan) -> None:
@@ -123,57 +144,6 @@ def require_runnable(planned: Plan) -> None:
             f"cluster '{planned.request.cluster}' has {planned.cluster_gpu_type}, not {gpu_type}: "
             f"name a cluster that has it, or plan for {planned.cluster_gpu_type}."
         )
-
-
-def _window(request: PlanRequest, steps: Steps, max_steps: int) -> Window:
-    window = parse_window(request.window) if request.window is not None else steps.window_of(max_steps)
-    if window.last >= max_steps:
-        origin = "" if request.window is not None else " (the document's)"
-        raise UserError(
-            f"window {window}{origin} lies outside of a run of {max_steps} steps: "
-            f"choose a window within 0:{max_steps - 1}, or more steps."
-        )
-    return window
-
-
-def _check_environment(environment: Mapping[str, str]) -> None:
-    for name, value in environment.items():
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
-            raise UserError(
-                f"environment: '{shown(name)}' is no name of a variable: letters, digits and _ only."
-            )
-        if _SECRET.search(name):
-            raise UserError(
-                f"environment: '{name}' looks like a secret, and a run's environment is recorded and shown: "
-                "set it where the job runs."
-            )
-        if "\0" in value:
-            raise UserError(f"environment: the value of '{name}' has a NUL character, which no variable can.")
-
-
-def _checkpoint_recipe(choice: Choice, recipes: Sequence[Recipe]) -> Recipe:
-    """The largest of the recipes at which saving and loading are known to work."""
-    limits = choice.size.checkpoint
-    if limits is None or choice.proxy:
-        having = [name for name, size in choice.workload.sizes.items() if size.checkpoint]
-        raise UserError(
-            f"{choice} has no checkpointing; sizes of {choice.workload.workload} that have it: "
-            f"{', '.join(having) or 'none'}."
-        )
-    save, load = (
-        minimum.get(choice.gpu_type) for minimum in (limits.minimum_gpus_to_save, limits.minimum_gpus_to_load)
-    )
-    if save is None or load is None:
-        tested = ", ".join(limits.minimum_gpus_to_load)
-        raise UserError(f"checkpoints of {choice} are tested at no scale; GPU types that are: {tested}.")
-    large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
-    if not large_enough:
-        larger = ", ".join(str(gpus) for gpus in choice.documented if gpus >= max(save, load))
-        raise UserError(
-            f"checkpoints of {choice} are tested from {save} GPUs on for saving and from {load} for loading: "
-            f"ask for one of {larger} GPUs too."
-        )
-    return large_enough[-1]
 
 
 def _experiment(choice: Choice, recipe: Recipe) -> str:

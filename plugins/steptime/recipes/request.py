@@ -72,8 +72,89 @@ class PlanRequest(Frozen):
         description="Also save a checkpoint, load it in a second job, and time both: "
         "on the largest of the GPU counts.",
     )
+    save_checkpoint: bool = Field(
+        False, description="Only save a checkpoint at the end of each run, and time it."
+    )
+    load_checkpoint: str | None = Field(
+        None,
+        description="Only load the checkpoint in this folder of the cluster (the one above weights/), "
+        "time it, and train one step. Its step follows from its name; without one there it is max_steps.",
+        examples=["/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"],
+    )
+    profile: bool = Field(
+        False,
+        description="Run under a profiler instead: Nsight Systems on GPUs, torch's on the CPU. "
+        "Its times are not for comparison.",
+    )
+    profile_start: int | None = Field(
+        None, ge=0, le=1_000_000, description="Step at which profiling starts; by default the document's."
+    )
+    profile_stop: int | None = Field(
+        None, ge=1, le=1_000_000, description="Step at which profiling stops; by default the document's."
+    )
+    profile_ranks: str | None = Field(
+        None, description="Ranks to profile; by default the document's.", examples=["0-7", "0,8,16"]
+    )
+    gpu_metrics: bool = Field(
+        False,
+        description="Sample the GPUs' hardware counters in the profile, too; the cluster must allow it.",
+    )
+    nccl_trace: bool = Field(
+        False,
+        description="Run a few steps and log every call of NCCL instead (of gloo's collectives on the CPU). "
+        "Not together with profile.",
+    )
+    cuda_graphs: bool | None = Field(
+        None, description="Record steps as CUDA graphs, or not; by default as the recipe does."
+    )
+    tp_comm_overlap: bool | None = Field(
+        None,
+        description="Overlap tensor-parallel communication with matrix products, or not; by default as the "
+        "recipe does. To turn it off is the documents' cure for watchdog time-outs on GB200.",
+    )
     repeats: int = Field(1, ge=1, le=100, description="How many times each run is made.", examples=[3])
     cluster: str = Field("local", description="Where to run: a file of config/clusters.", examples=["local"])
+    image: str | None = Field(
+        None,
+        description="Another container image than the recipe's; the cluster must run containers.",
+        examples=["nvcr.io/nvidia/nemo:25.04.01"],
+    )
+    gpus_per_node: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="GPUs that a job takes of each node; by default the cluster's, or else the recipe's.",
+        examples=[4, 8],
+    )
+    partition: str | None = Field(
+        None, description="Slurm partition; by default the cluster's.", examples=["batch"]
+    )
+    account: str | None = Field(
+        None, description="Slurm account; by default the cluster's.", examples=["llm"]
+    )
+    nodelist: str | None = Field(
+        None, description="Nodes that a Slurm job must have.", examples=["node001,node002", "node[001-016]"]
+    )
+    exclude: str | None = Field(
+        None, description="Nodes that a Slurm job must not have.", examples=["node[003,007-009]"]
+    )
+    reservation: str | None = Field(None, description="Slurm reservation to run in.", examples=["llm_bench"])
+    segment: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Nodes that Slurm must keep together in a block; by default, for more than 18 nodes of "
+        "4 GPUs, the largest number up to 18 that divides them.",
+        examples=[16],
+    )
+    gres: bool | None = Field(
+        None, description="Ask Slurm for GPUs by --gres, or not; by default as the cluster's file says."
+    )
+    additional_slurm_params: str | None = Field(
+        None,
+        description="Further options of sbatch: option=value;option=value;option.",
+        examples=["constraint=gpu&memory;exclusive"],
+    )
     environment: dict[str, str] = Field(
         default_factory=dict,
         description="Environment variables of the training processes. Not for secrets: they are recorded.",

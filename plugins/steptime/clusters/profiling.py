@@ -1,0 +1,51 @@
+"""What a job script adds for the two modes that look into a run: Nsight Systems, and the traces of NCCL."""
+
+from collections.abc import Sequence
+
+from steptime.recipes.models import Mode, Run
+
+PROFILE_FOLDER = "nsys_profile"
+"""Below the job's folder, as in the recipe documents."""
+
+_REPORT = f"{PROFILE_FOLDER}/profile_%q{{SLURM_JOB_ID}}_%q{{SLURM_NODEID}}_%q{{SLURM_PROCID}}"
+"""Nsight Systems replaces `%q{NAME}` by a variable of the environment."""
+
+_METRICS_ON_FIRST = """\
+if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi
+exec nsys profile "$@"
+"""
+"""Only one process of a node can sample its GPUs' counters. What is run comes as arguments, never as text."""
+
+_TRACES = {
+    # Every collective and point-to-point call, with its sizes.
+    False: {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"},
+    # What torch says of its process groups over gloo.
+    True: {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
+}
+
+
+def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
+    """The command under Nsight Systems, for a profile run on GPUs; otherwise as it is.
+
+    Every rank is started so. Those that are to be profiled call for it (cudaProfilerStart) at the first step,
+    and only they leave a report.
+    """
+    if run.profile is None or run.recipe.gpu_type == "cpu":
+        return tuple(command)
+    options = (
+        "--sample=none",
+        "--trace=cuda,nvtx",
+        "--cuda-graph-trace=node",
+        "--capture-range=cudaProfilerApi",
+        "--capture-range-end=stop",
+        "--force-overwrite=true",
+        f"--output={_REPORT}",
+    )
+    if run.profile.gpu_metrics:
+        return ("bash", "-c", _METRICS_ON_FIRST, "nsys", *options, *command)
+    return ("nsys", "profile", *options, *command)
+
+
+def trace_environment(run: Run) -> dict[str, str]:
+    """Variables of a run that logs its collective calls; none for any other."""
+    return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}

@@ -1,0 +1,37 @@
+"""Environment variables that a run may bring: which names, and which are the job script's or secret."""
+
+import re
+from collections.abc import Mapping
+
+from steptime.errors import UserError, shown
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_OWN = (
+    *("PATH", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONSAFEPATH"),
+    # What says which rank a process is, and where the ranks meet.
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+    # Bash runs commands out of the first two, and does not let the others be set.
+    *("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "UID", "EUID", "PPID"),
+)
+_OWN_PREFIXES = ("STEPTIME_", "SLURM_", "SBATCH_", "SRUN_", "TORCHELASTIC_")
+_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_?KEY)$", re.IGNORECASE)
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise UserError for the first variable that a run cannot bring; a secret's value is not repeated."""
+    for name, value in environment.items():
+        if not _NAME.fullmatch(name):
+            raise UserError(
+                f"environment: '{shown(name)}' is no name of a variable: letters, digits and _ only."
+            )
+        if name in _OWN or name.startswith(_OWN_PREFIXES):
+            raise UserError(
+                f"environment: '{name}' is set by the job script or the cluster, not by a run: leave it out."
+            )
+        if _SECRET.search(name):
+            raise UserError(
+                f"environment: '{name}' looks like a secret, and a run's environment is recorded and shown: "
+                "set it where the job runs."
+            )
+        if "\0" in value:
+            raise UserError(f"environment: the value of '{name}' has a NUL character, which no variable can.")

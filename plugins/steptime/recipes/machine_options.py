@@ -1,0 +1,67 @@
+"""Options that say how and where a run uses machines, checked against the plan and the cluster's file."""
+
+from collections.abc import Sequence
+
+from steptime.errors import UserError
+from steptime.recipes.choice import Choice, clusters_of_kind
+from steptime.recipes.image import parse_image
+from steptime.recipes.models import Recipe
+from steptime.recipes.request import PlanRequest
+from steptime.recipes.slurm_options import SlurmOptions, parse_slurm_options
+
+_OF_SLURM = (
+    *("gpus_per_node", "gres", "partition", "account", "nodelist", "exclude", "reservation", "segment"),
+    "additional_slurm_params",
+)
+
+
+def with_image(recipe: Recipe, request: PlanRequest, choice: Choice) -> Recipe:
+    """The recipe with the image that was asked for. Raises UserError for what is none, or cannot be run."""
+    if request.image is None:
+        return recipe
+    parse_image(request.image)
+    if choice.cluster.kind == "runai":
+        raise UserError(
+            f"image cannot be changed for a run on '{request.cluster}': Run:ai starts the image in its file."
+        )
+    if choice.cluster.container == "none":
+        raise UserError(
+            f"image needs a cluster that runs containers, and '{request.cluster}' runs none "
+            "(container: none in its file): leave image out, or name another cluster."
+        )
+    return recipe.model_copy(update={"image": request.image})
+
+
+def check_graphs_and_overlap(request: PlanRequest, choice: Choice, recipes: Sequence[Recipe]) -> None:
+    """Raise UserError for CUDA graphs and overlap where there is no CUDA, or nothing to overlap with."""
+    for name in ("cuda_graphs", "tp_comm_overlap"):
+        if choice.gpu_type == "cpu" and getattr(request, name) is not None:
+            raise UserError(f"{name} is for GPUs, and {choice} has none: leave it out.")
+    for recipe in recipes:
+        if request.tp_comm_overlap and recipe.parallelism.tensor == 1:
+            raise UserError(
+                f"tp_comm_overlap needs tensor parallelism, and {choice} on {recipe.gpus} GPUs has none: "
+                "leave it out."
+            )
+
+
+def slurm_options(request: PlanRequest, choice: Choice, recipes: Sequence[Recipe]) -> SlurmOptions | None:
+    """What is asked of Slurm. Raises UserError for what cannot be, and where the cluster is not Slurm's."""
+    given = [name for name in _OF_SLURM if getattr(request, name) is not None]
+    if not given:
+        return None
+    if choice.cluster.kind != "slurm":
+        others = ", ".join(clusters_of_kind("slurm")) or "none yet"
+        raise UserError(
+            f"{given[0]} is for Slurm clusters, and '{request.cluster}' is of kind {choice.cluster.kind}: "
+            f"leave it out, or name a Slurm cluster ({others})."
+        )
+    per_node = request.gpus_per_node or 1
+    for recipe in recipes:
+        if recipe.gpus > per_node and recipe.gpus % per_node:
+            raise UserError(
+                f"gpus_per_node {per_node} does not divide {recipe.gpus} GPUs: choose another number, "
+                f"or leave {recipe.gpus} out of gpus."
+            )
+    asked = request.model_dump(include=set(_OF_SLURM) - {"additional_slurm_params"}, exclude_none=True)
+    return parse_slurm_options(asked, request.additional_slurm_params)

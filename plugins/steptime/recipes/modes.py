@@ -1,0 +1,235 @@
+"""What kind of run is asked for, and what that changes: its steps, window, time limit and what it profiles.
+
+A checkpoint pair is made beside performance runs. Every other kind is made instead of them, because its times
+are not for comparison, and no two kinds go together.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from steptime.errors import UserError, shown
+from steptime.frozen import Frozen
+from steptime.recipes.choice import Choice
+from steptime.recipes.models import Mode, ProfileWindow, Recipe, Window
+from steptime.recipes.notation import parse_ranks, parse_window
+from steptime.recipes.request import PlanRequest
+from steptime.recipes.workloads import Profile, list_workloads, load_workload
+
+_INSTEAD = {
+    "save_checkpoint": Mode.CHECKPOINT_SAVE,
+    "load_checkpoint": Mode.CHECKPOINT_LOAD,
+    "profile": Mode.PROFILE,
+    "nccl_trace": Mode.NCCL_TRACE,
+}
+_OF_PROFILES = ("profile_start", "profile_stop", "profile_ranks", "gpu_metrics")
+_LONGEST_PATH = 1000
+_SAMPLES = re.compile(r"consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?$", re.ASCII)
+"""How NeMo ends the name of a checkpoint."""
+
+
+class Course(Frozen):
+    """From which step to which a run goes, which of them are averaged, and when the cluster ends it."""
+
+    mode: Mode
+    first_step: int = 0
+    max_steps: int
+    window: Window
+    time_limit: str
+
+
+def mode_of(request: PlanRequest) -> Mode:
+    """The kind of the runs. Raises UserError for two at once, and for options of one not asked for."""
+    asked = [name for name in ("checkpoint", *_INSTEAD) if _is_given(request, name)]
+    if len(asked) > 1:
+        raise UserError(
+            f"{' and '.join(asked)} cannot be in one request: ask for one of "
+            f"{', '.join(('checkpoint', *_INSTEAD))}."
+        )
+    mode = _INSTEAD.get(asked[0], Mode.PERFORMANCE) if asked else Mode.PERFORMANCE
+    for name in _OF_PROFILES:
+        if mode is not Mode.PROFILE and _is_given(request, name):
+            raise UserError(f"{name} is for profile runs: ask for profile, too, or leave it out.")
+    return mode
+
+
+def _is_given(request: PlanRequest, name: str) -> bool:
+    value = getattr(request, name)
+    return value is not None and value is not False
+
+
+def course_of(request: PlanRequest, mode: Mode, choice: Choice, recipes: Sequence[Recipe]) -> Course:
+    """The steps of the runs. Raises UserError where they cannot be."""
+    steps = choice.workload.steps_of(choice.size_name)
+    max_steps, time_limit = steps.max_steps, steps.time_limit[choice.scaling]
+    if mode is Mode.NCCL_TRACE:
+        max_steps, time_limit = _trace(choice)
+    elif mode is Mode.PROFILE:
+        max_steps = _profiled_steps(request, choice)
+    max_steps = request.max_steps or max_steps
+    time_limit = time_limit if request.time_limit is None else request.time_limit
+    if mode is Mode.CHECKPOINT_LOAD:
+        saved_at = _saved_at(request, max_steps, recipes)
+        return Course(
+            mode=mode,
+            first_step=saved_at,
+            max_steps=saved_at + 1,
+            window=Window(first=saved_at, last=saved_at),
+            time_limit=time_limit,
+        )
+    window = parse_window(request.window) if request.window is not None else steps.window_of(max_steps)
+    if window.last >= max_steps and request.window is None and mode in (Mode.PROFILE, Mode.NCCL_TRACE):
+        window = Window(
+            first=max_steps - 1, last=max_steps - 1
+        )  # shorter than the document's, and not compared
+    if window.last >= max_steps:
+        origin = "" if request.window is not None else " (the document's)"
+        raise UserError(
+            f"window {window}{origin} lies outside of a run of {max_steps} steps: "
+            f"choose a window within 0:{max_steps - 1}, or more steps."
+        )
+    return Course(mode=mode, max_steps=max_steps, window=window, time_limit=time_limit)
+
+
+def profile_of(request: PlanRequest, choice: Choice, recipe: Recipe, max_steps: int) -> ProfileWindow:
+    """What a profile run of the recipe looks at. Raises UserError for steps and ranks that it has not."""
+    start, stop = _profile_steps(request, choice)
+    if not start < stop <= max_steps:
+        raise UserError(
+            f"profiling from step {start} to step {stop} cannot be in a run of {max_steps} steps: "
+            f"choose profile_start below profile_stop, and both within 0 to {max_steps}."
+        )
+    if request.profile_ranks is None:
+        ranks = tuple(rank for rank in _documented(choice).ranks if rank < recipe.gpus)
+    else:
+        ranks = parse_ranks(request.profile_ranks)
+        if ranks[-1] >= recipe.gpus:
+            raise UserError(
+                f"profile_ranks '{shown(request.profile_ranks)}': a run on {recipe.gpus} GPUs has the ranks "
+                f"0 to {recipe.gpus - 1}."
+            )
+    if request.gpu_metrics and recipe.gpu_type == "cpu":
+        raise UserError("gpu_metrics needs GPUs, and this run is on the CPU: leave it out.")
+    return ProfileWindow(first_step=start, last_step=stop, ranks=ranks, gpu_metrics=request.gpu_metrics)
+
+
+def _profiled_steps(request: PlanRequest, choice: Choice) -> int:
+    """Where the document ends its profiled run with the profile, another profile ends it, too."""
+    documented, (_, stop) = _documented(choice), _profile_steps(request, choice)
+    return stop if documented.max_steps == documented.last_step else max(documented.max_steps, stop)
+
+
+def _profile_steps(request: PlanRequest, choice: Choice) -> tuple[int, int]:
+    documented = _documented(choice)
+    start = documented.first_step if request.profile_start is None else request.profile_start
+    stop = documented.last_step if request.profile_stop is None else request.profile_stop
+    return start, stop
+
+
+def _documented(choice: Choice) -> Profile:
+    profile = choice.workload.profile
+    if profile is None:
+        having = [name for name in list_workloads() if load_workload(name).profile is not None]
+        raise UserError(
+            f"the document of {choice.workload.workload} has no profiling; workloads that have it: "
+            f"{', '.join(having) or 'none'}."
+        )
+    return profile
+
+
+def _trace(choice: Choice) -> tuple[int, str]:
+    """Steps and time limit of a run that logs NCCL's calls."""
+    trace = choice.workload.nccl_trace
+    if trace is None:
+        having = [name for name in list_workloads() if load_workload(name).nccl_trace is not None]
+        raise UserError(
+            f"the document of {choice.workload.workload} has no NCCL trace; workloads that have one: "
+            f"{', '.join(having) or 'none'}."
+        )
+    return trace.max_steps, trace.time_limit
+
+
+def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -> int:
+    """The step at which the checkpoint to load was saved."""
+    path = checked_checkpoint(request.load_checkpoint or "")
+    if request.window is not None:
+        raise UserError(f"window '{shown(request.window)}': a loading run trains one step; leave it out.")
+    if len(recipes) > 1:
+        counts = ", ".join(str(recipe.gpus) for recipe in recipes)
+        raise UserError(f"load_checkpoint loads at one scale: name one of {counts} as gpus.")
+    named, batch = _SAMPLES.search(PurePosixPath(path).name), recipes[0].global_batch_size
+    if named is None:
+        return max_steps
+    steps, rest = divmod(int(named[1]), batch)
+    if rest or not steps:
+        raise UserError(
+            f"load_checkpoint '{shown(path)}' was saved after {named[1]} samples, which are no whole steps "
+            f"of the global batch size {batch}: name the gpus and the scaling that it was saved at."
+        )
+    if request.max_steps not in (None, steps):
+        raise UserError(
+            f"load_checkpoint '{shown(path)}' was saved at step {steps}, and max_steps says "
+            f"{request.max_steps}: leave out max_steps."
+        )
+    return steps
+
+
+def checked_checkpoint(path: str) -> str:
+    """A checkpoint's folder on a cluster. Raises UserError for what is no plain, absolute path."""
+    if (
+        not path.startswith("/")
+        or not path.isprintable()
+        or len(path) > _LONGEST_PATH
+        or ".." in path.split("/")
+    ):
+        raise UserError(
+            f"load_checkpoint '{shown(path)}' is no folder on a cluster: write its absolute path, "
+            "without '..' or control characters."
+        )
+    return path
+
+
+def recipe_of_pair(choice: Choice, recipes: Sequence[Recipe]) -> Recipe:
+    """The largest of the recipes at which saving and loading are known to work. Raises UserError."""
+    save, load = _tested(choice)
+    large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
+    if not large_enough:
+        raise UserError(
+            f"checkpoints of {choice} are tested from {save} GPUs on for saving and from {load} for loading: "
+            f"ask for one of {_from(choice, max(save, load))} GPUs too."
+        )
+    return large_enough[-1]
+
+
+def require_tested(choice: Choice, mode: Mode, recipes: Sequence[Recipe]) -> None:
+    """Raise UserError where a run only saves, or only loads, at a scale where that is not known to work."""
+    save, load = _tested(choice)
+    least, doing = (save, "saving") if mode is Mode.CHECKPOINT_SAVE else (load, "loading")
+    for recipe in recipes:
+        if recipe.gpus < least:
+            raise UserError(
+                f"{doing} checkpoints of {choice} is tested from {least} GPUs on, not on {recipe.gpus}: "
+                f"ask for one of {_from(choice, least)} GPUs."
+            )
+
+
+def _from(choice: Choice, least: int) -> str:
+    return ", ".join(str(gpus) for gpus in choice.documented if gpus >= least)
+
+
+def _tested(choice: Choice) -> tuple[int, int]:
+    """The smallest scales at which saving and loading are known to work."""
+    limits = choice.size.checkpoint
+    if limits is None or choice.proxy:
+        having = [name for name, size in choice.workload.sizes.items() if size.checkpoint]
+        raise UserError(
+            f"{choice} has no checkpointing; sizes of {choice.workload.workload} that have it: "
+            f"{', '.join(having) or 'none'}."
+        )
+    save, load = (
+        minimum.get(choice.gpu_type) for minimum in (limits.minimum_gpus_to_save, limits.minimum_gpus_to_load)
+    )
+    if save is None or load is None:
+        tested = ", ".join(limits.minimum_gpus_to_load)
+        raise UserError(f"checkpoints of {choice} are tested at no scale; GPU types that are: {tested}.")
+    return save, load

@@ -1,0 +1,159 @@
+"""What a run asks of Slurm beside its nodes: where it may land, and a site's further options of sbatch.
+
+Slurm itself reads these from the `#SBATCH` lines of the job script, so every one has a strict form.
+`additional_slurm_params` is as in the documents: `nodelist=node001,node002;constraint=gpu;exclusive`.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import PositiveInt
+
+from steptime.errors import UserError, shown, unknown_value
+from steptime.frozen import Frozen
+
+_LONGEST = 2000
+
+_NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:,[A-Za-z0-9_][A-Za-z0-9_.+-]*)*", re.ASCII)
+_RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
+_NODE = rf"[A-Za-z0-9_](?:[A-Za-z0-9_.-]|{_RANGES})*"
+_NODES = re.compile(rf"{_NODE}(?:,{_NODE})*", re.ASCII)
+_VALUE = re.compile(r"[A-Za-z0-9._,:@/+*%&|()\[\]{}~^!=-]+", re.ASCII)
+
+_OF_THE_JOB = (
+    *("array", "chdir", "clusters", "error", "export", "export-file", "get-user-env", "input", "job-name"),
+    *("no-kill", "no-requeue", "open-mode", "output", "parsable", "requeue", "test-only", "time", "time-min"),
+    *("uid", "gid", "wait", "wrap"),
+)
+"""What steptime knows a job by, finds its log by, or ends it by."""
+_OF_THE_PLAN = {
+    "gpus": "gpus",
+    "gpus-per-node": "gpus_per_node",
+    "gpus-per-task": "gpus_per_node",
+    "gres": "gres",
+    "nodes": "gpus",
+    "ntasks": "gpus",
+    "ntasks-per-gpu": "gpus_per_node",
+    "ntasks-per-node": "gpus_per_node",
+}
+"""Options of sbatch that follow from the plan, and the parameter that changes them."""
+_FIELDS = ("partition", "account", "nodelist", "exclude", "reservation", "segment")
+"""Options of sbatch that are parameters, too; the documents give some of them in one string with others."""
+_OFFERED = (
+    *("acctg-freq", "bb", "begin", "comment", "constraint", "contiguous", "core-spec", "cores-per-socket"),
+    *("cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "dependency", "distribution"),
+    *("exclusive", "extra", "extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "hold"),
+    *("licenses", "mail-type", "mail-user", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus"),
+    *(
+        "network",
+        "nice",
+        "oversubscribe",
+        "power",
+        "prefer",
+        "priority",
+        "profile",
+        "qos",
+        "reboot",
+        "signal",
+    ),
+    *("sockets-per-node", "spread-job", "switches", "thread-spec", "threads-per-core", "tmp", "tres-bind"),
+    *("tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
+)
+"""By their whole names: sbatch also takes shortened ones, which would get past a list of what is refused."""
+
+
+class SlurmOptions(Frozen):
+    """What a run asks of Slurm; None is what the cluster's file says."""
+
+    gpus_per_node: PositiveInt | None = None
+    partition: str | None = None
+    account: str | None = None
+    nodelist: str | None = None
+    exclude: str | None = None
+    reservation: str | None = None
+    segment: PositiveInt | None = None
+    """Nodes that must share a block of the network; None for what the nodes' type needs."""
+    gres: bool | None = None
+    """Whether `--gres=gpu:N` is asked for."""
+    additional: tuple[str, ...] = ()
+    """`--name` or `--name=value` each, in the order given."""
+
+    @property
+    def as_given(self) -> tuple[str, ...]:
+        """The options that sbatch takes as they are; those about GPUs need more than is known here."""
+        values = self.model_dump(include=set(_FIELDS), exclude_none=True)
+        return (*(f"--{name}={value}" for name, value in values.items()), *self.additional)
+
+
+def parse_slurm_options(asked: Mapping[str, Any], additional: str | None) -> SlurmOptions:
+    """The options of a request.
+
+    Args:
+        asked: values of the fields of `SlurmOptions` that were given, except `additional`.
+        additional: further options of sbatch, `constraint=gpu&memory;exclusive`.
+
+    Raises:
+        UserError: a value of another form; an option that steptime sets itself, an unknown one, or one that
+            is given twice.
+    """
+    fields, options = dict(asked), _parse_additional(additional or "")
+    for name in _FIELDS:
+        if name in options:
+            if name in fields:
+                raise UserError(f"{name} is also in additional_slurm_params: keep one of the two.")
+            fields[name] = options.pop(name)
+    for name in ("partition", "account", "reservation"):
+        _check(_NAMES, name, fields.get(name), "write a name of letters, digits and _ . + - only")
+    for name in ("nodelist", "exclude"):
+        _check(_NODES, name, fields.get(name), "write nodes as in node001,node002 or node[001-016,020]")
+    _check(re.compile(r"[1-9]\d{0,3}", re.ASCII), "segment", fields.get("segment"), "write a number of nodes")
+    return SlurmOptions(
+        **fields,
+        additional=tuple(
+            f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()
+        ),
+    )
+
+
+def _check(form: re.Pattern[str], name: str, value: str | int | None, remedy: str) -> None:
+    if value is not None and not (form.fullmatch(str(value)) and len(str(value)) <= _LONGEST):
+        raise UserError(f"{name} '{shown(value)}' cannot be given to Slurm: {remedy}.")
+
+
+def _parse_additional(text: str) -> dict[str, str | None]:
+    """`constraint=gpu&memory;exclusive` by name; None for an option without a value."""
+    options: dict[str, str | None] = {}
+    for part in (part.strip(" ") for part in text.split(";")) if text.strip(" ;") else ():
+        name, equals, value = part.partition("=")
+        _check_name(name, part)
+        if name in options:
+            raise UserError(f"additional_slurm_params has '{name}' twice: keep one.")
+        if name in _FIELDS and not equals:
+            raise UserError(f"additional_slurm_params: '{name}' needs a value, as in {name}=….")
+        if equals and not (_VALUE.fullmatch(value) and len(value) <= _LONGEST):
+            raise UserError(
+                f"additional_slurm_params: the value '{shown(value)}' of {name} cannot be given: "
+                "use at least one character, and no blanks, quotes, '$', '#' or line ends."
+            )
+        options[name] = value if equals else None
+    return options
+
+
+def _check_name(name: str, part: str) -> None:
+    if name in _OF_THE_JOB:
+        raise UserError(
+            f"additional_slurm_params: '{name}' cannot be given, because steptime finds and ends its jobs "
+            "by it: leave it out."
+        )
+    if name in _OF_THE_PLAN:
+        raise UserError(
+            f"additional_slurm_params: '{name}' follows from the plan: use {_OF_THE_PLAN[name]} instead."
+        )
+    if not re.fullmatch(r"[a-z][a-z-]*", name, re.ASCII):
+        raise UserError(
+            f"additional_slurm_params: '{shown(part)}' is not of the form option=value or option, "
+            "as in constraint=gpu;exclusive."
+        )
+    if name not in (*_OFFERED, *_FIELDS):
+        raise unknown_value("option of sbatch", name, (*_OFFERED, *_FIELDS), of="additional_slurm_params")
