@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters import runai as runai_backend
-from steptime.clusters.base import Cluster, JobSpec, JobStatus
+from steptime.clusters import slurm as slurm_backend
+from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.local import Config, LocalCluster
 from steptime.clusters.runai import RunaiCluster
+from steptime.clusters.slurm import SlurmCluster
 
 DEADLINE_S = 60
 """Only ever reached by a failing test: everything here takes well under a second on an idle machine."""
@@ -42,9 +45,11 @@ def make_spec(tmp_path: Path) -> Callable[..., JobSpec]:
 
     def make(name: str, script: str, **fields: Any) -> JobSpec:
         directory = tmp_path / "experiments" / name
+        slots = fields.get("slots", 1)  # of which a Slurm job takes half a node each, of the same node
+        options = f"#SBATCH --nodelist=node1 --gres=gpu:{4 * slots}"
         return JobSpec(
             name=name,
-            script=f"#!/usr/bin/env bash\nset -eu\n{script}\n",
+            script=f"#!/usr/bin/env bash\n{options}\nset -eu\n{script}\n",
             directory=str(directory),
             log_path=str(directory / "log.out"),
             **{"slots": 1, "time_limit_s": 60, **fields},
@@ -153,7 +158,46 @@ async def runai(runai_with: Callable[..., RunaiCluster]) -> AsyncIterator[RunaiC
         yield cluster
 
 
-@pytest.fixture(params=["local", "runai"])
+@pytest.fixture
+def make_slurm_config(tmp_path: Path) -> Callable[..., slurm_backend.Config]:
+    """A function that configures a cluster on the mini Slurm whose folder is this test's."""
+
+    def make(**fields: object) -> slurm_backend.Config:
+        defaults = {
+            "name": "mini",
+            "kind": "slurm",
+            "gpu_type": "cpu",
+            "connection": "mini_slurm",
+            "work_dir": str(tmp_path),
+        }
+        return slurm_backend.Config.model_validate({**defaults, **fields})
+
+    return make
+
+
+@pytest.fixture
+async def slurm(
+    make_slurm_config: Callable[..., slurm_backend.Config], slurm_of_session: MiniSlurm
+) -> AsyncIterator[SlurmCluster]:
+    """A cluster that is the mini Slurm, over ssh; jobs that a failing test leaves are ended."""
+    async with slurm_backend.connect(make_slurm_config(), slurm_of_session.connections) as cluster:
+        yield cluster
+    slurm_of_session.command("scancel", "--me")
+
+
+@pytest.fixture
+def hasten_limit(request: pytest.FixtureRequest) -> Callable[[Job], None]:
+    """A function that lets a limit of seconds be one: Slurm counts minutes, its administrator need not."""
+
+    def hasten(job: Job) -> None:
+        if job.cluster == "mini":
+            slurm: MiniSlurm = request.getfixturevalue("slurm_of_session")
+            slurm.command("scontrol", "update", f"jobid={job.job_id}", "EndTime=now+1")
+
+    return hasten
+
+
+@pytest.fixture(params=["local", "runai", pytest.param("slurm", marks=pytest.mark.slurm)])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     """Each kind of cluster in turn: what a test says with this fixture, it says of every backend."""
     backend: Cluster = request.getfixturevalue(request.param)

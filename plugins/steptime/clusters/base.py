@@ -71,6 +71,10 @@ class JobStatus(Frozen):
     started_at: float | None = None
     ended_at: float | None = None
     nodes: tuple[str, ...] = ()
+    cluster_fault: bool = False
+    """Whether a job failed by the cluster (a node failed, it was preempted): a fresh one may succeed."""
+    failed_nodes: tuple[str, ...] = ()
+    """The nodes that a fresh job had better not get."""
 
 
 class Staged(Frozen):

@@ -15,7 +15,11 @@ from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Run
 from steptime.settings import config_dir, home
 
-BACKENDS = {"local": "steptime.clusters.local", "runai": "steptime.clusters.runai"}
+BACKENDS = {
+    "local": "steptime.clusters.local",
+    "runai": "steptime.clusters.runai",
+    "slurm": "steptime.clusters.slurm",
+}
 """The module of each kind: `Config` is the model of its files, `connect(config, connections)` the cluster."""
 
 

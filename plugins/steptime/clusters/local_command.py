@@ -1,13 +1,13 @@
 """Runs a command on this machine from a list of arguments, handing its output on line by line."""
 
 import asyncio
-import codecs
 import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
 
 from steptime.clusters.base import Completed
+from steptime.clusters.command_output import collect
 from steptime.errors import SystemFailure
 
 _NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
@@ -36,7 +36,9 @@ async def run_command(
     try:
         async with asyncio.timeout(timeout_s):
             stdout, stderr, exit_code = await asyncio.gather(
-                _collect(process.stdout, on_output), _collect(process.stderr, on_output), process.wait()
+                _all_of(process.stdout, on_output, argv[0]),
+                _all_of(process.stderr, on_output, argv[0]),
+                process.wait(),
             )
     except BaseException as error:
         with contextlib.suppress(ProcessLookupError):
@@ -48,20 +50,9 @@ async def run_command(
     return Completed(exit_code=exit_code, stdout=stdout, stderr=stderr)
 
 
-async def _collect(stream: asyncio.StreamReader | None, on_output: Callable[[str], None] | None) -> str:
-    """All text of a stream; each whole line is handed on as it comes."""
+async def _all_of(
+    stream: asyncio.StreamReader | None, on_output: Callable[[str], None] | None, command: str
+) -> str:
     if stream is None:  # both are pipes
         raise TypeError("no stream to read")
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    parts: list[str] = []
-    pending = ""
-    while chunk := await stream.read(1 << 16):
-        text = decoder.decode(chunk)
-        parts.append(text)
-        if on_output:
-            *lines, pending = (pending + text).split("\n")
-            for line in lines:
-                on_output(line)
-    if on_output and pending:
-        on_output(pending)
-    return "".join(parts)
+    return await collect(stream.read, on_output, of=command)

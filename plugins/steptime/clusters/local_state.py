@@ -25,7 +25,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from typing import TypeVar
 
 import psutil
 
+from steptime.clusters.names import check_job_name
 from steptime.files import write_whole
 
 JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
@@ -42,8 +42,6 @@ JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
 
 NEVER_STARTED = "cancelled before it started"
 """The reason of jobs that were cancelled in the queue."""
-
-_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True)
@@ -101,14 +99,10 @@ Record = TypeVar("Record", Submitted, Runner, Started, Ended)
 
 
 class JobFolder:
-    """The files of one job; the name must be a plain one (ValueError), no path leaves the state folder."""
+    """The files of one job; the name must be a plain one (UserError), no path leaves the state folder."""
 
     def __init__(self, state: Path, name: str) -> None:
-        if not _JOB_NAME.fullmatch(name):
-            raise ValueError(
-                f"job name {name!r} cannot be used: write letters, digits, '.', '_' and '-', "
-                "begin with a letter or digit, at most 200 in all"
-            )
+        check_job_name(name)
         self.name = name
         self.path = state / "jobs" / name
         self.runner_lock = self.path / "runner.lock"

@@ -1,0 +1,329 @@
+"""A Slurm cluster, reached over ssh: sbatch, squeue, sacct and scancel on its login node.
+
+A job is known by its unique name; its id alone means nothing, as a controller that lost its state gives ids
+away again. Slurm itself takes any number of jobs of one name, so `submit` looks the name up and submits in
+one command on the login node, under a lock there. A job whose folder is not below `work_dir` belongs to
+somebody else, whatever its name. `<work_dir>/clusters/<cluster>/jobs/<name>/` keeps what Slurm forgets.
+"""
+
+import asyncio
+import posixpath
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import PositiveInt, field_validator
+
+from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.connections import Connections, no_connections
+from steptime.clusters.names import check_job_name
+from steptime.clusters.slurm_states import (
+    PREEMPTED,
+    SACCT_FORMAT,
+    SQUEUE_FORMAT,
+    TIME_FORMAT,
+    JobRecord,
+    of_each_name,
+    read_sacct,
+    read_squeue,
+    status_of,
+)
+from steptime.clusters.slurm_submit import refused, submit_command
+from steptime.clusters.ssh import LoginNode
+from steptime.errors import SystemFailure, UserError, shown
+from steptime.frozen import Frozen
+
+_COMMAND_TIMEOUT_S = 60
+"""Slurm's own commands give up after some 10 s when their daemon does not answer."""
+_SUBMIT_TIMEOUT_S = 120
+_CANCEL_TIMEOUT_S = 300
+"""Slurm's KillWait (30 s) before SIGKILL, then its epilog."""
+_HISTORY = "now-60days"
+"""How far back sacct looks: without a time, it shows only what began today."""
+_NAMES_AT_ONCE = 400
+"""A command line is at most 128 KiB long, and a job's name at most 200 characters."""
+
+
+class Config(ClusterConfig):
+    """`config/clusters/*.yaml` of kind `slurm`."""
+
+    kind: Literal["slurm"]
+    connection: str
+    """The Airflow connection, of type ssh, that leads to a login node."""
+    partition: str | None = None
+    account: str | None = None
+    gpus_per_node: PositiveInt | None = None
+    """GPUs that a job takes of each node; None is what the recipe says."""
+    gres: bool = True
+    """Whether GPUs are asked for (`--gres=gpu:N`); some sites give whole nodes and have no GRES."""
+    exclusive: bool = True
+    """Whether a job has its nodes for itself."""
+    extra_options: tuple[str, ...] = ()
+    """Further sbatch options of every job here, such as `--qos=benchmark`."""
+
+    @field_validator("work_dir")
+    @classmethod
+    def _in_one_line(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("has a character that cannot be printed, and Slurm lists folders in lines")
+        return value
+
+
+class _Recorded(Frozen):
+    """What Slurm does not tell of a job for as long as it is asked for."""
+
+    directory: str
+    log_path: str
+
+
+class _Silent(SystemFailure):
+    """The accounting does not answer."""
+
+
+def connect(config: Config, connections: Connections = no_connections) -> "SlurmCluster":
+    """The cluster of a configuration; it is logged in to at the first call."""
+    return SlurmCluster(config, connections)
+
+
+class SlurmCluster:
+    """A `Cluster` whose jobs are Slurm's."""
+
+    def __init__(self, config: Config, connections: Connections) -> None:
+        self.name = config.name
+        self._root = config.root.rstrip("/")
+        self._jobs = f"{self._root}/clusters/{config.name}/jobs"
+        self._node = LoginNode(config.connection, connections)
+        self._ended: dict[str, JobStatus] = {}
+        self._has_accounting = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._node.close()
+
+    async def submit(self, spec: JobSpec) -> Job:
+        """Start `spec`, or return the job that already bears its name.
+
+        Raises UserError for what this Slurm can never run, SystemFailure where it fails to take it.
+        """
+        recorded = _Recorded(directory=spec.directory, log_path=spec.log_path)
+        record = await self._known(spec.name, may_guess=await self._recorded(spec.name) is None)
+        if record is None:
+            await self._write_job(spec, recorded)
+            record = await self._submit(spec)
+        return self._job(record, recorded)
+
+    async def find(self, name: str) -> Job | None:
+        """The job of that unique name, live or ended; None where the cluster never had it."""
+        recorded = await self._recorded(name)
+        record = await self._known(name, may_guess=False) if recorded else None
+        return self._job(record, recorded) if record and recorded else None
+
+    async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        """States of many jobs by one squeue, and one sacct for those that squeue no longer has.
+
+        While the accounting does not answer, a job that only it can know counts as running, and the reason
+        says so: nobody knows better, and it is asked again.
+        """
+        for name in names:
+            check_job_name(name)
+        asked = [name for name in dict.fromkeys(names) if name not in self._ended]
+        queue = await self._squeue(asked)
+        await self._end_doubles(queue)
+        statuses = {name: status_of(records[0]) for name, records in queue.items()}
+        statuses |= await self._left_the_queue([name for name in asked if name not in queue])
+        for name, status in statuses.items():
+            if status.cluster_fault:
+                statuses[name] = status.model_copy(update={"failed_nodes": await self._failed_nodes(status)})
+            if not status.state.is_live and status.state is not JobState.UNKNOWN:
+                self._ended[name] = statuses[name]
+        return {name: self._ended.get(name) or statuses[name] for name in names}
+
+    async def cancel(self, name: str) -> None:
+        """End the job; returns when its nodes are free of it (SystemFailure if they are not in time)."""
+        check_job_name(name)
+        told: set[str] = set()
+        deadline = asyncio.get_running_loop().time() + _CANCEL_TIMEOUT_S
+        for look in count():
+            records = (await self._squeue([name])).get(name, [])
+            live = {record.job_id for record in records if record.in_queue}
+            if not live:
+                return
+            if live - told:
+                # With its name beside the id: whatever bears the id by now, no other job is ended.
+                await self._slurm(["scancel", f"--name={name}", *sorted(live - told)])
+                told |= live
+            elif asyncio.get_running_loop().time() > deadline:
+                raise SystemFailure(
+                    f"job {name} (id {', '.join(live)}) on {self.name} is still {records[0].state} "
+                    f"{_CANCEL_TIMEOUT_S} s after scancel"
+                )
+            await asyncio.sleep(min(2, 0.1 * 2**look))
+
+    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        """Up to `limit` bytes of a file from `offset`; b"" where there is none (yet)."""
+        return await self._node.read(path, offset, limit)
+
+    def local_path(self, path: str) -> Path | None:  # noqa: ARG002
+        """None: a login node's files are read over ssh, whatever this machine has at the same path."""
+        return None
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file whole, creating its folder."""
+        await self._node.write(path, data)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float = 600,
+        on_output: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run a command on the login node. Raises SystemFailure where it takes longer than `timeout_s`."""
+        return await self._node.run(argv, timeout_s=timeout_s, on_output=on_output)
+
+    def _folder(self, name: str) -> str:
+        check_job_name(name)
+        return posixpath.join(self._jobs, name)
+
+    def _job(self, record: JobRecord, recorded: _Recorded) -> Job:
+        return Job(
+            cluster=self.name,
+            name=record.name,
+            job_id=record.job_id,
+            directory=recorded.directory,
+            log_path=recorded.log_path,
+            submitted_at=record.submitted_at,
+        )
+
+    async def _recorded(self, name: str) -> _Recorded | None:
+        text = await self.read(f"{self._folder(name)}/job.json")
+        return _Recorded.model_validate_json(text) if text else None
+
+    async def _known(self, name: str, *, may_guess: bool) -> JobRecord | None:
+        """The job of a name, by squeue, else by the note taken when it was submitted, else by sacct.
+
+        Where the accounting does not answer, SystemFailure, or None for one who `may_guess`.
+        """
+        if records := (await self._squeue([name])).get(name):
+            return records[0]
+        if noted := read_squeue((await self.read(f"{self._folder(name)}/squeue")).decode(errors="replace")):
+            return noted[0]
+        try:
+            records = (await self._sacct([name])).get(name)
+        except _Silent:
+            if may_guess:
+                return None
+            raise
+        return records[0] if records else None
+
+    async def _write_job(self, spec: JobSpec, recorded: _Recorded) -> None:
+        if not spec.directory.startswith(f"{self._root}/"):
+            raise UserError(
+                f"job {spec.name}: its folder {spec.directory} is not below work_dir {self._root}"
+            )
+        for file in spec.files:
+            if posixpath.basename(file) != file or file in ("", ".", "..", "job.sh"):
+                raise UserError(f"job {spec.name}: {file!r} is not a plain file name")
+        for file, text in {**spec.files, "job.sh": spec.script}.items():
+            await self.write(posixpath.join(spec.directory, file), text.encode())
+        await self._node.make_folder(posixpath.dirname(spec.log_path))
+        await self.write(f"{self._folder(spec.name)}/job.json", recorded.model_dump_json().encode())
+
+    async def _submit(self, spec: JobSpec) -> JobRecord:
+        argv = submit_command(spec, root=self._root, folder=self._folder(spec.name))
+        try:
+            done = await self.run(argv, timeout_s=_SUBMIT_TIMEOUT_S)
+        except SystemFailure:  # its reply is lost: once more waits for the lock, and finds what was submitted
+            done = await self.run(argv, timeout_s=_SUBMIT_TIMEOUT_S)
+        if records := self._ours(read_squeue(done.stdout), [spec.name]).get(spec.name):
+            return records[0]
+        # sbatch can fail although the job was taken, as when the controller's answer comes too late.
+        record = await self._known(spec.name, may_guess=True)
+        if record is None:
+            raise refused(spec.name, self.name, done)
+        return record
+
+    async def _squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
+        """The jobs that Slurm's controller has of these names: live ones, and ended ones for MinJobAge."""
+        options = ["--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
+        if not names:
+            return {}
+        if len(names) <= _NAMES_AT_ONCE:
+            options.append(f"--name={','.join(names)}")
+        done = await self._slurm(["squeue", *options])
+        return self._ours(read_squeue(done.stdout), names)
+
+    async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
+        """The jobs that the accounting has of these names. Raises _Silent where it does not answer."""
+        records: list[JobRecord] = []
+        options = ["--duplicates", "--allocations", "--noheader", "--parsable2", f"--starttime={_HISTORY}"]
+        for first in range(0, len(names) if self._has_accounting else 0, _NAMES_AT_ONCE):
+            some = ",".join(names[first : first + _NAMES_AT_ONCE])
+            try:
+                done = await self._slurm(["sacct", *options, f"--format={SACCT_FORMAT}", f"--name={some}"])
+            except SystemFailure as error:
+                if "accounting storage is disabled" not in str(error):
+                    raise _Silent(str(error)) from None
+                self._has_accounting = False
+                break
+            records += read_sacct(done.stdout)
+        return self._ours(records, names)
+
+    def _ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
+        wanted = set(names)
+        return of_each_name(
+            record
+            for record in records
+            if record.name in wanted and record.directory.startswith(f"{self._root}/")
+        )
+
+    async def _left_the_queue(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        try:
+            history = await self._sacct(names)
+        except _Silent as error:
+            waiting = JobStatus(
+                state=JobState.RUNNING,
+                reason=f"it has left the queue, and the accounting does not say how it ended: {error}",
+            )
+            return dict.fromkeys(names, waiting)
+        return {name: self._by_accounting(name, history.get(name)) for name in names}
+
+    def _by_accounting(self, name: str, records: list[JobRecord] | None) -> JobStatus:
+        if records is None:
+            without = "" if self._has_accounting else " any more, and there is no accounting"
+            reason = f"{self.name} has no job of the name {name}{without}"
+        elif records[0].in_queue:
+            reason = f"the accounting says {records[0].state}, and the queue does not have it any more"
+        else:
+            return status_of(records[0])
+        return JobStatus(state=JobState.UNKNOWN, reason=reason)
+
+    async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
+        """End what bears the name of an earlier job: Slurm took it after its submitter had given up."""
+        for name, (_, *later) in queue.items():
+            if ids := [record.job_id for record in later if record.in_queue]:
+                await self._slurm(["scancel", f"--name={name}", *ids])
+
+    async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
+        """Which of a job's nodes are out of order now; the only one it had, where none is."""
+        if not status.nodes or status.reason == PREEMPTED:
+            return ()
+        wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(status.nodes)}"]
+        try:
+            done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N", *wanted])
+        except SystemFailure:
+            return ()
+        out_of_order = tuple(sorted(set(done.stdout.split())))
+        return out_of_order or (status.nodes if len(status.nodes) == 1 else ())
+
+    async def _slurm(self, argv: Sequence[str]) -> Completed:
+        """Run one of Slurm's commands. Raises SystemFailure, with its own words, where it fails."""
+        done = await self.run(["env", TIME_FORMAT, *argv], timeout_s=_COMMAND_TIMEOUT_S)
+        if done.exit_code:
+            said = "; ".join(done.stderr.split("\n")).strip("; ")
+            raise SystemFailure(f"{argv[0]} failed on {self.name}: {shown(said, at_most=500)}")
+        return done

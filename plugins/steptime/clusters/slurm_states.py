@@ -1,0 +1,249 @@
+"""What squeue and sacct print, read into records, and what each of Slurm's states means for a job.
+
+Text and not JSON: sacct's JSON has wrong exit codes in some releases, and takes 10 times as long. Times are
+Unix seconds, which both print when SLURM_TIME_FORMAT is `%s`.
+"""
+
+import re
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.frozen import Frozen
+
+TIME_FORMAT = "SLURM_TIME_FORMAT=%s"
+"""For the environment of squeue and sacct: Unix seconds, the same in every time zone."""
+
+SQUEUE_FORMAT = ",".join(
+    f"{field}:|"
+    for field in (
+        *("JobID", "State", "exit_code", "SubmitTime", "StartTime", "EndTime"),
+        *("NodeList", "Name", "Reason", "WorkDir"),
+    )
+)
+SACCT_FORMAT = "JobIDRaw,State,ExitCode,Submit,Start,End,NodeList,JobName,Reason,WorkDir"
+_FIELDS = 10
+
+_QUEUED = {
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_FED",
+    "REQUEUE_HOLD",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+}
+_RUNNING = {
+    *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"),
+    *("POWER_UP_NODE", "EXPEDITING"),
+}
+PREEMPTED = "preempted by another job"
+_CLUSTER_FAULTS = {
+    "NODE_FAIL": "a node failed",
+    "BOOT_FAIL": "a node did not boot",
+    "LAUNCH_FAILED": "its nodes could not launch it",
+    "RECONFIG_FAIL": "its nodes could not be set up",
+    "PREEMPTED": PREEMPTED,
+}
+_ENDED = {
+    "COMPLETED": JobState.SUCCEEDED,
+    "FAILED": JobState.FAILED,
+    "OUT_OF_MEMORY": JobState.FAILED,
+    "REVOKED": JobState.FAILED,
+    "CANCELLED": JobState.CANCELLED,
+    "TIMEOUT": JobState.TIMED_OUT,
+    "DEADLINE": JobState.TIMED_OUT,
+    **dict.fromkeys(_CLUSTER_FAULTS, JobState.FAILED),
+}
+_TOLD = {
+    "CONFIGURING": "its nodes are being made ready",
+    "REQUEUE_HOLD": "held after it was requeued: 'scontrol release' lets it go",
+    "SPECIAL_EXIT": "held after it was requeued: 'scontrol release' lets it go",
+    "RESV_DEL_HOLD": "held because its reservation was deleted: 'scontrol release' lets it go",
+    "JobHeldUser": "'scontrol release' lets it go",
+    "JobHeldAdmin": "an administrator can release it",
+    "DependencyNeverSatisfied": "it can never start",
+    "PartitionNodeLimit": "it asks for more nodes than its partition gives",
+    "PartitionTimeLimit": "it asks for more time than its partition gives",
+    "COMPLETING": "its nodes are being cleared",
+    "SUSPENDED": "suspended",
+    "STOPPED": "stopped",
+    "OUT_OF_MEMORY": "out of memory",
+    "REVOKED": "revoked: another cluster of the federation took it",
+    "TIMEOUT": "the time limit was reached",
+    "DEADLINE": "its deadline was reached",
+    **_CLUSTER_FAULTS,
+}
+_COULD_NOT_OPEN = 53
+"""The signal that Slurm writes down where a node could not open the job's folder or log."""
+_NO_NODES = ("", "(null)", "None assigned", "None")
+_NODES = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+
+
+class JobRecord(Frozen):
+    """One job as squeue or sacct knows it. An id can be given away again: with the name it is the job's."""
+
+    job_id: str
+    name: str
+    state: str
+    """Slurm's word without what follows it, as in `CANCELLED by 1000`."""
+    exit_code: int
+    signal: int
+    submitted_at: float
+    started_at: float | None
+    ended_at: float | None
+    nodes: tuple[str, ...]
+    reason: str
+    """Slurm's word; empty where it says None."""
+    directory: str
+    """Where its script runs."""
+
+    @property
+    def in_queue(self) -> bool:
+        """Whether the job waits, runs, or still clears its nodes."""
+        return self.state in _QUEUED | _RUNNING
+
+
+def read_squeue(text: str) -> list[JobRecord]:
+    """The jobs of `squeue --Format=SQUEUE_FORMAT`, whose exit codes are those of wait(2)."""
+    return [
+        _record(fields, exit_code=int(fields[2]) >> 8, by_signal=int(fields[2]) & 0x7F)
+        for fields in _rows(text)
+        if fields[2].isdecimal()
+    ]
+
+
+def read_sacct(text: str) -> list[JobRecord]:
+    """The jobs of `sacct --parsable2 --format=SACCT_FORMAT`, whose exit codes read `exit code:signal`."""
+    return [
+        _record(fields, exit_code=int(code), by_signal=int(by_signal))
+        for fields in _rows(text)
+        for code, _, by_signal in [fields[2].partition(":")]
+        if code.isdecimal() and by_signal.isdecimal()
+    ]
+
+
+def of_each_name(records: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
+    """The jobs of each name, the one submitted first before any other; of a requeued job, its last record."""
+    jobs: dict[str, dict[str, list[JobRecord]]] = {}
+    for record in records:  # of one id, sacct lists the records in the order in which they came to be
+        jobs.setdefault(record.name, {}).setdefault(record.job_id, []).append(record)
+    return {
+        name: [same_id[-1] for same_id in sorted(by_id.values(), key=_first_submitted)]
+        for name, by_id in jobs.items()
+    }
+
+
+def _first_submitted(same_id: list[JobRecord]) -> tuple[float, int]:
+    return same_id[0].submitted_at, int(same_id[0].job_id)
+
+
+def status_of(record: JobRecord) -> JobStatus:
+    """What a record means. A state that is not known is UNKNOWN, and its word is told."""
+    if record.state in _QUEUED:
+        return JobStatus(state=JobState.QUEUED, reason=_why_it_waits(record), nodes=record.nodes)
+    started_at = record.started_at if record.nodes else None
+    if record.state in _RUNNING:
+        reason = _TOLD.get(record.state, "")
+        return JobStatus(state=JobState.RUNNING, reason=reason, started_at=started_at, nodes=record.nodes)
+    state = _ENDED.get(record.state, JobState.UNKNOWN)
+    exit_code, reason = _how_it_ended(record, state)
+    return JobStatus(
+        state=state,
+        reason=reason,
+        exit_code=exit_code,
+        started_at=started_at,
+        ended_at=record.ended_at,
+        nodes=record.nodes,
+        cluster_fault=record.state in _CLUSTER_FAULTS,
+    )
+
+
+def _why_it_waits(record: JobRecord) -> str:
+    if record.state in _TOLD:
+        return _TOLD[record.state]
+    return f"{record.reason}: {_TOLD[record.reason]}" if record.reason in _TOLD else record.reason
+
+
+def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
+    """The script's exit code, None where it did not come to one, and the reason."""
+    if state is JobState.SUCCEEDED:
+        return record.exit_code, ""
+    if state is JobState.CANCELLED:
+        return None, "cancelled" if record.nodes else "cancelled before it started"
+    if state is JobState.UNKNOWN:
+        return None, f"Slurm says {record.state}, which steptime does not know"
+    return _how_it_failed(record) if record.state == "FAILED" else (None, _TOLD[record.state])
+
+
+def _how_it_failed(record: JobRecord) -> tuple[int | None, str]:
+    if not record.nodes:  # Slurm gave it none, whatever exit code it wrote down
+        return None, f"Slurm could not start it: {record.reason or 'it does not say why'}"
+    if record.signal == _COULD_NOT_OPEN:
+        return None, "its node could not open its folder or its log: is work_dir there on every node?"
+    if not record.signal:
+        return record.exit_code, f"exit code {record.exit_code}"
+    exit_code = 128 + record.signal  # as a shell reports a death by signal
+    known = record.signal in {member.value for member in signal.Signals}
+    name = f" ({signal.Signals(record.signal).name})" if known else ""
+    return exit_code, f"exit code {exit_code}{name}"
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    """The fields of each line; a line that is none of ours, like the rest of a job name, is passed over."""
+    for line in text.splitlines():
+        fields = line.removesuffix("|").split("|", _FIELDS - 1)
+        if len(fields) == _FIELDS and fields[0].isdecimal():
+            yield fields
+
+
+def _record(fields: Sequence[str], *, exit_code: int, by_signal: int) -> JobRecord:
+    job_id, state, _, submitted, started, ended, nodes, name, reason, directory = fields
+    return JobRecord(
+        job_id=job_id,
+        name=name,
+        state=state.split()[0].rstrip("+") if state else "",
+        exit_code=exit_code,
+        signal=by_signal,
+        submitted_at=_time(submitted) or 0,
+        started_at=_time(started),
+        ended_at=_time(ended),
+        nodes=expand_nodes(nodes),
+        reason="" if reason == "None" else reason,
+        directory=directory,
+    )
+
+
+def _time(text: str) -> float | None:
+    """Unix seconds; None for `N/A`, `Unknown` and the like."""
+    return float(text) if text.isdecimal() and text != "0" else None
+
+
+def expand_nodes(text: str) -> tuple[str, ...]:
+    """The names in a node list as Slurm writes it.
+
+    >>> expand_nodes("gpu[08-10,12],login,rack[1-2]n[1-2]")
+    ('gpu08', 'gpu09', 'gpu10', 'gpu12', 'login', 'rack1n1', 'rack1n2', 'rack2n1', 'rack2n2')
+    """
+    if text in _NO_NODES:
+        return ()
+    return tuple(name for part in _NODES.findall(text) for name in _expand(part))
+
+
+def _expand(pattern: str) -> list[str]:
+    head, bracket, rest = pattern.partition("[")
+    if not bracket:
+        return [pattern]
+    inside, _, tail = rest.partition("]")
+    return [
+        f"{head}{number}{end}"
+        for item in inside.split(",")
+        for number in _numbers(item)
+        for end in _expand(tail)
+    ]
+
+
+def _numbers(item: str) -> list[str]:
+    """`08-10` as 08, 09, 10."""
+    first, dash, last = item.partition("-")
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)] if dash else [first]

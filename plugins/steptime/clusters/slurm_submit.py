@@ -1,0 +1,85 @@
+"""Submitting one job to Slurm: the command on the login node, and whose turn it is when it fails."""
+
+import math
+import posixpath
+
+from steptime.clusters.base import Completed, JobSpec
+from steptime.clusters.slurm_states import SQUEUE_FORMAT, TIME_FORMAT
+from steptime.errors import SystemFailure, UserError, shown
+
+_LOCK_TIMEOUT_S = 60
+
+_LOOK_UP_OR_SUBMIT = """
+name=$1 format=$2 root=$3 note=$4; shift 4
+queued() {
+    of_name=$(squeue --me --states=all --noheader --name="$name" --Format="$format") || return
+    printf '%s\\n' "$of_name" | grep -F -e "|$root/" || :
+}
+found=$(queued) || exit
+if [ -z "$found" ]; then
+    sbatch "$@" >/dev/null || exit
+    found=$(queued) || exit
+fi
+printf '%s\\n' "$found" >"$note.new" && mv "$note.new" "$note"
+printf '%s\\n' "$found"
+"""
+"""Runs under the lock of a job's name. Every value is an argument; nothing of it is read as shell text."""
+
+_CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its own options
+    "access/permission denied",
+    "does not look like a batch script",
+    "group not permitted to use this partition",
+    "invalid account",
+    "invalid constraint",
+    "invalid feature specification",
+    "invalid generic resource",
+    "invalid job dependency",
+    "invalid license",
+    "invalid node name",
+    "invalid partition",
+    "invalid qos",
+    "invalid --",
+    "invalid wckey",
+    "more processors requested than permitted",
+    "node count specification invalid",
+    "requested node configuration is not available",
+    "requested reservation is invalid",
+    "requested time limit is invalid",
+    "requires an argument",
+    "unrecognized option",
+)
+
+
+def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
+    """The error for a job that Slurm did not take, in the words of its own command."""
+    lines = [
+        line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
+    ]
+    said = shown("; ".join(line for line in lines if line) or f"exit code {done.exit_code}", at_most=500)
+    if any(words in said.lower() for words in _CANNOT_BE):
+        return UserError(f"{cluster} cannot run job {job}: {said}")
+    return SystemFailure(f"job {job} could not be submitted on {cluster}: {said}")
+
+
+def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
+    """Submits a job unless squeue has one of its name below `root`; prints its line of squeue.
+
+    `folder` is the job's own, with its lock and the note of what was printed. Two that come at the same time
+    submit once: the lock lasts until the remote sbatch has ended, whatever becomes of the connection.
+    """
+    under_lock = ["flock", f"--timeout={_LOCK_TIMEOUT_S}", f"{folder}/lock"]
+    values = [spec.name, SQUEUE_FORMAT, root, f"{folder}/squeue"]
+    return ["env", TIME_FORMAT, *under_lock, "sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]
+
+
+def _options(spec: JobSpec) -> list[str]:
+    """What makes up the job's identity; the rest is in the #SBATCH lines of its script."""
+    log_path = spec.log_path.replace("\\", "\\\\").replace("%", "%%")  # it is a pattern: %j is the job's id
+    return [
+        *("--parsable", "--no-requeue", "--kill-on-invalid-dep=yes"),
+        f"--job-name={spec.name}",
+        f"--chdir={spec.directory}",
+        f"--output={log_path}",
+        f"--time={math.ceil(spec.time_limit_s / 60)}",
+        posixpath.join(spec.directory, "job.sh"),
+    ]

@@ -1,0 +1,275 @@
+"""A login node behind ssh: commands and files over one kept connection.
+
+Commands travel as lists of arguments and are quoted for the login shell here, at one place. Files travel over
+SFTP: reading the end of a log took 3 ms so, and 130 ms by a command, for which the login shell starts first.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import posixpath
+import random
+import secrets
+import shlex
+import signal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import asyncssh
+
+from steptime.clusters.base import Completed
+from steptime.clusters.command_output import collect
+from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.ssh_login import address, connect_timeout_s, login_options, untrusted
+from steptime.errors import SystemFailure, UserError, shown
+
+_KEEPALIVE_S = 15
+"""A connection that three questions in a row leave unanswered is given up."""
+_FILE_TIMEOUT_S = 60
+_FAREWELL_S = 10.0
+_COMMANDS_AT_ONCE = 8
+"""sshd serves 10 sessions a connection unless it is told otherwise; one is for files, one to end commands."""
+
+_BEGIN = "steptime-begin:"
+# What a login shell prints on its own comes before these lines, and is not the command's. By the process id
+# the command can be ended, as sshd passes no signals on to a session of root's; where the connection is lost,
+# `timeout` ends it.
+_WRAPPER = f'echo {_BEGIN}; echo {_BEGIN}$$ >&2; exec timeout -s KILL "$@"'
+_AFTER_CONNECTION_LOSS_S = 10
+
+Done = TypeVar("Done")
+
+if logging.getLogger("asyncssh").level == logging.NOTSET:
+    asyncssh.set_log_level(logging.WARNING)  # at INFO it logs every command
+
+
+class LoginNode:
+    """Commands and files on the machine that the connection `name` leads to.
+
+    Nothing is connected before the first call. A dropped connection is made anew by the next call.
+    """
+
+    def __init__(self, name: str, connections: Connections) -> None:
+        self._name = name
+        self._connections = connections
+        self._connecting = asyncio.Lock()
+        self._ssh: asyncssh.SSHClientConnection | None = None
+        self._sftp: asyncssh.SFTPClient | None = None
+        self._sessions = asyncio.Semaphore(_COMMANDS_AT_ONCE)
+        self._address = name
+
+    async def close(self) -> None:
+        """Close the connection; the next call would open another."""
+        ssh, self._ssh, self._sftp = self._ssh, None, None
+        if ssh is None:
+            return
+        ssh.close()
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await ssh.wait_closed()
+        except TimeoutError:
+            ssh.abort()
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        on_output: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run a command to its end; see `Cluster.run`. A death by signal counts 128 + signal."""
+        if any("\0" in argument for argument in argv):
+            raise UserError(f"an argument of {argv[0]} has a NUL character, which no command can take")
+        limit = str(math.ceil(timeout_s) + _AFTER_CONNECTION_LOSS_S)
+        line = "exec " + shlex.join(["sh", "-c", _WRAPPER, "sh", limit, *argv])
+        async with self._sessions:
+            process: asyncssh.SSHClientProcess[bytes] = await self._using(
+                lambda ssh: ssh.create_process(line, stdin=asyncssh.DEVNULL, encoding=None)
+            )
+            return await self._finish(process, argv[0], list(argv), timeout_s, on_output)
+
+    async def _finish(
+        self,
+        process: "asyncssh.SSHClientProcess[bytes]",
+        command: str,
+        argv: list[str],
+        timeout_s: float,
+        on_output: Callable[[str], None] | None,
+    ) -> Completed:
+        pid = asyncio.get_running_loop().create_future()
+
+        async def stdout() -> str:
+            await _words_of_wrapper(process.stdout)
+            return await collect(process.stdout.read, on_output, of=command)
+
+        async def stderr() -> str:
+            pid.set_result(await _words_of_wrapper(process.stderr))
+            return await collect(process.stderr.read, on_output, of=command)
+
+        # Shielded: who ends the command needs its process id, which may not have been read yet.
+        reading = asyncio.gather(stdout(), stderr())
+        has_ended = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                out, err = await asyncio.shield(reading)
+                await process.wait_closed()
+            has_ended = True
+        except TimeoutError:
+            raise SystemFailure(f"the command {command} was ended after {timeout_s:g} s: {argv}") from None
+        except (asyncssh.Error, OSError) as error:
+            raise self._lost(f"while {command} ran", error) from None
+        finally:
+            if not has_ended:
+                await asyncio.shield(self._end(process, pid))
+                reading.cancel()
+        return Completed(exit_code=self._exit_code(process, command), stdout=out, stderr=err)
+
+    def _exit_code(self, process: "asyncssh.SSHClientProcess[bytes]", command: str) -> int:
+        if process.exit_signal is not None:
+            return 128 + getattr(signal, f"SIG{process.exit_signal[0]}", 0)
+        if process.exit_status is None:
+            raise self._lost(f"while {command} ran", "how it ended was not told")
+        return process.exit_status
+
+    async def _end(self, process: "asyncssh.SSHClientProcess[bytes]", pid: "asyncio.Future[str]") -> None:
+        """Kill a running command with its process group; give the connection up where that does not help."""
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                group = f"-{await pid}"
+                await self._using(lambda ssh: ssh.run(shlex.join(["kill", "-KILL", "--", group])))
+                await process.wait_closed()
+        except (TimeoutError, SystemFailure, asyncssh.Error, OSError):
+            if self._ssh is not None:
+                self._ssh.abort()
+        finally:
+            process.close()
+
+    async def read(self, path: str, offset: int, limit: int) -> bytes:
+        """Up to `limit` bytes of a file from `offset`; b"" where there is none (yet)."""
+
+        async def read(sftp: asyncssh.SFTPClient) -> bytes:
+            try:
+                async with sftp.open(path, "rb") as file:
+                    return cast(bytes, await file.read(limit, offset))
+            except asyncssh.SFTPNoSuchFile:
+                return b""
+
+        return await self._with_files(f"{path} could not be read", read)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file whole (temporary name, fsync, rename), creating its folder."""
+        folder, name = posixpath.split(path)
+        temporary = posixpath.join(folder, f".{name}.{secrets.token_hex(8)}")
+
+        async def write(sftp: asyncssh.SFTPClient) -> None:
+            try:
+                file = await sftp.open(temporary, "xb")
+            except asyncssh.SFTPNoSuchFile:
+                await sftp.makedirs(folder, exist_ok=True)
+                file = await sftp.open(temporary, "xb")
+            try:
+                async with file:
+                    await file.write(data)
+                    await file.fsync()
+                await sftp.posix_rename(temporary, path)
+            except asyncssh.SFTPError:
+                with contextlib.suppress(asyncssh.SFTPError):
+                    await sftp.remove(temporary)
+                raise
+
+        await self._with_files(f"{path} could not be written", write)
+
+    async def make_folder(self, path: str) -> None:
+        """Make a folder with those above it; no error where it exists."""
+        await self._with_files(
+            f"the folder {path} could not be made", lambda sftp: sftp.makedirs(path, exist_ok=True)
+        )
+
+    async def _with_files(self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]]) -> Done:
+        try:
+            async with asyncio.timeout(_FILE_TIMEOUT_S):
+                return await use(await self._using(self._files))
+        except TimeoutError:
+            if self._ssh is not None:
+                self._ssh.abort()
+            raise SystemFailure(f"{failed} on {self._address}: no answer in {_FILE_TIMEOUT_S} s") from None
+        except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, OSError) as error:
+            self._sftp = None
+            raise SystemFailure(f"{failed} on {self._address}: {_words(error)}") from None
+        except asyncssh.SFTPError as error:
+            raise SystemFailure(f"{failed} on {self._address}: {error.reason}") from None
+        except asyncssh.Error as error:
+            raise SystemFailure(f"{failed} on {self._address}: {_words(error)}") from None
+
+    async def _files(self, ssh: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:
+        async with self._connecting:
+            if self._sftp is None:
+                self._sftp = await ssh.start_sftp_client()
+            return self._sftp
+
+    async def _using(
+        self, begin: Callable[[asyncssh.SSHClientConnection], Awaitable[Done]], *, again: bool = True
+    ) -> Done:
+        """What `begin` opens on the connection; on a new one where the kept one turns out to have dropped."""
+        ssh = await self._connected()
+        try:
+            return await begin(ssh)
+        except (asyncssh.Error, OSError) as error:
+            if not (again and ssh.is_closed()):
+                raise self._lost("when asked", error) from None
+        return await self._using(begin, again=False)
+
+    async def _connected(self) -> asyncssh.SSHClientConnection:
+        async with self._connecting:
+            if self._ssh is None or self._ssh.is_closed():
+                self._ssh, self._sftp = None, None
+                self._ssh = await self._connect(await self._connections(self._name))
+            return self._ssh
+
+    async def _connect(self, connection: Connection) -> asyncssh.SSHClientConnection:
+        self._address = f"the login node {address(connection)} (connection '{connection.name}')"
+        options = await asyncio.to_thread(login_options, connection)  # reads keys from files
+        timeout_s = connect_timeout_s(connection)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _logged_in(options)
+        except TimeoutError:
+            raise SystemFailure(f"{self._address} did not let us in within {timeout_s:g} s") from None
+        except asyncssh.HostKeyNotVerifiable as error:
+            raise untrusted(connection, error) from None
+        except asyncssh.PermissionDenied as error:
+            raise UserError(
+                f"{self._address} refuses the login '{shown(connection.login)}': {error.reason}; see to its "
+                "key or password in the connection"
+            ) from None
+        except (asyncssh.Error, OSError) as error:
+            raise SystemFailure(f"{self._address} cannot be reached: {_words(error)}") from None
+
+    def _lost(self, when: str, error: Exception | str) -> SystemFailure:
+        return SystemFailure(f"the connection to {self._address} was lost {when}: {_words(error)}")
+
+
+def _words(error: Exception | str) -> str:
+    """An error in one line: what the system says of it, else its own text."""
+    if isinstance(error, OSError) and error.strerror:
+        return shown(error.strerror, at_most=300)
+    return shown(str(error) or type(error).__name__, at_most=300)
+
+
+async def _logged_in(options: Mapping[str, Any]) -> asyncssh.SSHClientConnection:
+    """A new connection; sshd turns some away when many come at once (MaxStartups), and these come again."""
+    while True:
+        try:
+            return await asyncssh.connect(**options, keepalive_interval=_KEEPALIVE_S)
+        except (asyncssh.ConnectionLost, ConnectionResetError):
+            await asyncio.sleep(random.uniform(0.2, 1.0))  # noqa: S311 (so that they do not come together)
+
+
+async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]") -> str:
+    """What the wrapper said on a stream (its process id), once it has begun; what came before is dropped."""
+    while line := await stream.readline():
+        text = line.decode(errors="replace").strip()
+        if text.startswith(_BEGIN):
+            return text.removeprefix(_BEGIN)
+    return ""
