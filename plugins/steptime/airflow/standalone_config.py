@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from steptime import settings
+from steptime.airflow import connection_file
 from steptime.files import write_whole
 
 ADMIN = "admin"
@@ -26,6 +27,7 @@ def write_config(port: int) -> Path:
     root = settings.airflow_home()
     root.mkdir(parents=True, exist_ok=True)
     password()
+    connection_file.ensure()
     config = configparser.ConfigParser(interpolation=None)
     config.read_dict(_options(root, port))
     # Airflow interpolates what it reads: a percent sign is written twice.
@@ -56,6 +58,11 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "simple_auth_manager_users": f"{ADMIN}:admin",
             "simple_auth_manager_passwords_file": str(_passwords_file()),
             "fernet_key": keys["fernet_key"],
+        },
+        # Connections that steptime makes itself, such as to the mini Slurm; asked before the database.
+        "secrets": {
+            "backend": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
+            "backend_kwargs": json.dumps({"connections_file_path": str(connection_file.path())}),
         },
         "database": {"sql_alchemy_conn": f"sqlite:///{root / 'airflow.db'}"},
         "api": {

@@ -54,12 +54,14 @@ def up() -> None:
     It runs as you, from Debian's packages; the command names those that are missing. All its state is
     below STEPTIME_HOME, and it listens on 127.0.0.1 only. It goes on when the terminal closes.
     """
-    from steptime.clusters.mini_slurm import service
+    from steptime.airflow import connection_file
+    from steptime.clusters.mini_slurm import login, service
     from steptime.settings import home
 
     started = time.monotonic()
     with Phases() as phases:
-        _, ran_already = service.up(home(), phases.report)
+        layout, ran_already = service.up(home(), phases.report)
+    connection_file.keep(login.connection(layout))
     how = "runs already" if ran_already else f"is ready after {time.monotonic() - started:.0f} s"
     now = service.status(home())
     typer.echo(f"Slurm {how}\nlog in:     {now.ssh}\nSLURM_CONF: {now.slurm_conf}")
@@ -75,10 +77,12 @@ def down(
 
     The accounting is kept: the next 'steptime slurm up' knows the jobs of before.
     """
-    from steptime.clusters.mini_slurm import service
+    from steptime.airflow import connection_file
+    from steptime.clusters.mini_slurm import login, service
     from steptime.settings import home
 
     with Phases() as phases:
+        connection_file.forget(login.CONNECTION)
         stopped = service.down(home(), phases.report, purge=purge)
     typer.echo("Slurm is stopped" if stopped else "Slurm was not running")
 
