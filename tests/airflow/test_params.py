@@ -28,7 +28,7 @@ def test_choices_are_those_of_the_workload() -> None:
 
     assert params["size"].schema["enum"] == [None, *load_workload("llama3.1").size_names()]
     assert "h100" in params["gpu_type"].schema["enum"]
-    assert params["cluster"].schema["enum"] == ["local"]
+    assert params["cluster"].schema["enum"] == ["local", "mini-slurm"]
 
 
 @pytest.mark.parametrize("workload", list_workloads())
