@@ -20,3 +20,22 @@ class ResultsLink(BaseOperatorLink):
         """Address of the tab."""
         base = conf.get("api", "base_url", fallback="").rstrip("/")
         return f"{base}{dag_run_path(ti_key.dag_id, ti_key.run_id)}/plugin/{RUN_ROUTE}"
+
+
+class StartedRunLink(BaseOperatorLink):
+    """From a cell of a sweep to the DAG run that it has started."""
+
+    name = "Run of this cell"
+    address_key = "started_run_address"
+    """XCom of the run's address, written before the run is started."""
+
+    def get_link(self, operator: BaseOperator, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002
+        """Address of the run; empty before it is started."""
+        from airflow.sdk.execution_time.xcom import XCom
+
+        return str(XCom.get_value(ti_key=ti_key, key=self.address_key) or "")
+
+
+def dag_run_address(dag_id: str, run_id: str) -> str:
+    """Where people see a DAG run."""
+    return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}{dag_run_path(dag_id, run_id)}"

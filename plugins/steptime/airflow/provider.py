@@ -12,5 +12,5 @@ def get_provider_info() -> dict[str, Any]:
         "name": "steptime",
         "description": "Benchmark LLM pre-training on GPU clusters",
         "versions": [__version__],
-        "extra-links": ["steptime.airflow.links.ResultsLink"],
+        "extra-links": ["steptime.airflow.links.ResultsLink", "steptime.airflow.links.StartedRunLink"],
     }

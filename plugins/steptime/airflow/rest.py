@@ -6,7 +6,7 @@ Airflow's words; an Airflow that does not answer, or answers with an error of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -159,6 +159,13 @@ class AirflowClient:
     def dags(self) -> list[Dag]:
         """The active DAGs."""
         return [Dag.model_validate(dag) for dag in self._pages("/api/v2/dags", "dags")]
+
+    def set_pools(self, pools: Sequence[Mapping[str, Any]]) -> None:
+        """Make the pools, each with `name`, `slots` and so on; those that are there are set to that."""
+        made = {"action": "create", "action_on_existence": "overwrite", "entities": list(pools)}
+        answer = self._call("PATCH", "/api/v2/pools", json={"actions": [made]})
+        if errors := answer["create"]["errors"]:
+            raise SystemFailure(f"Airflow at {self.url} does not make the pools: {errors[0]['error']}")
 
     def import_errors(self) -> dict[str, str]:
         """By file name, the DAG files that cannot be read, with the last line of the traceback."""

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from steptime import settings
 from steptime.airflow import supervisor
+from steptime.airflow.pools import set_pools
 from steptime.airflow.rest import AirflowClient
 from steptime.airflow.standalone_config import ADMIN, child_environment, password, write_config
 from steptime.errors import SystemFailure
@@ -94,6 +95,8 @@ def up(
         if service is not None:
             report("Airflow is running already; looking at its health")
             _wait_until_ready(service, report, timeout_s)
+            with service.client() as client:
+                set_pools(client, report)
             return service, True
         leftover = _recorded()
         if leftover is not None:
@@ -110,6 +113,8 @@ def up(
                 _end_session(service, report)
                 raise
             else:
+                with service.client() as client:
+                    set_pools(client, report)
                 return service, False
 
 

@@ -44,7 +44,7 @@ def _options(
     pass
 
 
-for _group in ("recipes", "metrics", "logs", "service", "slurm", "run", "results"):
+for _group in ("recipes", "metrics", "logs", "service", "slurm", "run", "sweeps", "results"):
     importlib.import_module(f"steptime.cli.{_group}").register(app)
 
 

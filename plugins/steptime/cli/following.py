@@ -22,7 +22,7 @@ _LOGS_AT_ONCE = 8
 
 _WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
 _NEVER_RUN = ("skipped", "upstream_failed", "removed")
-_AT_WORK = ("running", "deferred", "restarting")
+_AT_WORK = ("running", "deferred", "awaiting_input", "restarting")
 _SYMBOLS = {"success": "[green]✓[/]", "failed": "[red]✗[/]", "running": "[cyan]●[/]", "waiting": "[dim]·[/]"}
 
 

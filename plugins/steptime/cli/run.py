@@ -1,24 +1,21 @@
 """`steptime run`: trigger a workload's DAG, follow it, and show what came out."""
 
 import math
-import os
-import sys
 from typing import Annotated
 
 import typer
 
-from steptime.airflow.rest import AirflowClient, DagRun, LogLine, check_address
+from steptime.airflow.rest import AirflowClient, DagRun, LogLine
+from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, Format, complain
-from steptime.clusters.config import check_runs
 from steptime.cli.recipes import show_plan
-from steptime.errors import SystemFailure, UserError
+from steptime.clusters.config import check_runs
+from steptime.errors import SystemFailure
 from steptime.recipes.planning import PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import dag_id
 from steptime.staging.families import require_trainable
-
-_PASSWORD = "STEPTIME_AIRFLOW_PASSWORD"  # noqa: S105 (the name of the variable)
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -43,20 +40,11 @@ def run(
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the runs and print their results.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
-    url: Annotated[
-        str | None,
-        typer.Option(envvar="STEPTIME_AIRFLOW_URL", help="Another Airflow than that of 'steptime up'."),
-    ] = None,
-    user: Annotated[
-        str | None,
-        typer.Option(
-            envvar="STEPTIME_AIRFLOW_USER", help=f"User there; the password comes from {_PASSWORD}."
-        ),
-    ] = None,
+    url: Url = None,
+    user: User = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:
     """Start the planned runs through Airflow.
-    check_runs(planned.all_runs)
 
     The plan is checked first: a value that fits no recipe starts nothing.
     Without --wait the address of the DAG run is printed.
@@ -68,7 +56,8 @@ def run(
         return
     require_runnable(planned)
     require_trainable(planned.runs[0])
-    with _client(url, user) as client:
+    check_runs(planned.all_runs)
+    with airflow_client(url, user) as client:
         # With every default filled in: what was checked here is what runs there.
         conf = planned.request.model_dump(mode="json", exclude={"workload"})
         dag_run = client.trigger(dag_id(planned.request.workload), conf)
@@ -88,26 +77,6 @@ def run(
             _explain(client, dag_run)
     if dag_run.state == "failed" or not all_valid:
         raise typer.Exit(2)
-
-
-def _client(url: str | None, user: str | None) -> AirflowClient:
-    """The named Airflow, or the one of `steptime up`. A password is never taken from the command line."""
-    if url is None:
-        from steptime.airflow.standalone import running
-
-        service = running()
-        if service is None:
-            raise SystemFailure("Airflow is not running: start it with 'steptime up', or name one with --url")
-        return service.client()
-    check_address(url)
-    if user is None:
-        raise UserError("--url needs a user: name one with --user or STEPTIME_AIRFLOW_USER")
-    password = os.environ.get(_PASSWORD)
-    if password is None and sys.stdin.isatty():
-        password = typer.prompt(f"password of '{user}'", hide_input=True, err=True)
-    if password is None:
-        raise UserError(f"the password of '{user}' is missing: set {_PASSWORD}")
-    return AirflowClient(url, user, password)
 
 
 def _show_results(dag_run: DagRun, output_format: Format) -> bool:

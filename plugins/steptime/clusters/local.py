@@ -71,6 +71,11 @@ class Config(ClusterConfig):
         """`slots` as a number."""
         return len(os.sched_getaffinity(0)) if self.slots == "auto" else self.slots
 
+    @property
+    def gpu_count(self) -> int:
+        """How many ranks sweeps may run at once: `gpus`, else every slot."""
+        return self.gpus or self.slot_count
+
 
 def connect(config: Config, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001
     """The cluster of a configuration; it needs no login."""

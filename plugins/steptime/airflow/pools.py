@@ -1,0 +1,74 @@
+"""Airflow pools that count GPUs: one for each cluster, for what sweeps start there.
+
+A waiting task holds as many slots as its run has GPUs. It is deferred while it waits, so deferred tasks must
+count (`include_deferred`): without that a pool would bound nothing.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from steptime.clusters.config import ClusterConfig, list_clusters, load_cluster
+from steptime.errors import UserError
+from steptime.frozen import Frozen
+
+if TYPE_CHECKING:
+    from steptime.airflow.rest import AirflowClient
+
+UNLIMITED = -1
+"""Airflow's word for a pool without bounds."""
+
+
+class Pool(Frozen):
+    """A pool as Airflow's REST API and `airflow pools import` take it."""
+
+    name: str
+    slots: int = Field(ge=UNLIMITED)
+    description: str
+    include_deferred: bool = True
+
+
+def pool_name(cluster: str) -> str:
+    """The pool of what runs on a cluster."""
+    return f"gpus_{cluster}"
+
+
+def pool_of(config: ClusterConfig) -> Pool:
+    """The pool of a cluster: as many slots as it has GPUs, no bounds where its file does not say."""
+    gpus = config.gpu_count
+    return Pool(
+        name=pool_name(config.name),
+        slots=UNLIMITED if gpus is None else gpus,
+        description=f"GPUs of cluster {config.name} that sweeps may use at once",
+    )
+
+
+def pools() -> list[Pool]:
+    """The pools of all clusters. Raises UserError for a broken file."""
+    return [pool_of(load_cluster(name)) for name in list_clusters()]
+
+
+def set_pools(client: "AirflowClient", report: Callable[[str], None]) -> None:
+    """Set an Airflow's pools to what the clusters' files say; `report` is told of a file that is broken."""
+    made = []
+    for name in list_clusters():
+        try:
+            made.append(pool_of(load_cluster(name)).model_dump(mode="json"))
+        except UserError as error:
+            report(f"no pool for sweeps on cluster '{name}': {error}")
+    client.set_pools(made)
+
+
+def slots_for(gpus: int, gpus_at_once: int, cluster: ClusterConfig, what: str) -> int:
+    """The slots that `what` takes. Raises UserError where its largest job exceeds the cluster.
+
+    Where its jobs together exceed the cluster it takes all of it: the cluster's queue runs them in turn.
+    """
+    limit = cluster.gpu_count
+    if limit is not None and gpus > limit:
+        raise UserError(
+            f"{what} needs {gpus} GPUs at once and cluster '{cluster.name}' has {limit}: ask for fewer, or "
+            "correct the cluster's file."
+        )
+    return gpus_at_once if limit is None else min(gpus_at_once, limit)

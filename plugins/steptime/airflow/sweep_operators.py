@@ -1,0 +1,311 @@
+"""The operators of a sweep: check and plan it, ask a person, start its runs and wait for them, report."""
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRuntimeError,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
+from pydantic import TypeAdapter
+
+from steptime.airflow.attempts import Attempt
+from steptime.airflow.base import airflow_errors, as_json
+from steptime.airflow.links import StartedRunLink, dag_run_address
+from steptime.airflow.sweep_cells import Group, checked_cells
+from steptime.airflow.sweep_triggers import DagRunTrigger
+from steptime.airflow.tables import as_text
+from steptime.errors import UserError, unknown_value
+from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
+from steptime.recipes.sweeps import load_sweep
+
+CELLS_TASK, RUN_TASK = "cells", "run"
+APPROVAL_TASK = "approve"
+_RUN_ID = "started_run_id"
+_ATTEMPT = "attempt"
+_ENDED = ("success", "failed")
+
+
+class CheckSweepOperator(BaseOperator):
+    """Reads the sweep that the DAG run's params name, plans all of it, and refuses what cannot be run.
+
+    Returns `{"plan": a SweepPlan, GROUP: [a Cell, …], …}` as JSON, with one list for each group of tasks.
+
+    :param groups: ids of the groups that the DAG has.
+    """
+
+    ui_color: str = "#eef3e2"
+
+    def __init__(self, *, groups: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.groups = list(groups)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Check and plan."""
+        asked_for = {**context["params"], **(context["dag_run"].conf or {})}
+        with airflow_errors():
+            for name in asked_for:
+                if name != "sweep":
+                    raise unknown_value("parameter", name, ["sweep"])
+            plan = plan_sweep(load_sweep(str(asked_for["sweep"])))
+            cells = checked_cells(plan)
+            for group in cells:
+                self._require(group, plan.sweep)
+        rows = [_row(cell) for cell in plan.cells]
+        self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
+        self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
+        lists = {group.group_id: [as_json(cell) for cell in members] for group, members in cells.items()}
+        return {"plan": as_json(plan), **lists}
+
+    def _require(self, group: Group, sweep: str) -> None:
+        if group.group_id not in self.groups:
+            raise UserError(
+                f"sweep '{sweep}' needs tasks for {group.slots} GPUs of cluster '{group.cluster}', which "
+                "this DAG has not yet: Airflow reads the sweeps' files every five minutes, so start it then."
+            )
+
+
+class ApproveSweepOperator(ApprovalOperator):
+    """Asks a person before a sweep starts that may cost more than its file allows unasked.
+
+    Skipped where nobody has to be asked. Rejecting skips the rest: nothing is started.
+
+    :param checked: what `CheckSweepOperator` returned. (templated)
+    """
+
+    template_fields: Collection[str] = (*ApprovalOperator.template_fields, "checked")
+
+    def __init__(self, *, checked: Any, **kwargs: Any) -> None:
+        super().__init__(subject="Start this sweep?", **kwargs)
+        self.checked = checked
+
+    def execute(self, context: Context) -> Any:
+        """Wait for the answer, in the state `awaiting_input`."""
+        plan = SweepPlan.model_validate(self.checked["plan"])
+        if not plan.needs_approval:
+            limit = plan.approval_above_gpu_hours
+            why = "the sweep asks for no approval" if limit is None else f"approval begins above {limit:,.2f}"
+            raise AirflowSkipException(f"at most {plan.gpu_hours_max:,.2f} GPU-hours: {why}")
+        jobs = sum(cell.jobs for cell in plan.cells)
+        self.subject = f"Start sweep {plan.sweep}: {jobs} jobs, at most {plan.gpu_hours_max:,.2f} GPU-hours?"
+        self.body = _markdown([_row(cell) for cell in plan.cells])
+        return super().execute(context)
+
+
+class StartRunOperator(BaseOperator):
+    """Starts the run of a cell in its family's DAG and waits for it, deferred.
+
+    The run's id follows from the sweep's DAG run, the cell and the attempt, and Airflow refuses an id that it
+    has: a retry, wherever its predecessor died, comes to the run that is there. Clearing the task begins a
+    new attempt if the run has ended.
+
+    While it waits it holds its slots of the cluster's pool: set `pool` and `pool_slots`.
+
+    :param cell: a `Cell` as JSON. (templated)
+    :param poll_interval_s: seconds between two looks at the run.
+    """
+
+    template_fields: Sequence[str] = ("cell",)
+    operator_extra_links: Collection[BaseOperatorLink] = (StartedRunLink(),)
+    ui_color: str = "#d9e7f5"
+
+    def __init__(
+        self,
+        *,
+        cell: Any,
+        poll_interval_s: float = 10,
+        map_index_template: str | None = "{{ task.label }}",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(map_index_template=map_index_template, **kwargs)
+        self.cell = cell
+        self.poll_interval_s = poll_interval_s
+
+    @property
+    def label(self) -> str:
+        """The cell's label; for templates, once the fields are rendered."""
+        return Cell.model_validate(self.cell).label
+
+    def execute(self, context: Context) -> NoReturn:
+        """Start the run, or find it, and wait."""
+        ti, cell = context["ti"], Cell.model_validate(self.cell)
+        if _is_paused(ti, cell.dag_id):
+            raise AirflowFailException(
+                f"the DAG '{cell.dag_id}' is paused, so that its runs would wait for ever: unpause it, and "
+                "clear this task"
+            )
+        run_id = self._run_id(context, cell)
+        ti.xcom_push(key=_RUN_ID, value=run_id)
+        ti.xcom_push(key=StartedRunLink.address_key, value=dag_run_address(cell.dag_id, run_id))
+        conf = cell.request.model_dump(mode="json", exclude={"workload"})
+        note = f"{cell.label}, a cell of {ti.dag_id}, {ti.run_id}"
+        started = start_dag_run(cell.dag_id, run_id, conf, note)
+        self.log.info("%s run %s of %s", "started" if started else "found", run_id, cell.dag_id)
+        raise TaskDeferred(
+            trigger=DagRunTrigger(dag_id=cell.dag_id, run_id=run_id, poll_interval_s=self.poll_interval_s),
+            method_name="execute_complete",
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> NoReturn:
+        """Fail: a run that succeeded has ended the task already."""
+        cell = Cell.model_validate(self.cell)
+        run_id = context["ti"].xcom_pull(key=_RUN_ID, map_indexes=context["ti"].map_index)
+        if "error" in event:
+            raise AirflowException(f"nothing is heard of run {run_id} of {cell.dag_id}: {event['error']}")
+        raise AirflowFailException(
+            f"{cell.label} failed: its tasks say why (the button 'Run of this cell', or run {run_id} of "
+            f"{cell.dag_id})"
+        )
+
+    def _run_id(self, context: Context, cell: Cell) -> str:
+        """The id of the run to start or to find; the attempt is stored before anything is started."""
+        ti, store = context["ti"], context["task_state_store"]
+        earlier = TypeAdapter(Attempt | None).validate_python(store.get(_ATTEMPT))
+        number = 1 if earlier is None else earlier.number
+        if earlier is not None and earlier.max_tries != ti.max_tries:
+            # Airflow raises max_tries when a task is cleared, and at no other time.
+            state = _state_of_run(ti, cell.dag_id, run_id_of(ti, cell, number))
+            number += 1 if state in _ENDED else 0
+        attempt = Attempt(number=number, max_tries=ti.max_tries)
+        store.set(_ATTEMPT, attempt.model_dump(mode="json"), retention=NEVER_EXPIRE)
+        return run_id_of(ti, cell, number)
+
+
+class ReportSweepOperator(BaseOperator):
+    """Prints what became of each cell, and fails where one has no valid result.
+
+    The one task that decides the DAG run's state, as `ReportOperator` does.
+
+    :param checked: what `CheckSweepOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("checked",)
+    ui_color: str = "#e2f3e4"
+
+    def __init__(self, *, checked: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.checked = checked
+
+    def execute(self, context: Context) -> None:
+        """Print the table."""
+        ti = context["ti"]
+        if not self.checked:
+            raise AirflowFailException("nothing was started: the task check_sweep says why")
+        answer = ti.xcom_pull(task_ids=APPROVAL_TASK) or {}
+        if ApprovalOperator.REJECT in answer.get("chosen_options", ()):
+            self.log.info("rejected by %s: nothing was started", _name(answer.get("responded_by_user")))
+            return
+        rows, missing = [], []
+        for group, cells in self.checked.items():
+            for index, cell in enumerate(cells if group != "plan" else ()):
+                row = self._outcome(ti, f"{group}.{RUN_TASK}", index, Cell.model_validate(cell))
+                rows.append(row)
+                missing += [row["cell"]] if row["run"] != "success" else []
+        self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
+        if missing:
+            raise AirflowFailException(
+                f"{len(missing)} of {len(rows)} cells have no valid result: {', '.join(missing)}"
+            )
+        self.log.info("all %d cells have valid results", len(rows))
+
+    def _outcome(self, ti: Any, task_id: str, index: int, cell: Cell) -> dict[str, Any]:
+        from steptime.results.store import Store
+
+        run_id = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=_RUN_ID)
+        stored: list[dict[str, Any]] = []
+        if run_id is not None:
+            with airflow_errors(), Store() as store:
+                stored = store.runs_of(cell.dag_id, run_id)
+        measured: dict[str, Any] = next((row for row in stored if row["mode"] == "performance"), {})
+        return {
+            "cell": cell.label,
+            "run": "not started" if run_id is None else _state_of_run(ti, cell.dag_id, run_id) or "deleted",
+            "step time, s": measured.get("step_time_mean_s"),
+            "tokens/s": measured.get("tokens_per_s"),
+            "MFU, %": measured.get("mfu_percent"),
+            "queued, s": measured.get("queue_wait_s"),
+            "DAG run": f"{cell.dag_id} {run_id or ''}",
+        }
+
+
+def approval(checked: Any) -> ApproveSweepOperator:
+    """The task that asks; a request that nobody answers is over before the next week's sweep."""
+    return ApproveSweepOperator(
+        task_id=APPROVAL_TASK, checked=checked, response_timeout=timedelta(days=6), retries=0
+    )
+
+
+def start_dag_run(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> bool:
+    """Start a run of a DAG; `False` where Airflow has a run of that id. To be called in a task.
+
+    `TriggerDagRunOperator` does the same, but fails where the run exists, waits with a trigger that resumes,
+    and takes a second to import.
+    """
+    from airflow.sdk.exceptions import ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    request = TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=conf, logical_date=None, note=note)
+    try:
+        answer = SUPERVISOR_COMMS.send(request)
+    except AirflowRuntimeError as error:
+        raise AirflowException(f"Airflow does not start {dag_id}: {error}") from None
+    return not (isinstance(answer, ErrorResponse) and answer.error is ErrorType.DAGRUN_ALREADY_EXISTS)
+
+
+def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
+    """Id of the run of a cell; the hash tells apart what a readable name cannot."""
+    whole = f"{ti.dag_id}/{ti.run_id}/{cell.repeat}/{cell.request.model_dump_json()}"
+    short = hashlib.sha256(whole.encode()).hexdigest()[:12]
+    request = cell.request
+    readable = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{request.size}-{request.dtype}-{request.gpus}")
+    again = "" if attempt == 1 else f"__attempt{attempt}"
+    return f"sweep__{readable}__{short}{again}"
+
+
+def _is_paused(ti: Any, dag_id: str) -> bool:
+    try:
+        return bool(ti.get_dag(dag_id).is_paused)
+    except AirflowRuntimeError as error:
+        raise AirflowException(f"Airflow does not know the DAG '{dag_id}': {error}") from None
+
+
+def _state_of_run(ti: Any, dag_id: str, run_id: str) -> str | None:
+    """The state of a DAG run; None where there is none."""
+    if not ti.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
+        return None
+    return str(ti.get_dagrun_state(dag_id, run_id))
+
+
+def _row(cell: Cell) -> dict[str, Any]:
+    return {
+        "cell": cell.label,
+        "cluster": cell.request.cluster,
+        "jobs": cell.jobs,
+        "GPUs": cell.gpus_at_once,
+        "GPU-hours ≤": cell.gpu_hours_max,
+        "DAG": cell.dag_id,
+    }
+
+
+def _markdown(rows: Sequence[dict[str, Any]]) -> str:
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names)]
+    lines += [
+        [f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()]
+        for row in rows
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _name(user: Any) -> str:
+    return str(user.get("name")) if isinstance(user, dict) else "nobody in time"

@@ -1,0 +1,63 @@
+"""The trigger that waits for another DAG run."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+from asgiref.sync import sync_to_async
+
+_SETTLING_S = 1.0
+"""A trigger that fires before the worker has reported "deferred" makes Airflow fail the task."""
+
+
+class DagRunTrigger(BaseTrigger):
+    """Waits until a DAG run has ended.
+
+    Where it succeeded, so does the task, here and now. To resume in a worker it would have to queue for its
+    pool slots again, behind runs that take them for hours. A failure does resume: only there it can be told
+    apart from what should be retried.
+
+    :param dag_id: its DAG.
+    :param run_id: its id.
+    :param poll_interval_s: seconds between two looks.
+    """
+
+    def __init__(self, *, dag_id: str, run_id: str, poll_interval_s: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dag_id = dag_id
+        self.run_id = run_id
+        self.poll_interval_s = poll_interval_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which any triggerer makes this trigger again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "dag_id": self.dag_id,
+            "run_id": self.run_id,
+            "poll_interval_s": self.poll_interval_s,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait for the end of the run; its states are told in the task's log."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        await asyncio.sleep(_SETTLING_S)
+        told = None
+        while True:
+            try:
+                state = await sync_to_async(RuntimeTaskInstance.get_dagrun_state)(self.dag_id, self.run_id)
+            except AirflowRuntimeError as error:
+                # Deleted, or Airflow's API is in trouble: a worker finds out which.
+                yield TriggerEvent({"error": str(error)})  # type: ignore[no-untyped-call]
+                return
+            if state != told:
+                self.log.info("run %s of %s is %s", self.run_id, self.dag_id, state)
+                told = state
+            if state == "success":
+                yield TaskSuccessEvent()
+                return
+            if state == "failed":
+                yield TriggerEvent({"state": state})  # type: ignore[no-untyped-call]
+                return
+            await asyncio.sleep(self.poll_interval_s)

@@ -1,0 +1,134 @@
+"""`steptime sweep`: which sweeps there are, what one would run and cost, and starting it."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from steptime.cli.airflow_client import Url, User, airflow_client
+from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.usage import Commands
+from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
+from steptime.recipes.sweeps import list_sweeps, load_sweep
+
+DAG_ID = "scaling_sweep"
+"""The DAG that runs any sweep, when it is asked to."""
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime sweep list
+
+steptime sweep plan weekly
+"""
+
+PLAN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime sweep plan weekly
+
+steptime sweep plan weekly --format csv > weekly.csv
+"""
+
+RUN_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime sweep run weekly
+
+steptime sweep run weekly --url http://airflow.example:8080 --user ada
+"""
+
+POOLS_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime sweep pools > pools.json
+"""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/sweeps, without .yaml.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `steptime sweep list`, `plan`, `run` and `pools`."""
+    group = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode="rich", epilog=EXAMPLES)
+    group.command(name="list", epilog=EXAMPLES)(_list)
+    group.command(epilog=PLAN_EXAMPLES)(plan)
+    group.command(epilog=RUN_EXAMPLES)(run)
+    group.command(epilog=POOLS_EXAMPLES)(pools)
+    app.add_typer(group, name="sweep", help="Many runs as one: plan and start a file of config/sweeps.")
+
+
+def _list(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+    """Every sweep there is."""
+    columns = ("name", "description", "cluster", "repeats", "gpu_hours_max", "approval_above_gpu_hours")
+    rows = [load_sweep(name).model_dump(mode="json") for name in list_sweeps()]
+    show(rows, output_format, columns=columns)
+
+
+def plan(name: Name, *, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+    """The runs of a sweep and what they cost at most. Nothing is submitted.
+
+    Every run is planned: what cannot be run, and a plan above the sweep's budget, is refused here.
+    """
+    planned = _checked(name)
+    table = output_format is Format.TABLE
+    headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
+    columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id")
+    show(_rows(planned), output_format, columns=columns if table else None, headings=headings)
+    typer.echo(f"{_total(planned)}. Nothing was submitted.", err=not table)
+
+
+def run(name: Name, *, url: Url = None, user: User = None) -> None:
+    """Start a sweep through Airflow, and print the address of its DAG run.
+
+    It is planned here first: a sweep that cannot be run starts nothing.
+    """
+    planned = _checked(name)
+    with airflow_client(url, user) as client:
+        started = client.trigger(DAG_ID, {"sweep": name})
+        address = client.run_address(started.dag_id, started.dag_run_id)
+    typer.echo(f"{_total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
+
+
+def pools() -> None:
+    """The Airflow pools that count each cluster's GPUs, in the form of 'airflow pools import'.
+
+    'steptime up' makes them; another Airflow needs them before its first sweep.
+    """
+    from steptime.airflow.pools import pools as all_pools
+
+    made = {pool.name: pool.model_dump(mode="json", exclude={"name"}) for pool in all_pools()}
+    typer.echo(json.dumps(made, indent=2))
+
+
+def _checked(name: str) -> SweepPlan:
+    """The plan, refused where its DAG would refuse it."""
+    from steptime.airflow.sweep_cells import checked_cells
+
+    planned = plan_sweep(load_sweep(name))
+    checked_cells(planned)
+    return planned
+
+
+def _rows(planned: SweepPlan) -> list[dict[str, Any]]:
+    return [
+        {
+            "cell": cell.label,
+            "entry": cell.entry,
+            "repeat": cell.repeat,
+            "jobs": cell.jobs,
+            "gpus_at_once": cell.gpus_at_once,
+            "gpu_hours_max": cell.gpu_hours_max,
+            "dag_id": cell.dag_id,
+            **cell.request.model_dump(mode="json", exclude={"gpus", "repeats"}),
+            "gpus": cell.gpus,
+        }
+        for cell in planned.cells
+    ]
+
+
+def _total(planned: SweepPlan) -> str:
+    jobs = sum(cell.jobs for cell in planned.cells)
+    told = f"sweep {planned.sweep}: {jobs} jobs, at most {planned.gpu_hours_max:,.2f} GPU-hours"
+    if planned.needs_approval:
+        told += f", for which somebody is asked (above {planned.approval_above_gpu_hours:,.2f})"
+    return told

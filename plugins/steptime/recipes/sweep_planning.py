@@ -1,0 +1,210 @@
+"""From a sweep's file to its cells: every run planned and checked before anything is started.
+
+A cell is one performance run at one number of GPUs, with its checkpoint pair where it has one: the smallest
+thing that can be started, that fails and that is repeated on its own.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import PositiveInt
+
+from steptime.errors import UserError, shown
+from steptime.frozen import Frozen
+from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan, plan, require_runnable
+from steptime.recipes.request import PlanRequest, parse_request
+from steptime.recipes.sweeps import Sweep, excludes
+from steptime.recipes.workloads import load_workload
+
+MOST_JOBS = 1000
+"""Airflow maps a task over at most 1024 values."""
+
+
+class Cell(Frozen):
+    """What is started, waited for and reported as one."""
+
+    label: str
+    """What people call it, `llama3.1·tiny·fp32·2`; no other cell of the sweep has it."""
+    entry: int
+    """Which entry of the sweep's `runs` asks for it, from 0."""
+    repeat: PositiveInt
+    dag_id: str
+    """The DAG that runs it."""
+    request: PlanRequest
+    """With every default filled in, one number of GPUs and one repeat."""
+    gpus: PositiveInt
+    """Of its largest job."""
+    gpus_at_once: PositiveInt
+    """What its jobs may hold together: a checkpoint is saved while the performance run runs."""
+    jobs: PositiveInt
+    gpu_hours_max: float
+    """If every job runs into its time limit."""
+
+
+class SweepPlan(Frozen):
+    """What a sweep comes to."""
+
+    sweep: str
+    cells: tuple[Cell, ...]
+    gpu_hours_max: float
+    approval_above_gpu_hours: float | None
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether a person is asked first."""
+        limit = self.approval_above_gpu_hours
+        return limit is not None and self.gpu_hours_max > limit
+
+
+def plan_sweep(sweep: Sweep) -> SweepPlan:
+    """The cells of a sweep, by entry. Raises UserError for the first that cannot be run, and why.
+
+    Refused are also: a run that two combinations ask for, an exclusion that excludes nothing, a sweep with
+    nothing left to run, more than `MOST_JOBS` jobs, and a plan above the budget.
+    """
+    exclusions = _Exclusions(sweep)
+    cells = list(_all_cells(sweep, exclusions))
+    exclusions.require_used()
+    if not cells:
+        raise UserError(f"sweep '{sweep.name}' excludes every run that it asks for: nothing is left to run.")
+    total = sum(cell.gpu_hours_max for cell in cells)
+    if total > sweep.gpu_hours_max:
+        raise UserError(
+            f"sweep '{sweep.name}' may cost {total:,.2f} GPU-hours, more than its gpu_hours_max of "
+            f"{sweep.gpu_hours_max:,.2f}: {_costs(sweep, cells)}; shorten it, or raise the budget."
+        )
+    return SweepPlan(
+        sweep=sweep.name,
+        cells=tuple(_with_labels(cells)),
+        gpu_hours_max=total,
+        approval_above_gpu_hours=sweep.approval_above_gpu_hours,
+    )
+
+
+class _Exclusions:
+    """A sweep's exclusions, and which of them have excluded anything."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._used: set[int] = set()
+
+    def match(self, values: Mapping[str, Any]) -> bool:
+        """Whether a run with these values is left out."""
+        # Before planning `gpus` is text that may mean several counts; then nothing is compared with it.
+        known = {name: value for name, value in values.items() if name != "gpus" or str(value).isdecimal()}
+        matching = {
+            number for number, exclusion in enumerate(self._sweep.exclude) if excludes(exclusion, known)
+        }
+        self._used |= matching
+        return bool(matching)
+
+    def require_used(self) -> None:
+        """Raise UserError for an exclusion that has excluded nothing: it is misspelt, or forgotten."""
+        for number, exclusion in enumerate(self._sweep.exclude):
+            if number not in self._used:
+                raise UserError(
+                    f"sweep '{self._sweep.name}', exclude.{number} ({_told(exclusion)}) excludes nothing: "
+                    "correct it, or leave it out."
+                )
+
+
+def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
+    """The cells of every combination, without those that are excluded; no run stands in two of them."""
+    asked_by: dict[str, str] = {}
+    for entry in range(len(sweep.runs)):
+        for values in sweep.requests(entry):
+            if exclusions.match(values):
+                continue
+            where = f"sweep '{sweep.name}', runs.{entry} ({_told(values)})"
+            try:
+                planned = plan(parse_request(values))
+                require_runnable(planned)
+            except UserError as error:
+                raise UserError(f"{where}: {error}") from None
+            for cell, runs in _cells(planned, entry):
+                if exclusions.match(_values(cell.request)):
+                    continue
+                for run in runs:
+                    key = run.model_copy(update={"repeat": cell.repeat}).model_dump_json()
+                    if other := asked_by.get(key):
+                        raise UserError(
+                            f"{where}: {other} asks for {cell.label}, too: leave one of the two out, or "
+                            "raise repeats to run it more often."
+                        )
+                    asked_by[key] = f"runs.{entry}"
+                if len(asked_by) > MOST_JOBS:
+                    raise UserError(f"sweep '{sweep.name}' has more than {MOST_JOBS} jobs: make two of it.")
+                yield cell
+
+
+def _cells(planned: Plan, entry: int) -> Iterator[tuple[Cell, tuple[Run, ...]]]:
+    """Each performance run of a plan as a cell, with its jobs: the first repeat has a checkpoint's, too."""
+    pairs = {pair.save.recipe.gpus: pair for pair in planned.checkpoint_pairs}
+    workload = load_workload(planned.request.workload)
+    for run in planned.runs:
+        gpus, first = run.recipe.gpus, run.repeat == 1
+        pair = pairs.get(gpus) if first else None
+        jobs = (run, pair.save, pair.load) if pair else (run,)
+        yield (
+            Cell(
+                label=f"{workload.family}·{run.model_copy(update={'repeat': 1}).label}",
+                entry=entry,
+                repeat=run.repeat,
+                dag_id=workload.dag_id,
+                request=planned.request.model_copy(
+                    update={"gpus": str(gpus), "repeats": 1, "checkpoint": pair is not None}
+                ),
+                gpus=gpus,
+                gpus_at_once=2 * gpus if pair else gpus,
+                jobs=len(jobs),
+                gpu_hours_max=sum(job.recipe.gpus * job.time_limit_s for job in jobs) / 3600,
+            ),
+            jobs,
+        )
+
+
+def _with_labels(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """The cells, told apart: where several have one label, by the fields in which they differ."""
+    alike: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        alike[cell.label].append(cell)
+    for cell in cells:
+        others = [_values(other.request) for other in alike[cell.label]]
+        mine = _values(cell.request)
+        differing = {
+            name: value for name, value in mine.items() if any(other[name] != value for other in others)
+        }
+        parts = [cell.label, *(f"{name} {_text(value)}" for name, value in differing.items())]
+        if cell.repeat > 1:
+            parts.append(f"repeat {cell.repeat}")
+        yield cell.model_copy(update={"label": "·".join(parts)})
+
+
+def _values(request: PlanRequest) -> dict[str, Any]:
+    return request.model_dump(mode="json", exclude={"repeats"})
+
+
+def _costs(sweep: Sweep, cells: Sequence[Cell]) -> str:
+    by_entry = [
+        (entry, sum(cell.gpu_hours_max for cell in cells if cell.entry == entry))
+        for entry in range(len(sweep.runs))
+    ]
+    return ", ".join(
+        f"runs.{entry} ({_text(sweep.runs[entry].get('workload', 'several workloads'))}) {hours:,.2f}"
+        for entry, hours in by_entry
+    )
+
+
+def _told(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {_text(value)}" for name, value in values.items() if name not in ("cluster", "repeats")
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return " and ".join(_text(one) for one in value)
+    return shown(json.dumps(value) if isinstance(value, dict | bool) else value)

@@ -1,0 +1,208 @@
+"""The model of `config/sweeps/<name>.yaml`: matrices of runs, exclusions, repeats, a budget in GPU-hours.
+
+An entry of `runs` has any fields of `PlanRequest`. A list means each of its values, and several lists each
+combination; lists below `zip` go together, value by value. `gpus` is the exception: a list of GPU counts is
+what `"8,16"` is on the command line. `steptime.recipes.sweep_planning` makes cells of it.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    NonNegativeFloat,
+    PositiveFloat,
+    ValidationError,
+    field_validator,
+)
+
+from steptime.errors import UserError, shown, unknown_value
+from steptime.frozen import Frozen
+from steptime.recipes.config_files import FieldError, load_yaml_model
+from steptime.recipes.request import PlanRequest
+from steptime.settings import config_dir
+
+MOST_COMBINATIONS = 10_000
+"""Of one entry, before exclusions: more is a mistake, and would only be found out when memory is gone."""
+
+_ZIP = "zip"
+_FIELDS = tuple(PlanRequest.model_fields)
+_NOT_EXCLUDED = ("repeats", "environment")
+"""What does not tell cells apart in a way that an exclusion could name."""
+
+
+def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Check an entry's names and values, each by itself; GPU counts become text."""
+    zipped = entry.get(_ZIP, {})
+    if not isinstance(zipped, dict) or any(not isinstance(values, list) for values in zipped.values()):
+        raise FieldError("zip takes fields with lists, as in {size: [8b, 70b], gpus: [8, 64]}", _ZIP)
+    plain = {name: value for name, value in entry.items() if name != _ZIP}
+    for name in (*plain, *zipped):
+        _known(name, (*_FIELDS, _ZIP))
+    if twice := sorted(set(plain) & set(zipped)):
+        raise FieldError(f"{twice[0]} stands both in zip and beside it", twice[0])
+    if "workload" not in plain and "workload" not in zipped:
+        raise FieldError("names no workload, as in workload: llama3.1")
+    lengths = {name: len(values) for name, values in zipped.items() if isinstance(values, list)}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise FieldError(f"lists that go together are of one length, but {told}", _ZIP)
+    checked: dict[str, JsonValue] = {name: _plain(name, value) for name, value in plain.items()}
+    if zipped:
+        checked[_ZIP] = {name: _alternatives(name, values, _ZIP) for name, values in zipped.items()}
+    return checked
+
+
+def _plain(name: str, value: JsonValue) -> JsonValue:
+    if name == "gpus":
+        # A list of counts, and no matrix: then "the largest of the GPU counts" means what it says.
+        return ",".join(_alternatives(name, value)) if isinstance(value, list) else _value(name, value)
+    if name == "repeats" and isinstance(value, list):
+        raise FieldError("repeats is one number, not a list", name)
+    return _alternatives(name, value) if isinstance(value, list) else _value(name, value)
+
+
+def _alternatives(name: str, values: JsonValue, *inside: str) -> list[Any]:
+    """Each value of a list, checked. An empty list and a value that stands twice are refused."""
+    if not isinstance(values, list) or not values:
+        raise FieldError("an empty list asks for nothing: leave it out, or name a value", *inside, name)
+    checked = [_value(name, value, *inside, name, index) for index, value in enumerate(values)]
+    if not inside:
+        for index, value in enumerate(checked):
+            if value in checked[:index]:
+                raise FieldError(f"'{shown(value)}' is in the list twice", name, index)
+    return checked
+
+
+def _value(name: str, value: JsonValue, *place: int | str) -> Any:
+    """One value of a field of `PlanRequest`, as its model takes it, without coercion of types."""
+    if name == "gpus" and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    try:
+        PlanRequest.model_validate({"workload": "any", name: value}, strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise FieldError(
+            f"{problem['msg']}, not {shown(repr(problem['input']))}", *(place or (name,))
+        ) from None
+    return value
+
+
+def _exclusion(exclusion: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Check an exclusion's names and values: each a value or a list of them."""
+    if not exclusion:
+        raise FieldError("an empty exclusion would exclude everything: name a field, as in size: 70b")
+    for name, value in exclusion.items():
+        _known(name, [field for field in _FIELDS if field not in _NOT_EXCLUDED])
+        for one in value if isinstance(value, list) else [value]:
+            _value(name, one)
+    return exclusion
+
+
+def _known(name: str, valid: Iterable[str]) -> None:
+    valid = tuple(valid)
+    if name not in valid:
+        raise FieldError(str(unknown_value("field", name, valid)).removesuffix("."), name)
+
+
+Entry = Annotated[dict[str, JsonValue], AfterValidator(_entry)]
+Exclusion = Annotated[dict[str, JsonValue], AfterValidator(_exclusion)]
+
+
+class Sweep(Frozen):
+    """One file of `config/sweeps`."""
+
+    name: str = Field(pattern=r"^[a-z0-9]+([-_][a-z0-9]+)*$")
+    """Equal to the file's name."""
+    description: str = ""
+    cluster: str = "local"
+    """Where entries run that name no other."""
+    repeats: int = Field(1, ge=1, le=100)
+    """How many times each cell is run, where its entry does not say."""
+    gpu_hours_max: PositiveFloat
+    """GPUs × time limit over all jobs; a plan that may cost more is refused."""
+    approval_above_gpu_hours: NonNegativeFloat | None = None
+    """From more than this on a person is asked before anything starts; null: nobody is asked."""
+    runs: tuple[Entry, ...]
+    exclude: tuple[Exclusion, ...] = ()
+    """Cells that are left out: those that have every value of one of these."""
+
+    @field_validator("cluster")
+    @classmethod
+    def _cluster_is_text(cls, cluster: str) -> str:
+        _value("cluster", cluster)
+        return cluster
+
+    @field_validator("runs")
+    @classmethod
+    def _runs_something(cls, runs: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        if not runs:
+            raise ValueError("asks for nothing: give at least one entry, as in - {workload: llama3.1}")
+        return runs
+
+    def requests(self, entry: int) -> Iterator[dict[str, Any]]:
+        """The combinations of an entry (counted from 0), as values of `PlanRequest` fields."""
+        told = dict(self.runs[entry])
+        together = _zipped(told.pop(_ZIP, {}))
+        lists = {name: value for name, value in told.items() if isinstance(value, list)}
+        number = len(together) * math.prod(map(len, lists.values()))
+        if number > MOST_COMBINATIONS:
+            raise UserError(
+                f"sweep '{self.name}', runs.{entry} has {number:,} combinations, more than "
+                f"{MOST_COMBINATIONS:,}: shorten its lists."
+            )
+        fixed = {"cluster": self.cluster, "repeats": self.repeats}
+        fixed |= {name: value for name, value in told.items() if name not in lists}
+        for group in together:
+            for values in itertools.product(*lists.values()):
+                chosen = fixed | group | dict(zip(lists, values, strict=True))
+                yield {name: chosen[name] for name in _FIELDS if name in chosen}
+
+
+def _zipped(lists: Any) -> list[dict[str, Any]]:
+    """Lists that go together, value by value; one empty group where there are none."""
+    if not lists:
+        return [{}]
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
+def excludes(exclusion: Mapping[str, JsonValue], values: Mapping[str, Any]) -> bool:
+    """Whether a run with these values is excluded: it has every value of the exclusion.
+
+    A field that `values` lacks is no match. A workload may be named without its release.
+    """
+    return all(
+        name in values
+        and any(_same(name, one, values[name]) for one in (told if isinstance(told, list) else [told]))
+        for name, told in exclusion.items()
+    )
+
+
+def _same(name: str, told: JsonValue, value: Any) -> bool:
+    one, other = str(told).lower(), str(value).lower()
+    return one == other or (name == "workload" and one == other.rpartition("-")[0])
+
+
+def list_sweeps() -> tuple[str, ...]:
+    """The names of all sweeps, sorted: the stems of `config/sweeps/*.yaml`."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+
+
+def load_sweep(name: str) -> Sweep:
+    """The sweep of that name. Raises UserError where there is none, or its file is broken."""
+    if name not in list_sweeps():
+        raise unknown_value("sweep", name, list_sweeps())
+    path = _folder() / f"{name}.yaml"
+    sweep = load_yaml_model(path, Sweep)
+    if sweep.name != name:
+        raise UserError(f"{path}: name is '{sweep.name}': a sweep is named as its file, '{name}'.")
+    return sweep
+
+
+def _folder() -> Path:
+    return config_dir() / "sweeps"

@@ -1,0 +1,275 @@
+"""Sweeps: what their files say, the cells they come to, and every refusal with its remedy."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from steptime.errors import UserError
+from steptime.recipes.planning import plan
+from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
+from steptime.recipes.sweeps import excludes, list_sweeps, load_sweep
+from steptime.settings import shipped
+
+TINY = {"workload": "llama3.1", "size": "tiny", "gpus": [1, 2]}
+LLAMA = {"workload": "llama3.1", "size": ["8b", "70b"], "dtype": ["bf16", "fp8"], "gpus": "8-128"}
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Writes a sweep `night` into a config like the shipped one, with a cluster of H100s."""
+    config = tmp_path / "config"
+    (config / "sweeps").mkdir(parents=True)
+    for entry in shipped("config").iterdir():
+        if entry.name not in ("sweeps", "clusters"):
+            (config / entry.name).symlink_to(entry)
+    (config / "clusters").mkdir()
+    local = (shipped("config") / "clusters" / "local.yaml").read_text()
+    (config / "clusters" / "local.yaml").write_text(local)
+    h100 = local.replace("name: local", "name: h100").replace("gpu_type: cpu", "gpu_type: h100")
+    (config / "clusters" / "h100.yaml").write_text(h100)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
+
+    def write(**fields: Any) -> Path:
+        content = {"name": "night", "gpu_hours_max": 1e6, "runs": [TINY], **fields}
+        path = config / "sweeps" / "night.yaml"
+        path.write_text(yaml.safe_dump(content, sort_keys=False))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def planned(write: Callable[..., Path]) -> Callable[..., SweepPlan]:
+    """Writes a sweep and plans it."""
+
+    def planned(**fields: Any) -> SweepPlan:
+        write(**fields)
+        return plan_sweep(load_sweep("night"))
+
+    return planned
+
+
+def labels(made: SweepPlan) -> list[str]:
+    return [cell.label for cell in made.cells]
+
+
+@pytest.mark.parametrize("name", list_sweeps())
+def test_every_shipped_sweep_can_be_run_on_its_cluster(name: str) -> None:
+    made = plan_sweep(load_sweep(name))
+    assert made.cells
+    assert all(plan(cell.request).runs[0].recipe.gpus == cell.gpus for cell in made.cells)
+
+
+def test_the_example_in_the_weekly_sweep_is_one(planned: Callable[..., SweepPlan]) -> None:
+    text = (shipped("config") / "sweeps" / "weekly.yaml").read_text()
+    lines = text.partition("it could be:\n")[2].splitlines()
+    example = yaml.safe_load("\n".join(line.removeprefix("#").removeprefix("   ") for line in lines))
+    made = planned(**example)
+    assert {cell.request.cluster for cell in made.cells} == {"h100"}
+    assert made.needs_approval
+    assert [cell.jobs for cell in made.cells if cell.request.checkpoint] == [3, 3]
+
+
+def test_a_list_of_gpus_is_what_it_is_on_the_command_line(planned: Callable[..., SweepPlan]) -> None:
+    listed = planned(runs=[TINY])
+    assert labels(listed) == ["llama3.1·tiny·fp32·1", "llama3.1·tiny·fp32·2"]
+    assert labels(planned(runs=[{**TINY, "gpus": "1-2"}])) == labels(listed)
+    assert [cell.dag_id for cell in listed.cells] == ["llama31", "llama31"]
+
+
+def test_lists_are_a_matrix_over_the_scales_that_each_size_has(planned: Callable[..., SweepPlan]) -> None:
+    made = planned(cluster="h100", runs=[LLAMA])
+    assert len(made.cells) == 2 * 5 + 2 * 2
+    assert labels(made)[-3:] == ["llama3.1·70b·bf16·128", "llama3.1·70b·fp8·64", "llama3.1·70b·fp8·128"]
+
+
+def test_what_is_zipped_goes_together(planned: Callable[..., SweepPlan]) -> None:
+    zipped = {
+        "workload": "llama3.1",
+        "zip": {"size": ["8b", "70b"], "gpus": [16, 128]},
+        "dtype": ["bf16", "fp8"],
+    }
+    assert labels(planned(cluster="h100", runs=[zipped])) == [
+        "llama3.1·8b·bf16·16",
+        "llama3.1·8b·fp8·16",
+        "llama3.1·70b·bf16·128",
+        "llama3.1·70b·fp8·128",
+    ]
+
+
+def test_exclusions_are_partial(planned: Callable[..., SweepPlan]) -> None:
+    made = planned(
+        cluster="h100",
+        runs=[LLAMA, {"workload": "nemotron4", "size": "15b", "gpus": "16-64"}],
+        exclude=[{"size": "70b", "dtype": "fp8"}, {"gpus": [8, 16]}, {"workload": "llama3.1", "gpus": 128}],
+    )
+    assert labels(made) == [
+        *(f"llama3.1·8b·{dtype}·{gpus}" for dtype in ("bf16", "fp8") for gpus in (32, 64)),
+        "llama3.1·70b·bf16·64",
+        "nemotron4·15b·fp8·32",
+        "nemotron4·15b·fp8·64",
+    ]
+
+
+def test_an_exclusion_also_saves_a_combination_that_no_recipe_has(planned: Callable[..., SweepPlan]) -> None:
+    entry = {"workload": ["llama3.1", "nemotron-h"], "dtype": ["bf16", "fp8"], "gpus": "8-2048"}
+    with pytest.raises(UserError, match=r"runs\.0 \(workload nemotron-h, dtype bf16, .*unknown dtype 'bf16'"):
+        planned(cluster="h100", runs=[entry])
+    made = planned(cluster="h100", runs=[entry], exclude=[{"workload": "nemotron-h", "dtype": "bf16"}])
+    assert {cell.request.dtype for cell in made.cells if cell.dag_id == "nemotron_h"} == {"fp8"}
+
+
+def test_each_repeat_is_a_cell_and_a_checkpoint_goes_with_the_first(
+    planned: Callable[..., SweepPlan],
+) -> None:
+    made = planned(repeats=2, runs=[{**TINY, "checkpoint": True}])
+    assert [(cell.label, cell.jobs, cell.gpus, cell.gpus_at_once) for cell in made.cells] == [
+        ("llama3.1·tiny·fp32·1", 1, 1, 1),
+        ("llama3.1·tiny·fp32·1·repeat 2", 1, 1, 1),
+        ("llama3.1·tiny·fp32·2·checkpoint true", 3, 2, 4),
+        ("llama3.1·tiny·fp32·2·checkpoint false·repeat 2", 1, 2, 2),
+    ]
+
+
+def test_an_entry_may_have_its_own_repeats_and_cluster(planned: Callable[..., SweepPlan]) -> None:
+    eight = {"workload": "llama3.1", "size": "8b", "gpus": 8, "repeats": 1, "cluster": "h100"}
+    made = planned(repeats=2, runs=[TINY, eight])
+    assert [(cell.request.cluster, cell.repeat) for cell in made.cells] == [
+        *(("local", repeat) for _ in range(2) for repeat in (1, 2)),
+        ("h100", 1),
+    ]
+
+
+def test_cells_of_one_label_are_told_apart_by_what_differs(planned: Callable[..., SweepPlan]) -> None:
+    made = planned(runs=[{**TINY, "gpus": 4, "scaling": ["weak", "strong"], "tensor_parallel": [1, 2]}])
+    assert labels(made) == [
+        f"llama3.1·tiny·fp32·4·scaling {scaling}·tensor_parallel {tensor}"
+        for scaling in ("weak", "strong")
+        for tensor in (1, 2)
+    ]
+
+
+def test_cells_cost_and_run_what_the_whole_request_does(planned: Callable[..., SweepPlan]) -> None:
+    made = planned(
+        cluster="h100", runs=[{**LLAMA, "size": "8b", "dtype": "bf16", "checkpoint": True, "repeats": 3}]
+    )
+    alone = [plan(cell.request) for cell in made.cells]
+    together = plan(
+        made.cells[0].request.model_copy(update={"gpus": "8-128", "checkpoint": True, "repeats": 3})
+    )
+    assert made.gpu_hours_max == pytest.approx(together.gpu_hours_max)
+    assert [one.gpu_hours_max for one in alone] == [cell.gpu_hours_max for cell in made.cells]
+    assert [len(one.all_runs) for one in alone] == [cell.jobs for cell in made.cells]
+    assert sum(cell.jobs for cell in made.cells) == len(together.all_runs)
+
+
+def test_approval_is_asked_for_above_the_limit_only(planned: Callable[..., SweepPlan]) -> None:
+    cost = planned().gpu_hours_max
+    assert cost == 0.5
+    assert not planned(approval_above_gpu_hours=cost).needs_approval
+    assert planned(approval_above_gpu_hours=cost - 0.01).needs_approval
+    assert planned(approval_above_gpu_hours=0).needs_approval
+    assert not planned(approval_above_gpu_hours=None).needs_approval
+
+
+def test_a_plan_that_costs_exactly_its_budget_is_run(planned: Callable[..., SweepPlan]) -> None:
+    assert planned(gpu_hours_max=0.5).cells
+
+
+def test_a_plan_comes_back_from_json(planned: Callable[..., SweepPlan]) -> None:
+    made = planned(repeats=2)
+    assert SweepPlan.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_workload_is_excluded_with_or_without_its_release() -> None:
+    values = {"workload": "llama3.1-25.04", "proxy": True}
+    assert excludes({"workload": "llama3.1"}, values)
+    assert excludes({"workload": "Llama3.1-25.04", "proxy": True}, values)
+    assert not excludes({"workload": "llama3.1", "proxy": False}, values)
+    assert not excludes({"size": "8b"}, values)
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"runs": []}, "runs: asks for nothing: give at least one entry"),
+    ({"runs": [{**TINY, "sise": "8b"}]}, "line 9, runs.0.sise: unknown field 'sise': did you mean 'size'?"),
+    ({"runs": [{"size": "tiny"}]}, "runs.0: names no workload, as in workload: llama3.1"),
+    ({"runs": [{**TINY, "size": []}]}, "runs.0.size: an empty list asks for nothing"),
+    ({"runs": [{**TINY, "size": ["tiny", "tiny"]}]}, "runs.0.size.1: 'tiny' is in the list twice"),
+    ({"runs": [{**TINY, "gpus": [1, 1]}]}, "runs.0.gpus.1: '1' is in the list twice"),
+    ({"runs": [{**TINY, "gpus": []}]}, "runs.0.gpus: an empty list asks for nothing"),
+    ({"runs": [{**TINY, "gpus": True}]}, "runs.0.gpus: Input should be a valid string, not True"),
+    (
+        {"runs": [{**TINY, "max_steps": ["20"]}]},
+        "runs.0.max_steps.0: Input should be a valid integer, not '20'",
+    ),
+    ({"runs": [{**TINY, "max_steps": 0}]}, "runs.0.max_steps: Input should be greater than or equal to 1"),
+    ({"runs": [{**TINY, "dtype": 8}]}, "runs.0.dtype: Input should be a valid string, not 8"),
+    ({"runs": [{**TINY, "repeats": [1, 2]}]}, "runs.0.repeats: repeats is one number, not a list"),
+    ({"runs": [{"workload": "llama3.1", "zip": ["size"]}]}, "runs.0.zip: zip takes fields with lists"),
+    ({"runs": [{"workload": "llama3.1", "zip": {"size": "8b"}}]}, "runs.0.zip: zip takes fields with lists"),
+    (
+        {"runs": [{"workload": "llama3.1", "zip": {"size": ["8b"], "gpus": [8, 16]}}]},
+        "runs.0.zip: lists that go together are of one length, but size has 1, gpus has 2",
+    ),
+    ({"runs": [{**TINY, "zip": {"size": ["8b"]}}]}, "runs.0.size: size stands both in zip and beside it"),
+    (
+        {"runs": [{"workload": "llama3.1", "zip": {"gpus": [8, 0.5]}}]},
+        "runs.0.zip.gpus.1: Input should be a valid string, not 0.5",
+    ),
+    ({"gpu_hours_max": 0}, "gpu_hours_max: Input should be greater than 0, not 0"),
+    ({"repeats": 0}, "repeats: Input should be greater than or equal to 1, not 0"),
+    ({"gpu_hours": 5}, "gpu_hours: unknown field"),
+    ({"exclude": [{}]}, "exclude.0: an empty exclusion would exclude everything"),
+    ({"exclude": [{"repeats": 2}]}, "exclude.0.repeats: unknown field 'repeats'"),
+    ({"exclude": [{"size": 8}]}, "exclude.0.size: Input should be a valid string, not 8"),
+    ({"name": "noon"}, "name is 'noon': a sweep is named as its file, 'night'"),
+    ({"name": "a b"}, "name: String should match pattern"),
+    ({"exclude": [{"size": "8b"}]}, "exclude.0 (size 8b) excludes nothing: correct it, or leave it out."),
+    ({"exclude": [{"size": "tiny"}]}, "sweep 'night' excludes every run that it asks for"),
+    ({"cluster": "moon"}, "runs.0 (workload llama3.1, size tiny, gpus 1,2): unknown cluster 'moon'"),
+    ({"runs": [{**TINY, "gpus": [1, 3]}]}, "unknown GPU count '3' of llama3.1-25.04 tiny on cpu"),
+    ({"runs": [{**TINY, "size": "8b", "gpus": 8}]}, "cluster 'local' has cpu, not h100"),
+    ({"runs": [{**TINY, "workload": "lama"}]}, "unknown workload 'lama'"),
+    (
+        {"runs": [TINY, {**TINY, "gpus": 2}]},
+        "runs.0 asks for llama3.1·tiny·fp32·2, too: leave one of the two out",
+    ),
+    ({"runs": [TINY, {**TINY, "checkpoint": True}]}, "runs.0 asks for llama3.1·tiny·fp32·1, too"),
+    ({"repeats": 100, "runs": [{**TINY, "max_steps": list(range(20, 26))}]}, "has more than 1000 jobs"),
+    (
+        {
+            "runs": [
+                {
+                    **TINY,
+                    "max_steps": list(range(20, 121)),
+                    "environment": [{"N": str(n)} for n in range(100)],
+                }
+            ]
+        },
+        "runs.0 has 10,100 combinations, more than 10,000",
+    ),
+    (
+        {"gpu_hours_max": 0.4, "runs": [{**TINY, "gpus": 1}, {**TINY, "gpus": 2}]},
+        "sweep 'night' may cost 0.50 GPU-hours, more than its gpu_hours_max of 0.40: "
+        "runs.0 (llama3.1) 0.17, runs.1 (llama3.1) 0.33; shorten it, or raise the budget.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "complaint"), REFUSALS, ids=[complaint[:40] for _, complaint in REFUSALS])
+def test_refusals_are_one_sentence(
+    planned: Callable[..., SweepPlan], fields: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        planned(**fields)
+    assert complaint in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_unknown_sweep_lists_the_known(write: Callable[..., Path]) -> None:
+    write()
+    with pytest.raises(UserError, match=r"unknown sweep 'nigth': did you mean 'night'\? Valid are: night\."):
+        load_sweep("nigth")
