@@ -236,6 +236,19 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+async def test_a_file_of_another_source_is_replaced(config: Config, programs: Path) -> None:
+    """As when two registries have an image of one name, or the trainer's environment has changed."""
+    image = await Staging(config)()
+    record = Path(f"{image.path}.json")
+    record.write_text(record.read_text().replace(URI, "docker://elsewhere.org#nvidia/nemo:25.04.00"))
+    staging = Staging(config)
+    await staging()
+    assert any(
+        "of docker://elsewhere.org#nvidia/nemo:25.04.00: it is replaced" in line for line in staging.lines
+    )
+    assert json.loads(record.read_text())["source"] == URI
+
+
 async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
     config: Config, programs: Path
 ) -> None:

@@ -76,7 +76,7 @@ class CheckParamsOperator(BaseOperator):
 
 
 class StageTrainingOperator(BaseOperator):
-    """Makes ready on the cluster what the runs of a plan need: the trainer's environment and code.
+    """Makes ready on the cluster what the runs of a plan need: the trainer's code, its environment or image.
 
     :param plan: what `CheckParamsOperator` returned. (templated)
     """
@@ -94,7 +94,10 @@ class StageTrainingOperator(BaseOperator):
         with airflow_errors():
             staged = asyncio.run(self._stage(run))
         self.log.info("the trainer: %s", staged.trainer_path)
-        self.log.info("its interpreter: %s", staged.python or "the image's")
+        if staged.image is None:
+            self.log.info("its interpreter: %s", staged.python)
+        else:
+            self.log.info("its image: %s, sha256 %s", staged.image_path, staged.image_sha256)
         return as_json(staged)
 
     async def _stage(self, run: Run) -> Staged:

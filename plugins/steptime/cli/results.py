@@ -184,6 +184,7 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "steptime": record["steptime_version"],
         "commit": f"{commit}{tree}" if commit else None,
         "image": staged["image"] and f"{staged['image']} {staged['image_digest'] or ''}".strip(),
+        "image file, sha256": staged.get("image_sha256"),
         "venv lock, sha256": staged["venv_lock_sha256"],
         "trainer, sha256": staged["trainer_sha256"],
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or None,
