@@ -5,16 +5,12 @@ in the tests of those functions; here everything goes through the entry point `s
 """
 
 import gzip
-import io
 import json
-import os
 import re
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -199,19 +195,6 @@ AIRFLOW = [
 ]
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that commands run in; its `home` is where the state would be. Nobody answers questions."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    for name in ("CONFIG_DIR", "STORE_URL", "AIRFLOW_URL", "AIRFLOW_USER", "AIRFLOW_PASSWORD"):
-        monkeypatch.delenv(f"STEPTIME_{name}", raising=False)
-    monkeypatch.setenv("STEPTIME_HOME", str(folder / "home"))
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    return folder
-
-
 @pytest.mark.parametrize(
     "bad",
     [*FLAGS, *PLANS, *NUMBERS, *CONFIG, *LOGS, *STATE, *AIRFLOW],
@@ -340,70 +323,3 @@ def test_a_fault_of_our_own_is_no_traceback_and_no_users_error(
     monkeypatch.setattr(sys, "argv", ["steptime", "recipes"])
     with pytest.raises(KeyError, match="forgotten"):
         main()
-
-
-@pytest.fixture
-def start(here: Path) -> Callable[..., subprocess.Popen[bytes]]:
-    """Starts the real program, for what only a process of its own can show."""
-
-    def _start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
-        program = Path(sys.executable).with_name("steptime")
-        return subprocess.Popen([program, *arguments], stderr=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
-
-    return _start
-
-
-@pytest.mark.parametrize("command", ["recipes --format csv", "recipes", "--help"])
-def test_a_reader_that_goes_away(start: Callable[..., subprocess.Popen[bytes]], command: str) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    process = start(*command.split(), stdout=writing)
-    os.close(writing)
-    assert process.communicate(timeout=60)[1] == b""
-    assert process.returncode == -signal.SIGPIPE, "as other tools end"
-
-
-def test_a_full_disk(start: Callable[..., subprocess.Popen[bytes]]) -> None:
-    with Path("/dev/full").open("wb") as full:
-        process = start("recipes", "--format", "csv", stdout=full)
-        assert process.communicate(timeout=60)[1] == b"steptime: cannot go on: No space left on device.\n"
-    assert process.returncode == 2
-
-
-def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subprocess.Popen[bytes]]) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
-    process = start("plan", "llama3.1", "--gpus", "2", stdout=subprocess.PIPE, env=environment)
-    printed, complaints = process.communicate(timeout=60)
-    assert (process.returncode, complaints) == (0, b"")
-    assert rb"tiny\xb7fp32\xb72" in printed
-
-
-def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> None:
-    os.mkfifo(here / "log.out")
-    process = start("parse", "log.out", stdout=subprocess.PIPE)
-    with (here / "log.out").open("wb"):  # opens once the program reads: it is at work then
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60) == (b"", b"")
-    assert process.returncode == 130
-
-
-def test_help_and_plan_start_without_what_is_slow_to_import() -> None:
-    code = (
-        "import sys; import steptime.cli; from steptime.recipes.planning import PlanRequest, plan; "
-        "plan(PlanRequest(workload='llama3.1')); print(*sys.modules)"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    slow = {
-        "airflow",
-        "alembic",
-        "great_expectations",
-        "httpx",
-        "numpy",
-        "pandas",
-        "scipy",
-        "sqlalchemy",
-        "jinja2",
-    }
-    assert slow.isdisjoint(loaded)

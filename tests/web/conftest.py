@@ -1,4 +1,4 @@
-"""The pages without Airflow: served as Airflow mounts them, with a stand-in for its auth manager."""
+"""The pages without Airflow: as it mounts and frames them, with a stand-in for its auth manager."""
 
 import socket
 import threading
@@ -18,8 +18,12 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what Airflow itself imports
     from airflow.api_fastapi.core_api.security import get_user
 
+from browser import Watched, chromium, watched_page
 from fastapi import FastAPI
+from playwright.sync_api import Browser, Page
+from web.framed import airflow_around
 
+from steptime.recipes.models import Mode
 from steptime.results.models import Result
 from steptime.results.store import Store
 from steptime.web import app as web
@@ -93,3 +97,37 @@ def serve() -> Iterator[Callable[[FastAPI], str]]:
     for server, thread in running:
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as launched:
+        yield launched
+
+
+@pytest.fixture
+def site(pages: FastAPI, serve: Callable[[FastAPI], str]) -> str:
+    return serve(airflow_around(pages))
+
+
+@pytest.fixture
+def watched(browser: Browser, site: str) -> Iterator[Watched]:
+    with watched_page(browser, site, timezone_id="UTC") as watched:
+        yield watched
+        assert not watched.foreign
+        assert not watched.complaints
+
+
+@pytest.fixture
+def page(watched: Watched) -> Page:
+    return watched.page
+
+
+@pytest.fixture
+def sweep(publish: Callable[..., Result]) -> None:
+    """A DAG run at 1, 2 and 4 ranks, a checkpoint pair, and an older DAG run of another size."""
+    for index, gpus in enumerate((1, 2, 4)):
+        publish(f"run-{gpus}", gpus=gpus, dag_run_id="new", map_index=index)
+    publish("save", mode=Mode.CHECKPOINT_SAVE, dag_run_id="new")
+    publish("load", mode=Mode.CHECKPOINT_LOAD, dag_run_id="new")
+    publish("older", size="small", gpus=2, step_times=[12.5] * 20, dag_run_id="old", submitted_at=1.78e9)

@@ -1,0 +1,77 @@
+"""The program as a process of its own: its ends by signals and broken outputs, and what it loads."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def start(here: Path) -> Callable[..., subprocess.Popen[bytes]]:
+    """Starts the real program, for what only a process of its own can show."""
+
+    def _start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+        program = Path(sys.executable).with_name("steptime")
+        return subprocess.Popen([program, *arguments], stderr=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
+
+    return _start
+
+
+@pytest.mark.parametrize("command", ["recipes --format csv", "recipes", "--help"])
+def test_a_reader_that_goes_away(start: Callable[..., subprocess.Popen[bytes]], command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start(*command.split(), stdout=writing)
+    os.close(writing)
+    assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == -signal.SIGPIPE, "as other tools end"
+
+
+def test_a_full_disk(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = start("recipes", "--format", "csv", stdout=full)
+        assert process.communicate(timeout=60)[1] == b"steptime: cannot go on: No space left on device.\n"
+    assert process.returncode == 2
+
+
+def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subprocess.Popen[bytes]]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
+    process = start("plan", "llama3.1", "--gpus", "2", stdout=subprocess.PIPE, env=environment)
+    printed, complaints = process.communicate(timeout=60)
+    assert (process.returncode, complaints) == (0, b"")
+    assert rb"tiny\xb7fp32\xb72" in printed
+
+
+def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> None:
+    os.mkfifo(here / "log.out")
+    process = start("parse", "log.out", stdout=subprocess.PIPE)
+    with (here / "log.out").open("wb"):  # opens once the program reads: it is at work then
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == 130
+
+
+def test_help_and_plan_start_without_what_is_slow_to_import() -> None:
+    code = (
+        "import sys; import steptime.cli; from steptime.recipes.planning import PlanRequest, plan; "
+        "plan(PlanRequest(workload='llama3.1')); print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    slow = {
+        "airflow",
+        "alembic",
+        "great_expectations",
+        "httpx",
+        "numpy",
+        "pandas",
+        "scipy",
+        "sqlalchemy",
+        "jinja2",
+    }
+    assert slow.isdisjoint(loaded)

@@ -1,0 +1,99 @@
+"""The metrics store when processes die in the middle, or write at once: real processes, both databases."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import sqlalchemy
+
+from steptime.results import database, schema
+from steptime.results.models import Result
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def _run_in_processes(target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> list[int | None]:
+    """Exit codes of one forked process for each tuple of arguments, started together."""
+    processes = [_FORK.Process(target=target, args=given) for given in arguments]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=60)
+    return [process.exitcode for process in processes]
+
+
+def _publish_and_die(url: str, result: Result) -> None:
+    def die(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "INSERT INTO validations" in statement:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", die)
+    Store(url).publish(result)
+
+
+def _publish_all(url: str, results: list[Result]) -> None:
+    for result in results:
+        Store(url).publish(result)
+
+
+def test_a_process_killed_while_it_publishes_leaves_nothing(store_url: str, make_result: MakeResult) -> None:
+    store, result = Store(store_url), make_result()
+    store.publish(make_result("before"))
+
+    codes = _run_in_processes(_publish_and_die, [(store_url, result)])
+
+    assert codes == [-signal.SIGKILL]
+    assert [row["job_name"] for row in store.results(include_rejected=True)] == ["before"]
+    with database.reading(store_url) as connection:
+        count = connection.scalar(sqlalchemy.select(sqlalchemy.func.count()).select_from(schema.steps))
+    assert count == 20, "no step of the killed one"
+    assert store.publish(result), "the retry finds no leftovers"
+
+
+def test_processes_may_publish_at_once_and_make_the_store_at_once(
+    store_url: str, make_result: MakeResult
+) -> None:
+    """Four processes meet at an empty database, and publish one run in common beside four of their own."""
+    shared = make_result("shared")
+    own = [[make_result(f"job{process}-{number}") for number in range(4)] for process in range(4)]
+
+    codes = _run_in_processes(_publish_all, [(store_url, [shared, *results, shared]) for results in own])
+
+    assert codes == [0, 0, 0, 0]
+    store = Store(store_url)
+    assert len(store.results()) == 17
+    assert all(len(store.steps(row["job_name"])) == 20 for row in store.results())
+
+
+def test_different_contents_of_one_run_never_mix(store_url: str, make_result: MakeResult) -> None:
+    lengths = [20, 30, 40, 50]
+    store = Store(store_url)
+    store.publish(make_result("one", max_steps=10))
+
+    codes = _run_in_processes(
+        _publish_all, [(store_url, [make_result("one", max_steps=length)] * 5) for length in lengths]
+    )
+
+    assert codes == [0, 0, 0, 0]
+    (row,) = store.results()
+    steps = len(store.steps("one"))
+    assert steps in lengths
+    assert row["window"] == f"{steps // 2}:{steps - 1}"
+
+
+def test_threads_share_a_store(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+
+    def publish_and_read(number: int) -> int:
+        store.publish(make_result(f"job{number}"))
+        return len(store.steps(f"job{number}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(publish_and_read, range(24))) == [20] * 24
+    assert len(store.results()) == 24

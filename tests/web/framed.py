@@ -1,0 +1,58 @@
+"""The result page in an iframe as Airflow shows it, and how tests read it.
+
+A page stands in for the Airflow UI: the same iframe with the same sandbox, and a router that can be asked.
+"""
+
+import json
+
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+from playwright.sync_api import FrameLocator, Page, expect
+
+# What Airflow 3.3 does around a page of a plugin, without Airflow.
+AIRFLOW = """<!doctype html><html class="light"><head><base href="/"><title>Airflow</title>
+<link rel="icon" href="data:,"></head><body>
+<iframe title="Step times" src="steptime/{query}" style="border:0;width:100%;height:860px"
+        sandbox="allow-scripts allow-same-origin allow-forms allow-downloads"></iframe>
+<script>
+  const routed = {routed};
+  if (routed) addEventListener("popstate", () => {{
+    document.querySelector("iframe")?.remove();
+    document.title = "routed to " + location.pathname;
+  }});
+</script></body></html>"""
+
+
+def airflow_around(pages: FastAPI) -> FastAPI:
+    """A site that shows the pages as Airflow does."""
+    airflow = FastAPI()
+    airflow.mount("/steptime", pages)
+
+    @airflow.get("/{path:path}", response_class=HTMLResponse)
+    def ui(path: str, dag_run_id: str = "", routed: bool = True) -> str:
+        if "tasks" in path:
+            return f"<title>{path}</title><link rel=icon href='data:,'>"
+        query = f"?dag_id=llama31&dag_run_id={dag_run_id}" if dag_run_id else ""
+        return AIRFLOW.format(query=query, routed=json.dumps(routed))
+
+    return airflow
+
+
+def opened(page: Page, address: str = "/plugin/step-times/steptime/") -> FrameLocator:
+    page.goto(address)
+    frame = page.frame_locator("iframe")
+    expect(frame.locator("#summary")).not_to_have_text("Reading the metrics store …")
+    return frame
+
+
+def column(frame: FrameLocator, key: str) -> list[str]:
+    """The cells of one column, as they are written."""
+    index = frame.locator("thead th").evaluate_all(
+        "(heads, key) => heads.findIndex((head) => head.dataset.key === key)", key
+    )
+    assert index >= 0, f"there is no column {key}"
+    return frame.locator(f"tbody tr[data-job] td:nth-child({index + 1})").all_inner_texts()
+
+
+def number(written: str) -> float:
+    return float(written.replace(",", "").replace("−", "-"))
