@@ -51,7 +51,13 @@ def write_all(layout: Layout) -> None:
 
 def _login_environment(layout: Layout) -> dict[str, str]:
     """What a login on the cluster finds, and with it every job that it submits."""
-    given = {"SLURM_CONF": str(layout.slurm_conf), MARKER: str(layout.root), "PATH": search_path()}
+    given = {
+        "SLURM_CONF": str(layout.slurm_conf),
+        MARKER: str(layout.root),
+        "PATH": search_path(),
+        # Below another shell, bash does not read the user's .bashrc: some take longer than the command itself.
+        "SHLVL": "1",
+    }
     return {name: value for name, value in given.items() if '"' not in value and "\\" not in value}
 
 
