@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.jobscript import step_spec
 from steptime.errors import SystemFailure
 
 _SCRIPTS = ("import_image.py", "squash_venv.py", "unpack_image.py")
@@ -103,6 +102,8 @@ def _exit_code(job: Job, status: JobStatus) -> int:
 
 async def _live_job(cluster: Cluster, config: ClusterConfig, argv: Sequence[str]) -> Job:
     """The job that does this now, or a new one: its name says what it does, and the how-many-eth it is."""
+    from steptime.clusters.jobscript import step_spec
+
     key = hashlib.sha256(json.dumps(argv).encode()).hexdigest()[:16]
     first = 1
     while True:
