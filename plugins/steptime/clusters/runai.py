@@ -63,6 +63,11 @@ class RunaiCluster:
 
     async def __aenter__(self) -> Self:
         connection = await self._connections(self._config.connection)
+        if connection.kind != "runai":
+            raise UserError(
+                f"connection '{connection.name}' is of type {connection.kind}, and a Run:ai cluster needs "
+                f"one of type runai: name another in config/clusters/{self.name}.yaml."
+            )
         self._project_name = _project_name(self._config, connection)
         self._client_ = await RunaiClient(connection).__aenter__()
         return self

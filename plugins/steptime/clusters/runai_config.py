@@ -101,7 +101,7 @@ def workload_name(job_name: str) -> str:
     It begins readable and ends with a hash of the job's name, which is kept whole as an annotation.
 
     >>> workload_name("pretrain_llama3.1_8b_fp8_64-0a1b2c3d4e-1")
-    'steptime-pretrain-llama3-1-8b-fp8-64-0a-94a11d56a0'
+    'steptime-pretrain-llama3-1-8b-fp8-64-0a-4c3b48120a'
     """
     digest = hashlib.sha256(job_name.encode()).hexdigest()[:10]
     readable = re.sub("[^a-z0-9]+", "-", job_name.lower())
@@ -149,7 +149,7 @@ def workload_request(
         "terminateAfterPreemption": True,
         "terminationGracePeriodSeconds": round(config.grace_s),
     }
-    if gpus:
+    if gpus and config.gpu_type != "cpu":
         # NCCL and the data loaders share memory between the ranks of a node.
         spec["compute"] = {"gpuDevicesRequest": gpus // pods, "largeShmRequest": True}
     if config.node_pools:

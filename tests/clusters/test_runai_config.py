@@ -1,0 +1,124 @@
+"""The file of a Run:ai cluster: a whole one, each way to break one, and names in Kubernetes."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from steptime.clusters.connections import Connection
+from steptime.clusters.runai import Config, connect
+from steptime.clusters.runai_client import Project
+from steptime.clusters.runai_config import workload_name, workload_request
+from steptime.errors import UserError
+
+MakeConfig = Callable[..., Config]
+LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+
+
+def request(config: Config, gpus: int) -> tuple[str, dict[str, Any]]:
+    return workload_request(
+        config,
+        Project("4711", "cluster"),
+        job_name="job",
+        start_script="/volume/start.sh",
+        gpus=gpus,
+        variables={},
+        annotations={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pvcs": []}, "pvcs"),
+        ({"image": ""}, "image"),
+        ({"gpus_per_node": 0}, "gpus_per_node"),
+        ({"container": "pyxis"}, "container"),
+        ({"degraded_after_s": -1}, "degraded_after_s"),
+        ({"secret": "hush"}, "Extra inputs are not permitted"),
+        ({"work_dir": "/elsewhere"}, "'/elsewhere' is below none of the paths of pvcs"),
+        ({"work_dir": "/nemo workspace"}, "work_dir '/nemo workspace' cannot be used here"),
+        ({"pvcs": [{"claim": "a", "path": "/a; touch canary"}]}, "path"),
+        ({"pvcs": [{"claim": "a" * 64, "path": "/a"}]}, "claim"),
+    ],
+    ids=str,
+)
+def test_a_broken_configuration_is_refused(
+    make_runai_config: MakeConfig, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        make_runai_config(**changes)
+
+
+def test_the_innermost_volume_holds_the_work_dir(make_runai_config: MakeConfig) -> None:
+    pvcs = [{"claim": "home", "path": "/data"}, {"claim": "fast", "path": "/data/fast"}]
+    config = make_runai_config(pvcs=pvcs, work_dir="/data/fast/steptime", shared_dir="/mnt/fast")
+    assert str(config.volume.local("/data/fast/steptime/log")) == "/mnt/fast/steptime/log"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "workers", "devices"),
+    [
+        (1, "trainings", None, 1),
+        (8, "trainings", None, 8),
+        (16, "distributed", 1, 8),
+        (64, "distributed", 7, 8),
+    ],
+)
+def test_gpus_become_pods(
+    make_runai_config: MakeConfig, gpus: int, kind: str, workers: int | None, devices: int
+) -> None:
+    made_as, made = request(make_runai_config(gpus_per_node=8), gpus)
+    assert made_as == kind
+    assert made["spec"].get("numWorkers") == workers
+    assert made["spec"]["compute"]["gpuDevicesRequest"] == devices
+
+
+def test_ranks_on_the_cpu_ask_for_no_gpus(make_runai_config: MakeConfig) -> None:
+    kind, made = request(make_runai_config(gpus_per_node=8, gpu_type="cpu"), 16)
+    assert kind == "distributed"
+    assert "compute" not in made["spec"]
+
+
+@pytest.mark.parametrize(
+    ("of_file", "of_connection", "message"),
+    [
+        (None, None, "cluster dgx names no Run:ai project"),
+        ("a,b==c", None, "a name has no comma"),
+    ],
+)
+async def test_a_project_is_needed(
+    make_runai_config: MakeConfig, of_file: str | None, of_connection: str | None, message: str
+) -> None:
+    async def connection(name: str) -> Connection:
+        return Connection(name=name, kind="runai", host="https://x", extra={"project": of_connection})
+
+    with pytest.raises(UserError, match=message):
+        await connect(make_runai_config(project=of_file), connection).__aenter__()
+
+
+async def test_a_connection_of_another_type_is_refused(make_runai_config: MakeConfig) -> None:
+    async def connection(name: str) -> Connection:
+        return Connection(name=name, kind="ssh", host="login.example.com")
+
+    with pytest.raises(
+        UserError, match="connection 'runai' is of type ssh, and a Run:ai cluster needs one of"
+    ):
+        await connect(make_runai_config(), connection).__aenter__()
+
+
+def test_a_name_begins_readable() -> None:
+    assert workload_name("pretrain_llama3.1_8b_fp8_64-0a1b2c3d4e-1") == (
+        "steptime-pretrain-llama3-1-8b-fp8-64-0a-4c3b48120a"
+    )
+
+
+@given(st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", fullmatch=True), unique=True))
+def test_names_are_legal_and_stay_apart(names: list[str]) -> None:
+    made = [workload_name(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all(LABEL.fullmatch(name) and len(name) <= 50 for name in made)

@@ -1,0 +1,159 @@
+"""What a pod runs: the job's script (a golden copy, and run for real), and what starts it."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.jobscript import job_spec
+from steptime.clusters.runai import Config, RunaiCluster
+from steptime.recipes.models import Run
+
+MakeConfig = Callable[..., Config]
+RunaiWith = Callable[..., RunaiCluster]
+EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+
+GOLDEN = Path(__file__).parent / "golden" / "runai.sh"
+START = Path(job_spec.__code__.co_filename).parent / "templates" / "runai_start.sh"
+STAGED = Staged(
+    python="/nemo-workspace/venvs/trainer-0123456789abcdef/bin/python",
+    venv_lock_sha256="a" * 64,
+    trainer_path="/nemo-workspace/trainer/fedcba9876543210",
+    trainer_sha256="b" * 64,
+)
+SHOWS_ARGUMENTS = '#!/bin/sh\nprintf "%s\\n" "$*"\n'
+
+
+@pytest.fixture
+def run(make_result: Callable[..., Any]) -> Run:
+    """A planned run of a tiny Llama on two ranks."""
+    planned: Run = make_result(gpus=2, environment={"OMP_PROC_BIND": "close", "WORDS": "a 'b' $(c)"}).run
+    return planned
+
+
+def spec_of(run: Run, config: Config, staged: Staged = STAGED) -> JobSpec:
+    return job_spec(run, staged, config, identity="llama31/manual/0", started=1_790_000_000)
+
+
+def test_the_script_is_as_reviewed(run: Run, make_runai_config: MakeConfig) -> None:
+    """After a change that is meant: write the new script to the golden file, and read the difference."""
+    pvcs = [{"claim": "workspace", "path": "/nemo-workspace"}]
+    config = make_runai_config(pvcs=pvcs, work_dir="/nemo-workspace/steptime")
+    assert spec_of(run, config).script == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize("script", [GOLDEN, START], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "checker", [["bash", "-n"], ["shellcheck", "--exclude=SC2016"]], ids=lambda it: it[0]
+)
+def test_checkers_find_nothing(checker: list[str], script: Path) -> None:
+    if shutil.which(checker[0]) is None:
+        pytest.fail(f"{checker[0]} is missing: apt-get install --yes {checker[0]}")
+    found = subprocess.run([*checker, str(script)], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_node", "arguments"),
+    [
+        (2, ["--standalone --local-addr=127.0.0.1 --nproc-per-node=2"]),
+        (
+            1,
+            [
+                "--nnodes=2 --node-rank=0 --master-addr=127.0.0.1 --master-port=PORT --nproc-per-node=1",
+                "--nnodes=2 --node-rank=1 --master-addr=127.0.0.1 --master-port=PORT --nproc-per-node=1",
+            ],
+        ),
+    ],
+    ids=["one pod", "two pods"],
+)
+async def test_each_pod_starts_its_share_of_the_ranks(
+    *,
+    run: Run,
+    runai_with: RunaiWith,
+    make_runai_config: MakeConfig,
+    end_of: EndOf,
+    tmp_path: Path,
+    gpus_per_node: int,
+    arguments: list[str],
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(SHOWS_ARGUMENTS)
+    python.chmod(0o755)
+    config = make_runai_config(gpus_per_node=gpus_per_node)
+    spec = spec_of(run, config, STAGED.model_copy(update={"python": str(python)}))
+    async with runai_with(gpus_per_node=gpus_per_node) as cluster:
+        job = await cluster.submit(spec)
+        assert (await end_of(cluster, spec.name)).state is JobState.SUCCEEDED
+        logs = [
+            (await cluster.read(job.log_path + ("" if rank == 0 else f".{rank}"))).decode()
+            for rank in range(len(arguments))
+        ]
+    ports = {word.split("=")[1] for log in logs for word in log.split() if word.startswith("--master-port")}
+    assert len(ports) <= 1
+    for log, expected in zip(logs, arguments, strict=True):
+        shown = log.strip()
+        for port in ports:
+            shown = shown.replace(port, "PORT")
+        assert shown == f"-m torch.distributed.run {expected} -m trainer run.json"
+
+
+def start(folder: Path, script: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Start a script as a pod does."""
+    folder.mkdir(exist_ok=True)
+    (folder / "job.sh").write_text(script)
+    own = {
+        "STATE": str(folder),
+        "DIRECTORY": str(folder),
+        "SCRIPT": str(folder / "job.sh"),
+        "LOG": str(folder / "log"),
+        "TIME_LIMIT_S": "60",
+        "GRACE_S": "5",
+        "PODS": "1",
+        "NODE": "node-7",
+    }
+    environment = {f"STEPTIME_{name}": value for name, value in own.items()}
+    return subprocess.run(
+        ["/bin/bash", str(START)],
+        env={"PATH": os.environ["PATH"], **environment, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_pod_that_comes_again_does_not_run_the_job_again(tmp_path: Path) -> None:
+    """As after a preemption, or when somebody resumes the workload."""
+    assert start(tmp_path, "echo ran >> count; exit 3").returncode == 3
+    ended = (tmp_path / "ended-0").read_text()
+    assert start(tmp_path, "echo ran >> count; exit 3").returncode == 75
+    assert (tmp_path / "count").read_text() == "ran\n"
+    assert (tmp_path / "ended-0").read_text() == ended
+    assert (tmp_path / "log").read_text() == (
+        "steptime: this pod was started a second time; the job is not run again\n"
+    )
+
+
+def test_another_number_of_pods_than_asked_for_is_an_error(tmp_path: Path) -> None:
+    done = start(tmp_path, "echo ran", STEPTIME_PODS="2", WORLD_SIZE="3", RANK="0")
+    assert done.returncode == 78
+    assert (tmp_path / "log").read_text() == "steptime: Run:ai started 3 pods where 2 were asked for\n"
+    assert (tmp_path / "ended-0").read_text().split()[1:] == ["78", "no"]
+
+
+def test_an_exit_code_of_124_is_no_time_limit(tmp_path: Path) -> None:
+    assert start(tmp_path, "exit 124").returncode == 124
+    assert (tmp_path / "ended-0").read_text().split()[1:] == ["124", "no"]
+
+
+def test_notes_are_numbers_wherever_the_image_comes_from(tmp_path: Path) -> None:
+    """A locale may write 1,5 for 1.5."""
+    start(tmp_path, "true", LC_ALL="de_DE.UTF-8")
+    at, node = (tmp_path / "started-0").read_text().split()
+    assert float(at) > 1_700_000_000
+    assert node == "node-7"

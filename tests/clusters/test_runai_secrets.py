@@ -1,0 +1,101 @@
+"""The application's secret and its tokens stay in memory and in the requests that need them."""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from stand_ins.runai import Fault, RunaiStandIn
+
+from steptime.clusters.base import Cluster, JobStatus
+from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.runai import RunaiCluster
+from steptime.clusters.runai_client import RunaiClient
+
+MakeGated = Callable[..., Any]
+EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+def processes() -> str:
+    """Arguments and environment of every process that may be looked at."""
+    seen = []
+    for process in psutil.process_iter():
+        try:
+            seen += [*process.cmdline(), *(f"{name}={value}" for name, value in process.environ().items())]
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return "\n".join(seen)
+
+
+def texts(error: BaseException) -> str:
+    """All that a traceback would show, with what led to it."""
+    return "".join(traceback.format_exception(error)) + repr(error)
+
+
+async def test_the_secret_is_in_no_text(
+    *,
+    runai: RunaiCluster,
+    runai_server: RunaiStandIn,
+    runai_connections: Connections,
+    make_gated: MakeGated,
+    end_of: EndOf,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    caplog.set_level(logging.DEBUG)  # of every library, too
+    seen: dict[str, str] = {}
+    gated = make_gated("quiet", first="env; cat /proc/self/environ")
+    job = await runai.submit(gated.spec)
+    given = dict(runai_server.tokens)
+    await eventually(lambda: gated.pid)
+    seen["processes while the job runs"] = processes()
+    command = asyncio.create_task(runai.run(["env"]))
+    await eventually(lambda: runai_server.calls("GET", "/workloads/.*"))
+    seen["processes while a command runs"] = processes()
+    seen["output of a command"] = (await command).stdout
+    runai_server.revoke_tokens()  # the server names the token that it refuses
+    seen["status"] = repr(await runai.poll(["quiet"]))
+    gated.let_go()
+    seen["end"] = repr(await end_of(runai, "quiet"))
+    right = await runai_connections("runai")
+    wrong = Connection(name="runai", kind="runai", host=right.host, login="another", password=right.password)
+    async with RunaiClient(wrong) as client:
+        with pytest.raises(Exception, match="no token") as refused:
+            await client.project("llm")
+    assert runai_server.secret in str(runai_server.journal[-1].answer)  # the server told it
+    runai_server.fail(Fault("GET", "/workloads", "refuse", status=400, message=f"in {runai_server.secret}"))
+    with pytest.raises(Exception, match=r"400 \(in \*\*\*\)") as echoed:
+        await runai.find("nobody")
+    given |= runai_server.tokens
+    seen |= {
+        "job": job.model_dump_json(),
+        "errors": texts(refused.value) + texts(echoed.value),
+        "log": caplog.text + "".join(repr(vars(record)) for record in caplog.records),
+        "repr": f"{runai!r} {runai._client!r} {runai._config!r} {right!r} {vars(runai)}",
+        "files": "\n".join(
+            file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file()
+        ),
+    }
+    assert len(given) == 2
+    assert "HTTP Request" in seen["log"]  # it was really listened to
+    assert "STEPTIME_JOB_ID" in seen["processes while the job runs"]
+    told = [
+        f"{what} in {where}"
+        for where, text in seen.items()
+        for what, secret in [("secret", runai_server.secret), *(("token", token) for token in given)]
+        if secret in text
+    ]
+    assert not told
+
+
+def test_a_connection_shows_nothing_secret() -> None:
+    connection = Connection(
+        name="runai", kind="runai", host="https://x", login="app", password="hush", extra={"key": "hush"}
+    )
+    assert "hush" not in f"{connection} {connection!r}"
