@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from steptime.clusters.base import Staged
-from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_spec
+from steptime.clusters.slurm import Config
 from steptime.errors import UserError
-from steptime.recipes.models import Run
+from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.recipes.planning import parse_request, plan
+from steptime.recipes.slurm_options import SlurmOptions
 
 VENV = Staged(
     python="/shared/venvs/trainer-1/bin/python",
@@ -22,27 +23,16 @@ VENV = Staged(
 IMAGE = VENV.model_copy(update={"python": None, "image_path": "/shared/images/nvidia+nemo+25.02.01.sqsh"})
 
 
-class Site(ClusterConfig):
-    """What a Slurm cluster's file says."""
-
-    kind: Literal["slurm"] = "slurm"
-    partition: str | None = None
-    account: str | None = None
-    gpus_per_node: int | None = None
-    gres: bool = True
-    exclusive: bool = True
-    extra_options: tuple[str, ...] = ()
-
-
-def site(**fields: Any) -> Site:
-    return Site.model_validate({"name": "big", "gpu_type": "h100", "work_dir": "/shared", **fields})
+def site(**fields: Any) -> Config:
+    told = {"name": "big", "kind": "slurm", "gpu_type": "h100", "work_dir": "/shared", "connection": "big"}
+    return Config.model_validate({**told, **fields})
 
 
 def planned(workload: str, **values: Any) -> Run:
     return plan(parse_request({"workload": workload, **values})).runs[0]
 
 
-def script_of(run: Run, config: Site, staged: Staged = VENV) -> str:
+def script_of(run: Run, config: Config, staged: Staged = VENV) -> str:
     return job_spec(run, staged, config, identity="x", started=1_790_000_000).script
 
 
@@ -138,6 +128,14 @@ def test_apptainer_runs_the_image() -> None:
     assert "  --bind=/shared:/shared \\\n  /shared/images/nemo.sif \\\n  python \\\n" in script
 
 
+def test_a_checkpoint_from_elsewhere_is_mounted() -> None:
+    here = planned("llama3.1", size="8b", gpus="16", load_checkpoint="/shared/experiments/x/saved")
+    elsewhere = planned("llama3.1", size="8b", gpus="16", load_checkpoint="/archive/saved")
+    config = site(container="pyxis", container_mounts=("/data",))
+    assert "--container-mounts=/shared:/shared,/data:/data \\\n" in script_of(here, config, IMAGE)
+    assert "/data:/data,/archive/saved:/archive/saved \\\n" in script_of(elsewhere, config, IMAGE)
+
+
 def test_a_cluster_without_containers_runs_no_image() -> None:
     run = planned("llama3.1", size="8b", gpus="16")
     with pytest.raises(UserError, match=r"cluster big runs none \(container: none\)"):
@@ -177,3 +175,68 @@ def test_options_that_slurm_would_read_in_another_way_are_refused(two_ranks: Run
     with pytest.raises(UserError, match=r"Slurm option '.*' cannot be given") as refused:
         script_of(two_ranks, site(extra_options=(option,)))
     assert "\n" not in str(refused.value)
+
+
+def test_what_a_run_asks_of_slurm_wins_over_the_clusters_file(two_ranks: Run) -> None:
+    options = SlurmOptions(
+        gpus_per_node=1,
+        partition="debug",
+        nodelist="node[001-004]",
+        exclude="node003",
+        reservation="bench",
+        segment=2,
+        gres=False,
+        additional=("--mem=100G", "--constraint=gpu&memory", "--qos=high"),
+    )
+    config = site(gpus_per_node=8, partition="batch", account="llm", extra_options=("--qos=low", "--nice=5"))
+    assert asked(script_of(two_ranks.model_copy(update={"slurm": options}), config)) == [
+        *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--exclusive", "--mem=100G"),
+        *("--partition=debug", "--account=llm", "--qos=high", "--nice=5"),
+        *("'--nodelist=node[001-004]'", "--exclude=node003", "--reservation=bench", "--segment=2"),
+        "'--constraint=gpu&memory'",
+    ]
+
+
+def test_a_segment_divides_the_nodes() -> None:
+    run = planned("nemotron4-340b", gpu_type="gb200", gpus="128")
+    with pytest.raises(UserError, match="segment 5 does not divide the 32 nodes of 340b·fp8·128"):
+        script_of(run.model_copy(update={"slurm": SlurmOptions(segment=5)}), site())
+
+
+def test_a_run_that_cannot_be_is_known_before_it_is_staged() -> None:
+    with pytest.raises(UserError, match="16 GPUs cannot be spread over nodes of 3"):
+        site(gpus_per_node=3).check(planned("llama3.1", size="8b", gpus="16"))
+
+
+PROFILE = ProfileWindow(first_step=1, last_step=2, ranks=(0,))
+
+
+def test_nsight_starts_every_rank_of_a_profile_run() -> None:
+    run = planned("llama3.1", size="8b", gpus="16", profile=True)
+    script = script_of(run, site(container="pyxis"), IMAGE)
+    assert "\nmkdir -p nsys_profile\n" in script
+    assert "  nsys \\\n  profile \\\n" in script
+    assert (
+        "  '--output=nsys_profile/profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}' \\\n  python"
+        in script
+    )
+    assert "gpu-metrics" not in script
+
+
+def test_a_profile_on_the_cpu_is_the_trainers(two_ranks: Run) -> None:
+    run = two_ranks.model_copy(update={"mode": Mode.PROFILE, "profile": PROFILE})
+    assert "nsys \\\n" not in script_of(run, site())
+
+
+def test_a_trace_sets_what_nccl_logs(two_ranks: Run) -> None:
+    gpus = planned("nemotron-h", gpu_type="h100", nccl_trace=True)
+    assert "\nexport NCCL_DEBUG=INFO\nexport NCCL_DEBUG_SUBSYS=COLL,P2P,NET\n" in script_of(
+        gpus, site(container="pyxis"), IMAGE
+    )
+    cpu = two_ranks.model_copy(
+        update={"mode": Mode.NCCL_TRACE, "environment": {"TORCH_CPP_LOG_LEVEL": "WARNING"}}
+    )
+    script = script_of(cpu, site())
+    assert "\nexport TORCH_DISTRIBUTED_DEBUG=INFO\n" in script
+    assert "\nexport TORCH_CPP_LOG_LEVEL=WARNING\n" in script, "the run's own wins"
+    assert "NCCL_DEBUG" not in script

@@ -5,6 +5,7 @@ Folders appear inside at the paths that they have outside.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from steptime.errors import UserError, shown
@@ -87,6 +88,15 @@ def in_container(
         )
         return Started(srun_options=(), command=("bwrap", *options, "--", *command))
     raise UserError(f"no container is started by '{kind}': choose pyxis, apptainer or bwrap.")
+
+
+def mounted_folders(root: str, mounts: Sequence[str], checkpoint: str | None) -> tuple[str, ...]:
+    """What a training's container sees: all jobs' folders with their checkpoints, the site's, and the
+    checkpoint to load where it lies elsewhere."""
+    folders = (root, *mounts)
+    if checkpoint is None or any(PurePosixPath(checkpoint).is_relative_to(folder) for folder in folders):
+        return folders
+    return (*folders, checkpoint)
 
 
 def mount_points(folders: Iterable[str]) -> tuple[str, ...]:

@@ -9,18 +9,21 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jinja2
 
 from steptime.clusters.base import Cluster, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import in_container
+from steptime.clusters.containers import in_container, mounted_folders
 from steptime.clusters.profiling import trace_environment
-from steptime.clusters.slurm_script import SlurmSite, script_values, step_options
+from steptime.clusters.slurm_script import script_values, step_options
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.environment import check_environment
 from steptime.recipes.models import RUN_FILE, Run
+
+if TYPE_CHECKING:
+    from steptime.clusters.slurm import Config as SlurmConfig
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _CHECKPOINTS = PurePosixPath("code/nemo_experiments/default/checkpoints")
@@ -70,10 +73,10 @@ def job_spec(
     environment = _environment(run, staged)
     values: dict[str, Any] = {}
     if config.kind == "slurm":
-        site = cast(SlurmSite, config)
+        site = cast("SlurmConfig", config)
         values = script_values(run, staged, site, directory=directory, variables=environment)
     elif config.kind == "local":
-        values = {"prefix": _prefix(staged, config, directory=directory, environment=environment)}
+        values = {"prefix": _prefix(run, staged, config, directory=directory, environment=environment)}
     script = _templates.get_template(f"{config.kind}.sh.j2").render(
         directory=directory,
         environment=environment,
@@ -93,7 +96,12 @@ def job_spec(
 
 
 def _prefix(
-    staged: Staged, config: ClusterConfig, *, directory: PurePosixPath, environment: dict[str, str]
+    run: Run,
+    staged: Staged,
+    config: ClusterConfig,
+    *,
+    directory: PurePosixPath,
+    environment: dict[str, str],
 ) -> tuple[str, ...]:
     """What stands before the trainer's command: nothing in the staged environment, else its container."""
     if staged.python is not None or staged.image_path is None:
@@ -102,7 +110,7 @@ def _prefix(
         config.container,
         (),
         image=staged.image_path,
-        folders=(config.root, *config.container_mounts),
+        folders=mounted_folders(config.root, config.container_mounts, run.checkpoint_path),
         directory=str(directory),
         variables=environment,
         image_environment=staged.image_environment,
@@ -111,7 +119,7 @@ def _prefix(
 
 def step_spec(name: str, argv: Sequence[str], config: ClusterConfig, *, time_limit_s: int) -> JobSpec:
     """The job that runs one command of the staging, `argv`, on one node of the cluster. Raises UserError."""
-    options = step_options(cast(SlurmSite, config)) if config.kind == "slurm" else ()
+    options = step_options(cast("SlurmConfig", config)) if config.kind == "slurm" else ()
     directory = PurePosixPath(config.root, "staging", "jobs", name)
     return JobSpec(
         name=name,

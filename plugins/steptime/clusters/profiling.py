@@ -10,10 +10,9 @@ PROFILE_FOLDER = "nsys_profile"
 _REPORT = f"{PROFILE_FOLDER}/profile_%q{{SLURM_JOB_ID}}_%q{{SLURM_NODEID}}_%q{{SLURM_PROCID}}"
 """Nsight Systems replaces `%q{NAME}` by a variable of the environment."""
 
-_METRICS_ON_FIRST = """\
-if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi
-exec nsys profile "$@"
-"""
+_METRICS_ON_FIRST = (
+    'if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; exec nsys profile "$@"'
+)
 """Only one process of a node can sample its GPUs' counters. What is run comes as arguments, never as text."""
 
 _TRACES = {

@@ -19,6 +19,7 @@ from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.names import check_job_name
+from steptime.clusters.slurm_script import sbatch_options
 from steptime.clusters.slurm_states import (
     PREEMPTED,
     SACCT_FORMAT,
@@ -34,6 +35,7 @@ from steptime.clusters.slurm_submit import refused, submit_command
 from steptime.clusters.ssh import LoginNode
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.frozen import Frozen
+from steptime.recipes.models import Run
 
 _COMMAND_TIMEOUT_S = 60
 """Slurm's own commands give up after some 10 s when their daemon does not answer."""
@@ -62,6 +64,10 @@ class Config(ClusterConfig):
     """Whether a job has its nodes for itself."""
     extra_options: tuple[str, ...] = ()
     """Further sbatch options of every job here, such as `--qos=benchmark`."""
+
+    def check(self, run: Run) -> None:
+        """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
+        sbatch_options(run, self)
 
     @field_validator("work_dir")
     @classmethod

@@ -7,14 +7,17 @@ identity (its name, log, folder and time limit) is not here: the backend passes 
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from steptime.clusters.base import Staged
-from steptime.clusters.containers import Started, in_container
+from steptime.clusters.containers import Started, in_container, mounted_folders
 from steptime.clusters.profiling import PROFILE_FOLDER, profiled
 from steptime.errors import UserError, shown
 from steptime.recipes.models import RUN_FILE, Recipe, Run
 from steptime.recipes.slurm_options import SlurmOptions
+
+if TYPE_CHECKING:
+    from steptime.clusters.slurm import Config as SlurmConfig
 
 _OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", re.ASCII)
 _BLOCK_NODES = 18
@@ -22,35 +25,13 @@ _BLOCK_NODES = 18
 _NVLINK_GPUS_PER_NODE = 4
 
 
-class SlurmSite(Protocol):
-    """What a Slurm cluster's file says about its jobs."""
-
-    name: str
-    container: str
-    container_mounts: tuple[str, ...]
-    import_partition: str | None
-    partition: str | None
-    account: str | None
-    gpus_per_node: int | None
-    """None for the recipe's."""
-    gres: bool
-    """Whether `--gres=gpu:N` is asked for."""
-    exclusive: bool
-    extra_options: tuple[str, ...]
-    """The site's own options of sbatch."""
-
-    @property
-    def root(self) -> str:
-        """The folder of everything that is staged, and of all jobs."""
-        ...
-
-
 def script_values(
-    run: Run, staged: Staged, site: SlurmSite, *, directory: PurePosixPath, variables: Iterable[str]
+    run: Run, staged: Staged, site: "SlurmConfig", *, directory: PurePosixPath, variables: Iterable[str]
 ) -> dict[str, Any]:
     """The template's values beside folder and environment. Raises UserError for what cannot be asked for."""
     command = profiled(run, ("python" if staged.python is None else staged.python, "-m", "trainer", RUN_FILE))
-    started = _started(command, staged, site, directory=directory, variables=variables)
+    folders = mounted_folders(site.root, site.container_mounts, run.checkpoint_path)
+    started = _started(command, staged, site, folders=folders, directory=directory, variables=variables)
     return {
         "sbatch_options": sbatch_options(run, site),
         "folders": (PROFILE_FOLDER,) if run.profile is not None else (),
@@ -59,7 +40,7 @@ def script_values(
     }
 
 
-def sbatch_options(run: Run, site: SlurmSite) -> tuple[str, ...]:
+def sbatch_options(run: Run, site: "SlurmConfig") -> tuple[str, ...]:
     """The `#SBATCH` options: the plan's, the cluster's, then the run's own, which win.
 
     Raises UserError where the run cannot be spread over nodes or blocks, or for an option of another form.
@@ -86,7 +67,7 @@ def sbatch_options(run: Run, site: SlurmSite) -> tuple[str, ...]:
     return tuple(_checked(list(by_name.values())))
 
 
-def _ranks_per_node(recipe: Recipe, told: int | None, site: SlurmSite) -> int:
+def _ranks_per_node(recipe: Recipe, told: int | None, site: "SlurmConfig") -> int:
     """How many ranks (GPUs) of the recipe each node gets."""
     available = told or recipe.gpus_per_node
     if recipe.gpus <= available:
@@ -99,7 +80,7 @@ def _ranks_per_node(recipe: Recipe, told: int | None, site: SlurmSite) -> int:
     return available
 
 
-def step_options(site: SlurmSite) -> tuple[str, ...]:
+def step_options(site: "SlurmConfig") -> tuple[str, ...]:
     """The #SBATCH options of a job that stages: one task, without GPUs. Raises UserError."""
     options = ["--nodes=1", "--ntasks=1"]
     partition = site.import_partition or site.partition
@@ -127,8 +108,9 @@ def _checked(options: Sequence[str]) -> Sequence[str]:
 def _started(
     command: Sequence[str],
     staged: Staged,
-    site: SlurmSite,
+    site: "SlurmConfig",
     *,
+    folders: Sequence[str],
     directory: PurePosixPath,
     variables: Iterable[str],
 ) -> Started:
@@ -144,8 +126,7 @@ def _started(
         site.container,
         command,
         image=staged.image_path,
-        # All of the jobs' folders: a checkpoint that is loaded lies in that of the job which saved it.
-        folders=(site.root, *site.container_mounts),
+        folders=folders,
         directory=str(directory),
         variables=variables,
         image_environment=staged.image_environment,

@@ -1,0 +1,182 @@
+"""The job script of every published row in every mode, as `steptime plan … --show-script` writes it.
+
+All of them pass bash and shellcheck. One of each family, GPU type and mode is kept in tests/golden/scripts/
+to be read. After a change that is meant, write them anew and read the difference:
+
+    STEPTIME_UPDATE_GOLDEN=1 .venv/bin/pytest tests/clusters/test_golden_scripts.py
+"""
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime import settings
+from steptime.cli import app
+from steptime.recipes.models import Mode
+from steptime.recipes.workloads import load_workload
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+CHECKPOINT = "/archive/checkpoints/saved"
+FLAGS = {
+    Mode.PERFORMANCE: [],
+    Mode.PROFILE: ["--profile", "--gpu-metrics"],
+    Mode.NCCL_TRACE: ["--nccl-trace"],
+    Mode.CHECKPOINT_SAVE: ["--save-checkpoint"],
+    Mode.CHECKPOINT_LOAD: ["--load-checkpoint", CHECKPOINT],
+}
+
+
+class Row(NamedTuple):
+    """A row of the documents' tables, as a user asks for it."""
+
+    workload: str
+    size: str
+    dtype: str
+    gpu_type: str
+    scaling: str
+    gpus: int
+
+    @property
+    def is_of_nemo_1(self) -> bool:
+        return self.workload == "nemotron4-340b-24.11"
+
+    def has(self, mode: Mode) -> bool:
+        """Whether the document has the mode for this row."""
+        workload = load_workload(self.workload)
+        if mode is Mode.NCCL_TRACE:
+            return workload.nccl_trace is not None
+        if mode in (Mode.PERFORMANCE, Mode.PROFILE):
+            return True
+        limits = workload.sizes[self.size.removesuffix("-proxy")].checkpoint
+        if limits is None or self.size.endswith("-proxy"):
+            return False
+        saves = mode is Mode.CHECKPOINT_SAVE
+        least = limits.minimum_gpus_to_save if saves else limits.minimum_gpus_to_load
+        return self.gpus >= least.get(self.gpu_type, 10**9)
+
+
+def published() -> list[Row]:
+    with (settings.shipped("config") / "references" / "configurations.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 123
+    return [
+        Row(*(row[name] for name in ("recipe", "size", "dtype", "gpu_type", "scaling")), int(row["gpus"]))
+        for row in rows
+    ]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The shipped workloads, and Slurm clusters of the documents' GPUs."""
+    folder = tmp_path_factory.mktemp("golden") / "config"
+    shutil.copytree(settings.shipped("config"), folder)
+    shutil.copytree(GOLDEN / "clusters", folder / "clusters", dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STEPTIME_CONFIG_DIR", str(folder))
+        yield
+
+
+def show_script(row: Row, mode: Mode, gpus: str) -> list[dict[str, Any]]:
+    """The runs as `steptime plan` shows them. What depends on the time of day is named instead."""
+    shown = CliRunner().invoke(
+        app,
+        [
+            *("plan", row.workload, "--size", row.size, "--dtype", row.dtype, "--gpu-type", row.gpu_type),
+            *("--scaling", row.scaling, "--gpus", gpus, "--cluster", row.gpu_type, *FLAGS[mode]),
+            *("--show-script", "--format", "json"),
+        ],
+    )
+    assert shown.exit_code == 0, f"{row} {mode}: {shown.exception}"
+    rows: list[dict[str, Any]] = json.loads(shown.stdout)
+    for run in rows:
+        run["script"] = re.sub(r"_1\d{9}-", "_TIMESTAMP-", run["script"])
+    return rows
+
+
+@pytest.fixture(scope="module")
+def scripts(config: None) -> dict[tuple[Row, Mode], str]:
+    """The scripts of every row and mode that the documents have."""
+    alike: dict[tuple[Mode, Row], list[Row]] = defaultdict(list)
+    for row in published():
+        for mode in Mode:
+            if row.has(mode) and not row.is_of_nemo_1:
+                # A checkpoint is loaded at one scale; everything else is planned for all of them at once.
+                scale = row.gpus if mode is Mode.CHECKPOINT_LOAD else 0
+                alike[mode, row._replace(gpus=scale)].append(row)
+    found = {}
+    for (mode, _), rows in alike.items():
+        gpus = ",".join(str(row.gpus) for row in rows)
+        for row, run in zip(rows, show_script(rows[0], mode, gpus), strict=True):
+            assert (run["gpus"], run["mode"]) == (row.gpus, mode.value)
+            found[row, mode] = run["script"]
+    return found
+
+
+def test_every_row_has_its_modes(scripts: dict[tuple[Row, Mode], str]) -> None:
+    counts = {mode: sum(of is mode for _, of in scripts) for mode in Mode}
+    assert counts[Mode.PERFORMANCE] == counts[Mode.PROFILE] == 113
+    assert counts[Mode.NCCL_TRACE] == 34 + 7  # Llama 3.1 with its proxies, and Nemotron-H
+    assert counts[Mode.CHECKPOINT_SAVE] > counts[Mode.CHECKPOINT_LOAD] > 0
+
+
+def test_bash_and_shellcheck_find_nothing(scripts: dict[tuple[Row, Mode], str], tmp_path: Path) -> None:
+    for number, script in enumerate(dict.fromkeys(scripts.values())):
+        (tmp_path / f"{number}.sh").write_text(script)
+    files = sorted(str(path) for path in tmp_path.glob("*.sh"))
+    assert len(files) > 100
+    each = 'for script in "$@"; do bash -n "$script" || exit 1; done'
+    # SC2016: "expressions don't expand in single quotes". They must not: it is data, or for the ranks.
+    for command in (["bash", "-c", each, "bash"], ["shellcheck", "--exclude=SC2016"]):
+        program = shutil.which(command[0])
+        if program is None:
+            pytest.fail(f"{command[0]} is missing: apt-get install --yes {command[0]}")
+        found = subprocess.run(
+            [program, *command[1:], *files], capture_output=True, text=True, check=False, timeout=100
+        )
+        assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+def test_scripts_are_as_reviewed(scripts: dict[tuple[Row, Mode], str]) -> None:
+    """The smallest scale of each family, GPU type and mode."""
+    smallest: dict[str, tuple[int, str]] = {}
+    for (row, mode), script in scripts.items():
+        name = f"{row.workload}-{row.gpu_type}-{mode.value}.sh"
+        if name not in smallest or row.gpus < smallest[name][0]:
+            smallest[name] = (row.gpus, script)
+    written = {name: script for name, (_, script) in smallest.items()}
+    folder = GOLDEN / "scripts"
+    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
+        for path in folder.glob("*.sh"):
+            path.unlink()
+        for name, script in written.items():
+            (folder / name).write_text(script)
+    kept = {path.name: path.read_text() for path in folder.glob("*.sh")}
+    assert sorted(written) == sorted(kept)
+    for name, script in written.items():
+        assert script == kept[name], name
+
+
+@pytest.mark.usefixtures("config")
+def test_nemo_1_is_refused_plainly() -> None:
+    """The 24.11 document runs NeMo 1 through its launcher."""
+    rows = [row for row in published() if row.is_of_nemo_1]
+    assert len(rows) == 10
+    shown = CliRunner().invoke(
+        app,
+        [
+            *("plan", rows[0].workload, "--gpu-type", "h100", "--cluster", "h100"),
+            "--show-script",
+        ],
+    )
+    assert shown.exit_code == 1
+    assert "has NeMo 1, and the trainer is for NeMo 2" in str(shown.exception)
