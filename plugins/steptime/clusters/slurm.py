@@ -216,7 +216,7 @@ class SlurmCluster:
         """
         if records := (await self._squeue([name])).get(name):
             return records[0]
-        if noted := read_squeue((await self.read(f"{self._folder(name)}/squeue")).decode(errors="replace")):
+        if noted := await self._noted(name):
             return noted[0]
         try:
             records = (await self._sacct([name])).get(name)
@@ -265,19 +265,30 @@ class SlurmCluster:
 
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """The jobs that the accounting has of these names. Raises _Silent where it does not answer."""
+        found = self._ours(await self._accounted("--name", names), names)
+        # By its name, sacct does not show a job that was never free to start, as one cancelled while held.
+        missing = [name for name in names if name not in found]
+        ids = [record.job_id for name in missing for record in await self._noted(name)]
+        return found | self._ours(await self._accounted("--jobs", ids), missing)
+
+    async def _accounted(self, option: str, values: Sequence[str]) -> list[JobRecord]:
         records: list[JobRecord] = []
         options = ["--duplicates", "--allocations", "--noheader", "--parsable2", f"--starttime={_HISTORY}"]
-        for first in range(0, len(names) if self._has_accounting else 0, _NAMES_AT_ONCE):
-            some = ",".join(names[first : first + _NAMES_AT_ONCE])
+        for first in range(0, len(values) if self._has_accounting else 0, _NAMES_AT_ONCE):
+            some = ",".join(values[first : first + _NAMES_AT_ONCE])
             try:
-                done = await self._slurm(["sacct", *options, f"--format={SACCT_FORMAT}", f"--name={some}"])
+                done = await self._slurm(["sacct", *options, f"--format={SACCT_FORMAT}", f"{option}={some}"])
             except SystemFailure as error:
                 if "accounting storage is disabled" not in str(error):
                     raise _Silent(str(error)) from None
                 self._has_accounting = False
                 break
             records += read_sacct(done.stdout)
-        return self._ours(records, names)
+        return records
+
+    async def _noted(self, name: str) -> list[JobRecord]:
+        """What squeue said of the job when it was submitted; nothing where it was not."""
+        return read_squeue((await self.read(f"{self._folder(name)}/squeue")).decode(errors="replace"))
 
     def _ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
         wanted = set(names)

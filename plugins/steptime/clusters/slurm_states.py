@@ -170,7 +170,8 @@ def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
     if state is JobState.SUCCEEDED:
         return record.exit_code, ""
     if state is JobState.CANCELLED:
-        return None, "cancelled" if record.nodes else "cancelled before it started"
+        why = f": {record.reason}" if record.reason else ""
+        return None, "cancelled" if record.nodes else f"cancelled before it started{why}"
     if state is JobState.UNKNOWN:
         return None, f"Slurm says {record.state}, which steptime does not know"
     return _how_it_failed(record) if record.state == "FAILED" else (None, _TOLD[record.state])
@@ -245,5 +246,7 @@ def _expand(pattern: str) -> list[str]:
 
 def _numbers(item: str) -> list[str]:
     """`08-10` as 08, 09, 10."""
-    first, dash, last = item.partition("-")
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)] if dash else [first]
+    first, _, last = item.partition("-")
+    if not (first.isdecimal() and last.isdecimal()):
+        return [item]
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]

@@ -1,0 +1,205 @@
+"""What real squeues and saccts (22.05.8) said, and what steptime makes of it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.slurm_states import (
+    JobRecord,
+    expand_nodes,
+    of_each_name,
+    read_sacct,
+    read_squeue,
+    status_of,
+)
+
+DATA = Path(__file__).parents[1] / "data" / "slurm"
+EARLY = of_each_name(read_squeue((DATA / "squeue-early.txt").read_text()))
+LATE = of_each_name(read_squeue((DATA / "squeue-late.txt").read_text()))
+ACCOUNTED = of_each_name(read_sacct((DATA / "sacct.txt").read_text()))
+
+
+def in_short(status: JobStatus) -> tuple[str, str, int | None]:
+    return status.state, status.reason, status.exit_code
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "reason"),
+    [
+        ("pend", "queued", "BeginTime"),
+        ("big", "queued", "PartitionNodeLimit: it asks for more nodes than its partition gives"),
+        ("toolong", "queued", "PartitionTimeLimit: it asks for more time than its partition gives"),
+        ("requeued", "queued", "BeginTime"),
+        ("special", "queued", "held after it was requeued: 'scontrol release' lets it go"),
+        ("nodefail", "running", ""),
+        ("nodefail4", "running", "its nodes are being cleared"),
+        ("suspended", "running", "suspended"),
+    ],
+)
+def test_live_jobs_in_squeue(name: str, state: str, reason: str) -> None:
+    assert in_short(status_of(EARLY[name][0])) == (state, reason, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "reason", "exit_code"),
+    [
+        ("run-ok", "succeeded", "", 0),
+        ("exit3", "failed", "exit code 3", 3),
+        ("kill9", "failed", "exit code 137 (SIGKILL)", 137),
+        ("oomstep", "failed", "exit code 137", 137),
+        ("gres99", "failed", "Slurm could not start it: BadConstraints", None),
+        ("preempted", "failed", "preempted by another job", None),
+        ("nodefail", "failed", "a node failed", None),
+        ("suspended", "cancelled", "cancelled", None),
+        ("never-killed", "cancelled", "cancelled before it started: DependencyNeverSatisfied", None),
+        ("never", "queued", "DependencyNeverSatisfied: it can never start", None),
+        ("held", "queued", "JobHeldUser: 'scontrol release' lets it go", None),
+        ("rqh", "queued", "job requeued in held state", None),
+        ("deadline", "timed out", "its deadline was reached", None),
+        ("limit", "timed out", "the time limit was reached", None),
+    ],
+)
+def test_ended_jobs_in_squeue(name: str, state: str, reason: str, exit_code: int | None) -> None:
+    assert in_short(status_of(LATE[name][0])) == (state, reason, exit_code)
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "reason", "exit_code"),
+    [
+        ("run-ok", "succeeded", "", 0),
+        ("exit3", "failed", "exit code 3", 3),
+        ("kill9", "failed", "exit code 137 (SIGKILL)", 137),
+        (
+            "nodir",
+            "failed",
+            "its node could not open its folder or its log: is work_dir there on every node?",
+            None,
+        ),
+        ("gres99", "failed", "Slurm could not start it: it does not say why", None),
+        ("preempted", "failed", "preempted by another job", None),
+        ("nodefail4", "failed", "a node failed", None),
+        ("multi", "cancelled", "cancelled", None),
+        ("limit", "timed out", "the time limit was reached", None),
+        ("deadline", "timed out", "its deadline was reached", None),
+    ],
+)
+def test_ended_jobs_in_sacct(name: str, state: str, reason: str, exit_code: int | None) -> None:
+    assert in_short(status_of(ACCOUNTED[name][0])) == (state, reason, exit_code)
+
+
+def test_times_nodes_and_folder_are_read() -> None:
+    (record,) = ACCOUNTED["nodefail4"]
+    assert (record.job_id, record.directory) == ("28", "/scratch/experiments")
+    status = status_of(record)
+    assert (status.started_at, status.ended_at, status.nodes) == (1795289882, 1795289915, ("n3", "n4"))
+    waiting = status_of(EARLY["pend"][0])  # squeue says when it is expected to start and to end
+    assert (waiting.started_at, waiting.ended_at, waiting.nodes) == (None, None, ())
+    running = status_of(EARLY["multi"][0])
+    assert (running.started_at, running.ended_at) == (1795289882, None)
+
+
+def test_only_what_the_cluster_did_is_its_fault() -> None:
+    at_fault = {
+        name
+        for names in (LATE, ACCOUNTED)
+        for name, (record, *_) in names.items()
+        if status_of(record).cluster_fault
+    }
+    assert at_fault == {"preempted", "nodefail", "nodefail4"}
+
+
+def test_of_a_requeued_job_the_last_record_counts() -> None:
+    """sacct keeps what ended before: PREEMPTED, then the same id again."""
+    assert [record.state for record in ACCOUNTED["requeued"]] == ["RUNNING"]
+    assert [record.state for record in ACCOUNTED["rqh"]] == ["PENDING"]
+
+
+def record(**fields: object) -> JobRecord:
+    defaults = {
+        "job_id": "7",
+        "name": "a",
+        "state": "RUNNING",
+        "exit_code": 0,
+        "signal": 0,
+        "submitted_at": 100,
+        "started_at": 101,
+        "ended_at": 102,
+        "nodes": ("n1",),
+        "reason": "",
+        "directory": "/scratch/a",
+    }
+    return JobRecord.model_validate({**defaults, **fields})
+
+
+def test_the_job_submitted_first_comes_first_whatever_its_id() -> None:
+    jobs = [record(job_id="3", submitted_at=102), record(job_id="20"), record(job_id="9", name="b")]
+    assert {name: [job.job_id for job in found] for name, found in of_each_name(jobs).items()} == {
+        "a": ["20", "3"],
+        "b": ["9"],
+    }
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "PREEMPTED", "RECONFIG_FAIL"])
+def test_a_fresh_job_may_help_after(state: str) -> None:
+    status = status_of(record(state=state))
+    assert (status.state, status.cluster_fault) == (JobState.FAILED, True)
+
+
+@pytest.mark.parametrize("state", ["FAILED", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT", "DEADLINE", "CANCELLED"])
+def test_a_fresh_job_does_not_help_after(state: str) -> None:
+    status = status_of(record(state=state, exit_code=1))
+    assert not status.cluster_fault
+    assert not status.state.is_live
+    assert status.state is not JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "state", ["REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"]
+)
+def test_what_is_queued_again_is_no_success(state: str) -> None:
+    assert status_of(record(state=state)).state is JobState.QUEUED
+
+
+def test_a_state_that_nobody_knows_is_unknown_and_told() -> None:
+    status = status_of(record(state="MELTED"))
+    assert status.state is JobState.UNKNOWN
+    assert "MELTED" in status.reason
+
+
+FIELD = st.text(alphabet=st.sampled_from("ABC|:019[]-,\n by+é"), max_size=8)
+
+
+@given(st.lists(FIELD, min_size=7, max_size=11))
+def test_no_text_breaks_the_reading(fields: list[str]) -> None:
+    line = "|".join(["1", *fields])
+    for job in (*read_squeue(line), *read_sacct(line)):
+        assert status_of(job).state is JobState.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("", ()),
+        ("(null)", ()),
+        ("None assigned", ()),
+        ("login", ("login",)),
+        ("n[1-3],gpu-b7", ("n1", "n2", "n3", "gpu-b7")),
+        ("gpu[08-10,012]", ("gpu08", "gpu09", "gpu10", "gpu012")),
+        ("r[1-2]n[1,3]", ("r1n1", "r1n3", "r2n1", "r2n3")),
+    ],
+)
+def test_node_lists(text: str, nodes: tuple[str, ...]) -> None:
+    assert expand_nodes(text) == nodes
+
+
+def test_every_state_of_slurm_has_a_meaning() -> None:
+    """The words of squeue(1) and sacct(1), as their manuals list them."""
+    words = """BOOT_FAIL CANCELLED COMPLETED CONFIGURING COMPLETING DEADLINE FAILED LAUNCH_FAILED NODE_FAIL
+        OUT_OF_MEMORY PENDING POWER_UP_NODE PREEMPTED RECONFIG_FAIL RESV_DEL_HOLD REQUEUE_FED REQUEUE_HOLD
+        REQUEUED RESIZING REVOKED RUNNING SIGNALING SPECIAL_EXIT STAGE_OUT STOPPED SUSPENDED TIMEOUT"""
+    unknown = [w for w in re.findall(r"\w+", words) if status_of(record(state=w)).state is JobState.UNKNOWN]
+    assert unknown == []
