@@ -55,7 +55,7 @@ def _login_environment(layout: Layout) -> dict[str, str]:
         "SLURM_CONF": str(layout.slurm_conf),
         MARKER: str(layout.root),
         "PATH": search_path(),
-        # Below another shell, bash does not read the user's .bashrc: some take longer than the command itself.
+        # Below another shell, bash does not read the user's .bashrc: some take longer than the command.
         "SHLVL": "1",
     }
     return {name: value for name, value in given.items() if '"' not in value and "\\" not in value}

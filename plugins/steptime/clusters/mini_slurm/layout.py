@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pwd
+import re
 import socket
 import tempfile
 from functools import cached_property
@@ -21,6 +22,8 @@ MARKER = "STEPTIME_SLURM"
 
 _LONGEST_ROOT = 60
 """Characters: a Unix socket's path may have 107, and slurmd's are longer than the root by up to 40."""
+_PLAIN = re.compile(r"[A-Za-z0-9._/-]+")
+"""What needs no quotes in any of the daemons' files."""
 _FIRST_PORT, _PORTS_EACH, _BLOCKS = 20_480, 16, 700
 """Blocks of ports end below those that the kernel hands out by itself (32768 and up)."""
 _FIRST_SLURMD = 8
@@ -136,28 +139,30 @@ def is_free(port: int) -> bool:
     return True
 
 
-def prepare(home: Path, layout: Layout) -> None:
-    """Make the folder, the short link to it where there is one, and the stand-in GPUs."""
-    real = folder(home)
+def prepare(home: Path) -> None:
+    """Make the cluster's folders and the stand-in GPUs."""
     for name in ("etc", "log", "run", "state", "ssh", "dev", *(f"spool/{node}" for node in NODES)):
-        (real / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder(home) / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     for number in range(GPUS_PER_NODE):
-        device = real / f"dev/nvidia{number}"
+        device = folder(home) / f"dev/nvidia{number}"
         if not device.is_symlink():
             device.symlink_to("/dev/null")
-    if layout.root == real:
-        return
-    # The link's own folder belongs to this user alone: nobody can turn the link elsewhere.
-    layout.root.parent.mkdir(mode=0o700, exist_ok=True)
-    if layout.root.parent.stat().st_uid != os.getuid():
-        raise SystemFailure(f"the folder {layout.root.parent} belongs to somebody else.")
-    if not layout.root.is_symlink():
-        layout.root.symlink_to(real)
+
+
+def leads_home(home: Path, layout: Layout) -> bool:
+    """Whether the root still is the folder in `home`: a short link goes with `down`, or when /tmp is tidied.
+
+    A link is believed only in a folder of this user's: others could turn it elsewhere.
+    """
+    if layout.root == folder(home):
+        return True
+    leads = layout.root.is_symlink() and layout.root.readlink() == folder(home)
+    return leads and layout.root.parent.lstat().st_uid == os.getuid()
 
 
 def remove_link(home: Path, layout: Layout) -> None:
-    """Undo what `prepare` made outside of the cluster's folder."""
-    if layout.root != folder(home) and layout.root.is_symlink():
+    """Take away the short link to the folder, if there is one."""
+    if layout.root != folder(home) and leads_home(home, layout):
         layout.root.unlink()
         layout.root.parent.rmdir()
 
@@ -173,9 +178,12 @@ def user() -> str:
 
 
 def _root(home: Path) -> Path:
+    """The folder itself, or a link to it in a new folder that belongs to this user alone."""
     real = folder(home)
-    if len(str(real)) <= _LONGEST_ROOT and not set(' "%\\#,') & set(str(real)):
+    if len(str(real)) <= _LONGEST_ROOT and _PLAIN.fullmatch(str(real)):
         return real
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     usable = 0 < len(runtime) <= _LONGEST_ROOT - 30 and os.access(runtime, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix="steptime-", dir=runtime if usable else "/tmp")) / "slurm"  # noqa: S108
+    link = Path(tempfile.mkdtemp(prefix="steptime-", dir=runtime if usable else "/tmp")) / "slurm"  # noqa: S108
+    link.symlink_to(real)
+    return link

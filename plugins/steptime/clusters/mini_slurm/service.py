@@ -50,8 +50,8 @@ def up(home: Path, report: Report) -> tuple[Layout, bool]:
     """
     packages.check()
     with _lock(home, report):
+        layouts.prepare(home)
         layout = _layout(home, report)
-        layouts.prepare(home, layout)
         config_files.write_all(layout)
         alive = processes.daemons(layout)
         if len(alive) == len(daemons.ALL):
@@ -169,7 +169,7 @@ def _lock(home: Path, report: Report) -> Iterator[None]:
 
 
 def _layout(home: Path, report: Report) -> Layout:
-    """The layout of last time where its ports are still to be had, else a new one."""
+    """The layout of last time where its ports and its root are still to be had, else a new one."""
     layout = layouts.recorded(home)
     if layout is not None:
         alive = processes.daemons(layout)
@@ -178,9 +178,10 @@ def _layout(home: Path, report: Report) -> Layout:
             for name, port in layout.ports.by_daemon().items()
             if name not in alive and not layouts.is_free(port)
         ]
-        if not taken:
+        if not taken and layouts.leads_home(home, layout):
             return layout
-        report(f"port {taken[0]} is taken by another program; choosing others")
+        if taken:
+            report(f"port {taken[0]} is taken by another program; choosing others")
         _stop(layout, report)
         layouts.remove_link(home, layout)
     layout = layouts.choose(home)

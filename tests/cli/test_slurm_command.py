@@ -1,0 +1,78 @@
+"""`steptime slurm up`, `down` and `status` as commands; the cluster is in tests/clusters/mini_slurm."""
+
+import json
+from pathlib import Path
+
+import pytest
+from slurm_service import MiniSlurm
+from typer.testing import CliRunner
+
+from steptime.airflow import connection_file
+from steptime.cli import app, main
+from steptime.clusters.mini_slurm import daemons, packages
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_status_where_nothing_runs() -> None:
+    result = runner.invoke(app, ["slurm", "status"])
+    assert (result.exit_code, result.stdout) == (
+        2,
+        "Slurm is not running: start it with 'steptime slurm up'\n",
+    )
+    result = runner.invoke(app, ["slurm", "status", "--format", "json"])
+    assert result.exit_code == 2
+    told = json.loads(result.stdout)
+    assert (told["running"], told["healthy"], told["ssh"]) == (False, False, None)
+    assert runner.invoke(app, ["slurm", "status", "--format", "csv"]).stdout == "daemon,state,port\n"
+
+
+def test_down_where_nothing_runs(home: Path) -> None:
+    result = runner.invoke(app, ["slurm", "down", "--purge"])
+    assert (result.exit_code, result.stdout) == (0, "Slurm was not running\n")
+    assert list(home.iterdir()) == [], "nothing was made in order to be stopped"
+
+
+def test_missing_packages_are_a_matter_of_the_system(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(packages, "search_path", lambda: str(home / "empty"))
+    monkeypatch.setattr("sys.argv", ["steptime", "slurm", "up"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "apt-get install --no-install-recommends mariadb-server munge openssh-client" in said
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["up", "down", "status"])
+def test_help_has_examples(command: str) -> None:
+    result = runner.invoke(app, ["slurm", command, "--help"])
+    assert result.exit_code == 0
+    assert f"steptime slurm {command}" in result.stdout.partition("Examples")[2]
+
+
+@pytest.mark.slurm
+def test_up_tells_how_to_log_in_and_lets_airflow_know(
+    mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_HOME", str(mini_slurm.home))
+    result = runner.invoke(app, ["slurm", "up"])
+    assert result.exit_code == 0, result.stderr
+    assert "Slurm runs already" in result.stdout
+    assert f"SLURM_CONF: {mini_slurm.layout.slurm_conf}" in result.stdout
+    kept = json.loads(connection_file.path().read_text())["mini_slurm"]
+    assert kept["port"] == mini_slurm.layout.ports.sshd
+    assert Path(kept["extra_dejson"]["key_file"]).is_file()
+
+    result = runner.invoke(app, ["slurm", "status", "--format", "json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["daemons"] == dict.fromkeys(daemons.ALL, True)
+    assert "8 idle" in runner.invoke(app, ["slurm", "status"]).stdout
