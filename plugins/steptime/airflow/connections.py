@@ -1,6 +1,7 @@
 """Clusters as tasks and triggers open them: with the logins that Airflow keeps as connections."""
 
 from airflow.sdk import BaseHook
+from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
 
 from steptime.clusters import config
@@ -27,6 +28,11 @@ async def airflow_connection(name: str) -> Connection:
         ) from None
     except AirflowRuntimeError as error:
         raise SystemFailure(f"Airflow does not give the connection '{name}': {error}") from None
+    return as_connection(name, kept)
+
+
+def as_connection(name: str, kept: AirflowConnection) -> Connection:
+    """A connection of Airflow's in steptime's terms."""
     return Connection(
         name=name,
         kind=kept.conn_type or "",

@@ -96,6 +96,10 @@ class RunaiClient:
         if self._http is not None:
             await self._http.aclose()
 
+    async def log_in(self) -> None:
+        """See whether the application gets a token. Raises UserError where it is refused."""
+        await self._valid_token(time.monotonic() + self._patience_s)
+
     async def project(self, name: str) -> Project:
         """The project of that name. Raises UserError where the application sees none."""
         answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})

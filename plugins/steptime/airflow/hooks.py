@@ -1,0 +1,51 @@
+"""The connection type `runai` in Airflow's UI and its test; clusters themselves need no hook."""
+
+import asyncio
+from typing import Any
+
+from airflow.sdk import BaseHook
+
+from steptime.airflow.connections import as_connection
+from steptime.clusters.connections import Connection
+from steptime.clusters.runai_client import RunaiClient
+from steptime.errors import SystemFailure, UserError
+
+_TEST_PATIENCE_S = 10.0
+
+
+class RunaiHook(BaseHook):
+    """A Run:ai control plane: its address, and the application that steptime is there.
+
+    :param runai_conn_id: the Airflow connection of type runai.
+    """
+
+    conn_name_attr = "runai_conn_id"
+    default_conn_name = "runai_default"
+    conn_type = "runai"
+    hook_name = "Run:ai"
+
+    def __init__(self, runai_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.runai_conn_id = runai_conn_id
+
+    def get_conn(self) -> RunaiClient:
+        """The client of Run:ai's API, for `async with`. Raises UserError for an address that cannot be."""
+        return RunaiClient(self._connection(), patience_s=_TEST_PATIENCE_S)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Log in, and look for the project where the connection names one."""
+        try:
+            return True, asyncio.run(self._test(str(self._connection().extra.get("project") or "")))
+        except (UserError, SystemFailure) as error:
+            return False, str(error)
+
+    def _connection(self) -> Connection:
+        return as_connection(self.runai_conn_id, self.get_connection(self.runai_conn_id))
+
+    async def _test(self, project: str) -> str:
+        async with self.get_conn() as client:
+            if not project:
+                await client.log_in()
+                return f"Run:ai at {client.base_url} gives a token."
+            found = await client.project(project)
+            return f"Run:ai at {client.base_url} gives a token and shows project '{project}' ({found.id})."

@@ -1,0 +1,76 @@
+"""The connection type `runai`: Airflow offers it, tests it, and gives it to clusters."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+from airflow.models import Connection
+from stand_ins.runai import RunaiStandIn
+
+from steptime.airflow.hooks import RunaiHook
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunaiStandIn]:
+    with RunaiStandIn(tmp_path).running() as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def keep(monkeypatch: pytest.MonkeyPatch, server: RunaiStandIn) -> Callable[[str, str], None]:
+    """A function that keeps the connection `dgx` as Airflow keeps those of its environment."""
+
+    def kept(secret: str, project: str) -> None:
+        connection = Connection(
+            conn_id="dgx",
+            conn_type="runai",
+            host=server.url,
+            login=server.application,
+            password=secret,
+            extra={"project": project},
+        )
+        monkeypatch.setenv("AIRFLOW_CONN_DGX", connection.get_uri())
+
+    return kept
+
+
+@pytest.mark.filterwarnings("ignore::airflow.utils.deprecation_tools.DeprecatedImportWarning")  # its own
+def test_airflow_offers_the_type_with_its_own_fields() -> None:
+    """Asked of the service from which Airflow's form for a connection gets its fields."""
+    offered = {meta.connection_type: meta for meta in HookMetaService.hook_meta_data()}
+    form = offered["runai"]
+    assert form.hook_name == "Run:ai"
+    assert form.standard_fields is not None
+    assert form.standard_fields.host is not None
+    assert form.standard_fields.host.title == "Base URL"
+    assert form.standard_fields.password is not None
+    assert form.standard_fields.password.title == "Application secret"
+    assert form.standard_fields.port is not None
+    assert form.standard_fields.port.hidden
+    assert list(form.extra_fields or {}) == ["project"]
+
+
+@pytest.mark.parametrize(
+    ("right", "project", "works", "told"),
+    [
+        (True, "llm", True, "gives a token and shows project 'llm' (4711)"),
+        (True, "", True, "gives a token."),
+        (True, "other", False, "shows no project 'other'"),
+        (False, "llm", False, "check the application's name and secret in the connection 'dgx'"),
+    ],
+)
+def test_it_can_be_tested(
+    *,
+    keep: Callable[[str, str], None],
+    server: RunaiStandIn,
+    right: bool,
+    project: str,
+    works: bool,
+    told: str,
+) -> None:
+    keep(server.secret if right else "hush-hush", project)
+    done, message = RunaiHook("dgx").test_connection()
+    assert (done, told in message) == (works, True), message
+    assert "hush" not in message
+    assert server.secret not in message
