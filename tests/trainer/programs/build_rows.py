@@ -1,0 +1,141 @@
+"""Build planned runs as NeMo would on GPUs, weights left out: `build_rows.py ASKED.json BUILT.json`.
+
+What is written for each run comes from NeMo's own objects (model config, strategy, data module), not from the
+plan. Each layout of a model is built once, every pipeline stage and virtual stage of it, to count parameters,
+and each model once whole, to count its matrix products. Beside them stand the recipes that NeMo ships.
+"""
+
+import dataclasses
+import functools
+import importlib
+import json
+import logging
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainer.environment import heavy_imports, thin_out_log
+
+with heavy_imports():
+    import fiddle
+    from meta_models import META, matrix_product_flops, parameters
+
+    from trainer import devices, families, parallelism
+    from trainer.data import SyntheticData
+    from trainer.run import PlannedRun, read_run
+
+WITHOUT_KERNELS = {"apply_rope_fusion": False, "gradient_accumulation_fusion": False}
+"""NeMo refuses to make a config with these where Transformer Engine and Apex are not installed."""
+
+
+def built(run: PlannedRun) -> dict[str, Any]:
+    """The sizes of the run, each read from the NeMo object that has the say over it."""
+    recipe = run.recipe
+    config = families.builder(recipe.model.architecture)(recipe.model, "cuda", WITHOUT_KERNELS).config
+    strategy = parallelism.strategy(recipe.parallelism, recipe.model.num_layers, "cuda")
+    data = SyntheticData(run, attention_mask=False)
+    return {
+        "config": config_fields(config),
+        **_sizes(config, strategy),
+        "seq_length": data.seq_length,
+        "micro_batch_size": data.micro_batch_size,
+        "global_batch_size": data.data_sampler.global_batch_size,
+        "config_seq_length": config.seq_length,
+        "counts_embedding": strategy.account_for_embedding_in_pipeline_split,
+        "sequence_parallel": strategy.sequence_parallel,
+    }
+
+
+def shipped(name: str) -> dict[str, Any]:
+    """NeMo's own pre-training recipe: the sizes that `built` has, and every field of its model config."""
+    module = importlib.import_module(f"nemo.collections.llm.recipes.{name}")
+    recipe = module.pretrain_recipe(dir="/nowhere", name=name)
+    for field, value in WITHOUT_KERNELS.items():
+        setattr(recipe.model.config, field, value)
+    config = fiddle.build(recipe.model.config)
+    return {
+        "sizes": {
+            **_sizes(config, recipe.trainer.strategy),
+            "seq_length": recipe.data.seq_length,
+            "micro_batch_size": recipe.data.micro_batch_size,
+            "global_batch_size": recipe.data.global_batch_size,
+        },
+        "config": config_fields(config),
+    }
+
+
+def _sizes(config: Any, strategy: Any) -> dict[str, Any]:
+    of_config = (
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "num_attention_heads",
+        "num_query_groups",
+        "kv_channels",
+        "vocab_size",
+    )
+    of_strategy = {
+        "tensor": "tensor_model_parallel_size",
+        "pipeline": "pipeline_model_parallel_size",
+        "context": "context_parallel_size",
+        "virtual_pipeline": "virtual_pipeline_model_parallel_size",
+    }
+    return {
+        **{name: getattr(config, name) for name in of_config},
+        **{name: getattr(strategy, field, None) for name, field in of_strategy.items()},
+    }
+
+
+def config_fields(config: Any) -> dict[str, str]:
+    """Every field of a config as text, functions by name and the values that they are bound to."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, functools.partial):
+            return f"{text(value.func)} {value.args} {value.keywords}"
+        return getattr(value, "__qualname__", str(value))
+
+    return {field.name: text(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def main(asked_path: str, built_path: str) -> None:
+    torch.set_num_threads(1)
+    thin_out_log()
+    logging.getLogger("nemo_logger").setLevel(logging.WARNING)
+    asked = json.loads(Path(asked_path).read_text())
+    counted: dict[Any, int] = {}
+    flops: dict[Any, int] = {}
+    rows = []
+    with devices.cpu_as_cuda(), tempfile.TemporaryDirectory() as folder:
+        torch.cuda.current_device = lambda: META  # what Megatron allocates is not allocated either
+        for content in asked["runs"]:
+            path = Path(folder, "run.json")
+            path.write_text(json.dumps(content))
+            run = read_run(path)
+            spread = run.recipe.parallelism
+            layout = (
+                run.recipe.model,
+                spread.tensor,
+                spread.pipeline,
+                spread.context,
+                spread.virtual_pipeline,
+            )
+            if layout not in counted:
+                counted[layout] = parameters(run.recipe.model, spread)
+            if run.recipe.model not in flops:
+                flops[run.recipe.model] = matrix_product_flops(run.recipe.model)
+            rows.append(
+                {
+                    **built(run),
+                    "parameters": counted[layout],
+                    "matrix_product_flops": flops[run.recipe.model],
+                }
+            )
+        recipes = {name: shipped(name) for name in asked["recipes"]}
+    Path(built_path).write_text(json.dumps({"rows": rows, "recipes": recipes}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,90 @@
+"""Planned models built for real and without weights: on torch's meta device, among ranks that only count."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+
+import torch
+from megatron.core import parallel_state, tensor_parallel
+from nemo.lightning import _strategy_lib
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.flop_counter import FlopCounterMode
+
+from trainer import families, parallelism
+from trainer.run import ModelShape, Parallelism
+
+META = torch.device("meta")
+ONE_RANK = Parallelism(tensor=1, pipeline=1, context=1, data=1)
+
+
+@contextlib.contextmanager
+def model_part(
+    shape: ModelShape, spread: Parallelism, stage: int, virtual_stage: int
+) -> Iterator[torch.nn.Module]:
+    """What one rank of a pipeline stage has of the model, in Megatron's layers for the CPU."""
+    torch.distributed.init_process_group(
+        "fake",
+        store=FakeStore(),
+        # Megatron numbers the ranks by tensor, context and data, then by pipeline.
+        rank=stage * spread.tensor * spread.context,
+        world_size=spread.pipeline * spread.tensor * spread.context,
+    )
+    try:
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=spread.tensor,
+            pipeline_model_parallel_size=spread.pipeline,
+            virtual_pipeline_model_parallel_size=spread.virtual_pipeline,
+            context_parallel_size=spread.context,
+            create_gloo_process_groups=False,
+        )
+        tensor_parallel.model_parallel_cuda_manual_seed(1)
+        for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
+            os.environ.pop(name, None)  # Megatron sets them, and refuses those of another family's attention
+        model = families.builder(shape.architecture)(shape, "cpu", parallelism.model_options("cpu"))
+        strategy = parallelism.strategy(spread, shape.num_layers, "cpu")
+        _strategy_lib.set_model_parallel_attributes(model, strategy.parallelism)
+        model.config.context_parallel_size = 1  # splits no weight, and the CPU's attention refuses it
+        with META:
+            yield model.config.configure_model(
+                model.tokenizer, vp_stage=virtual_stage if spread.virtual_pipeline else None
+            )
+    finally:
+        parallel_state.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
+
+
+def parameters(shape: ModelShape, spread: Parallelism) -> int:
+    """Parameters of the whole model: those of every stage, of all its tensor-parallel ranks."""
+    total = 0
+    for stage in range(spread.pipeline):
+        for virtual_stage in range(spread.virtual_pipeline or 1):
+            with model_part(shape, spread, stage, virtual_stage) as part:
+                for parameter in part.parameters():
+                    split = getattr(parameter, "tensor_model_parallel", False)
+                    total += parameter.numel() * (spread.tensor if split else 1)
+    return total
+
+
+def matrix_product_flops(shape: ModelShape) -> int:
+    """Operations of every matrix product of one step on one sample, forward and backward.
+
+    Of a model whose layers are all alike two are counted, and each further one as the second.
+    """
+    if shape.hybrid is not None:
+        return _counted(shape)
+    one, two = (_counted(dataclasses.replace(shape, num_layers=layers)) for layers in (1, 2))
+    return one + (shape.num_layers - 1) * (two - one)
+
+
+def _counted(shape: ModelShape) -> int:
+    with model_part(shape, ONE_RANK, 0, 0) as model, META, FlopCounterMode(display=False) as counter:
+        if hasattr(model, "rotary_pos_emb"):
+            model.rotary_pos_emb.inv_freq = model.rotary_pos_emb.inv_freq.to(META)
+        tokens = torch.zeros(1, shape.seq_length, dtype=torch.int64)
+        mask = torch.zeros(1, 1, shape.seq_length, shape.seq_length, dtype=torch.bool)
+        logits = model(input_ids=tokens, position_ids=tokens, attention_mask=mask)
+        logits.sum().backward()
+    kinds = counter.get_flop_counts()["Global"]
+    # Not the short convolutions of Mamba, of each channel alone: torch counts them as if of all with all.
+    return sum(flops for kind, flops in kinds.items() if "convolution" not in str(kind))
