@@ -53,7 +53,12 @@ async def staged_image(config: Config) -> StagedImage:
     if not venv.exists():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     return await stage_image(
-        LocalCluster(config), config, "steptime/trainer:cpu", venv=str(venv), report=print
+        LocalCluster(config),
+        config,
+        "steptime/trainer:cpu",
+        venv=str(venv),
+        folders=(config.root,),
+        report=print,
     )
 
 

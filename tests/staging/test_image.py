@@ -38,7 +38,14 @@ class Staging:
 
     async def __call__(self, name: str = NEMO) -> StagedImage:
         cluster = LocalCluster(self.config)
-        return await stage_image(cluster, self.config, name, venv=None, report=self.lines.append)
+        return await stage_image(
+            cluster,
+            self.config,
+            name,
+            venv=None,
+            folders=(self.config.root, "/elsewhere/checkpoints"),
+            report=self.lines.append,
+        )
 
     async def has_said(self, words: str) -> None:
         deadline = time.monotonic() + DEADLINE_S
@@ -341,7 +348,7 @@ async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
     folder = Path(image.path)
     assert folder == Path(config.root, "images", "unpacked", image.sha256[:16])
     assert image.environment == {"PATH": "/image/bin:/usr/bin:/bin", "NEMO": "25.04"}
-    for place in ("dev", "proc", "sys", "tmp", config.root[1:]):
+    for place in ("dev", "proc", "sys", "tmp", config.root[1:], "elsewhere/checkpoints"):
         assert (folder / place).is_dir()
     assert (folder / "etc" / "passwd").read_bytes() == b""
     unpacking = [line for staging in (first, second) for line in staging.lines if "unpacking" in line]

@@ -1,59 +1,65 @@
-"""Training in a container: a real squashfs image of the trainer's environment, run by bwrap in a job."""
+"""Training in a container on Slurm: a real squashfs image of the trainer's environment, run by bwrap."""
 
 import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from slurm_service import MiniSlurm
 
-from steptime.clusters.base import Job, JobState, JobStatus
+from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.config import open_cluster
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.slurm import Config
 from steptime.logs.reader import read_log
 from steptime.staging import stage
 
 from .jobs import planned
 
-pytestmark = pytest.mark.trainer
+pytestmark = [pytest.mark.trainer, pytest.mark.slurm]
 IMAGE = "steptime/trainer:cpu"
 
 
 @pytest.mark.timeout(600)
-async def test_a_tiny_llama_is_trained_in_a_real_image(trainer_python: str, tmp_path: Path) -> None:
-    venvs = Path(trainer_python).parents[2]
+async def test_a_tiny_llama_is_trained_in_a_real_image(
+    trainer_python: str, mini_slurm: MiniSlurm, tmp_path: Path
+) -> None:
+    """The image is made on the login node, over ssh; srun starts a container for each rank."""
     config = Config.model_validate(
         {
             "name": "contained",
-            "kind": "local",
+            "kind": "slurm",
             "gpu_type": "cpu",
             "container": "bwrap",
             "work_dir": str(tmp_path / "work"),
-            "slots": 2,
             "python": str(Path(trainer_python).resolve()),
+            "connection": "mini_slurm",
+            "poll_interval_s": 0.5,
         }
     )
-    Path(config.root).mkdir()
-    (Path(config.root) / "venvs").symlink_to(venvs)  # built once for all tests; inside the image it is hidden
+    venvs = Path(config.root, "venvs")
+    venvs.parent.mkdir()
+    venvs.symlink_to(Path(trainer_python).parents[2])  # built once for all tests
     run = planned(gpus=2, max_steps=12)
     run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": IMAGE})})
-    cluster = LocalCluster(config)
-    staged = await stage(cluster, config, run, print)
-    assert (staged.python, staged.image) == (None, IMAGE)
-    assert staged.image_path is not None
-    record = json.loads(Path(config.root, "images", "steptime+trainer+cpu.sqsh.json").read_text())
-    assert record["sha256"] == staged.image_sha256
-    (Path(config.root) / "venvs").unlink()  # nothing but the image can give the packages
-    job = await cluster.submit(job_spec(run, staged, config, identity="contained", started=1_790_000_000))
-    status = await _end_of(cluster, job)
-    text = Path(job.log_path).read_text()
-    assert status.state is JobState.SUCCEEDED, text
+    async with open_cluster(config, mini_slurm.connections) as cluster:
+        staged = await stage(cluster, config, run, print)
+        assert (staged.python, staged.image) == (None, IMAGE)
+        record = json.loads(Path(config.root, "images", "steptime+trainer+cpu.sqsh.json").read_text())
+        assert record["sha256"] == staged.image_sha256
+        venvs.unlink()  # nothing but the image can give the packages
+        spec = job_spec(run, staged, config, identity="contained", started=1_790_000_000)
+        assert "  bwrap \\\n" in spec.script
+        job = await cluster.submit(spec)
+        status = await _end_of(cluster, job)
+    assert status.state is JobState.SUCCEEDED, Path(job.log_path).read_text()
     log = read_log(Path(job.log_path))
     assert [step.global_step for step in log.steps] == list(range(12))
     assert log.started is not None
     assert log.started["world_size"] == 2
 
 
-async def _end_of(cluster: LocalCluster, job: Job) -> JobStatus:
+async def _end_of(cluster: Cluster, job: Job) -> JobStatus:
     while True:
         status = (await cluster.poll([job.name]))[job.name]
         if not status.state.is_live:

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.containers import mounted_folders
 from steptime.errors import UserError
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Run
@@ -12,6 +13,14 @@ from steptime.settings import shipped
 from steptime.staging.image import stage_image
 from steptime.staging.trainer_code import stage_trainer
 from steptime.staging.venv import stage_venv
+
+
+def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
+    """In Kubernetes a node fetches the image itself, when a job comes that wants it."""
+    image = parse_image(name)
+    if image.is_own:
+        raise UserError(f"image {name} is made on a cluster for bwrap, and Kubernetes has it from nowhere")
+    return staged.model_copy(update={"image": name, "image_path": name, "image_digest": image.digest})
 
 
 async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Callable[[str], None]) -> Staged:
@@ -43,7 +52,10 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         venv = str(PurePosixPath(python).parents[1])
     if name is None:
         return staged
-    image = await stage_image(cluster, config, name, venv=venv, report=report)
+    if config.container == "kubernetes":
+        return _fetched_by_nodes(staged, name)
+    folders = mounted_folders(config.root, config.container_mounts, run.checkpoint_path)
+    image = await stage_image(cluster, config, name, venv=venv, folders=folders, report=report)
     return staged.model_copy(
         update={
             "python": None,

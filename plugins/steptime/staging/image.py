@@ -1,7 +1,7 @@
 """A recipe's image on the cluster: fetched or made once, recorded, and unpacked where bwrap runs it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ async def stage_image(
     name: str,
     *,
     venv: str | None,
+    folders: Sequence[str],
     report: Callable[[str], None],
 ) -> StagedImage:
     """Make the image `name` ready for the cluster's containers, or find it there.
@@ -41,6 +42,7 @@ async def stage_image(
         config: its configuration; `container` says for which program.
         name: the image's name, as a recipe has it.
         venv: the trainer's environment on the cluster, for an image that is made of it.
+        folders: what containers will mount.
         report: gets each line of progress as it comes.
 
     Raises:
@@ -71,7 +73,7 @@ async def stage_image(
         cluster,
         config,
         scripts / "unpack_image.py",
-        [str(target), str(unpacked), *mount_points((config.root, *config.container_mounts))],
+        [str(target), str(unpacked), *mount_points(folders)],
         in_job=config.import_in_job,
         report=report,
     )

@@ -8,6 +8,7 @@ the machine but the kernel. Needs mksquashfs (4.5 or newer) and ldd. Standard li
 """
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ _TOP = ("bin", "lib", "lib64", "sbin")
 _EMPTY = ("dev", "etc", "proc", "root", "run", "sys", "tmp", "usr", "var")
 _COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "1")
 _BATCH = 100
+_TRAINERS_IMPORT = "nemo/collections/llm"
 
 
 def main() -> int:
@@ -37,6 +39,7 @@ def main() -> int:
     python = Path(_asked(venv, "import os, sys; print(os.path.realpath(sys._base_executable))"))
     library = Path(_asked(venv, "import sysconfig; print(sysconfig.get_path('stdlib'))"))
     began = time.monotonic()
+    _compile(venv)
     with subprocess.Popen(
         ["mksquashfs", "-", str(out), "-tar", "-quiet", "-no-progress", "-all-root", *_COMPRESSION],  # noqa: S607
         stdin=subprocess.PIPE,
@@ -56,6 +59,26 @@ def main() -> int:
 def _asked(venv: Path, code: str) -> str:
     done = subprocess.run([venv / "bin" / "python", "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()
+
+
+def _compile(venv: Path) -> None:
+    """Import what the trainer imports, if nobody has yet: in an image no compiled module can be kept.
+
+    On two cores this takes 25 s once, and it saves each rank of every job 11 s.
+    """
+    imported = next(venv.glob(f"lib/python3*/site-packages/{_TRAINERS_IMPORT}"), None)
+    if imported is None or (imported / "__pycache__").is_dir():
+        return
+    print("importing what the trainer imports, so that its modules are compiled", flush=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    code = f"import {_TRAINERS_IMPORT.replace('/', '.')}"
+    subprocess.run(
+        [venv / "bin" / "python", "-W", "ignore", "-c", code],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,  # the job will say what is wrong
+    )
 
 
 def _fill(archive: tarfile.TarFile, venv: Path, python: Path, library: Path) -> None:
