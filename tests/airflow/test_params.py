@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from steptime.airflow.params import SECTIONS, dag_params, plan_from_params
 from steptime.errors import UserError
-from steptime.recipes.planning import PlanRequest
+from steptime.recipes.planning import PlanRequest, parse_request
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
@@ -41,6 +41,33 @@ def test_every_form_is_complete_and_its_defaults_hold(workload: str) -> None:
     ParamsDict(params).validate()
 
 
+def test_what_is_not_chosen_does_not_read_null() -> None:
+    for name, param in form().items():
+        if None in param.schema.get("enum", ()):
+            assert param.schema["values_display"] == {"null": "(default)"}, name
+
+
+def test_every_empty_field_means_its_default(home: Path) -> None:
+    params = form()
+    emptied = {name: None for name, param in params.items() if "null" in param.schema["type"]}
+    assert set(emptied) == set(params) - {"scaling", "cluster"}, "which are chosen from a list"
+    ParamsDict(params | emptied).validate()
+
+    assert plan_from_params("llama3.1", emptied) == plan_from_params("llama3.1", {})
+
+
+@pytest.mark.parametrize(("chosen", "meant"), [("on", True), ("off", False), (True, True), (None, None)])
+def test_a_switch_of_the_recipe_can_be_left_alone(home: Path, chosen: object, meant: bool | None) -> None:
+    params = ParamsDict(form())
+    params["gres"] = chosen
+    assert parse_request({"workload": "llama3.1", **params.dump()}).gres is meant
+
+
+def test_examples_are_written_as_they_are_typed() -> None:
+    assert form()["environment"].description.endswith('For example: {"NCCL_DEBUG": "INFO"}.')
+    assert form()["gpus"].description.endswith("For example: 8,16, 8-128.")
+
+
 def test_a_dag_may_replace_defaults() -> None:
     assert form()["checkpoint"].value is False
     assert form(checkpoint=True)["checkpoint"].value is True
@@ -55,6 +82,7 @@ def test_a_dag_may_replace_defaults() -> None:
         ("max_steps", "many"),
         ("repeats", 101),
         ("checkpoint", "yes"),
+        ("gres", "maybe"),
         ("environment", ["A=B"]),
         ("cluster", "moon"),
     ],

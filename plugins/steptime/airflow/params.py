@@ -1,6 +1,7 @@
 """The params of the DAGs, made from the fields of `PlanRequest`, and the plan made from the params."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -44,6 +45,9 @@ _WORDS = {
 }
 """Words of fields' names as titles have them."""
 
+_DEFAULT = "(default)"
+"""What a list of choices says where nothing is chosen; the description says what that comes to."""
+
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
     """One typed param for each field of `PlanRequest` but the workload, which the DAG is about.
@@ -63,6 +67,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
     """The plan of a DAG run's params. Raises UserError for what cannot be run, naming the choices.
 
     Airflow checks the type of each param; unknown names and values that do not go together are refused here.
+    An empty one means its default.
     """
     asked_for = str(params.get("workload", workload))
     if load_workload(asked_for).workload != load_workload(workload).workload:
@@ -97,32 +102,36 @@ def _param(
     name: str,
     field: dict[str, Any],
     section: str,
-    choices: tuple[str | bool, ...] | None,
+    choices: tuple[str, ...] | None,
     defaults: Mapping[str, Any],
 ) -> Param:
-    # Pydantic writes an optional field as anyOf [schema, null]; the trigger form wants one list of types.
+    # Pydantic writes an optional field as anyOf [schema, null].
     variants = field.get("anyOf", [field])
-    schema = {
-        key: value
-        for variant in variants
-        if variant["type"] != "null"
-        for key, value in variant.items()
-        if key in ("type", "minimum", "maximum")
-    }
-    optional = len(variants) > 1
-    if optional:
-        schema["type"] = [schema["type"], "null"]
-    if optional and schema["type"] == ["boolean", "null"]:
-        choices = (True, False)  # a switch could not be left alone
-    if choices is not None:
-        schema["enum"] = [None, *choices] if optional else list(choices)
+    [typed] = [variant for variant in variants if variant["type"] != "null"]
     return Param(
         defaults.get(name, field.get("default", {} if field.get("type") == "object" else None)),
         description=_with_examples(field["description"], field.get("examples", ()), choices),
         title=_title(name),
         section=section,
-        **schema,
+        **{limit: typed[limit] for limit in ("minimum", "maximum") if limit in typed},
+        **_kind(typed["type"], choices, optional=len(variants) > 1),
     )
+
+
+def _kind(of_type: str, choices: tuple[str, ...] | None, *, optional: bool) -> dict[str, Any]:
+    """What decides which field the form has. Whatever may be empty has null among its types."""
+    if choices is not None and optional:
+        return {
+            "type": [of_type, "null"],
+            "enum": [None, *choices],
+            "values_display": {"null": _DEFAULT},  # else it reads "null"
+        }
+    if choices is not None:
+        return {"type": of_type, "enum": list(choices)}
+    if of_type == "boolean" and optional:
+        # A switch has two positions, and the form loses a truth value that was chosen from a list.
+        return {"type": ["string", "boolean", "null"], "pattern": "^(on|off)$", "examples": ["on", "off"]}
+    return {"type": [of_type, "null"]}
 
 
 def _title(name: str) -> str:
@@ -130,7 +139,8 @@ def _title(name: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _with_examples(description: str, examples: Any, choices: tuple[str | bool, ...] | None) -> str:
+def _with_examples(description: str, examples: Sequence[Any], choices: tuple[str, ...] | None) -> str:
     if not examples or choices is not None:
-        return str(description)
-    return f"{description} For example: {', '.join(str(example) for example in examples)}."
+        return description
+    as_typed = (example if isinstance(example, str) else json.dumps(example) for example in examples)
+    return f"{description} For example: {', '.join(as_typed)}."

@@ -158,17 +158,20 @@ class PlanRequest(Frozen):
     environment: dict[str, str] = Field(
         default_factory=dict,
         description="Environment variables of the training processes. Not for secrets: they are recorded.",
-        examples=[{"TP_COMM_OVERLAP": "False"}],
+        examples=[{"NCCL_DEBUG": "INFO"}],
     )
 
 
 def parse_request(values: Mapping[str, Any]) -> PlanRequest:
-    """A request from named values (DAG params, JSON). Raises UserError for unknown names and wrong types."""
+    """A request from named values (DAG params, JSON), where None means the default.
+
+    Raises UserError for unknown names and wrong types.
+    """
     for name in values:
         if name not in PlanRequest.model_fields:
             raise unknown_value("parameter", name, PlanRequest.model_fields)
     try:
-        return PlanRequest(**values)
+        return PlanRequest(**{name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
