@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from trainer.errors import TrainerError
 
 SCHEMA_VERSION = 1
-MODES = ("performance", "checkpoint_save", "checkpoint_load")
+MODES = ("performance", "checkpoint_save", "checkpoint_load", "profile", "nccl_trace")
 HYBRID = "nemotron_h"
 """The architecture with Mamba layers."""
 VOCABULARY_BLOCK = 128
@@ -92,6 +92,16 @@ class Recipe:
 
 
 @dataclass(frozen=True)
+class ProfileWindow:
+    """What a profile run looks at."""
+
+    first_step: int
+    last_step: int
+    """Global steps `first_step … last_step` are profiled, as far as the run goes."""
+    ranks: list[int]
+
+
+@dataclass(frozen=True)
 class PlannedRun:
     """One training job: global steps `first_step … max_steps - 1` of a recipe, in a mode."""
 
@@ -102,6 +112,9 @@ class PlannedRun:
     max_steps: int
     seed: int
     checkpoint_path: str | None = None
+    profile: ProfileWindow | None = None
+    cuda_graphs: bool | None = None
+    tp_comm_overlap: bool | None = None
 
 
 def read_run(path: Path) -> PlannedRun:
@@ -150,7 +163,7 @@ def _value(expected: Any, value: Any, where: str) -> Any:
             raise TrainerError(f"{where} is {value!r}, not an object.")
         return _record(expected, value, where)
     plain = get_origin(expected) or expected
-    if not isinstance(value, plain) or isinstance(value, bool):
+    if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
         raise TrainerError(f"{where} is {value!r}, not of type {plain.__name__}.")
     return value
 
@@ -176,16 +189,7 @@ def _check(run: PlannedRun) -> None:
         raise TrainerError(f"first_step {run.first_step} is not in 0 … max_steps - 1 = {run.max_steps - 1}.")
     if run.seed < 1:
         raise TrainerError(f"seed {run.seed} is not positive, which Megatron requires.")
-    if (run.mode == "checkpoint_load") != (run.checkpoint_path is not None):
-        raise TrainerError(
-            f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs one, "
-            "and no other mode takes one."
-        )
-    if (run.mode == "checkpoint_load") != (run.first_step > 0):
-        raise TrainerError(
-            f"mode '{run.mode}' cannot start at first_step {run.first_step}: a checkpoint_load starts "
-            "above 0, every other mode at 0."
-        )
+    _check_mode(run)
     replica_batch = recipe.micro_batch_size * parallelism.data
     for what, size, parts in (
         ("hidden_size", shape.hidden_size, shape.num_attention_heads),
@@ -199,6 +203,28 @@ def _check(run: PlannedRun) -> None:
         _divides(what, size, parts)
     if not parallelism.counts_embedding(shape.num_layers):
         _divides("num_layers", shape.num_layers, parallelism.stages)
+
+
+def _check_mode(run: PlannedRun) -> None:
+    """Refuse what does not go with the mode, and what no mode has yet."""
+    if (run.mode == "checkpoint_load") != (run.checkpoint_path is not None):
+        raise TrainerError(
+            f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs one, "
+            "and no other mode takes one."
+        )
+    if (run.mode == "profile") != (run.profile is not None):
+        raise TrainerError(
+            f"mode '{run.mode}' with profile {run.profile}: a profile run says what is profiled, "
+            "and no other mode does."
+        )
+    for name in ("cuda_graphs", "tp_comm_overlap"):
+        if getattr(run, name) is not None:
+            raise TrainerError(f"{name} is not in this trainer yet: plan the run without it.")
+    if (run.mode == "checkpoint_load") != (run.first_step > 0):
+        raise TrainerError(
+            f"mode '{run.mode}' cannot start at first_step {run.first_step}: a checkpoint_load starts "
+            "above 0, every other mode at 0."
+        )
 
 
 def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Parallelism) -> None:

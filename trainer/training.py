@@ -17,6 +17,7 @@ from trainer.callbacks import FiniteLoss, History, ModelParallelSeed, Records, S
 from trainer.data import SyntheticData
 from trainer.launch import Launch
 from trainer.optimizer import optimizer
+from trainer.profiling import ProfileSteps
 from trainer.run import PlannedRun
 
 
@@ -95,6 +96,8 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, device: str) -
     if folders.history and launch.rank == 0:
         callbacks.append(History(folders.history, timing))
     callbacks.append(FiniteLoss())
+    if run.profile is not None:
+        callbacks.append(ProfileSteps(run.profile, device, folders.output))
     if run.mode == "checkpoint_save":
         callbacks.append(checkpoint.save_at_end(run.max_steps))
     return callbacks

@@ -237,6 +237,6 @@ def test_a_trace_sets_what_nccl_logs(two_ranks: Run) -> None:
         update={"mode": Mode.NCCL_TRACE, "environment": {"TORCH_CPP_LOG_LEVEL": "WARNING"}}
     )
     script = script_of(cpu, site())
-    assert "\nexport TORCH_DISTRIBUTED_DEBUG=INFO\n" in script
+    assert "\nexport TORCH_DISTRIBUTED_DEBUG=DETAIL\n" in script
     assert "\nexport TORCH_CPP_LOG_LEVEL=WARNING\n" in script, "the run's own wins"
     assert "NCCL_DEBUG" not in script

@@ -58,10 +58,11 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
         (lambda run: run.update(recipe=[]), "recipe is [], not an object"),
         (lambda run: run.update(first_step=20), "first_step 20 is not in 0"),
         (lambda run: run.update(first_step=5), "starts above 0, every other mode at 0"),
-        (
-            lambda run: run.update(mode="profile"),
-            "mode 'profile' is not one this trainer has; it has: performance",
-        ),
+        (lambda run: run.update(mode="fast"), "mode 'fast' is not one this trainer has; it has: performance"),
+        (lambda run: run.update(mode="profile"), "mode 'profile' with profile None: a profile run says"),
+        (lambda run: run.update(cuda_graphs=True), "cuda_graphs is not in this trainer yet"),
+        (lambda run: run.update(tp_comm_overlap=False), "tp_comm_overlap is not in this trainer yet"),
+        (lambda run: run.update(tp_comm_overlap=1), "tp_comm_overlap is 1, not of type bool"),
         (lambda run: run.update(checkpoint_path="x"), "a checkpoint_load needs one"),
         (lambda run: run.update(mode="checkpoint_load", first_step=5), "a checkpoint_load needs one"),
         (

@@ -1,5 +1,7 @@
 """Real trainings with NeMo on the CPU, by the numbers they leave: each start takes some 15 s of imports."""
 
+import gzip
+import json
 import math
 import re
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from steptime.logs.reader import read_log
-from steptime.recipes.models import Mode, Parallelism, Run
+from steptime.recipes.models import Mode, Parallelism, ProfileWindow, Run
 
 from .conftest import Train
 from .jobs import Trained, loading, planned
@@ -104,6 +106,20 @@ def test_the_pipeline_reads_the_log_whole(one_rank: Trained) -> None:
 
 def test_performance_saves_nothing(one_rank: Trained) -> None:
     assert not one_rank.checkpoints.exists()
+
+
+def test_a_profile_has_the_planned_steps_of_the_planned_ranks(train: Train, tmp_path: Path) -> None:
+    window = ProfileWindow(first_step=1, last_step=2, ranks=(1,))
+    run = _two_ranks(max_steps=4, mode=Mode.PROFILE, profile=window)
+    profiled = train(run, tmp_path)
+    assert profiled.exit_code == 0, profiled.log
+    assert len(profiled.step_lines) == 4
+    (report,) = (tmp_path / "torch_profile").iterdir()
+    assert report.name == "rank1.json.gz"
+    events = json.loads(gzip.decompress(report.read_bytes()))["traceEvents"]
+    names = [str(event.get("name")) for event in events]
+    assert sum(name.startswith("Optimizer.step#") for name in names) == 2
+    assert "gloo:all_reduce" in names
 
 
 def test_two_ranks_save_at_the_end(saved: Trained) -> None:

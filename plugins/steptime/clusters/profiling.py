@@ -18,8 +18,8 @@ _METRICS_ON_FIRST = (
 _TRACES = {
     # Every collective and point-to-point call, with its sizes.
     False: {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"},
-    # What torch says of its process groups over gloo.
-    True: {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
+    # Every collective call of torch's over gloo, with its shapes.
+    True: {"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
 }
 
 

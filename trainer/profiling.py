@@ -1,0 +1,70 @@
+"""A profile of some steps on some ranks: Nsight Systems' capture range on GPUs, torch's profiler on the CPU.
+
+Nsight Systems has to have started the process (`nsys profile --capture-range=cudaProfilerApi`); it writes the
+report itself. torch's profiler writes `torch_profile/rank<N>.json.gz`, for Perfetto or chrome://tracing.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+
+from trainer.run import ProfileWindow
+
+TRACE_FOLDER = "torch_profile"
+
+
+class ProfileSteps(Callback):
+    """Profiles the planned steps on the planned ranks."""
+
+    def __init__(self, window: ProfileWindow, device: str, output: Path):
+        self.window = window
+        self.device = device
+        self.folder = output / TRACE_FOLDER
+        self.profiler: Any = None
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Start before the first step of the window."""
+        if trainer.global_step == self.window.first_step and trainer.global_rank in self.window.ranks:
+            self.profiler = _Capture() if self.device == "cuda" else torch.profiler.profile()
+            self.profiler.start()
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Stop after its last step."""
+        if trainer.global_step - 1 == self.window.last_step:
+            self._stop(trainer)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Stop where the run ends before the window does."""
+        self._stop(trainer)
+
+    def _stop(self, trainer: Any) -> None:
+        if self.profiler is None:
+            return
+        self.profiler.stop()
+        if self.device == "cpu":
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"rank{trainer.global_rank}.json.gz"
+            self.profiler.export_chrome_trace(str(path))
+            print(f"profile of rank {trainer.global_rank}: {path}", flush=True)
+        self.profiler = None
+
+
+class _Capture:
+    """What Nsight Systems records: from start to stop, with the names of torch's operations."""
+
+    def __init__(self) -> None:
+        self.names = torch.autograd.profiler.emit_nvtx()
+
+    def start(self) -> None:
+        """Begin the capture range."""
+        torch.cuda.profiler.start()
+        self.names.__enter__()
+
+    def stop(self) -> None:
+        """End it."""
+        self.names.__exit__(None, None, None)
+        torch.cuda.profiler.stop()
