@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.runai import Config, RunaiCluster
-from steptime.recipes.models import Run
+from steptime.clusters.runai import Config, RunaiCluster, connect
+from steptime.errors import UserError
+from steptime.recipes.models import Mode, ProfileWindow, Run
+from steptime.staging import stage
 
 MakeConfig = Callable[..., Config]
 RunaiWith = Callable[..., RunaiCluster]
@@ -26,7 +29,12 @@ STAGED = Staged(
     trainer_path="/nemo-workspace/trainer/fedcba9876543210",
     trainer_sha256="b" * 64,
 )
-SHOWS_ARGUMENTS = '#!/bin/sh\nprintf "%s\\n" "$*"\n'
+SHOWS_ARGUMENTS = """#!/bin/sh
+echo "$*"
+touch "shown-$RANK"
+# As soon as the first pod has ended, Run:ai ends the others.
+while test "${WORLD_SIZE:-1}" -gt 1 && test ! -e shown-1; do sleep 0.02; done
+"""
 
 
 @pytest.fixture
@@ -157,3 +165,39 @@ def test_notes_are_numbers_wherever_the_image_comes_from(tmp_path: Path) -> None
     at, node = (tmp_path / "started-0").read_text().split()
     assert float(at) > 1_700_000_000
     assert node == "node-7"
+
+
+async def test_a_recipes_image_is_what_its_pods_are_started_in(
+    *, run: Run, runai: RunaiCluster, runai_server: RunaiStandIn, make_runai_config: MakeConfig
+) -> None:
+    """The trainer's code is staged by commands in Run:ai; the image is fetched by whoever runs the pod."""
+    name = "nvcr.io/nvidia/nemo:25.07.01"
+    planned = run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": name})})
+    config = make_runai_config(image="ubuntu:24.04")
+    async with connect(config, runai._connections) as cluster:
+        staged = await stage(cluster, config, planned, print)
+        assert (staged.python, staged.image, staged.image_digest) == (None, name, None)
+        assert Path(staged.trainer_path, "trainer", "__main__.py").is_file()
+        spec = spec_of(planned, config, staged)
+        await cluster.submit(spec)
+        await cluster.cancel(spec.name)
+    made = [entry.request for entry in runai_server.calls("POST", "/workloads/trainings")]
+    assert {request["spec"]["image"] for request in made[:-1]} == {"ubuntu:24.04"}  # the commands
+    assert made[-1]["spec"]["image"] == name
+    assert "\n  python -m torch.distributed.run" in spec.script
+
+
+async def test_an_image_that_no_registry_has_is_refused(
+    *, run: Run, runai: RunaiCluster, make_runai_config: MakeConfig
+) -> None:
+    recipe = run.recipe.model_copy(update={"image": "steptime/trainer:25.04"})
+    with pytest.raises(UserError, match="Kubernetes has it from nowhere"):
+        await stage(runai, make_runai_config(), run.model_copy(update={"recipe": recipe}), print)
+
+
+def test_a_profile_that_would_not_be_taken_is_refused(run: Run, make_runai_config: MakeConfig) -> None:
+    profile = ProfileWindow(first_step=1, last_step=2, ranks=(0,))
+    recipe = run.recipe.model_copy(update={"gpu_type": "h100"})
+    profiled = run.model_copy(update={"recipe": recipe, "mode": Mode.PROFILE, "profile": profile})
+    with pytest.raises(UserError, match="cannot be profiled on cluster dgx: only Slurm clusters"):
+        spec_of(profiled, make_runai_config())

@@ -47,6 +47,8 @@ class JobSpec(Frozen):
     slots: PositiveInt
     """GPUs (CPU processes on the local cluster) the job holds."""
     time_limit_s: PositiveInt
+    image: str | None = None
+    """What a cluster starts the script in, where its jobs are containers; None for the image in its file."""
 
 
 class Job(Frozen):

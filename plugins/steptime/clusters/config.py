@@ -33,7 +33,7 @@ class ClusterConfig(Frozen):
     """Key of config/gpus.yaml; `cpu` where ranks are processes."""
     gpus: PositiveInt | None = None
     """How many GPUs sweeps may use here at once; None: as many as they ask for, and the rest queues."""
-    container: Literal["none", "apptainer", "bwrap", "pyxis"] = "none"
+    container: Literal["none", "apptainer", "bwrap", "pyxis", "kubernetes"] = "none"
     """What runs a recipe's image; with `none` the trainer runs in its own venv."""
     container_mounts: tuple[str, ...] = ()
     """Folders that containers see beside `work_dir`, at the same path."""

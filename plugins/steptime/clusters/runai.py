@@ -99,6 +99,7 @@ class RunaiCluster:
             job_name=spec.name,
             start_script=notes.start_script,
             gpus=spec.slots,
+            image=spec.image,
             variables=self._variables(spec, notes),
             annotations={
                 "steptime-job": spec.name,

@@ -40,14 +40,14 @@ class Config(ClusterConfig):
     """`config/clusters/*.yaml` of kind `runai`."""
 
     kind: Literal["runai"]
-    container: Literal["none"] = "none"
-    """Run:ai runs `image` itself; in it the trainer has its own environment, on the volume."""
+    container: Literal["none", "kubernetes"] = "kubernetes"
+    """With `kubernetes` a recipe's image is started by Run:ai itself, with the volumes of `pvcs`."""
     connection: str
     """The Airflow connection of type runai that has the address, the application and its secret."""
     project: str | None = None
     """The Run:ai project; the connection's own comes first."""
     image: str = Field(min_length=1)
-    """The image of every workload. It has bash, coreutils and what `python` names."""
+    """The image of commands, and of jobs whose recipe has none. It has bash, coreutils and `python`."""
     pvcs: tuple[Pvc, ...] = Field(min_length=1)
     """The volumes of every workload; one of them holds `work_dir`."""
     shared_dir: str | None = None
@@ -116,13 +116,14 @@ def workload_request(
     job_name: str,
     start_script: str,
     gpus: int,
+    image: str | None = None,
     variables: Mapping[str, str],
     annotations: Mapping[str, str],
 ) -> tuple[str, dict[str, Any]]:
     """The kind of workload for a job and the request that makes it; `gpus` 0 is one pod without any."""
     pods = config.pods(gpus) if gpus else 1
     spec: dict[str, Any] = {
-        "image": config.image,
+        "image": image or config.image,
         # Split at blanks by Run:ai: the path has none, and nothing of a user's stands here.
         "command": "bash",
         "args": start_script,

@@ -20,10 +20,6 @@ def with_image(recipe: Recipe, request: PlanRequest, choice: Choice) -> Recipe:
     if request.image is None:
         return recipe
     parse_image(request.image)
-    if choice.cluster.kind == "runai":
-        raise UserError(
-            f"image cannot be changed for a run on '{request.cluster}': Run:ai starts the image in its file."
-        )
     if choice.cluster.container == "none":
         raise UserError(
             f"image needs a cluster that runs containers, and '{request.cluster}' runs none "

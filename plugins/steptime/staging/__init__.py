@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import mounted_folders
 from steptime.errors import UserError
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Run
@@ -39,6 +38,8 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         python=None, venv_lock_sha256=None, trainer_path=trainer_path, trainer_sha256=trainer_sha256
     )
     name = run.recipe.image
+    if name is not None and config.container == "kubernetes":
+        return _fetched_by_nodes(staged, name)
     venv: str | None = None
     if name is None or parse_image(name).is_own:
         python, lock_sha256 = await stage_venv(
@@ -52,10 +53,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         venv = str(PurePosixPath(python).parents[1])
     if name is None:
         return staged
-    if config.container == "kubernetes":
-        return _fetched_by_nodes(staged, name)
-    folders = mounted_folders(config.root, config.container_mounts, run.checkpoint_path)
-    image = await stage_image(cluster, config, name, venv=venv, folders=folders, report=report)
+    image = await stage_image(cluster, config, name, venv=venv, report=report)
     return staged.model_copy(
         update={
             "python": None,
