@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.containers import mounted_folders
 from steptime.errors import UserError
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Run
@@ -53,7 +54,8 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         venv = str(PurePosixPath(python).parents[1])
     if name is None:
         return staged
-    image = await stage_image(cluster, config, name, venv=venv, report=report)
+    folders = mounted_folders(config.root, config.container_mounts, run.checkpoint_path)
+    image = await stage_image(cluster, config, name, venv=venv, folders=folders, report=report)
     return staged.model_copy(
         update={
             "python": None,
