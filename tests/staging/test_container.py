@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from slurm_service import MiniSlurm
 
+from steptime.clusters import slurm
+from steptime.clusters.base import Cluster
+from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.containers import in_container
 from steptime.clusters.local import Config, LocalCluster
 from steptime.staging.image import StagedImage, stage_image
@@ -47,25 +51,25 @@ def config(config: Config) -> Config:
     return config.model_copy(update={"container": "bwrap"})
 
 
-async def staged_image(config: Config) -> StagedImage:
+async def staged_image(cluster: Cluster, config: ClusterConfig, said: list[str]) -> StagedImage:
     """An image of an empty environment: this Python, its standard library and their libraries."""
     venv = Path(config.root, "venvs", "trainer-0123456789abcdef")
     if not venv.exists():
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     return await stage_image(
-        LocalCluster(config),
+        cluster,
         config,
         "steptime/trainer:cpu",
         venv=str(venv),
         folders=(config.root,),
-        report=print,
+        report=said.append,
     )
 
 
 async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing_else_of_the_machine(
     config: Config, tmp_path: Path
 ) -> None:
-    image = await staged_image(config)
+    image = await staged_image(LocalCluster(config), config, [])
     assert image.digest is None
     assert image.environment["PATH"].startswith("/opt/trainer/bin:")
     directory = Path(config.root, "experiments", "x")
@@ -104,3 +108,35 @@ async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing
         "user": pwd.getpwuid(os.getuid()).pw_name,
     }
     assert (directory / "x").exists()
+
+
+@pytest.mark.slurm
+async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
+    mini_slurm: MiniSlurm, config: Config
+) -> None:
+    """Both the image's file and its unpacked files are made by jobs, and found again by the next staging."""
+    on_slurm = slurm.Config.model_validate(
+        {
+            "name": "mini",
+            "kind": "slurm",
+            "gpu_type": "cpu",
+            "connection": "mini_slurm",
+            "container": "bwrap",
+            "work_dir": config.root,
+            "python": config.python,
+            "import_in_job": True,
+            "import_partition": "batch",
+            "poll_interval_s": 0.2,
+        }
+    )
+    said: list[str] = []
+    async with open_cluster(on_slurm, mini_slurm.connections) as cluster:
+        image = await staged_image(cluster, on_slurm, said)
+        assert (Path(image.path) / "opt/trainer/pyvenv.cfg").is_file()
+        names = [line.split()[2] for line in said if line.startswith("in job ")]
+        told = mini_slurm.command(
+            "sacct", "-nXP", "--name", ",".join(names), "-o", "JobName,State,Partition,NCPUS"
+        )
+        assert sorted(told.split()) == sorted(f"{name}|COMPLETED|batch|1" for name in names)
+        assert len(names) == 2
+        assert await staged_image(cluster, on_slurm, said) == image
