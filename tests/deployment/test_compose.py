@@ -3,6 +3,7 @@
 No container is started here: the header of docker-compose.yaml says what else was tried, and how.
 """
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from steptime.clusters.mini_slurm import packages
 
 pytestmark = pytest.mark.service
 
@@ -29,10 +32,14 @@ SECRETS = {
     "AIRFLOW_ADMIN_PASSWORD": "4e" * 16,
     "REDIS_PASSWORD": "5f" * 16,
 }
-SETTINGS = {"AIRFLOW_EXECUTOR", "AIRFLOW_BASE_URL", "AIRFLOW_ADDRESS", "AIRFLOW_PORT", "STEPTIME_IMAGE"}
+SETTINGS = {
+    *("AIRFLOW_EXECUTOR", "AIRFLOW_BASE_URL", "AIRFLOW_ADDRESS", "AIRFLOW_PORT"),
+    *("STEPTIME_IMAGE", "STEPTIME_SLURM_IMAGE"),
+}
 AIRFLOW_SERVICES = {"init", "api-server", "scheduler", "dag-processor", "triggerer"}
 DATABASES = {"airflow-db", "store-db"}
-CELERY_SERVICES = {"redis", "worker"}
+PROFILES: dict[str, set[str]] = {"celery": {"redis", "worker"}, "mini-slurm": {"mini-slurm"}}
+CELERY_SERVICES = PROFILES["celery"]
 
 Compose = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -55,31 +62,35 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
     return run
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["without the profile", "profile celery"])
-def celery(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+@pytest.fixture(scope="module", params=[None, *PROFILES], ids=lambda profile: profile or "without a profile")
+def profile(request: pytest.FixtureRequest) -> str | None:
+    found: str | None = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
-def resolved(compose: Compose, celery: bool) -> dict[str, Any]:
+def resolved(compose: Compose, profile: str | None) -> dict[str, Any]:
     """What Compose makes of the file."""
-    done = compose(*(["--profile=celery"] if celery else []), "config")
+    done = compose(*([f"--profile={profile}"] if profile else []), "config")
     assert done.returncode == 0, done.stderr
     return dict(yaml.safe_load(done.stdout))
 
 
 @pytest.fixture(scope="module")
 def services(compose: Compose) -> dict[str, Any]:
-    """Every service, those of the profile among them."""
-    return dict(yaml.safe_load(compose("--profile=celery", "config").stdout)["services"])
+    """Every service, those of the profiles among them."""
+    profiles = [f"--profile={name}" for name in PROFILES]
+    return dict(yaml.safe_load(compose(*profiles, "config").stdout)["services"])
 
 
-def test_compose_accepts_the_file(resolved: dict[str, Any], celery: bool) -> None:
+def test_compose_accepts_the_file(resolved: dict[str, Any], profile: str | None) -> None:
     # Compose 1 prints the services of every profile, Compose 2 those that it would start.
     started = {
-        name for name, service in resolved["services"].items() if celery or not service.get("profiles")
+        name
+        for name, service in resolved["services"].items()
+        if profile in service.get("profiles", [profile])
     }
-    assert started == AIRFLOW_SERVICES | DATABASES | (CELERY_SERVICES if celery else set())
+    assert started == AIRFLOW_SERVICES | DATABASES | PROFILES.get(profile or "", set())
 
 
 def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
@@ -109,7 +120,7 @@ def test_only_settings_have_defaults_and_the_guide_names_everything() -> None:
 
 
 def test_every_lasting_service_is_watched_and_restarted(services: dict[str, Any]) -> None:
-    for name in AIRFLOW_SERVICES - {"init"} | DATABASES | CELERY_SERVICES:
+    for name in AIRFLOW_SERVICES - {"init"} | DATABASES | set().union(*PROFILES.values()):
         assert services[name]["healthcheck"]["test"], name
         assert services[name]["restart"] == "unless-stopped", name
 
@@ -131,6 +142,23 @@ def test_what_people_edit_is_mounted_read_only(services: dict[str, Any]) -> None
         mounts = [_mount(volume) for volume in services[name]["volumes"]]
         for folder in ("dags", "config"):
             assert (str(ROOT / folder), f"/opt/steptime/{folder}", True) in mounts, name
+
+
+def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services: dict[str, Any]) -> None:
+    """Airflow finds the login in a file there, whose key only the same user can read."""
+    slurm, scheduler = services["mini-slurm"], services["scheduler"]
+    assert "steptime-home:/opt/steptime/home" in str(slurm["volumes"]) + str(scheduler["volumes"])
+    kept = json.loads(scheduler["environment"]["AIRFLOW__SECRETS__BACKEND_KWARGS"])["connections_file_path"]
+    assert Path(kept).relative_to("/opt/steptime/home") == Path("airflow/connections.json")
+    assert f"--ssh-host {slurm['hostname']}" in slurm["command"][0]
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    assert stages == [scheduler["build"]["target"], slurm["build"]["target"]]
+
+
+def test_the_image_of_the_mini_slurm_has_the_packages_that_ci_installs() -> None:
+    in_ci = (ROOT / ".ci" / "run").read_text().partition("packages+=(")[2].partition(")")[0].split()
+    assert in_ci == sorted(set(packages.PACKAGES.values()))
+    assert " ".join(in_ci) in (ROOT / "docker" / "Dockerfile").read_text()
 
 
 def test_secrets_are_no_arguments(services: dict[str, Any]) -> None:

@@ -48,11 +48,20 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="slurm")
 
 
-def up() -> None:
+def up(
+    *,
+    ssh_host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address of this machine that sshd listens on, for logins from others.",
+            show_default="that of last time, at first 127.0.0.1",
+        ),
+    ] = None,
+) -> None:
     """Start the mini Slurm, or what is missing of it, and wait until every node can be used.
 
     It runs as you, from Debian's packages; the command names those that are missing. All its state is
-    below STEPTIME_HOME, and it listens on 127.0.0.1 only. It goes on when the terminal closes.
+    below STEPTIME_HOME, and it listens on 127.0.0.1. It goes on when the terminal closes.
     """
     from steptime.airflow import connection_file
     from steptime.clusters.mini_slurm import login, service
@@ -60,7 +69,7 @@ def up() -> None:
 
     started = time.monotonic()
     with Phases() as phases:
-        layout, ran_already = service.up(home(), phases.report)
+        layout, ran_already = service.up(home(), phases.report, ssh_host=ssh_host)
     connection_file.keep(login.connection(layout))
     how = "runs already" if ran_already else f"is ready after {time.monotonic() - started:.0f} s"
     now = service.status(home())

@@ -31,6 +31,7 @@ def write_all(layout: Layout) -> None:
     values: dict[str, Any] = {
         "cluster_name": CLUSTER,
         "root": layout.root,
+        "ssh_host": layout.ssh_host,
         "ports": layout.ports,
         "slurmd_ports": f"[{layout.ports.slurmd(NODES[0])}-{layout.ports.slurmd(NODES[-1])}]",
         "nodes": f"node[1-{len(NODES)}]",
@@ -77,4 +78,4 @@ def _write_keys(layout: Layout) -> None:
                 env=layout.environment,
             )
     write_whole(ssh / "authorized_keys", (ssh / "id.pub").read_bytes(), mode=0o600)
-    write_whole(ssh / "known_hosts", f"[127.0.0.1]:{layout.ports.sshd} {login.host_key(layout)}\n")
+    write_whole(ssh / "known_hosts", f"[{layout.ssh_host}]:{layout.ports.sshd} {login.host_key(layout)}\n")

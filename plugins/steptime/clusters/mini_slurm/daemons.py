@@ -34,6 +34,9 @@ def start(layout: Layout, daemon: str) -> None:
     Raises SystemFailure, with the end of its log, where it refuses to start.
     """
     command = _commands(layout)[daemon]
+    if daemon == "sshd" and os.geteuid() == 0:
+        # Root's sshd insists on it, and Debian's own service would make it.
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     log = layout.log(daemon)
     with log.open("ab") as output:
         done = subprocess.run(

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from steptime.errors import SystemFailure
+from steptime.errors import SystemFailure, UserError, shown
 from steptime.files import write_whole
 from steptime.frozen import Frozen
 
 NODES = tuple(f"node{number}" for number in range(1, 9))
 GPUS_PER_NODE = 8
+LOOPBACK = "127.0.0.1"
 MARKER = "STEPTIME_SLURM"
 """The environment variable that every process of the cluster bears, and its jobs': the cluster's root."""
 
@@ -24,13 +25,14 @@ _LONGEST_ROOT = 60
 """Characters: a Unix socket's path may have 107, and slurmd's are longer than the root by up to 40."""
 _PLAIN = re.compile(r"[A-Za-z0-9._/-]+")
 """What needs no quotes in any of the daemons' files."""
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _FIRST_PORT, _PORTS_EACH, _BLOCKS = 20_480, 16, 700
 """Blocks of ports end below those that the kernel hands out by itself (32768 and up)."""
 _FIRST_SLURMD = 8
 
 
 class Ports(Frozen):
-    """What the daemons listen on, all on 127.0.0.1."""
+    """What the daemons listen on."""
 
     first: int
 
@@ -69,6 +71,8 @@ class Layout(Frozen):
     root: Path
     """The folder as the daemons name it: `<home>/slurm`, or a short link to it where that is too long."""
     ports: Ports
+    ssh_host: str = LOOPBACK
+    """The address that sshd listens on; everything else is on loopback always."""
 
     @property
     def slurm_conf(self) -> Path:
@@ -118,25 +122,38 @@ def record(home: Path, layout: Layout) -> None:
     write_whole(folder(home) / "cluster.json", layout.model_dump_json(indent=2))
 
 
-def choose(home: Path) -> Layout:
+def choose(home: Path, ssh_host: str = LOOPBACK) -> Layout:
     """A root and a block of free ports, the same for the same `home` where nobody else has them."""
     digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
     for attempt in range(_BLOCKS):
         ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
         if all(is_free(port) for port in ports.by_daemon().values()):
-            return Layout(root=_root(home), ports=ports)
+            return Layout(root=_root(home), ports=ports, ssh_host=ssh_host)
     raise SystemFailure(f"no {_PORTS_EACH} ports in a row are free from {_FIRST_PORT} up.")
 
 
 def is_free(port: int) -> bool:
-    """Whether a daemon could listen on 127.0.0.1:`port`."""
+    """Whether a daemon could listen on `port`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((LOOPBACK, port))
         except OSError:
             return False
     return True
+
+
+def check_ssh_host(host: str) -> None:
+    """Raise UserError where `host` is no name or IPv4 address of this machine."""
+    try:
+        if not _HOST.fullmatch(host):
+            raise OSError("write a name or an IPv4 address")
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        raise UserError(
+            f"'{shown(host)}' is no address of this machine for sshd to listen on: {error.strerror or error}."
+        ) from None
 
 
 def prepare(home: Path) -> None:

@@ -23,7 +23,7 @@ def connection(layout: Layout) -> Connection:
     return Connection(
         name=CONNECTION,
         kind="ssh",
-        host="127.0.0.1",
+        host=layout.ssh_host,
         port=layout.ports.sshd,
         login=user(),
         extra={

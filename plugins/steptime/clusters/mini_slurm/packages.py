@@ -5,7 +5,7 @@ import shutil
 
 from steptime.errors import SystemFailure
 
-_PACKAGES = {
+PACKAGES = {
     "munged": "munge",
     "mariadbd": "mariadb-server",
     "mariadb-install-db": "mariadb-server",
@@ -21,7 +21,7 @@ _PACKAGES = {
 
 
 def program(name: str) -> str:
-    """The path of a program of `_PACKAGES`; an ordinary user's PATH lacks the folders that daemons are in."""
+    """The path of a program of `PACKAGES`; an ordinary user's PATH lacks the folders that daemons are in."""
     found = _find(name)
     if found is None:
         raise _failure([name])
@@ -30,7 +30,7 @@ def program(name: str) -> str:
 
 def check() -> None:
     """Raise SystemFailure, with the one command that installs them, where packages are missing."""
-    missing = [name for name in _PACKAGES if _find(name) is None]
+    missing = [name for name in PACKAGES if _find(name) is None]
     if missing:
         raise _failure(missing)
 
@@ -45,7 +45,7 @@ def _find(name: str) -> str | None:
 
 
 def _failure(programs: list[str]) -> SystemFailure:
-    packages = sorted({_PACKAGES[name] for name in programs})
+    packages = sorted({PACKAGES[name] for name in programs})
     sudo = "" if os.geteuid() == 0 else "sudo "
     return SystemFailure(
         f"the mini Slurm needs Debian packages that are not installed: {', '.join(packages)}. "

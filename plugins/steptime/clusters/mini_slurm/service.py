@@ -13,7 +13,7 @@ from pydantic import Field
 
 from steptime.clusters.mini_slurm import config_files, daemons, login, packages, processes
 from steptime.clusters.mini_slurm import layout as layouts
-from steptime.clusters.mini_slurm.layout import NODES, Layout
+from steptime.clusters.mini_slurm.layout import LOOPBACK, NODES, Layout
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 
@@ -43,15 +43,18 @@ class Status(Frozen):
     problem: str | None = None
 
 
-def up(home: Path, report: Report) -> tuple[Layout, bool]:
+def up(home: Path, report: Report, *, ssh_host: str | None = None) -> tuple[Layout, bool]:
     """Start what does not run of the cluster in the state folder `home`; `True` where all of it ran already.
 
+    `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
     `report` gets a sentence whenever the phase changes. Raises SystemFailure where a daemon does not start.
     """
     packages.check()
+    if ssh_host is not None:
+        layouts.check_ssh_host(ssh_host)
     with _lock(home, report):
         layouts.prepare(home)
-        layout = _layout(home, report)
+        layout = _layout(home, ssh_host, report)
         config_files.write_all(layout)
         alive = processes.daemons(layout)
         if len(alive) == len(daemons.ALL):
@@ -168,10 +171,11 @@ def _lock(home: Path, report: Report) -> Iterator[None]:
         lock.release()
 
 
-def _layout(home: Path, report: Report) -> Layout:
+def _layout(home: Path, ssh_host: str | None, report: Report) -> Layout:
     """The layout of last time where its ports and its root are still to be had, else a new one."""
     layout = layouts.recorded(home)
     if layout is not None:
+        ssh_host = ssh_host or layout.ssh_host
         alive = processes.daemons(layout)
         taken = [
             port
@@ -179,12 +183,16 @@ def _layout(home: Path, report: Report) -> Layout:
             if name not in alive and not layouts.is_free(port)
         ]
         if not taken and layouts.leads_home(home, layout):
+            if ssh_host != layout.ssh_host:
+                processes.end([alive["sshd"]] if "sshd" in alive else [], grace_s=_STOP_GRACE_S)
+                layout = layout.model_copy(update={"ssh_host": ssh_host})
+                layouts.record(home, layout)
             return layout
         if taken:
             report(f"port {taken[0]} is taken by another program; choosing others")
         _stop(layout, report)
         layouts.remove_link(home, layout)
-    layout = layouts.choose(home)
+    layout = layouts.choose(home, ssh_host or LOOPBACK)
     layouts.record(home, layout)
     return layout
 
