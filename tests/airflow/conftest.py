@@ -1,6 +1,8 @@
 """Real jobs on a local cluster of the test's own, and the parts of Airflow's context that operators use."""
 
 import asyncio
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -76,6 +78,34 @@ def planned(home: Path) -> Callable[..., Plan]:
 def a_run(planned: Callable[..., Plan]) -> Callable[..., Run]:
     """One planned run; keywords are environment variables of the stand-in."""
     return lambda **environment: planned(environment=environment).runs[0]
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> None:
+    """Airflow's tables in the tests' AIRFLOW_HOME."""
+    airflow = Path(sys.executable).with_name("airflow")
+    migrated = subprocess.run(
+        [airflow, "db", "migrate"], env=os.environ, capture_output=True, text=True, check=False
+    )
+    assert migrated.returncode == 0, migrated.stdout + migrated.stderr
+
+
+@pytest.fixture
+def run_dag(
+    airflow_database: None, home: Path, staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Runs the DAG llama31 to its end; keywords are its params. Nothing is staged: the stand-in is ready."""
+    from steptime.airflow.dag_builder import training_dag
+
+    async def nothing(*_: object) -> Staged:
+        return staged
+
+    monkeypatch.setattr("steptime.staging.stage", nothing)
+
+    def run(**conf: object) -> Any:
+        return training_dag("llama31", workload="llama3.1").test(run_conf=conf)
+
+    return run
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """Whole DAG runs in one process, with the stand-in where the trainer's environment would be."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,34 +12,6 @@ from steptime.results.store import Store
 
 # What Airflow's own API server, which runs in the test's process, warns of.
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
-
-
-@pytest.fixture(scope="session")
-def airflow_database() -> None:
-    """Airflow's tables in the tests' AIRFLOW_HOME."""
-    airflow = Path(sys.executable).with_name("airflow")
-    migrated = subprocess.run(
-        [airflow, "db", "migrate"], env=os.environ, capture_output=True, text=True, check=False
-    )
-    assert migrated.returncode == 0, migrated.stdout + migrated.stderr
-
-
-@pytest.fixture
-def run_dag(
-    airflow_database: None, home: Path, staged: Staged, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
-    """Runs the DAG llama31 to its end; keywords are its params. Nothing is staged: the stand-in is ready."""
-    from steptime.airflow.dag_builder import training_dag
-
-    async def nothing(*_: object) -> Staged:
-        return staged
-
-    monkeypatch.setattr("steptime.staging.stage", nothing)
-
-    def run(**conf: object) -> Any:
-        return training_dag("llama31", workload="llama3.1").test(run_conf=conf)
-
-    return run
 
 
 def states(dag_run: Any) -> dict[str, list[str]]:
