@@ -65,6 +65,8 @@ def test_a_switch_of_the_recipe_can_be_left_alone(home: Path, chosen: object, me
 
 def test_examples_are_written_as_they_are_typed() -> None:
     assert form()["environment"].description.endswith('For example: {"NCCL_DEBUG": "INFO"}.')
+    assert form()["gres"].description.endswith("For example: on, off.")
+    assert "For example" not in form()["size"].description, "which lists all there are"
     assert form()["gpus"].description.endswith("For example: 8,16, 8-128.")
 
 

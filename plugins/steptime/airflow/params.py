@@ -108,13 +108,15 @@ def _param(
     # Pydantic writes an optional field as anyOf [schema, null].
     variants = field.get("anyOf", [field])
     [typed] = [variant for variant in variants if variant["type"] != "null"]
+    kind = _kind(typed["type"], choices, optional=len(variants) > 1)
+    examples = () if choices else kind.get("examples", field.get("examples", ()))
     return Param(
         defaults.get(name, field.get("default", {} if field.get("type") == "object" else None)),
-        description=_with_examples(field["description"], field.get("examples", ()), choices),
+        description=_with_examples(field["description"], examples),
         title=_title(name),
         section=section,
         **{limit: typed[limit] for limit in ("minimum", "maximum") if limit in typed},
-        **_kind(typed["type"], choices, optional=len(variants) > 1),
+        **kind,
     )
 
 
@@ -139,8 +141,8 @@ def _title(name: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _with_examples(description: str, examples: Sequence[Any], choices: tuple[str, ...] | None) -> str:
-    if not examples or choices is not None:
+def _with_examples(description: str, examples: Sequence[Any]) -> str:
+    if not examples:
         return description
     as_typed = (example if isinstance(example, str) else json.dumps(example) for example in examples)
     return f"{description} For example: {', '.join(as_typed)}."
