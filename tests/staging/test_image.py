@@ -181,7 +181,8 @@ def importer() -> psutil.Process:
         ("unreachable", SystemFailure, "the registry could not be reached from"),
         ("disk full", SystemFailure, "the disk is full: an image needs some three times its size"),
         ("no jq", UserError, "enroot lacks a program that it needs"),
-        ("half", SystemFailure, "is no whole image"),
+        ("half", SystemFailure, "is no whole image (300 bytes)"),
+        ("nothing", SystemFailure, "is no whole image (0 bytes)"),
     ],
 )
 async def test_a_failed_import_says_why_and_leaves_nothing(

@@ -5,7 +5,7 @@
 
 TARGET is the image's file, `….sqsh` or `….sif`. It is made under a lock, under a temporary name, synced and
 renamed when it is whole; beside it `TARGET.json` records what it is. A file that is there and is what was
-recorded is kept; one that somebody else put there whole is taken, and recorded. IMAGE is the name for the
+recorded is kept; one that somebody copied there whole is taken, and recorded. IMAGE is the name for the
 record. URI is where enroot or apptainer fetch it, with the logins of their own configuration; VENV is the
 trainer's environment, of which `squash_venv.py` beside this file makes an image.
 Standard library only. Exit code 0: the file is there; 1: it could not be made; 2: nor will it be when it is
@@ -30,7 +30,8 @@ from typing import Any, NoReturn
 
 _SQUASHFS = struct.Struct("<4s36xQ")
 """The magic number and the bytes used, at the start of a squashfs file; written last by mksquashfs."""
-_CHUNK = 1 << 22
+_RECORDED = {"image", "source", "sha256", "size", "mtime_ns"}
+"""What a record must have to be compared with."""
 
 
 class _FailedError(Exception):
@@ -49,7 +50,7 @@ def main() -> int:
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / f".{target.name}.lock").open("a") as lock:
             _take(lock.fileno(), target)
-            if not _is_there(target, image, source):
+            if not _is_there(target, image, kind, source):
                 _make(target, image, kind, source, lock.fileno())
     except _FailedError as error:
         print(f"failed: {error}", flush=True)
@@ -72,13 +73,13 @@ def _take(lock: int, target: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
-def _is_there(target: Path, image: str, source: str) -> bool:
+def _is_there(target: Path, image: str, kind: str, source: str) -> bool:
     """Whether the file is there and is what was recorded of it."""
     if not target.exists():
         return False
     record = _read_record(target)
     if record is None:
-        return _adopted(target, image, source)
+        return kind != "squash_venv" and _adopted(target, image, source)
     if (record["image"], record["source"]) != (image, source):
         print(f"{target} is {record['image']} of {record['source']}: it is replaced", flush=True)
         return False
@@ -132,7 +133,7 @@ def _require_whole(path: Path) -> None:
     """Raise `_FailedError` for a file that is empty, or is no whole squashfs where it should be one."""
     size = path.stat().st_size if path.exists() else 0
     whole = size > 0
-    if ".sqsh" in path.suffixes:
+    if whole and ".sqsh" in path.suffixes:
         with path.open("rb") as file:
             head = file.read(_SQUASHFS.size)
         magic, used = _SQUASHFS.unpack(head) if len(head) == _SQUASHFS.size else (b"", 0)
@@ -275,7 +276,7 @@ def _read_record(target: Path) -> dict[str, Any] | None:
         record: dict[str, Any] = json.loads(_record_path(target).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-    return record
+    return record if record.keys() >= _RECORDED else None
 
 
 def _write_record(target: Path, record: dict[str, Any]) -> None:
