@@ -124,7 +124,7 @@ def _check(form: re.Pattern[str], name: str, value: str | int | None, remedy: st
 def _parse_additional(text: str) -> dict[str, str | None]:
     """`constraint=gpu&memory;exclusive` by name; None for an option without a value."""
     options: dict[str, str | None] = {}
-    for part in (part.strip(" ") for part in text.split(";")) if text.strip(" ;") else ():
+    for part in filter(None, (part.strip(" ") for part in text.split(";"))):
         name, equals, value = part.partition("=")
         _check_name(name, part)
         if name in options:

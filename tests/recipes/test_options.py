@@ -1,0 +1,296 @@
+"""The options of the documents: what they become in a run, and which combinations are refused."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime import settings
+from steptime.errors import UserError
+from steptime.recipes.models import Mode, ProfileWindow, Run
+from steptime.recipes.planning import Plan, parse_request, plan
+from steptime.recipes.slurm_options import SlurmOptions
+
+NAMED = "/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"
+SAVED_320 = "/shared/default--None=0.0000-epoch=0-consumed_samples=320.0-last"
+
+
+@pytest.fixture(autouse=True)
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped configuration, and Slurm clusters of H100s: with containers, and with CPUs alone."""
+    folder = tmp_path / "config"
+    shutil.copytree(settings.shipped("config"), folder)
+    for name, gpu_type, container in (("eos", "h100", "pyxis"), ("nodes", "cpu", "none")):
+        (folder / "clusters" / f"{name}.yaml").write_text(
+            f"name: {name}\nkind: slurm\ngpu_type: {gpu_type}\ncontainer: {container}\nwork_dir: /shared\n"
+            f"connection: {name}\n"
+        )
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
+
+
+def planned(workload: str = "llama3.1", **values: Any) -> Plan:
+    return plan(parse_request({"workload": workload, **values}))
+
+
+def run_of(workload: str = "llama3.1", **values: Any) -> Run:
+    (run,) = planned(workload, **values).all_runs
+    return run
+
+
+@pytest.mark.parametrize(
+    ("values", "max_steps", "window", "profile"),
+    [
+        ({"workload": "llama3.1", "size": "8b"}, 25, "24:24", (20, 25)),
+        ({"workload": "nemotron4", "size": "15b"}, 25, "24:24", (20, 25)),
+        ({"workload": "nemotron4-340b", "gpu_type": "gb200"}, 50, "35:44", (45, 50)),
+        ({"workload": "nemotron4-340b-24.11", "size": "340b"}, 50, "49:49", (20, 30)),
+        # Where the document ends the run with the profile, so does another profile.
+        ({"workload": "llama3.1", "size": "8b", "profile_start": 5, "profile_stop": 8}, 8, "7:7", (5, 8)),
+        ({"workload": "llama3.1", "size": "8b", "max_steps": 40}, 40, "39:39", (20, 25)),
+        ({"workload": "nemotron4-340b-24.11", "size": "340b", "profile_stop": 60}, 60, "59:59", (20, 60)),
+    ],
+)
+def test_a_profile_is_the_documents_where_nothing_else_is_said(
+    values: dict[str, Any], max_steps: int, window: str, profile: tuple[int, int]
+) -> None:
+    run = run_of(profile=True, **values)
+    assert (run.mode, run.max_steps, str(run.window)) == (Mode.PROFILE, max_steps, window)
+    assert run.profile is not None
+    assert (run.profile.first_step, run.profile.last_step) == profile
+    assert run.profile.ranks == tuple(range(8))
+    assert run.experiment.endswith("_nsys")
+
+
+def test_ranks_and_gpu_metrics_of_a_profile() -> None:
+    run = run_of(size="8b", gpus="16", profile=True, profile_ranks="8-10, 0", gpu_metrics=True)
+    assert run.profile == ProfileWindow(first_step=20, last_step=25, ranks=(0, 8, 9, 10), gpu_metrics=True)
+
+
+def test_a_small_run_profiles_the_ranks_it_has() -> None:
+    runs = planned(gpus="1,2", profile=True).runs
+    assert [run.profile and run.profile.ranks for run in runs] == [(0,), (0, 1)]
+
+
+def test_an_nccl_trace_is_short() -> None:
+    run = run_of("nemotron-h", gpu_type="h100", nccl_trace=True)
+    assert (run.mode, run.max_steps, str(run.window), run.time_limit_s) == (Mode.NCCL_TRACE, 5, "4:4", 900)
+    assert run.experiment.endswith("_nccltrace")
+
+
+def test_a_checkpoint_is_saved_alone() -> None:
+    runs = planned(size="8b", gpus="16,32", save_checkpoint=True).all_runs
+    assert [(run.mode, run.recipe.gpus, run.max_steps) for run in runs] == [
+        (Mode.CHECKPOINT_SAVE, 16, 50),
+        (Mode.CHECKPOINT_SAVE, 32, 50),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "first_step"),
+    [
+        (NAMED, {"size": "8b", "gpus": "16"}, 50),  # 12,800 samples, 256 at a step
+        (SAVED_320, {"gpus": "2"}, 20),
+        ("/shared/checkpoints/saved", {"size": "8b", "gpus": "16"}, 50),
+        ("/shared/checkpoints/saved", {"gpus": "2", "max_steps": 7}, 7),
+    ],
+)
+def test_a_checkpoint_is_loaded_alone(path: str, values: dict[str, Any], first_step: int) -> None:
+    run = run_of(load_checkpoint=path, **values)
+    assert (run.mode, run.checkpoint_path) == (Mode.CHECKPOINT_LOAD, path)
+    assert (run.first_step, run.max_steps) == (first_step, first_step + 1)
+    assert str(run.window) == f"{first_step}:{first_step}"
+
+
+def test_the_options_of_slurm() -> None:
+    run = run_of(
+        size="8b",
+        cluster="eos",
+        gpus="16",
+        gpus_per_node=4,
+        gres=False,
+        partition="batch,debug",
+        account="llm",
+        segment=2,
+        additional_slurm_params="nodelist=node[001-004],login1; constraint=gpu&memory ;exclusive;",
+    )
+    assert run.slurm == SlurmOptions(
+        gpus_per_node=4,
+        gres=False,
+        partition="batch,debug",
+        account="llm",
+        segment=2,
+        nodelist="node[001-004],login1",
+        additional=("--constraint=gpu&memory", "--exclusive"),
+    )
+
+
+def test_nothing_is_asked_of_slurm_by_default() -> None:
+    assert run_of(size="8b", cluster="eos").slurm is None
+
+
+def test_another_image() -> None:
+    assert run_of(size="8b", cluster="eos", image="nvcr.io/nvidia/nemo:25.04").recipe.image == (
+        "nvcr.io/nvidia/nemo:25.04"
+    )
+
+
+def test_graphs_and_overlap_are_on_off_or_the_recipes() -> None:
+    run = run_of(size="70b", cuda_graphs=True, tp_comm_overlap=False)
+    assert (run.cuda_graphs, run.tp_comm_overlap) == (True, False)
+    run = run_of(size="70b")
+    assert (run.cuda_graphs, run.tp_comm_overlap) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"size": "8b", "profile": True, "profile_ranks": "0-3"},
+        {"workload": "nemotron-h", "gpu_type": "h100", "nccl_trace": True},
+        {"size": "8b", "gpus": "16", "load_checkpoint": NAMED},
+        {"gpus": "1,2", "save_checkpoint": True},
+        {"size": "8b", "cluster": "eos", "additional_slurm_params": "qos=high", "gres": False},
+    ],
+)
+def test_a_request_with_its_defaults_means_the_same(values: dict[str, Any]) -> None:
+    made = planned(**values)
+    assert plan(made.request) == made
+
+
+SLURM: dict[str, Any] = {"size": "8b", "cluster": "eos"}
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"profile": True, "nccl_trace": True},
+        "profile and nccl_trace cannot be in one request: ask for one of checkpoint, save_checkpoint, "
+        "load_checkpoint, profile, nccl_trace.",
+    ),
+    ({"profile": True, "checkpoint": True}, "checkpoint and profile cannot be in one request"),
+    ({"load_checkpoint": "/x", "profile": True}, "load_checkpoint and profile cannot be in one request"),
+    ({"save_checkpoint": True, "load_checkpoint": "/x"}, "save_checkpoint and load_checkpoint cannot be in"),
+    ({"profile_start": 0}, "profile_start is for profile runs: ask for profile, too"),
+    ({"profile_ranks": "0"}, "profile_ranks is for profile runs"),
+    ({"gpu_metrics": True}, "gpu_metrics is for profile runs"),
+    (
+        {"profile": True, "gpus": "2", "gpu_metrics": True},
+        "gpu_metrics needs GPUs, and this run is on the CPU",
+    ),
+    (
+        {"profile": True, "profile_start": 25},
+        "profiling from step 25 to step 25 cannot be in a run of 25 steps",
+    ),
+    ({"profile": True, "max_steps": 22}, "profiling from step 20 to step 25 cannot be in a run of 22 steps"),
+    ({"profile": True, "profile_start": -1}, "profile_start -1: Input should be greater than or equal to 0"),
+    ({"profile": True, "gpus": "2", "profile_ranks": "0-7"}, "a run on 2 GPUs has the ranks 0 to 1."),
+    ({"profile": True, "profile_ranks": "all"}, "profile_ranks 'all' are not of the form 0-7 or 0,8,16."),
+    ({"profile": True, "profile_ranks": "3-1"}, "profile_ranks '3-1' end before they begin: write 1-3."),
+    (
+        {"workload": "nemotron4", "nccl_trace": True},
+        "has no NCCL trace; workloads that have one: llama3.1-25.04, nemotron-h-25.05.",
+    ),
+    ({"nccl_trace": True, "window": "10:19"}, "window 10:19 lies outside of a run of 5 steps"),
+    (
+        {"size": "8b", "save_checkpoint": True},
+        "is tested from 16 GPUs on, not on 8: ask for one of 16, 32, 64",
+    ),
+    (
+        {"size": "405b", "gpus": "512", "load_checkpoint": "/x"},
+        "tested from 1024 GPUs on, not on 512: ask for",
+    ),
+    (
+        {"workload": "nemotron-h", "size": "56b", "save_checkpoint": True},
+        "has no checkpointing; sizes of nemotron-h-25.05",
+    ),
+    ({"load_checkpoint": "/x"}, "load_checkpoint loads at one scale: name one of 1, 2 as gpus."),
+    (
+        {"gpus": "2", "load_checkpoint": "x"},
+        "load_checkpoint 'x' is no folder on a cluster: write its absolute",
+    ),
+    ({"gpus": "2", "load_checkpoint": ""}, "load_checkpoint '' is no folder on a cluster"),
+    ({"gpus": "2", "load_checkpoint": "/a/../etc"}, "is no folder on a cluster"),
+    ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"load_checkpoint '/a\nb' is no folder on a cluster"),
+    (
+        {"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 9},
+        "was saved at step 20, and max_steps says 9",
+    ),
+    ({"size": "8b", "gpus": "128", "load_checkpoint": NAMED}, "which are no whole steps of the global batch"),
+    ({"gpus": "2", "load_checkpoint": "/x", "window": "1:2"}, "window '1:2': a loading run trains one step"),
+    ({"cuda_graphs": True}, "cuda_graphs is for GPUs, and llama3.1-25.04 tiny on cpu has none"),
+    ({"tp_comm_overlap": False}, "tp_comm_overlap is for GPUs"),
+    ({"size": "8b", "tp_comm_overlap": True}, "tp_comm_overlap needs tensor parallelism"),
+    (
+        {"partition": "batch"},
+        "partition is for Slurm clusters, and 'local' is of kind local: leave it out, or name",
+    ),
+    ({"gres": False}, "gres is for Slurm clusters"),
+    ({"additional_slurm_params": ""}, "additional_slurm_params is for Slurm clusters"),
+    ({"gpus_per_node": 4}, "gpus_per_node is for Slurm clusters"),
+    ({**SLURM, "gpus": "16", "gpus_per_node": 3}, "gpus_per_node 3 does not divide 16 GPUs"),
+    ({**SLURM, "gpus_per_node": 0}, "gpus_per_node 0: Input should be greater than or equal to 1"),
+    ({**SLURM, "segment": 0}, "segment 0: Input should be greater than or equal to 1"),
+    ({**SLURM, "partition": "a b"}, "partition 'a b' cannot be given to Slurm: write a name"),
+    ({**SLURM, "account": "-x"}, "account '-x' cannot be given to Slurm"),
+    ({**SLURM, "reservation": "a;b"}, "reservation 'a;b' cannot be given to Slurm"),
+    (
+        {**SLURM, "nodelist": "/etc/passwd"},
+        "nodelist '/etc/passwd' cannot be given to Slurm: write nodes as in",
+    ),
+    ({**SLURM, "nodelist": "node[1-"}, "nodelist 'node[1-' cannot be given to Slurm"),
+    ({**SLURM, "exclude": "n1,,n2"}, "exclude 'n1,,n2' cannot be given to Slurm"),
+    (
+        {**SLURM, "additional_slurm_params": "job-name=x"},
+        "'job-name' cannot be given, because steptime finds and",
+    ),
+    ({**SLURM, "additional_slurm_params": "requeue"}, "'requeue' cannot be given, because steptime"),
+    ({**SLURM, "additional_slurm_params": "array=1-9"}, "'array' cannot be given"),
+    ({**SLURM, "additional_slurm_params": "output=/x"}, "'output' cannot be given"),
+    ({**SLURM, "additional_slurm_params": "wrap=reboot"}, "'wrap' cannot be given"),
+    ({**SLURM, "additional_slurm_params": "time=1"}, "'time' cannot be given"),
+    # sbatch takes options by their first letters, too.
+    (
+        {**SLURM, "additional_slurm_params": "job-nam=x"},
+        "unknown option of sbatch 'job-nam' of additional_slurm",
+    ),
+    ({**SLURM, "additional_slurm_params": "arr=1-9"}, "unknown option of sbatch 'arr'"),
+    ({**SLURM, "additional_slurm_params": "nodes=3"}, "'nodes' follows from the plan: use gpus instead."),
+    ({**SLURM, "additional_slurm_params": "gres=gpu:1"}, "'gres' follows from the plan: use gres instead."),
+    ({**SLURM, "additional_slurm_params": "ntasks-per-node=1"}, "use gpus_per_node instead."),
+    (
+        {**SLURM, "additional_slurm_params": "constrant=x"},
+        "'constrant' of additional_slurm_params: did you mean 'con",
+    ),
+    ({**SLURM, "additional_slurm_params": "--qos=x"}, "'--qos=x' is not of the form option=value or option"),
+    ({**SLURM, "additional_slurm_params": "-N 3"}, "'-N 3' is not of the form option=value"),
+    (
+        {**SLURM, "additional_slurm_params": "qos=a;qos=b"},
+        "additional_slurm_params has 'qos' twice: keep one.",
+    ),
+    ({**SLURM, "additional_slurm_params": "qos="}, "the value '' of qos cannot be given"),
+    ({**SLURM, "additional_slurm_params": "partition"}, "'partition' needs a value"),
+    (
+        {**SLURM, "partition": "a", "additional_slurm_params": "partition=b"},
+        "partition is also in additional_slurm_params: keep one of the two.",
+    ),
+    (
+        {**SLURM, "additional_slurm_params": "segment=x"},
+        "segment 'x' cannot be given to Slurm: write a number",
+    ),
+    ({**SLURM, "image": "no image"}, "image 'no image' is no name of a container image"),
+    ({**SLURM, "image": "nvcr.io/nvidia/nemo"}, "names no version: add its tag"),
+    ({"image": "nvcr.io/nvidia/nemo:1"}, "image needs a cluster that runs containers, and 'local' runs none"),
+    ({"cluster": "nodes", "image": "nvcr.io/nvidia/nemo:1"}, "image needs a cluster that runs containers"),
+    (
+        {"environment": {"MASTER_ADDR": "x"}},
+        "environment: 'MASTER_ADDR' is set by the job script or the cluster",
+    ),
+    ({"environment": {"SLURM_JOB_ID": "1"}}, "environment: 'SLURM_JOB_ID' is set by the job script"),
+    ({"environment": {"BASH_ENV": "$(x)"}}, "environment: 'BASH_ENV' is set by the job script"),
+]
+
+
+@pytest.mark.parametrize(("values", "complaint"), REFUSALS, ids=[complaint[:60] for _, complaint in REFUSALS])
+def test_what_cannot_be_is_refused_in_one_sentence(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        planned(**values)
+    assert complaint in str(refusal.value)
+    assert str(refusal.value).isprintable()
