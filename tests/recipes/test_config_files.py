@@ -66,7 +66,7 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
         ("load: 3", "load: 11", "line 2, load: is too heavy."),
         ("name: hand cart", "name: 1:30:00", "line 1, name: Input should be a valid string, not 5400"),
         ("name: hand cart", "name: [a", "is not valid YAML"),
-        ("name: hand cart", "name: &loop [*loop]", "has a value that no setting can have"),
+        ("name: hand cart", "name: &loop [*loop]", "line 1: nests deeper than 50 levels, or holds itself"),
         ("name: hand cart\n", "", "line 1, name: is missing."),
     ],
 )
@@ -102,3 +102,32 @@ def test_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="cannot be read as UTF-8 text"):
         load_yaml_model(path, Cart)
+
+
+NINE = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"] + [
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 10)
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("\n".join(NINE), "line 6: its aliases stand for more than 100,000 values"),
+        ("name: &name [*name]", "line 1: nests deeper than 50 levels, or holds itself"),
+        ("name: " + "[" * 60 + "]" * 60, "line 1: nests deeper than 50 levels"),
+        ("name: " + "[" * 100_000 + "]" * 100_000, "line 1: nests deeper than 50 levels"),
+        ("- " * 100_000 + "x", "line 1: nests deeper than 50 levels"),
+        ("".join(" " * level + "a:\n" for level in range(3000)), "line 51: nests deeper than 50 levels"),
+    ],
+    ids=["nine to the tenth", "holds itself", "deep", "deeper than the stack", "dashes", "indented"],
+)
+def test_a_file_made_to_hurt_is_refused_at_once(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        load_yaml_model(_file(tmp_path, text), Cart)
+    assert complaint in str(refusal.value)
+
+
+def test_an_alias_may_be_used(tmp_path: Path) -> None:
+    wheels = "  - &wheel {radius: 20, position: front}\n  - *wheel\n"
+    cart = load_yaml_model(_file(tmp_path, f"name: cart\nwheels:\n{wheels}spare: {{}}\n"), Cart)
+    assert cart.wheels[0] == cart.wheels[1]

@@ -16,6 +16,12 @@ Model = TypeVar("Model", bound=BaseModel)
 # The parser in C reads a file some ten times faster; PyYAML built without libyaml has only the other.
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_DEEPEST = 50
+"""Levels of nesting."""
+_HARMLESS_DEPTH = 1000
+"""What the parser's own recursion takes easily."""
+_MOST_VALUES = 100_000
+
 
 class FieldError(ValueError):
     """Raised by a model's validator that compares fields: the error is at `location`, below that model."""
@@ -41,9 +47,11 @@ def load_yaml_model(path: Path, model: type[Model]) -> Model:
         raise UserError(f"{path}: cannot be read as UTF-8 text: {error}.") from None
     loader = _Loader(text)
     try:
+        _check_depth(path, text)
         root = loader.get_single_node()
         if root is None:
             raise UserError(f"{path}: is empty.")
+        _check_size(path, root)
         for key in _repeated_keys(root):
             raise UserError(f"{path}, line {_line(key)}: '{key.value}' is given twice; keep one.")
         # Through JSON, because there strictness still lets a list be a tuple and a string an enum member.
@@ -60,6 +68,50 @@ def load_yaml_model(path: Path, model: type[Model]) -> Model:
         return model.model_validate_json(content, strict=True)
     except ValidationError as error:
         raise UserError(_misfit(path, root, error)) from None
+
+
+def _check_depth(path: Path, text: str) -> None:
+    """Refuse what nests so deeply that the parser in C would die of it.
+
+    Without many brackets and with short lines nothing can: then the text is not read twice.
+    """
+    longest = max((len(line) for line in text.splitlines()), default=0)
+    if text.count("[") + text.count("{") + 2 * longest < _HARMLESS_DEPTH:
+        return
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            line = getattr(event.start_mark, "line", 0) + 1
+            raise UserError(f"{path}, line {line}: nests deeper than {_DEEPEST} levels; write it flatter.")
+
+
+def _check_size(path: Path, root: yaml.Node) -> None:
+    """Refuse aliases that stand for more than a file can hold: nine lists of nine each, ten times over."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node, depth: int = 0) -> int:
+        if depth > _DEEPEST:
+            raise UserError(
+                f"{path}, line {_line(node)}: nests deeper than {_DEEPEST} levels, or holds itself; "
+                "write it flatter."
+            )
+        if id(node) not in sizes:
+            children = node.value if isinstance(node, yaml.CollectionNode) else ()
+            if isinstance(node, yaml.MappingNode):
+                children = [part for pair in children for part in pair]
+            sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in children)
+        if sizes[id(node)] > _MOST_VALUES:
+            raise UserError(
+                f"{path}, line {_line(node)}: its aliases stand for more than {_MOST_VALUES:,} values; "
+                "write out what is needed."
+            )
+        return sizes[id(node)]
+
+    size(root)
 
 
 def _repeated_keys(root: yaml.Node) -> Iterator[yaml.ScalarNode]:
