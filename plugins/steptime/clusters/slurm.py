@@ -151,22 +151,26 @@ class SlurmCluster:
     async def cancel(self, name: str) -> None:
         """End the job; returns when its nodes are free of it (SystemFailure if they are not in time)."""
         check_job_name(name)
-        told: set[str] = set()
+        refusal: SystemFailure | None = None
         deadline = asyncio.get_running_loop().time() + _CANCEL_TIMEOUT_S
+        told: set[str] = set()
         for look in count():
             records = (await self._squeue([name])).get(name, [])
-            live = {record.job_id for record in records if record.in_queue}
+            live = {record.job_id: record.state for record in records if record.in_queue}
             if not live:
                 return
-            if live - told:
-                # With its name beside the id: whatever bears the id by now, no other job is ended.
-                await self._slurm(["scancel", f"--name={name}", *sorted(live - told)])
-                told |= live
-            elif asyncio.get_running_loop().time() > deadline:
+            if refusal is not None:
+                raise refusal
+            if asyncio.get_running_loop().time() > deadline:
                 raise SystemFailure(
-                    f"job {name} (id {', '.join(live)}) on {self.name} is still {records[0].state} "
-                    f"{_CANCEL_TIMEOUT_S} s after scancel"
+                    f"job {name} on {self.name} is still there {_CANCEL_TIMEOUT_S} s after scancel: {live}"
                 )
+            to_tell = sorted(id for id, state in live.items() if state != "COMPLETING" and id not in told)
+            try:
+                await self._scancel(name, to_tell)
+                told |= set(to_tell)
+            except SystemFailure as failure:  # perhaps it has ended since
+                refusal = failure
             await asyncio.sleep(min(2, 0.1 * 2**look))
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
@@ -307,23 +311,35 @@ class SlurmCluster:
                 reason=f"it has left the queue, and the accounting does not say how it ended: {error}",
             )
             return dict.fromkeys(names, waiting)
-        return {name: self._by_accounting(name, history.get(name)) for name in names}
+        return {
+            name: status_of(history[name][0])
+            if name in history and not history[name][0].in_queue
+            else JobStatus(state=JobState.UNKNOWN, reason=await self._what_is_known(name, history.get(name)))
+            for name in names
+        }
 
-    def _by_accounting(self, name: str, records: list[JobRecord] | None) -> JobStatus:
-        if records is None:
-            without = "" if self._has_accounting else " any more, and there is no accounting"
-            reason = f"{self.name} has no job of the name {name}{without}"
-        elif records[0].in_queue:
-            reason = f"the accounting says {records[0].state}, and the queue does not have it any more"
-        else:
-            return status_of(records[0])
-        return JobStatus(state=JobState.UNKNOWN, reason=reason)
+    async def _what_is_known(self, name: str, history: list[JobRecord] | None) -> str:
+        """Of a job that Slurm does not have."""
+        if history:
+            return f"the accounting says {history[0].state}, and the queue does not have it any more"
+        if noted := await self._noted(name):
+            where = (
+                "in queue and accounting" if self._has_accounting else "in the queue; there is no accounting"
+            )
+            return f"{self.name} took job {name} as {noted[0].job_id} and has no trace of it {where}"
+        return f"{self.name} has no job of the name {name}"
 
     async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
         """End what bears the name of an earlier job: Slurm took it after its submitter had given up."""
         for name, (_, *later) in queue.items():
-            if ids := [record.job_id for record in later if record.in_queue]:
-                await self._slurm(["scancel", f"--name={name}", *ids])
+            await self._scancel(
+                name, [one.job_id for one in later if one.in_queue and one.state != "COMPLETING"]
+            )
+
+    async def _scancel(self, name: str, ids: Sequence[str]) -> None:
+        """End jobs by id and name: whatever bears the id by now, no other job is ended."""
+        if ids:
+            await self._slurm(["scancel", f"--name={name}", *ids])
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
         """Which of a job's nodes are out of order now; the only one it had, where none is."""

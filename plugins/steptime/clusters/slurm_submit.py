@@ -74,12 +74,16 @@ def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
 
 def _options(spec: JobSpec) -> list[str]:
     """What makes up the job's identity; the rest is in the #SBATCH lines of its script."""
-    log_path = spec.log_path.replace("\\", "\\\\").replace("%", "%%")  # it is a pattern: %j is the job's id
     return [
         *("--parsable", "--no-requeue", "--kill-on-invalid-dep=yes"),
         f"--job-name={spec.name}",
         f"--chdir={spec.directory}",
-        f"--output={log_path}",
+        f"--output={_as_pattern(spec.log_path)}",
         f"--time={math.ceil(spec.time_limit_s / 60)}",
         posixpath.join(spec.directory, "job.sh"),
     ]
+
+
+def _as_pattern(path: str) -> str:
+    """A path as Slurm's file name pattern, in which %j is the job's id unless there is a backslash."""
+    return path.replace("\\", "\\\\") if "\\" in path else path.replace("%", "%%")

@@ -31,6 +31,9 @@ _FAREWELL_S = 10.0
 _COMMANDS_AT_ONCE = 8
 """sshd serves 10 sessions a connection unless it is told otherwise; one is for files, one to end commands."""
 
+_OPENING_PAUSES_S = (0.1, 0.5, 2.0, 0.0)
+"""Between the tries to open a session."""
+
 _BEGIN = "steptime-begin:"
 # What a login shell prints on its own comes before these lines, and is not the command's. By the process id
 # the command can be ended, as sshd passes no signals on to a session of root's; where the connection is lost,
@@ -134,14 +137,13 @@ class LoginNode:
 
     async def _end(self, process: "asyncssh.SSHClientProcess[bytes]", pid: "asyncio.Future[str]") -> None:
         """Kill a running command with its process group; give the connection up where that does not help."""
+        ssh = self._ssh
         try:
             async with asyncio.timeout(_FAREWELL_S):
-                group = f"-{await pid}"
-                await self._using(lambda ssh: ssh.run(shlex.join(["kill", "-KILL", "--", group])))
-                await process.wait_closed()
+                kill = shlex.join(["kill", "-KILL", "--", f"-{await pid}"])
+                await self._using(lambda ssh: ssh.run(kill))
         except (TimeoutError, SystemFailure, asyncssh.Error, OSError):
-            if self._ssh is not None:
-                self._ssh.abort()
+            self._give_up(ssh)
         finally:
             process.close()
 
@@ -186,21 +188,26 @@ class LoginNode:
             f"the folder {path} could not be made", lambda sftp: sftp.makedirs(path, exist_ok=True)
         )
 
-    async def _with_files(self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]]) -> Done:
+    async def _with_files(
+        self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]], *, again: bool = True
+    ) -> Done:
+        """What `use` does with the files; once more where the connection drops: it can bear that."""
+        sftp = None
         try:
             async with asyncio.timeout(_FILE_TIMEOUT_S):
-                return await use(await self._using(self._files))
+                sftp = await self._using(self._files)
+                return await use(sftp)
         except TimeoutError:
-            if self._ssh is not None:
-                self._ssh.abort()
+            self._give_up(self._ssh)
             raise SystemFailure(f"{failed} on {self._address}: no answer in {_FILE_TIMEOUT_S} s") from None
         except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, OSError) as error:
-            self._sftp = None
-            raise SystemFailure(f"{failed} on {self._address}: {_words(error)}") from None
-        except asyncssh.SFTPError as error:
-            raise SystemFailure(f"{failed} on {self._address}: {error.reason}") from None
+            if not again:
+                raise SystemFailure(f"{failed} on {self._address}: {_words(error)}") from None
         except asyncssh.Error as error:
             raise SystemFailure(f"{failed} on {self._address}: {_words(error)}") from None
+        if self._sftp is sftp:
+            self._sftp = None
+        return await self._with_files(failed, use, again=False)
 
     async def _files(self, ssh: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:
         async with self._connecting:
@@ -208,17 +215,28 @@ class LoginNode:
                 self._sftp = await ssh.start_sftp_client()
             return self._sftp
 
-    async def _using(
-        self, begin: Callable[[asyncssh.SSHClientConnection], Awaitable[Done]], *, again: bool = True
-    ) -> Done:
-        """What `begin` opens on the connection; on a new one where the kept one turns out to have dropped."""
-        ssh = await self._connected()
-        try:
-            return await begin(ssh)
-        except (asyncssh.Error, OSError) as error:
-            if not (again and ssh.is_closed()):
+    async def _using(self, begin: Callable[[asyncssh.SSHClientConnection], Awaitable[Done]]) -> Done:
+        """What `begin` opens on the connection; again where nothing was opened, so nothing happens twice."""
+        for pause_s in _OPENING_PAUSES_S:
+            ssh = await self._connected()
+            try:
+                return await begin(ssh)
+            except asyncssh.ChannelOpenError as error:
+                refusal = error
+                if error.code != asyncssh.OPEN_CONNECT_FAILED:  # something was opened: it may have begun
+                    break
+            except (asyncssh.Error, OSError) as error:
                 raise self._lost("when asked", error) from None
-        return await self._using(begin, again=False)
+            if not ssh.is_closed():  # sshd counts a session that has ended for a moment longer than we do
+                await asyncio.sleep(pause_s)
+        raise SystemFailure(f"{self._address} opens no session: {_words(refusal)}")
+
+    def _give_up(self, ssh: asyncssh.SSHClientConnection | None) -> None:
+        """Let the next call connect anew, unless another has by now."""
+        if ssh is not None:
+            ssh.abort()
+        if self._ssh is ssh:
+            self._ssh = None
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         async with self._connecting:

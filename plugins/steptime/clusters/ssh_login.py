@@ -76,7 +76,10 @@ def _private_key(connection: Connection) -> asyncssh.SSHKey | None:
     except OSError as error:
         raise UserError(f"{_named(connection)}: key_file '{value}': {error.strerror}.") from None
     except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
-        raise UserError(f"{_named(connection)}: {field} in its extra is no usable key: {error}.") from None
+        raise UserError(
+            f"{_named(connection)}: {field} in its extra is no usable key, or private_key_passphrase is not "
+            f"its passphrase: {str(error).rstrip('.')}."
+        ) from None
 
 
 def _trusted(connection: Connection) -> Any:

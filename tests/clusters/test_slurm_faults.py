@@ -1,0 +1,319 @@
+"""Slurm when all is not well: lost replies, dead daemons and nodes, names that meet, values that lie in wait.
+
+Everything here is real: Slurm's daemons are killed and started again, and what stands before its commands in
+the PATH of a login runs the real ones.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slurm_service import MiniSlurm
+
+from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
+from steptime.clusters.mini_slurm import service
+from steptime.clusters.slurm import Config, SlurmCluster, connect
+from steptime.errors import SystemFailure, UserError
+
+from .login_node import LoginNode
+
+pytestmark = pytest.mark.slurm
+
+MakeSpec = Callable[..., JobSpec]
+MakeConfig = Callable[..., Config]
+EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.fixture
+def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
+    """A login of this test's own."""
+    node = LoginNode(slurm_of_session, tmp_path / "login")
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+async def behind(
+    node: LoginNode, make_slurm_config: MakeConfig, slurm_of_session: MiniSlurm
+) -> AsyncIterator[SlurmCluster]:
+    """The mini Slurm behind that login."""
+    async with connect(make_slurm_config(), node.connections) as cluster:
+        yield cluster
+    slurm_of_session.command("scancel", "--me")
+
+
+def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
+    """States of all jobs of a name that the controller has, by id."""
+    listed = slurm.command("squeue", "-h", "--states=all", f"--name={name}", "-o", "%A %T")
+    return [line.split()[1] for line in sorted(listed.splitlines(), key=lambda line: int(line.split()[0]))]
+
+
+async def test_a_job_that_was_taken_though_sbatch_failed_is_found(
+    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    said = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    node.command("sbatch", f'$real "$@" >/dev/null; echo "{said}" >&2; exit 1')
+    job = await behind.submit(make_spec("taken", "echo ran >> count"))
+    assert (await end_of(behind, "taken")).state is JobState.SUCCEEDED
+    assert job == await behind.find("taken") == await behind.submit(make_spec("taken", "echo other >> count"))
+    assert (Path(job.directory) / "count").read_text() == "ran\n"
+
+
+async def test_a_reply_that_is_lost_with_the_connection_submits_once(
+    node: LoginNode, behind: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    node.command(
+        "sbatch",
+        """$real "$@"; result=$?
+        pid=$$
+        while [ "$(cat /proc/$pid/comm)" != sshd ]; do pid=$(sed -n 's/^PPid:\\t//p' /proc/$pid/status); done
+        kill -9 $pid
+        exit $result""",
+    )
+    job = await behind.submit(make_spec("lost-reply", "echo ran >> count"))
+    assert (await end_of(behind, "lost-reply")).state is JobState.SUCCEEDED
+    assert (Path(job.directory) / "count").read_text() == "ran\n"
+    assert len(jobs_of(slurm_of_session, "lost-reply")) == 1
+
+
+async def test_a_name_submitted_by_many_at_the_same_time_is_one_job(
+    make_slurm_config: MakeConfig, slurm_of_session: MiniSlurm, make_spec: MakeSpec
+) -> None:
+    async def submit(number: int) -> str:
+        async with connect(make_slurm_config(), slurm_of_session.connections) as cluster:
+            return (await cluster.submit(make_spec("meet", "sleep 1000"))).job_id
+
+    ids = await asyncio.gather(*(submit(number) for number in range(4)))
+    assert len(set(ids)) == 1
+    assert len(jobs_of(slurm_of_session, "meet")) == 1
+    slurm_of_session.command("scancel", "--me")
+
+
+async def test_what_bears_the_name_of_an_earlier_job_is_ended(
+    slurm: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    """As when the controller takes a job after sbatch had given up. Other folders are other people's."""
+    await slurm.submit(make_spec("twice", "sleep 1000"))
+    options = ["--parsable", "--job-name=twice", "--output=/dev/null"]
+    for folder in (tmp_path / "twice", Path("/tmp")):  # noqa: S108 (any folder that is not below work_dir)
+        slurm_of_session.command("sbatch", *options, f"--chdir={folder}", "--wrap", "sleep 1000")
+    assert (await slurm.poll(["twice"]))["twice"].state.is_live
+    assert [state for state in jobs_of(slurm_of_session, "twice") if state != "COMPLETING"] != []
+    first, double, foreign = jobs_of(slurm_of_session, "twice")
+    assert first in ("PENDING", "RUNNING")
+    assert double in ("COMPLETING", "CANCELLED")
+    assert foreign in ("PENDING", "RUNNING")
+    await slurm.cancel("twice")
+    first, _, foreign = jobs_of(slurm_of_session, "twice")
+    assert (first, foreign in ("PENDING", "RUNNING")) == ("CANCELLED", True)
+
+
+async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
+    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
+) -> None:
+    job = await slurm.submit(make_spec("long", "touch started; while test ! -e go; do sleep 0.05; done"))
+    await eventually((Path(job.directory) / "started").exists)
+    service.stop_daemon(mini_slurm.home, "slurmctld", kill=False)  # it keeps what it has just taken
+    failures = await asyncio.gather(
+        slurm.poll(["long"]),
+        slurm.cancel("long"),
+        slurm.submit(make_spec("meanwhile", "true")),
+        return_exceptions=True,
+    )
+    assert [type(failure) for failure in failures] == [SystemFailure] * 3
+    assert "squeue failed on mini: " in str(failures[0])
+    assert "slurm_load_jobs error: Unable to contact slurm controller" in str(failures[0])
+    service.start_daemon(mini_slurm.home, "slurmctld")
+    assert (await slurm.poll(["long"]))["long"].state is JobState.RUNNING
+    (Path(job.directory) / "go").touch()
+    assert (await end_of(slurm, "long")).state is JobState.SUCCEEDED
+    assert await slurm.find("meanwhile") is None
+
+
+async def test_a_job_that_slurm_has_lost_is_unknown_and_never_submitted_again(
+    slurm: SlurmCluster, slurm_of_session: MiniSlurm, make_spec: MakeSpec, tmp_path: Path
+) -> None:
+    """As when the controller is killed before it has saved its state: the id then goes to another job."""
+    job = await slurm.submit(make_spec("lost", "true"))
+    noted = tmp_path / "clusters/mini/jobs/lost"
+    (noted / "squeue").write_text((noted / "squeue").read_text().replace("|lost|", "|gone|"))
+    noted.rename(noted.with_name("gone"))
+    assert (await slurm.submit(make_spec("gone", "touch started"))).job_id == job.job_id
+    status = (await slurm.poll(["gone"]))["gone"]
+    assert (status.state, status.reason) == (
+        JobState.UNKNOWN,
+        f"mini took job gone as {job.job_id} and has no trace of it in queue and accounting",
+    )
+
+
+async def test_a_dead_accounting_holds_nobody_up(
+    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    service.stop_daemon(mini_slurm.home, "slurmdbd")
+    await slurm.submit(make_spec("unaccounted", "exit 3"))
+    assert (await end_of(slurm, "unaccounted")).exit_code == 3
+    assert await slurm.find("nobody") is None
+    status = (await slurm.poll(["nobody"]))["nobody"]
+    assert status.state is not JobState.SUCCEEDED
+    assert "the accounting does not say how it ended: sacct failed on mini" in status.reason
+    service.start_daemon(mini_slurm.home, "slurmdbd")
+    assert (await slurm.poll(["nobody"]))["nobody"].state is JobState.UNKNOWN
+
+
+async def test_a_job_that_squeue_has_forgotten_is_in_the_accounting(
+    node: LoginNode, behind: SlurmCluster, make_slurm_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    for name, script in (("good", "true"), ("bad", "exit 3")):
+        await behind.submit(make_spec(name, script))
+        await end_of(behind, name)
+    held = await behind.submit(make_spec("held", "true").model_copy(update={"script": HELD}))
+    await behind.cancel("held")
+    node.command("squeue", "exit 0")  # what the real one says after MinJobAge
+    async with connect(make_slurm_config(), node.connections) as later:
+        for _ in range(50):  # the accounting is told a moment later
+            statuses = await later.poll(["good", "bad", "held", "nobody"])
+            if not [status for status in list(statuses.values())[:3] if status.state is JobState.UNKNOWN]:
+                break
+        assert [status.state for status in statuses.values()] == [
+            "succeeded",
+            "failed",
+            "cancelled",
+            "unknown",
+        ]
+        assert statuses["bad"].exit_code == 3
+        assert statuses["held"].reason.startswith("cancelled before it started")
+        assert await later.find("held") == held
+        assert await later.submit(make_spec("good", "exit 4")) == await later.find("good")
+
+
+HELD = "#!/bin/sh\n#SBATCH --hold\ntrue\n"
+
+
+async def test_without_accounting_a_job_that_squeue_has_forgotten_is_unknown(
+    node: LoginNode, behind: SlurmCluster, make_slurm_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    job = await behind.submit(make_spec("forgotten", "true"))
+    await end_of(behind, "forgotten")
+    node.command("squeue", "exit 0")
+    node.command("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    async with connect(make_slurm_config(), node.connections) as later:
+        status = (await later.poll(["forgotten"]))["forgotten"]
+        assert status.state is JobState.UNKNOWN
+        assert "there is no accounting" in status.reason
+        assert await later.submit(make_spec("forgotten", "echo again > again")) == job
+        assert not (Path(job.directory) / "again").exists()
+
+
+async def test_a_poll_of_hundreds_is_one_squeue(
+    node: LoginNode,
+    behind: SlurmCluster,
+    make_spec: MakeSpec,
+    end_of: EndOf,
+    eventually: Eventually,
+) -> None:
+    await behind.submit(make_spec("ended", "true"))
+    await end_of(behind, "ended")
+    job = await behind.submit(make_spec("live", "touch started; sleep 1000"))
+    await eventually((Path(job.directory) / "started").exists)
+    calls = node.bin / "calls"
+    for name in ("squeue", "sacct"):
+        node.command(name, f'echo {name} >> {calls}; exec $real "$@"')
+    statuses = await behind.poll(["live", "ended", *(f"never-{number}" for number in range(500))])
+    assert [statuses[name].state for name in ("live", "ended", "never-499")] == [
+        *(JobState.RUNNING, JobState.SUCCEEDED, JobState.UNKNOWN)
+    ]
+    assert calls.read_text().split() == ["squeue", "sacct", "sacct"]
+    await behind.poll(["live", "ended"])
+    assert calls.read_text().split()[3:] == ["squeue"]
+
+
+async def test_a_node_that_dies_fails_its_job_by_the_clusters_fault(
+    mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
+) -> None:
+    spec = make_spec("on-two", "touch started; sleep 1000")
+    spec = spec.model_copy(
+        update={"script": spec.script.replace("--nodelist=node1", "--nodelist=node1,node2 --nodes=2")}
+    )
+    job = await slurm.submit(spec)
+    await eventually((Path(job.directory) / "started").exists)
+    service.kill_node(mini_slurm.home, "node2")
+    status = await end_of(slurm, "on-two")
+    assert (status.state, status.cluster_fault, status.reason) == (JobState.FAILED, True, "a node failed")
+    assert (status.nodes, status.failed_nodes) == (("node1", "node2"), ("node2",))
+
+
+async def test_a_preempted_job_fails_by_the_clusters_fault_and_its_nodes_are_well(
+    slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
+) -> None:
+    spec = make_spec("gives-way", "touch started; sleep 1000", slots=2)
+    spec = spec.model_copy(
+        update={"script": spec.script.replace("--gres", "--partition=preempt-cancel --gres")}
+    )
+    job = await slurm.submit(spec)
+    await eventually((Path(job.directory) / "started").exists)
+    await slurm.submit(make_spec("takes-over", "true", slots=2))
+    status = await end_of(slurm, "gives-way")
+    assert (status.state, status.cluster_fault, status.failed_nodes) == (JobState.FAILED, True, ())
+    assert (await end_of(slurm, "takes-over")).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--partition=nowhere", "invalid partition specified: nowhere"),
+        ("--nodes=99 --exclusive --nodelist=n[1-9]", "Invalid node name specified"),
+        ("--no-such-option", "unrecognized option"),
+        ("--reservation=nobodys", "Requested reservation is invalid"),
+    ],
+)
+async def test_what_slurm_can_never_run_is_the_users_in_slurms_words(
+    slurm: SlurmCluster, make_spec: MakeSpec, *, line: str, said: str
+) -> None:
+    spec = make_spec("never", "true").model_copy(update={"script": f"#!/bin/sh\n#SBATCH {line}\ntrue\n"})
+    with pytest.raises(UserError, match="mini cannot run job never: ") as refused:
+        await slurm.submit(spec)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert await slurm.find("never") is None
+
+
+async def test_values_are_data_wherever_they_stand(
+    slurm_of_session: MiniSlurm,
+    make_slurm_config: MakeConfig,
+    make_spec: MakeSpec,
+    tmp_path: Path,
+    end_of: EndOf,
+) -> None:
+    canary = "canary"
+    hostile = f"$(touch {canary}) `touch {canary}` ;touch {canary}; ' \" %j %% |& * \\n -x"
+    work_dir = str(tmp_path / hostile)
+    files = {f"$(touch {canary}) ;'.json": hostile + "\n$(id)\n", "--help": hostile}
+    async with connect(make_slurm_config(work_dir=work_dir), slurm_of_session.connections) as cluster:
+        plain = make_spec("plain", 'cat -- "$0" >/dev/null; pwd; cat -- --help', files=files)
+        spec = plain.model_copy(
+            update={"directory": f"{work_dir}/it's", "log_path": f"{work_dir}/logs/a %j;'log.out"}
+        )
+        job = await cluster.submit(spec)
+        assert (await end_of(cluster, "plain")).state is JobState.SUCCEEDED
+        assert await cluster.read(job.log_path) == f"{spec.directory}\n{hostile}".encode()
+        for name, text in files.items():
+            assert await cluster.read(f"{spec.directory}/{name}") == text.encode()
+        assert await cluster.find("plain") == job
+        done = await cluster.run(["env", f"VALUE={hostile}", "sh", "-c", 'printf %s "$VALUE"'])
+        assert done.stdout == hostile
+        for name in ("../up", "a/b", "", ".", "job.sh"):
+            with pytest.raises(UserError, match="is not a plain file name"):
+                await cluster.submit(spec.model_copy(update={"name": "other", "files": {name: ""}}))
+        with pytest.raises(UserError, match="is not below work_dir"):
+            await cluster.submit(spec.model_copy(update={"name": "other", "directory": "/tmp/x"}))  # noqa: S108
+    folders = (tmp_path, Path.cwd(), Path.home())
+    assert not [
+        folder for folder in folders if list(folder.glob(f"**/{canary}" if folder is tmp_path else canary))
+    ]
+
+
+def test_a_work_dir_of_two_lines_is_refused(make_slurm_config: MakeConfig) -> None:
+    with pytest.raises(ValueError, match="cannot be printed"):
+        make_slurm_config(work_dir="/scratch\n/other")

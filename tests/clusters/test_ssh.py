@@ -1,0 +1,211 @@
+"""A login node behind ssh when all is not well: who is let in, what drops, hangs, floods, or is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_service import MiniSlurm
+
+from steptime.clusters.connections import Connection
+from steptime.clusters.ssh import LoginNode
+from steptime.errors import SystemFailure, UserError
+
+from . import login_node
+
+pytestmark = pytest.mark.slurm
+
+Eventually = Callable[[Callable[[], object]], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def sshd_of_module(
+    slurm_of_session: MiniSlurm, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[login_node.LoginNode]:
+    sshd = login_node.LoginNode(slurm_of_session, tmp_path_factory.mktemp("sshd"))
+    yield sshd
+    sshd.stop()
+
+
+@pytest.fixture
+def sshd(sshd_of_module: login_node.LoginNode) -> Iterator[login_node.LoginNode]:
+    yield sshd_of_module
+    sshd_of_module.stop()
+    sshd_of_module.start()
+
+
+@pytest.fixture
+async def open_node(sshd: login_node.LoginNode) -> AsyncIterator[Callable[..., LoginNode]]:
+    """A function that logs in; keywords are fields of the connection's extra. Their ends are seen to."""
+    nodes = []
+
+    def login(**extra: Any) -> LoginNode:
+        async def connections(name: str) -> Connection:
+            return sshd.login(**extra)
+
+        nodes.append(LoginNode("mini_slurm", connections))
+        return nodes[-1]
+
+    yield login
+    for node in nodes:
+        await node.close()
+
+
+async def test_a_dropped_connection_is_made_anew_by_the_next_call(
+    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode], tmp_path: Path
+) -> None:
+    node = open_node()
+    for _ in range(2):
+        assert (await node.run(["echo", "here"], timeout_s=20)).stdout == "here\n"
+        await node.write(str(tmp_path / "file"), b"here")
+        sshd.drop_connections()
+        assert await node.read(str(tmp_path / "file"), 0, 10) == b"here"
+        sshd.drop_connections()
+
+
+async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_code(
+    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode]
+) -> None:
+    node = open_node()
+    heard: list[str] = []
+
+    def drop(line: str) -> None:
+        heard.append(line)
+        sshd.drop_connections()
+
+    with pytest.raises(SystemFailure, match=r"connection to the login node .* was lost while sh ran"):
+        await node.run(["sh", "-c", "echo half; sleep 5; echo whole"], timeout_s=20, on_output=drop)
+    assert heard == ["half"]
+    assert (await node.run(["true"], timeout_s=20)).exit_code == 0
+
+
+async def test_a_host_that_is_not_there_and_comes_back(
+    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode]
+) -> None:
+    node = open_node()
+    sshd.stop()
+    with pytest.raises(SystemFailure, match=rf"login node 127\.0\.0\.1:{sshd.port} .*cannot be reached: "):
+        await node.run(["true"], timeout_s=20)
+    sshd.start()
+    assert (await node.run(["true"], timeout_s=20)).exit_code == 0
+
+
+async def test_an_sshd_that_says_nothing_is_given_up(
+    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode]
+) -> None:
+    node = open_node(conn_timeout=0.5)
+    sshd.hang()
+    with pytest.raises(SystemFailure, match=r"did not let us in within 0\.5 s"):
+        await node.run(["true"], timeout_s=20)
+
+
+async def test_more_commands_at_once_than_sessions_share_one_connection(
+    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode], tmp_path: Path
+) -> None:
+    """sshd's default is 10 sessions a connection, which the test's has too."""
+    node = open_node()
+    (tmp_path / "log").write_bytes(b"line\n")
+    script = "echo $SSH_CONNECTION; sleep 0.2"
+    commands = [node.run(["sh", "-c", script], timeout_s=60) for _ in range(24)]
+    reads = [node.read(str(tmp_path / "log"), 0, 100) for _ in range(100)]
+    done = await asyncio.gather(*commands)
+    assert {completed.exit_code for completed in done} == {0}
+    assert len({completed.stdout for completed in done}) == 1
+    assert set(await asyncio.gather(*reads)) == {b"line\n"}
+
+
+async def test_a_flood_of_output_is_stopped(
+    open_node: Callable[..., LoginNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steptime.clusters.command_output.LONGEST_OUTPUT", 1 << 20)
+    node = open_node()
+    with pytest.raises(SystemFailure, match="yes was ended: it wrote more than 1 MiB"):
+        await node.run(["yes"], timeout_s=60)
+    assert (await node.run(["true"], timeout_s=20)).exit_code == 0
+
+
+async def test_what_a_login_shell_says_by_itself_is_not_the_commands(
+    slurm_of_session: MiniSlurm, tmp_path: Path
+) -> None:
+    """As where a .bashrc greets: bash reads what BASH_ENV names before a command."""
+    greeting = tmp_path / "greeting"
+    greeting.write_text("echo Welcome to the cluster; echo quota: 93 % >&2\n")
+    greets = login_node.LoginNode(
+        slurm_of_session, tmp_path / "sshd", environment={"BASH_ENV": str(greeting)}
+    )
+    node = LoginNode("mini_slurm", greets.connections)
+    try:
+        done = await node.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=20)
+    finally:
+        await node.close()
+        greets.stop()
+    assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
+
+
+async def test_a_death_by_signal_counts_as_in_a_shell(open_node: Callable[..., LoginNode]) -> None:
+    assert (await open_node().run(["sh", "-c", "kill -9 $$"], timeout_s=20)).exit_code == 137
+
+
+async def test_an_argument_with_nul_is_refused(open_node: Callable[..., LoginNode]) -> None:
+    with pytest.raises(UserError, match="NUL"):
+        await open_node().run(["echo", "a\0b"], timeout_s=20)
+
+
+async def test_another_host_key_than_the_known_one_is_refused(
+    open_node: Callable[..., LoginNode], tmp_path: Path
+) -> None:
+    other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJcfRk3rV2Zl6bDgGOnOrxWTuyYoHQQSPnbKzr1FHxL"
+    node = open_node(host_key=other)
+    with pytest.raises(UserError, match=r"shows a key that is not trusted .*ssh-keyscan -p"):
+        await node.run(["true"], timeout_s=20)
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.write_text(f"elsewhere {other}\n")
+    node = open_node(host_key=None, known_hosts=str(known_hosts))
+    with pytest.raises(UserError, match="not trusted"):
+        await node.run(["true"], timeout_s=20)
+
+
+async def test_the_host_key_of_a_known_hosts_file_will_do(
+    sshd: login_node.LoginNode, open_node: Callable[..., LoginNode], tmp_path: Path
+) -> None:
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.write_text(f"[127.0.0.1]:{sshd.port} {sshd.login().extra['host_key']}\n")
+    node = open_node(host_key=None, known_hosts=str(known_hosts))
+    assert (await node.run(["true"], timeout_s=20)).exit_code == 0
+
+
+async def test_a_login_that_is_refused_is_the_users(
+    open_node: Callable[..., LoginNode], tmp_path: Path
+) -> None:
+    import asyncssh
+
+    key = tmp_path / "key"
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(key)
+    with pytest.raises(UserError, match="refuses the login"):
+        await open_node(key_file=str(key)).run(["true"], timeout_s=20)
+
+
+async def test_a_key_in_the_connection_itself(
+    open_node: Callable[..., LoginNode], sshd: login_node.LoginNode
+) -> None:
+    text = Path(sshd.login().extra["key_file"]).read_text()
+    node = open_node(key_file=None, private_key=text)
+    assert (await node.run(["true"], timeout_s=20)).exit_code == 0
+
+
+async def test_many_calls_leave_no_descriptor_open(
+    open_node: Callable[..., LoginNode], tmp_path: Path
+) -> None:
+    node = open_node()
+
+    async def use() -> int:
+        await node.write(str(tmp_path / "file"), b"x")
+        await node.read(str(tmp_path / "file"), 0, 1)
+        await node.run(["true"], timeout_s=20)
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    first = await use()
+    for _ in range(10):
+        last = await use()
+    assert last <= first
