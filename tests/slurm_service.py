@@ -20,7 +20,11 @@ class MiniSlurm:
 
     home: Path
     """Its state folder, for `service.stop_daemon(home, "slurmctld")` and others."""
-    layout: Layout
+
+    @property
+    def layout(self) -> Layout:
+        """Its folder and ports."""
+        return service.running(self.home)
 
     @property
     def login(self) -> Connection:
@@ -55,8 +59,8 @@ def slurm_of_session() -> Iterator[MiniSlurm]:
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         home = Path(folder)
         try:
-            layout, _ = service.up(home, print)
-            yield MiniSlurm(home, layout)
+            service.up(home, print)
+            yield MiniSlurm(home)
         finally:
             service.down(home, print)
 

@@ -1,7 +1,10 @@
 """The mini Slurm itself: jobs run and are accounted, what dies is started again, nothing is left behind."""
 
+import os
+import socket
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -9,6 +12,7 @@ import pytest
 from slurm_service import MiniSlurm
 
 from steptime.clusters.mini_slurm import daemons, processes, service
+from steptime.errors import SystemFailure
 
 pytestmark = pytest.mark.slurm
 
@@ -34,6 +38,12 @@ def accounted(slurm: MiniSlurm, job: str) -> str:
     return slurm.command("sacct", "-XnP", "-j", job, "-o", "State,ExitCode").strip()
 
 
+def booted(slurm: MiniSlurm, node: str) -> float:
+    """When Slurm believes that a node was booted, unix seconds."""
+    told = slurm.command("scontrol", "show", "node", node)
+    return datetime.fromisoformat(told.partition("BootTime=")[2].split()[0]).timestamp()
+
+
 def test_a_job_that_is_submitted_by_ssh_runs_on_stand_in_gpus_and_is_accounted(
     mini_slurm: MiniSlurm, tmp_path: Path
 ) -> None:
@@ -56,23 +66,47 @@ def test_a_second_up_finds_it_running(mini_slurm: MiniSlurm) -> None:
     assert now.daemons == dict.fromkeys(daemons.ALL, True)
 
 
-@pytest.mark.parametrize(
-    "dead", [("slurmctld",), ("munged", "mariadbd", "slurmdbd"), ("sshd", "slurmd-node3")]
-)
-def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm, dead: tuple[str, ...]) -> None:
+def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> None:
     job = submit(mini_slurm, "sleep 300", "--output=/dev/null")
     eventually(lambda: "RUNNING" in accounted(mini_slurm, job), "the job runs")
-    for daemon in dead:
-        # A controller that is killed so soon after a submit may not have saved the job yet.
-        service.stop_daemon(mini_slurm.home, daemon, kill=daemon != "slurmctld")
+    before = booted(mini_slurm, "node1")
+    for daemon in ("munged", "mariadbd", "slurmdbd", "slurmd-node1", "sshd"):
+        service.stop_daemon(mini_slurm.home, daemon)
+    # One that is killed so soon after a submit may not have saved the job yet.
+    service.stop_daemon(mini_slurm.home, "slurmctld", kill=False)
     now = service.status(mini_slurm.home)
     assert not now.healthy
     assert now.problem
-    assert all(name in now.problem for name in dead)
+    assert now.problem.startswith("munged, mariadbd, slurmdbd, slurmctld, slurmd-node1, sshd not running")
+
     _, ran_already = service.up(mini_slurm.home, quiet)
     assert not ran_already
     assert service.status(mini_slurm.home).healthy
     assert mini_slurm.command("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING"
+    assert booted(mini_slurm, "node1") <= before, "a daemon was started, not a node"
+
+
+def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slurm: MiniSlurm) -> None:
+    """Slurm then ends the jobs of before that have run for 15 s and more."""
+    submit(mini_slurm, "sleep 300", "--output=/dev/null")
+    eventually(lambda: len(processes.of_nodes(mini_slurm.layout)["node1"]) >= 3, "the job runs")
+    cut = int(time.time())
+    assert processes.kill(processes.everything(mini_slurm.layout)) == []
+    service.up(mini_slurm.home, quiet)
+    assert service.status(mini_slurm.home).healthy
+    assert booted(mini_slurm, "node1") >= cut
+
+
+def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlurm) -> None:
+    before = mini_slurm.layout.ports
+    service.stop_daemon(mini_slurm.home, "slurmctld")
+    with socket.create_server(("127.0.0.1", before.slurmctld)):
+        phases: list[str] = []
+        service.up(mini_slurm.home, phases.append)
+    assert f"port {before.slurmctld} is taken by another program; choosing others" in phases
+    assert not set(before.by_daemon().values()) & set(mini_slurm.layout.ports.by_daemon().values())
+    assert service.status(mini_slurm.home).healthy
+    assert mini_slurm.ssh("sinfo", "-h", "-o", "%D", "-p", "batch").strip() == "8"
 
 
 def test_a_daemon_comes_back_alone(mini_slurm: MiniSlurm) -> None:
@@ -82,19 +116,32 @@ def test_a_daemon_comes_back_alone(mini_slurm: MiniSlurm) -> None:
     assert service.status(mini_slurm.home).healthy
 
 
+def test_a_daemon_that_cannot_start_shows_its_log(mini_slurm: MiniSlurm) -> None:
+    service.stop_daemon(mini_slurm.home, "sshd")
+    (mini_slurm.layout.root / "etc/sshd_config").write_text("NoSuchOption yes\n")
+    with pytest.raises(SystemFailure, match=r"sshd did not start: it ended with code 255") as failure:
+        service.start_daemon(mini_slurm.home, "sshd")
+    assert "Bad configuration option: NoSuchOption" in str(failure.value)
+
+
 def test_a_node_dies_with_its_jobs(mini_slurm: MiniSlurm) -> None:
     """Slurm's verdict comes half a minute later, when it has missed the node for long enough."""
-    job = submit(mini_slurm, "srun sleep 300", "--nodes=2", "--nodelist=node[4-5]", "--output=/dev/null")
-    eventually(lambda: len(processes.of_node(mini_slurm.layout, "node5")) >= 3, "slurmd, slurmstepd, sleep")
-    on_node_4 = {process.pid for process in processes.of_node(mini_slurm.layout, "node4")}
+    submit(mini_slurm, "srun sleep 300", "--nodes=2", "--nodelist=node[4-5]", "--output=/dev/null")
+    eventually(lambda: len(processes.of_nodes(mini_slurm.layout)["node5"]) >= 3, "slurmd, slurmstepd, sleep")
     service.kill_node(mini_slurm.home, "node5")
-    assert processes.of_node(mini_slurm.layout, "node5") == []
-    assert "slurmd-node4" in processes.daemons(mini_slurm.layout)
-    assert on_node_4, job
+    assert processes.of_nodes(mini_slurm.layout)["node5"] == []
+    assert set(daemons.ALL) - set(processes.daemons(mini_slurm.layout)) == {"slurmd-node5"}
 
 
 def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_slurm: MiniSlurm) -> None:
-    stray = "setsid --fork env --unset=STEPTIME_SLURM sleep 12345; sleep 12345"
+    seconds = str(100_000 + os.getpid())
+
+    def sleepers() -> list[psutil.Process]:
+        return [
+            one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[1:] == [seconds]
+        ]
+
+    stray = f"setsid --fork env --unset=STEPTIME_SLURM sleep {seconds}; sleep {seconds}"
     job = submit(mini_slurm, stray, "--export=NONE", "--output=/dev/null")
     eventually(lambda: len(sleepers()) == 2, "the job and its stray child")
     assert service.down(mini_slurm.home, quiet) is True
@@ -105,11 +152,3 @@ def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_
 
     service.up(mini_slurm.home, quiet)
     assert accounted(mini_slurm, job).startswith("CANCELLED")
-
-
-def sleepers() -> list[int]:
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        if process.info["cmdline"] in (["sleep", "12345"], ["/usr/bin/sleep", "12345"])
-    ]

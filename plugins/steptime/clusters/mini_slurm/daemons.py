@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from steptime.clusters.mini_slurm import login, processes
@@ -33,7 +33,21 @@ def start(layout: Layout, daemon: str) -> None:
 
     Raises SystemFailure, with the end of its log, where it refuses to start.
     """
-    command = _commands(layout)[daemon]
+    _start(layout, daemon, _commands(layout)[daemon])
+
+
+def start_nodes(layout: Layout, nodes: Iterable[str]) -> None:
+    """Start the daemons of nodes.
+
+    One that has lost its jobs, too, says that it was rebooted: Slurm then looks for them no longer.
+    """
+    living = processes.of_nodes(layout)
+    for node in nodes:
+        daemon = f"slurmd-{node}"
+        _start(layout, daemon, [*_commands(layout)[daemon], *([] if living[node] else ["-b"])])
+
+
+def _start(layout: Layout, daemon: str, command: list[str]) -> None:
     if daemon == "sshd" and os.geteuid() == 0:
         # Root's sshd insists on it, and Debian's own service would make it.
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)

@@ -45,9 +45,14 @@ def everything(layout: Layout) -> list[psutil.Process]:
     return [process for pid, process in found.items() if pid not in spared and _lives(process)]
 
 
-def of_node(layout: Layout, node: str) -> list[psutil.Process]:
-    """What would die with a node: its daemon, and the jobs on it."""
-    return [process for process in everything(layout) if _node(process, layout) == node]
+def of_nodes(layout: Layout) -> dict[str, list[psutil.Process]]:
+    """By node, what would die with it: its daemon, and the jobs on it."""
+    found: dict[str, list[psutil.Process]] = {node: [] for node in NODES}
+    for process in everything(layout):
+        node = _node(process, layout)
+        if node in found:
+            found[node].append(process)
+    return found
 
 
 def end(processes: Iterable[psutil.Process], *, grace_s: float) -> list[psutil.Process]:
@@ -145,8 +150,9 @@ def _line(process: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Zombies hold nothing and await their parent."""
+    """Zombies hold nothing and await their parent, once their last thread has ended."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        ended = process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
+        return process.is_running() and not ended
     except psutil.NoSuchProcess:
         return False

@@ -128,7 +128,10 @@ def start_daemon(home: Path, daemon: str) -> None:
     """Start one daemon that was stopped, as `slurmctld` or `slurmd-node3`, and wait until it works."""
     layout = running(home)
     if daemon not in processes.daemons(layout):
-        daemons.start(layout, daemon)
+        if daemon.startswith("slurmd-"):
+            daemons.start_nodes(layout, [daemon.removeprefix("slurmd-")])
+        else:
+            daemons.start(layout, daemon)
     daemons.wait_until_ready(layout, daemon)
 
 
@@ -143,7 +146,7 @@ def stop_daemon(home: Path, daemon: str, *, kill: bool = True) -> None:
 
 def kill_node(home: Path, node: str) -> None:
     """What a power cut does to a node: its daemon and everything of its jobs are gone at once."""
-    left = processes.kill(processes.of_node(running(home), node))
+    left = processes.kill(processes.of_nodes(running(home))[node])
     if left:
         raise SystemFailure(f"these processes of {node} cannot be ended: {[process.pid for process in left]}")
 
@@ -211,11 +214,10 @@ def _start_missing(layout: Layout, alive: set[str], report: Report) -> None:
     bring_up("slurmdbd", "starting the accounting daemon")
     daemons.add_cluster(layout)
     bring_up("slurmctld", "starting the controller")
-    missing = [f"slurmd-{node}" for node in NODES if f"slurmd-{node}" not in alive]
+    missing = [node for node in NODES if f"slurmd-{node}" not in alive]
     if missing:
         report(f"starting {len(missing)} nodes")
-    for daemon in missing:
-        daemons.start(layout, daemon)
+    daemons.start_nodes(layout, missing)
     daemons.wait_for_nodes(layout, NODES)
 
 
