@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import pytest
 
 from steptime.clusters.local import Config, LocalCluster
 from steptime.errors import SystemFailure, UserError
+from steptime.results.models import Result
+from steptime.staging import stage
 from steptime.staging.image import StagedImage, stage_image
 
 NEMO = "nvcr.io/nvidia/nemo:25.04.00"
@@ -108,6 +111,19 @@ async def test_an_image_is_imported_under_the_documents_name_and_recorded(
     assert "[INFO] Fetching image manifest" in staging.lines
     (arguments,) = calls(programs, "import")
     assert arguments[-2:] == ["--", URI]
+
+
+async def test_a_run_is_staged_with_its_image_and_without_an_environment(
+    config: Config, programs: Path, make_result: Callable[..., Result]
+) -> None:
+    run = make_result().run
+    run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": NEMO})})
+    staged = await stage(LocalCluster(config), config, run, print)
+    assert (staged.python, staged.venv_lock_sha256, staged.image) == (None, None, NEMO)
+    record = json.loads(Path(f"{staged.image_path}.json").read_text())
+    assert (staged.image_digest, staged.image_sha256) == (record["digest"], record["sha256"])
+    assert Path(staged.trainer_path, "trainer", "__main__.py").is_file()
+    assert not Path(config.root, "venvs").exists()
 
 
 async def test_an_image_that_is_there_is_kept(config: Config, programs: Path) -> None:

@@ -97,7 +97,9 @@ class StageTrainingOperator(BaseOperator):
         if staged.image is None:
             self.log.info("its interpreter: %s", staged.python)
         else:
-            self.log.info("its image: %s, sha256 %s", staged.image_path, staged.image_sha256)
+            self.log.info("its image: %s", staged.image_path)
+            if staged.image_sha256 is not None:
+                self.log.info("the SHA-256 of the image's file: %s", staged.image_sha256)
         return as_json(staged)
 
     async def _stage(self, run: Run) -> Staged:
