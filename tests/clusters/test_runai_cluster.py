@@ -113,6 +113,7 @@ async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
         status = await end_of(ending, "pair")
     assert status.state is JobState.FAILED
     assert "degraded" in status.reason
+    assert status.cluster_fault
     assert not [pid for pid in pids(job.directory) if psutil.pid_exists(pid)]
 
 

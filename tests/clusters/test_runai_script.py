@@ -151,12 +151,12 @@ def test_another_number_of_pods_than_asked_for_is_an_error(tmp_path: Path) -> No
     done = start(tmp_path, "echo ran", STEPTIME_PODS="2", WORLD_SIZE="3", RANK="0")
     assert done.returncode == 78
     assert (tmp_path / "log").read_text() == "steptime: Run:ai started 3 pods where 2 were asked for\n"
-    assert (tmp_path / "ended-0").read_text().split()[1:] == ["78", "no"]
+    assert (tmp_path / "ended-0").read_text().split()[1:] == ["78", "itself"]
 
 
 def test_an_exit_code_of_124_is_no_time_limit(tmp_path: Path) -> None:
     assert start(tmp_path, "exit 124").returncode == 124
-    assert (tmp_path / "ended-0").read_text().split()[1:] == ["124", "no"]
+    assert (tmp_path / "ended-0").read_text().split()[1:] == ["124", "itself"]
 
 
 def test_notes_are_numbers_wherever_the_image_comes_from(tmp_path: Path) -> None:

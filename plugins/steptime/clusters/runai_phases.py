@@ -55,7 +55,8 @@ class PodEnd:
     rank: int
     at: float
     exit_code: int
-    timed_out: bool
+    how: str
+    """How it came to this: by `itself`, at the `time-limit`, or `told` by a SIGTERM to the pod."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,9 @@ def status_of(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -
         return _completed(notes, times)
     if phase == "Failed":
         return _failed(workload, notes, times, time_limit_s)
-    stop = notes.stop or Stop(JobState.CANCELLED, "stopped in Run:ai, not by steptime")
-    before = "" if notes.starts else " before it started"
-    return JobStatus(state=stop.state, reason=f"{stop.reason}{before}", **times)
+    return _stopped(
+        notes, notes.stop or Stop(JobState.CANCELLED, "stopped in Run:ai, not by steptime"), times
+    )
 
 
 def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
@@ -106,8 +107,7 @@ def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
         "nodes": tuple(dict.fromkeys(node for _, node in notes.starts.values())),
     }
     if notes.stop is not None:
-        before = "" if notes.starts else " before it started"
-        return JobStatus(state=notes.stop.state, reason=f"{notes.stop.reason}{before}", **times)
+        return _stopped(notes, notes.stop, times)
     return JobStatus(
         state=JobState.UNKNOWN,
         reason=f"the workload of job {name} is gone from {where}, deleted by somebody else",
@@ -130,21 +130,31 @@ def _completed(notes: Notes, times: dict[str, Any]) -> JobStatus:
 
 def _failed(workload: Mapping[str, Any], notes: Notes, times: dict[str, Any], time_limit_s: int) -> JobStatus:
     bad = _culprit(notes)
-    if notes.stop is not None and notes.stop.state is JobState.CANCELLED:
+    if notes.stop is not None:
         # Ended on our word, and told so by Run:ai in another way.
-        return JobStatus(state=JobState.CANCELLED, reason=notes.stop.reason, **times)
-    if bad is None:
+        return _stopped(notes, notes.stop, times)
+    if bad is None or bad.how == "told":
+        # Not the script's own doing: its node went away, it was preempted or evicted, or it never started.
         reason = _why(workload) or "Run:ai calls it failed and says no more"
-        return JobStatus(state=JobState.FAILED, reason=reason, **times)
-    if bad.timed_out:
+        taken = f"pod {bad.rank} was told to end: {reason}" if bad else reason
+        return JobStatus(state=JobState.FAILED, reason=taken, cluster_fault=bool(notes.starts), **times)
+    if bad.how == "time-limit":
         reason = f"the time limit of {time_limit_s} s was reached"
         return JobStatus(state=JobState.TIMED_OUT, reason=reason, **times)
     return JobStatus(state=JobState.FAILED, reason=_exit_reason(bad), exit_code=bad.exit_code, **times)
 
 
+def _stopped(notes: Notes, stop: Stop, times: dict[str, Any]) -> JobStatus:
+    """A workload that was ended from outside; ended by the backend as failed, it is the cluster's fault."""
+    before = "" if notes.starts else " before it started"
+    fault = stop.state is JobState.FAILED
+    return JobStatus(state=stop.state, reason=f"{stop.reason}{before}", cluster_fault=fault, **times)
+
+
 def _culprit(notes: Notes) -> PodEnd | None:
-    """The pod that failed first: the others fail because it is gone."""
-    return min((end for end in notes.ends if end.exit_code), key=lambda end: end.at, default=None)
+    """The pod that failed first by itself: others are told to end, or fail because it is gone."""
+    failed = (end for end in notes.ends if end.exit_code)
+    return min(failed, key=lambda end: (end.how == "told", end.at), default=None)
 
 
 def _exit_reason(end: PodEnd) -> str:

@@ -4,7 +4,7 @@
         submitted.json      the job, once Run:ai has its workload
         start.sh            what each pod runs
         started-<rank>      time and node, written by the pod before the script starts
-        ended-<rank>        time, exit code, whether the time limit was reached; written by the pod
+        ended-<rank>        time, exit code, and how it came to it; written by the pod
         stop.json           somebody wants the workload to end, and what that means for the job
 
 Functions here block: call them in a thread.
@@ -14,16 +14,15 @@ import contextlib
 import dataclasses
 import json
 import os.path
-import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from steptime.clusters.base import Job, JobState
+from steptime.clusters.names import check_job_name
 from steptime.clusters.runai_phases import Notes, PodEnd, Stop
 from steptime.errors import UserError, shown
 from steptime.files import write_whole
 
-_JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _START_SCRIPT = Path(__file__).with_name("templates") / "runai_start.sh"
 
 
@@ -87,11 +86,7 @@ class JobNotes:
     """What lies on the volume about one job. Raises UserError for a name that is no plain one."""
 
     def __init__(self, volume: Volume, state: PurePosixPath, name: str) -> None:
-        if not _JOB_NAME.fullmatch(name):
-            raise UserError(
-                f"job name {name!r} cannot be used: write letters, digits, '.', '_' and '-', "
-                "begin with a letter or digit, at most 200 in all"
-            )
+        check_job_name(name)
         self.folder = state / "jobs" / name
         self.start_script = str(self.folder / "start.sh")
         self._volume = volume
@@ -130,8 +125,8 @@ class JobNotes:
                     at, node = file.read_text().split()
                     starts[int(rank)] = (float(at), node)
                 elif kind == "ended" and rank.isdecimal():
-                    at, code, timed_out = file.read_text().split()
-                    ends.append(PodEnd(int(rank), float(at), int(code), timed_out == "yes"))
+                    at, code, how = file.read_text().split()
+                    ends.append(PodEnd(int(rank), float(at), int(code), how))
                 elif file.name == "stop.json":
                     said = json.loads(file.read_text())
                     stop = Stop(JobState(said["state"]), said["reason"])

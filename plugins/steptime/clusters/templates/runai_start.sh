@@ -14,30 +14,30 @@ if ! (set -o noclobber && echo "${EPOCHREALTIME/,/.} ${STEPTIME_NODE:-$HOSTNAME}
   exit 75
 fi
 
-note_end() {
+note_end() { # exit code, and how it came to it: by itself, `time-limit`, or `told` by a SIGTERM to the pod
   echo "${EPOCHREALTIME/,/.} $1 $2" >"$ended.tmp" && mv "$ended.tmp" "$ended"
   exit "$1"
 }
 
 if [[ ${WORLD_SIZE:-1} != "$STEPTIME_PODS" ]]; then
   echo "steptime: Run:ai started ${WORLD_SIZE:-1} pods where $STEPTIME_PODS were asked for" >>"$log"
-  note_end 78 no
+  note_end 78 itself
 fi
 
-cd "$STEPTIME_DIRECTORY" || note_end 78 no
+cd "$STEPTIME_DIRECTORY" || note_end 78 itself
 # Without a tty, `timeout` leads a process group of its own and hands a SIGTERM on to all of it.
 timeout --kill-after="$STEPTIME_GRACE_S" "$STEPTIME_TIME_LIMIT_S" \
   bash "$STEPTIME_SCRIPT" </dev/null >>"$log" 2>&1 &
 child=$!
-trap 'kill -TERM "$child" 2>/dev/null' TERM
+how=itself
+trap 'how=told; kill -TERM "$child" 2>/dev/null' TERM
 wait "$child"
 code=$?
 while kill -0 "$child" 2>/dev/null; do # a signal interrupts `wait`
   wait "$child"
   code=$?
 done
-timed_out=no
-if ((SECONDS >= STEPTIME_TIME_LIMIT_S)) && ((code == 124 || code == 137)); then
-  timed_out=yes
+if [[ $how == itself ]] && ((SECONDS >= STEPTIME_TIME_LIMIT_S)) && ((code == 124 || code == 137)); then
+  how=time-limit
 fi
-note_end "$code" "$timed_out"
+note_end "$code" "$how"

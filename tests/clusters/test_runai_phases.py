@@ -1,0 +1,101 @@
+"""What phases and notes mean together, decision by decision."""
+
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import JobState
+from steptime.clusters.runai_phases import Notes, PodEnd, Stop, status_of, vanished
+
+STARTED = {0: (100.0, "node-a"), 1: (101.0, "node-b")}
+CANCELLED = Stop(JobState.CANCELLED, "cancelled")
+SEGMENTATION_FAULT, TIME_LIMIT = "pod 1: exit code 139 (SIGSEGV)", "the time limit of 60 s was reached"
+DEGRADED = Stop(JobState.FAILED, "its workload was degraded")
+
+
+def ends(*pods: tuple[int, int, str]) -> Notes:
+    """Notes of pods that ended one second after the other: rank, exit code, how."""
+    noted = tuple(PodEnd(rank, 200.0 + second, code, how) for second, (rank, code, how) in enumerate(pods))
+    return Notes(starts=STARTED, ends=noted)
+
+
+@pytest.mark.parametrize(
+    ("phase", "notes", "state", "reason", "exit_code"),
+    [
+        ("Creating", Notes(), JobState.QUEUED, "creating", None),
+        ("Pending", Notes(), JobState.QUEUED, "pending", None),
+        ("Initializing", Notes(), JobState.QUEUED, "initializing", None),
+        ("Resuming", Notes(STARTED), JobState.QUEUED, "resuming", None),
+        ("Running", Notes(STARTED), JobState.RUNNING, "", None),
+        ("Updating", Notes(STARTED), JobState.RUNNING, "updating", None),
+        ("Stopping", Notes(STARTED, stop=CANCELLED), JobState.RUNNING, "stopping", None),
+        ("Deleting", Notes(STARTED), JobState.RUNNING, "deleting", None),
+        ("Terminating", Notes(STARTED), JobState.RUNNING, "terminating", None),
+        ("Degraded", Notes(STARTED), JobState.RUNNING, "degraded", None),
+        ("Unknown", Notes(STARTED), JobState.RUNNING, "unknown", None),
+        ("Hibernating", Notes(STARTED), JobState.RUNNING, "hibernating", None),
+        ("Stopped", Notes(STARTED, stop=CANCELLED), JobState.CANCELLED, "cancelled", None),
+        ("Stopped", Notes(stop=CANCELLED), JobState.CANCELLED, "cancelled before it started", None),
+        ("Stopped", Notes(STARTED), JobState.CANCELLED, "stopped in Run:ai, not by steptime", None),
+        ("Stopped", Notes(STARTED, stop=DEGRADED), JobState.FAILED, "its workload was degraded", None),
+        ("Completed", ends((0, 0, "itself"), (1, 143, "told")), JobState.SUCCEEDED, "", 0),
+        ("Completed", Notes(), JobState.SUCCEEDED, "", 0),
+        ("Completed", Notes(STARTED, stop=CANCELLED), JobState.SUCCEEDED, "", 0),
+        ("Completed", ends((0, 3, "itself")), JobState.FAILED, "exit code 3", 3),
+        ("Failed", ends((0, 3, "itself")), JobState.FAILED, "exit code 3", 3),
+        ("Failed", ends((0, 143, "told"), (1, 139, "itself")), JobState.FAILED, SEGMENTATION_FAULT, 139),
+        ("Failed", ends((0, 200, "itself")), JobState.FAILED, "exit code 200", 200),
+        ("Failed", ends((1, 124, "time-limit")), JobState.TIMED_OUT, TIME_LIMIT, None),
+        ("Failed", Notes(STARTED, stop=CANCELLED), JobState.CANCELLED, "cancelled", None),
+        ("Failed", Notes(), JobState.FAILED, "Run:ai calls it failed and says no more", None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_phase_and_its_notes(
+    phase: str, notes: Notes, state: JobState, reason: str, exit_code: int | None
+) -> None:
+    status = status_of({"phase": phase}, notes, time_limit_s=60)
+    assert (status.state, status.reason, status.exit_code) == (state, reason, exit_code)
+
+
+@pytest.mark.parametrize(
+    ("notes", "fault"),
+    [
+        (Notes(STARTED), True),  # the pods started and noted no end: their node is gone
+        (ends((0, 143, "told")), True),  # preempted, evicted
+        (ends((0, 143, "itself")), False),
+        (ends((0, 137, "itself")), False),  # out of memory
+        (ends((0, 143, "told"), (1, 1, "itself")), False),
+        (Notes(), False),  # an image that is not there: it will not be there the next time
+        (Notes(STARTED, stop=DEGRADED), True),
+        (Notes(STARTED, stop=CANCELLED), False),
+    ],
+)
+def test_whose_fault_a_failure_is(notes: Notes, fault: bool) -> None:
+    assert status_of({"phase": "Failed"}, notes, time_limit_s=60).cluster_fault is fault
+
+
+def test_times_and_nodes_are_the_pods_own() -> None:
+    workload: dict[str, Any] = {"phase": "Completed", "completedAt": "2026-11-21T06:00:00.5Z"}
+    status = status_of(workload, ends((0, 0, "itself"), (1, 0, "itself")), time_limit_s=60)
+    assert (status.started_at, status.ended_at, status.nodes) == (100.0, 201.0, ("node-a", "node-b"))
+    assert status_of(workload, Notes(), time_limit_s=60).ended_at == 1_795_240_800.5
+
+
+def test_runais_own_words_are_the_reason_in_one_line() -> None:
+    waiting = {"phase": "Pending", "phaseMessage": "Not enough\n  GPUs ", "conditions": []}
+    assert status_of(waiting, Notes(), time_limit_s=60).reason == "Not enough GPUs"
+    condition = {"phase": "Pending", "phaseMessage": "", "conditions": [{"message": "over quota"}]}
+    assert status_of(condition, Notes(), time_limit_s=60).reason == "over quota"
+
+
+@pytest.mark.parametrize(
+    ("notes", "state"),
+    [
+        (Notes(STARTED), JobState.UNKNOWN),
+        (ends((0, 0, "itself")), JobState.UNKNOWN),  # the script ended well, and nobody vouches for the rest
+        (Notes(STARTED, stop=CANCELLED), JobState.CANCELLED),
+    ],
+)
+def test_a_workload_that_is_gone_is_never_success(notes: Notes, state: JobState) -> None:
+    assert vanished("job", notes, where="dgx").state is state
