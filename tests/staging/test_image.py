@@ -396,10 +396,3 @@ async def test_a_missing_unsquashfs_is_named(
     python.symlink_to(sys.executable)
     with pytest.raises(UserError, match=r"unsquashfs is not installed on .*: install squashfs-tools there"):
         await Staging(config, container="bwrap")()
-
-
-def test_the_scripts_need_nothing_but_python(tmp_path: Path) -> None:
-    for name in ("import_image", "squash_venv", "unpack_image"):
-        source = Path(sys.modules["steptime.staging"].__file__ or "").with_name(f"{name}.py")
-        alone = "import runpy, sys; runpy.run_path(sys.argv[1])"
-        subprocess.run([sys.executable, "-I", "-S", "-c", alone, source], check=True)

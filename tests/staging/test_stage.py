@@ -1,5 +1,7 @@
 """Staging a run as a whole."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,3 +58,10 @@ async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied
     ):
         await stage(cluster, config, run.model_copy(update={"recipe": recipe}), print)
     assert not Path(config.root).exists()
+
+
+def test_the_scripts_need_nothing_but_python() -> None:
+    for name in ("import_image", "squash_venv", "unpack_image"):
+        source = Path(staging.__file__).with_name(f"{name}.py")
+        alone = "import runpy, sys; runpy.run_path(sys.argv[1])"
+        subprocess.run([sys.executable, "-I", "-S", "-c", alone, source], check=True)
