@@ -111,6 +111,9 @@ def test_airflow_refuses_values_of_the_wrong_type(name: str, value: object) -> N
         ({"cluster": "moon"}, "moon"),
         ({"workload": "nemotron4"}, "start the DAG 'nemotron4'"),
         ({"environment": {"HF_TOKEN": "hf_1"}}, "HF_TOKEN"),
+        ({"profile": True, "nccl_trace": True}, "profile and nccl_trace cannot be in one request"),
+        ({"partition": "batch"}, "partition is for Slurm clusters"),
+        ({"cuda_graphs": True}, "cuda_graphs is for GPUs"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_sentence(params: dict[str, Any], sentence: str) -> None:
@@ -138,3 +141,13 @@ def test_the_defaults_are_a_plan(home: Path) -> None:
         "tiny·fp32·2·checkpoint save",
         "tiny·fp32·2·checkpoint load",
     ]
+
+
+def test_more_ranks_than_the_cluster_has_slots_are_refused_before_anything_is_staged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    with pytest.raises(
+        UserError, match="tiny·fp32·4 needs 4 slots and local has 2: plan fewer, or set slots: 4"
+    ):
+        plan_from_params("llama3.1", {"gpus": "4"})

@@ -200,4 +200,4 @@ def test_a_profile_that_would_not_be_taken_is_refused(run: Run, make_runai_confi
     recipe = run.recipe.model_copy(update={"gpu_type": "h100"})
     profiled = run.model_copy(update={"recipe": recipe, "mode": Mode.PROFILE, "profile": profile})
     with pytest.raises(UserError, match="cannot be profiled on cluster dgx: only Slurm clusters"):
-        spec_of(profiled, make_runai_config())
+        make_runai_config().check(profiled)

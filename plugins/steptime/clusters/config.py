@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from steptime.clusters.base import Cluster
 from steptime.clusters.connections import Connections, no_connections
+from steptime.clusters.profiling import needs_nsight
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
@@ -60,6 +61,11 @@ class ClusterConfig(Frozen):
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that this cluster can never run: known before anything is staged."""
+        if needs_nsight(run):
+            raise UserError(
+                f"{run.label} cannot be profiled on cluster {self.name}: only Slurm clusters start ranks "
+                "under Nsight Systems."
+            )
 
 
 class _Kind(BaseModel):

@@ -77,11 +77,6 @@ def job_spec(
         values = script_values(run, staged, site, directory=directory, variables=environment)
     elif config.kind == "local":
         values = {"prefix": _prefix(run, staged, config, directory=directory, environment=environment)}
-    elif run.profile is not None and run.recipe.gpu_type != "cpu":
-        raise UserError(
-            f"{run.label} cannot be profiled on cluster {config.name}: only Slurm clusters start ranks under "
-            "Nsight Systems"
-        )
     script = _templates.get_template(f"{config.kind}.sh.j2").render(
         directory=directory,
         environment=environment,

@@ -55,7 +55,8 @@ class Config(ClusterConfig):
     """Seconds between SIGTERM and SIGKILL when a job is ended."""
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run of more ranks than there are slots."""
+        """Raise UserError for a run of more ranks than there are slots, or that needs Nsight Systems."""
+        super().check(run)
         self.check_slots(run.label, run.recipe.gpus)
 
     def check_slots(self, what: str, slots: int) -> None:
@@ -162,10 +163,7 @@ class LocalCluster:
         return await run_command(argv, timeout_s=timeout_s, on_output=on_output)
 
     def _job(self, name: str) -> JobFolder:
-        try:
-            return JobFolder(self._state, name)
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        return JobFolder(self._state, name)
 
     def _described(self, submitted: Submitted) -> Job:
         return Job(

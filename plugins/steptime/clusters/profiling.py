@@ -23,13 +23,18 @@ _TRACES = {
 }
 
 
+def needs_nsight(run: Run) -> bool:
+    """Whether Nsight Systems starts the ranks: in a profile run on GPUs. On the CPU torch's profiler does."""
+    return run.profile is not None and run.recipe.gpu_type != "cpu"
+
+
 def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
     """The command under Nsight Systems, for a profile run on GPUs; otherwise as it is.
 
     Every rank is started so. Those that are to be profiled call for it (cudaProfilerStart) at the first step,
     and only they leave a report.
     """
-    if run.profile is None or run.recipe.gpu_type == "cpu":
+    if run.profile is None or not needs_nsight(run):
         return tuple(command)
     options = (
         "--sample=none",
