@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup, TriggerRule, task, task_group
+from airflow.sdk import DAG, TaskGroup, TriggerRule, task_group
 
 from steptime.airflow.operators import (
     CheckParamsOperator,
@@ -29,11 +29,16 @@ from steptime.airflow.result_operators import (
     ReportOperator,
     ValidateOperator,
 )
+from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sensors import TrainingSensor
 from steptime.recipes.workloads import Workload, load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """For what infrastructure does: a training's own failure, and the user's errors, are never retried."""
+
+_RUNS_AT_ONCE = 200
+"""DAG runs of one family. A sweep starts one for each of its cells, and its pool and the cluster's queue
+decide what runs at once; Airflow's default of 16 would hold slots of the pool for runs that wait here."""
 
 
 def training_dag(
@@ -58,6 +63,7 @@ def training_dag(
         doc_md=_documentation(document),
         schedule=None,
         catchup=False,
+        max_active_runs=_RUNS_AT_ONCE,
         params=dag_params(document, defaults),
         default_args=_RETRIES,
         tags=["steptime", document.workload],
@@ -80,10 +86,10 @@ def training_dag(
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
-        [
-            performance.expand(run=_performance_runs(plan)),
-            checkpoint.expand_kwargs(_checkpoint_pairs(plan)),
-        ] >> report
+        # What is mapped over; no pairs where no checkpoint is asked for.
+        runs = SelectOperator(task_id="performance_runs", returned=plan, field="runs")
+        pairs = SelectOperator(task_id="checkpoint_pairs", returned=plan, field="checkpoint_pairs")
+        [performance.expand(run=runs.output), checkpoint.expand_kwargs(pairs.output)] >> report
     return dag
 
 
@@ -101,20 +107,6 @@ def _train(
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return submit, wait
-
-
-@task(task_id="performance_runs")
-def _performance_runs(plan: Any) -> list[dict[str, Any]]:
-    """The runs to map over."""
-    runs: list[dict[str, Any]] = plan["runs"]
-    return runs
-
-
-@task(task_id="checkpoint_pairs")
-def _checkpoint_pairs(plan: Any) -> list[dict[str, Any]]:
-    """The pairs of saving and loading runs to map over; none where no checkpoint is asked for."""
-    pairs: list[dict[str, Any]] = plan["checkpoint_pairs"]
-    return pairs
 
 
 def _documentation(document: Workload) -> str:

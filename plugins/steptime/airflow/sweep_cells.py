@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import PositiveInt
 
+from steptime.airflow.params import plan_from_params
 from steptime.airflow.pools import slots_for
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.recipes.planning import plan as plan_request
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
-from steptime.staging.families import require_trainable
 
 
 class Group(Frozen):
@@ -44,10 +43,10 @@ def grouped(plan: SweepPlan) -> dict[Group, list[Cell]]:
 
 
 def checked_cells(plan: SweepPlan) -> dict[Group, list[Cell]]:
-    """`grouped`, after a look whether the trainer has what each cell trains. Raises UserError."""
+    """`grouped`, after each cell was checked as the DAG that will run it does. Raises UserError."""
     for cell in plan.cells:
         try:
-            require_trainable(plan_request(cell.request).runs[0])
+            plan_from_params(cell.request.workload, cell.request.model_dump(mode="json"))
         except UserError as error:
             raise UserError(f"sweep '{plan.sweep}': {cell.label}: {error}") from None
     return grouped(plan)

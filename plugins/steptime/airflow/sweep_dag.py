@@ -1,25 +1,27 @@
 """The DAG that starts the runs of a sweep.
 
-    check_sweep ─▶ approve ─▶ CLUSTER_N_gpus  cells ─▶ run [per cell]   for each cluster and number of slots
+    check_sweep ─▶ approve ─▶ cells of CLUSTER_N_gpus ─▶ CLUSTER_N_gpus [per cell]  run ─▶ outcome
     report
 
-`approve` is skipped below the sweep's own limit. Each `run` starts the DAG of a workload family for one cell
-and holds N slots of the pool `gpus_CLUSTER` until that run has ended. `report` decides the DAG run's state.
+There is a group for each cluster and number of GPUs. `approve` is skipped below the sweep's own limit. `run`
+starts the DAG of a workload family for one cell and holds N slots of the pool `gpus_CLUSTER` until that run
+has ended; `outcome` fails if it failed. `report` decides the state of the DAG run.
 """
 
 from datetime import timedelta
+from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, TaskGroup, TriggerRule
+from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, task_group
 
 from steptime.airflow.pools import pool_name
 from steptime.airflow.selecting import SelectOperator
-from steptime.airflow.sweep_cells import all_groups
+from steptime.airflow.sweep_cells import Group, all_groups
 from steptime.airflow.sweep_operators import (
-    CELLS_TASK,
     RUN_TASK,
+    CellOutcomeOperator,
     CheckSweepOperator,
     ReportSweepOperator,
-    StartRunOperator,
+    RunCellOperator,
     approval,
 )
 from steptime.recipes.sweeps import list_sweeps
@@ -68,27 +70,37 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
         # No setup: behind one, `cells` could not start where `approve` is skipped.
         report.as_teardown(on_failure_fail_dagrun=True)
         for group in groups:
-            with TaskGroup(group.group_id):
-                # `approve` may be skipped.
-                cells = SelectOperator(
-                    task_id=CELLS_TASK,
-                    returned=checked,
-                    field=group.group_id,
-                    trigger_rule=TriggerRule.NONE_FAILED,
-                )
-                run = StartRunOperator.partial(
-                    task_id=RUN_TASK,
-                    pool=pool_name(group.cluster),
-                    pool_slots=group.slots,
-                    # The largest first: small ones always find room, and would keep them waiting.
-                    priority_weight=group.slots,
-                    weight_rule="absolute",
-                ).expand(cell=cells.output)
+            # `approve` may be skipped.
+            cells = SelectOperator(
+                task_id=f"cells_of_{group.group_id}",
+                returned=checked,
+                field=group.group_id,
+                trigger_rule=TriggerRule.NONE_FAILED,
+            )
             approve >> cells
-            run >> report
+            _run_cells(group).expand(cell=cells.output) >> report
         if not groups:
             approve >> report
     return dag
+
+
+def _run_cells(group: Group) -> Any:
+    """The tasks of one cell, to be mapped over those of a group."""
+
+    @task_group(group_id=group.group_id)
+    def run_cell(cell: Any) -> None:
+        run = RunCellOperator(
+            task_id=RUN_TASK,
+            cell=cell,
+            pool=pool_name(group.cluster),
+            pool_slots=group.slots,
+            # The largest first: small ones always find room, and would keep them waiting.
+            priority_weight=group.slots,
+            weight_rule="absolute",
+        )
+        run >> CellOutcomeOperator(task_id="outcome", cell=cell, started_in=run.task_id)
+
+    return run_cell
 
 
 _DOCUMENTATION = """Runs a sweep: a file of `config/sweeps` with matrices of runs, exclusions and a budget.

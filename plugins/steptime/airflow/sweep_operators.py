@@ -22,17 +22,19 @@ from steptime.airflow.attempts import Attempt
 from steptime.airflow.base import airflow_errors, as_json
 from steptime.airflow.links import StartedRunLink, dag_run_address
 from steptime.airflow.sweep_cells import Group, checked_cells
-from steptime.airflow.sweep_triggers import DagRunTrigger
+from steptime.airflow.sweep_triggers import DagRunTrigger, state_of_dag_run
 from steptime.airflow.tables import as_text
 from steptime.errors import UserError, unknown_value
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
 from steptime.recipes.sweeps import load_sweep
 
-CELLS_TASK, RUN_TASK = "cells", "run"
+RUN_TASK = "run"
 APPROVAL_TASK = "approve"
-_RUN_ID = "started_run_id"
+RUN_ID_KEY = "started_run_id"
+"""XCom of a cell's run, written before it is started."""
+_REJECTED_BY = "rejected_by"
 _ATTEMPT = "attempt"
-_ENDED = ("success", "failed")
+_ROWS_SHOWN = 50
 
 
 class CheckSweepOperator(BaseOperator):
@@ -100,9 +102,36 @@ class ApproveSweepOperator(ApprovalOperator):
         self.body = _markdown([_row(cell) for cell in plan.cells])
         return super().execute(context)
 
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Take over the answer; one that rejects leaves no return value, so it is kept beside it."""
+        if self.REJECT in event.get("chosen_options", ()):
+            user = event.get("responded_by_user") or {}
+            context["ti"].xcom_push(_REJECTED_BY, str(user.get("name")))
+        return super().execute_complete(context, event)
 
-class StartRunOperator(BaseOperator):
-    """Starts the run of a cell in its family's DAG and waits for it, deferred.
+
+class CellOperator(BaseOperator):
+    """An operator about one cell, by whose label its mapped tasks are called.
+
+    :param cell: a `Cell` as JSON. (templated)
+    """
+
+    template_fields: Sequence[str] = ("cell",)
+
+    def __init__(
+        self, *, cell: Any, map_index_template: str | None = "{{ task.cell_label }}", **kwargs: Any
+    ) -> None:
+        super().__init__(map_index_template=map_index_template, **kwargs)
+        self.cell = cell
+
+    @property
+    def cell_label(self) -> str:
+        """The cell's label; for templates, once the fields are rendered."""
+        return Cell.model_validate(self.cell).label
+
+
+class RunCellOperator(CellOperator):
+    """Starts the run of a cell in its family's DAG and waits, deferred, until it has ended in whatever way.
 
     The run's id follows from the sweep's DAG run, the cell and the attempt, and Airflow refuses an id that it
     has: a retry, wherever its predecessor died, comes to the run that is there. Clearing the task begins a
@@ -114,26 +143,12 @@ class StartRunOperator(BaseOperator):
     :param poll_interval_s: seconds between two looks at the run.
     """
 
-    template_fields: Sequence[str] = ("cell",)
     operator_extra_links: Collection[BaseOperatorLink] = (StartedRunLink(),)
     ui_color: str = "#d9e7f5"
 
-    def __init__(
-        self,
-        *,
-        cell: Any,
-        poll_interval_s: float = 10,
-        map_index_template: str | None = "{{ task.label }}",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(map_index_template=map_index_template, **kwargs)
-        self.cell = cell
+    def __init__(self, *, cell: Any, poll_interval_s: float = 10, **kwargs: Any) -> None:
+        super().__init__(cell=cell, **kwargs)
         self.poll_interval_s = poll_interval_s
-
-    @property
-    def label(self) -> str:
-        """The cell's label; for templates, once the fields are rendered."""
-        return Cell.model_validate(self.cell).label
 
     def execute(self, context: Context) -> NoReturn:
         """Start the run, or find it, and wait."""
@@ -144,7 +159,7 @@ class StartRunOperator(BaseOperator):
                 "clear this task"
             )
         run_id = self._run_id(context, cell)
-        ti.xcom_push(key=_RUN_ID, value=run_id)
+        ti.xcom_push(key=RUN_ID_KEY, value=run_id)
         ti.xcom_push(key=StartedRunLink.address_key, value=dag_run_address(cell.dag_id, run_id))
         conf = cell.request.model_dump(mode="json", exclude={"workload"})
         note = f"{cell.label}, a cell of {ti.dag_id}, {ti.run_id}"
@@ -155,16 +170,9 @@ class StartRunOperator(BaseOperator):
             method_name="execute_complete",
         )
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> NoReturn:
-        """Fail: a run that succeeded has ended the task already."""
-        cell = Cell.model_validate(self.cell)
-        run_id = context["ti"].xcom_pull(key=_RUN_ID, map_indexes=context["ti"].map_index)
-        if "error" in event:
-            raise AirflowException(f"nothing is heard of run {run_id} of {cell.dag_id}: {event['error']}")
-        raise AirflowFailException(
-            f"{cell.label} failed: its tasks say why (the button 'Run of this cell', or run {run_id} of "
-            f"{cell.dag_id})"
-        )
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> NoReturn:  # noqa: ARG002
+        """Fail, to be tried again: where the run has ended, the trigger has ended the task, too."""
+        raise AirflowException(f"nothing is heard of the run: {event['error']}")
 
     def _run_id(self, context: Context, cell: Cell) -> str:
         """The id of the run to start or to find; the attempt is stored before anything is started."""
@@ -173,11 +181,41 @@ class StartRunOperator(BaseOperator):
         number = 1 if earlier is None else earlier.number
         if earlier is not None and earlier.max_tries != ti.max_tries:
             # Airflow raises max_tries when a task is cleared, and at no other time.
-            state = _state_of_run(ti, cell.dag_id, run_id_of(ti, cell, number))
-            number += 1 if state in _ENDED else 0
+            state = state_of_dag_run(cell.dag_id, run_id_of(ti, cell, number))
+            number += 1 if state in ("success", "failed") else 0
         attempt = Attempt(number=number, max_tries=ti.max_tries)
         store.set(_ATTEMPT, attempt.model_dump(mode="json"), retention=NEVER_EXPIRE)
         return run_id_of(ti, cell, number)
+
+
+class CellOutcomeOperator(CellOperator):
+    """Succeeds where the run of a cell did.
+
+    Not the task that waits: to fail, that would have to resume in a worker, for which it would queue for its
+    pool slots again, perhaps for hours behind other cells.
+
+    :param cell: a `Cell` as JSON. (templated)
+    :param started_in: id of the task that started the run.
+    """
+
+    ui_color: str = "#d9e7f5"
+
+    def __init__(self, *, cell: Any, started_in: str, **kwargs: Any) -> None:
+        super().__init__(cell=cell, **kwargs)
+        self.started_in = started_in
+
+    def execute(self, context: Context) -> None:
+        """Look at the run."""
+        ti, cell = context["ti"], Cell.model_validate(self.cell)
+        run_id = ti.xcom_pull(task_ids=self.started_in, map_indexes=ti.map_index, key=RUN_ID_KEY)
+        state = state_of_dag_run(cell.dag_id, run_id)
+        if state != "success":
+            raise AirflowFailException(
+                f"{cell.label}: run {run_id} of {cell.dag_id} "
+                + ("was deleted" if state is None else f"is {state}, and its tasks say why")
+                + "; clear the task before this one to run it again"
+            )
+        self.log.info("run %s of %s has valid results", run_id, cell.dag_id)
 
 
 class ReportSweepOperator(BaseOperator):
@@ -200,16 +238,18 @@ class ReportSweepOperator(BaseOperator):
         ti = context["ti"]
         if not self.checked:
             raise AirflowFailException("nothing was started: the task check_sweep says why")
-        answer = ti.xcom_pull(task_ids=APPROVAL_TASK) or {}
-        if ApprovalOperator.REJECT in answer.get("chosen_options", ()):
-            self.log.info("rejected by %s: nothing was started", _name(answer.get("responded_by_user")))
+        if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=_REJECTED_BY):
+            self.log.info("rejected by %s: nothing was started", rejected_by)
             return
-        rows, missing = [], []
-        for group, cells in self.checked.items():
-            for index, cell in enumerate(cells if group != "plan" else ()):
-                row = self._outcome(ti, f"{group}.{RUN_TASK}", index, Cell.model_validate(cell))
-                rows.append(row)
-                missing += [row["cell"]] if row["run"] != "success" else []
+        plan = SweepPlan.model_validate(self.checked["plan"])
+        found = {
+            cell["label"]: (f"{group}.{RUN_TASK}", index)
+            for group, cells in self.checked.items()
+            if group != "plan"
+            for index, cell in enumerate(cells)
+        }
+        rows = [self._outcome(ti, *found[cell.label], cell) for cell in plan.cells]
+        missing = [row["cell"] for row in rows if row["run"] != "success"]
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
         if missing:
             raise AirflowFailException(
@@ -220,7 +260,7 @@ class ReportSweepOperator(BaseOperator):
     def _outcome(self, ti: Any, task_id: str, index: int, cell: Cell) -> dict[str, Any]:
         from steptime.results.store import Store
 
-        run_id = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=_RUN_ID)
+        run_id = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=RUN_ID_KEY)
         stored: list[dict[str, Any]] = []
         if run_id is not None:
             with airflow_errors(), Store() as store:
@@ -228,7 +268,7 @@ class ReportSweepOperator(BaseOperator):
         measured: dict[str, Any] = next((row for row in stored if row["mode"] == "performance"), {})
         return {
             "cell": cell.label,
-            "run": "not started" if run_id is None else _state_of_run(ti, cell.dag_id, run_id) or "deleted",
+            "run": "not started" if run_id is None else state_of_dag_run(cell.dag_id, run_id) or "deleted",
             "step time, s": measured.get("step_time_mean_s"),
             "tokens/s": measured.get("tokens_per_s"),
             "MFU, %": measured.get("mfu_percent"),
@@ -279,13 +319,6 @@ def _is_paused(ti: Any, dag_id: str) -> bool:
         raise AirflowException(f"Airflow does not know the DAG '{dag_id}': {error}") from None
 
 
-def _state_of_run(ti: Any, dag_id: str, run_id: str) -> str | None:
-    """The state of a DAG run; None where there is none."""
-    if not ti.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
-        return None
-    return str(ti.get_dagrun_state(dag_id, run_id))
-
-
 def _row(cell: Cell) -> dict[str, Any]:
     return {
         "cell": cell.label,
@@ -298,14 +331,10 @@ def _row(cell: Cell) -> dict[str, Any]:
 
 
 def _markdown(rows: Sequence[dict[str, Any]]) -> str:
-    names = list(rows[0])
-    lines = [names, ["---"] * len(names)]
-    lines += [
-        [f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()]
-        for row in rows
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _name(user: Any) -> str:
-    return str(user.get("name")) if isinstance(user, dict) else "nobody in time"
+    """Rows as a table in Markdown: the first ones where they are very many."""
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    for row in rows[:_ROWS_SHOWN]:
+        lines.append([f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    more = len(rows) - _ROWS_SHOWN
+    return table if more <= 0 else f"{table}\n\nand {more} more: `steptime sweep plan` lists them."

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from airflow.sdk import DagRunState
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from asgiref.sync import sync_to_async
@@ -13,11 +14,10 @@ _SETTLING_S = 1.0
 
 
 class DagRunTrigger(BaseTrigger):
-    """Waits until a DAG run has ended.
+    """Waits until a DAG run has ended or was deleted; then its task succeeds, here and now.
 
-    Where it succeeded, so does the task, here and now. To resume in a worker it would have to queue for its
-    pool slots again, behind runs that take them for hours. A failure does resume: only there it can be told
-    apart from what should be retried.
+    Were the task resumed in a worker it would have to queue for its pool slots again, behind runs that take
+    them for hours. It is resumed only where Airflow does not answer, with `{"error": "one sentence"}`.
 
     :param dag_id: its DAG.
     :param run_id: its id.
@@ -40,24 +40,27 @@ class DagRunTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the end of the run; its states are told in the task's log."""
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
         await asyncio.sleep(_SETTLING_S)
-        told = None
+        told: str | None = ""
         while True:
             try:
-                state = await sync_to_async(RuntimeTaskInstance.get_dagrun_state)(self.dag_id, self.run_id)
+                state = await sync_to_async(state_of_dag_run)(self.dag_id, self.run_id)
             except AirflowRuntimeError as error:
-                # Deleted, or Airflow's API is in trouble: a worker finds out which.
                 yield TriggerEvent({"error": str(error)})  # type: ignore[no-untyped-call]
                 return
             if state != told:
-                self.log.info("run %s of %s is %s", self.run_id, self.dag_id, state)
+                self.log.info("run %s of %s: %s", self.run_id, self.dag_id, state or "deleted")
                 told = state
-            if state == "success":
+            if state in (None, "success", "failed"):
                 yield TaskSuccessEvent()
                 return
-            if state == "failed":
-                yield TriggerEvent({"state": state})  # type: ignore[no-untyped-call]
-                return
             await asyncio.sleep(self.poll_interval_s)
+
+
+def state_of_dag_run(dag_id: str, run_id: str) -> str | None:
+    """`queued`, `running`, `success` or `failed`; None where there is no such run. For tasks and triggers."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    if not RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
+        return None
+    return DagRunState(RuntimeTaskInstance.get_dagrun_state(dag_id, run_id)).value
