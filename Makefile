@@ -54,6 +54,6 @@ lock: setup ## resolve the packages of the Airflow environment and of docker/Doc
 	cp requirements.lock docker/requirements.lock # uv keeps the versions that it finds in its output file
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra team --generate-hashes -o docker/requirements.lock
 
-clean: ## stop Airflow and delete the environment and all state
-	@test ! -x $(BIN)/steptime || $(BIN)/steptime down
+clean: ## stop Airflow and Slurm, and delete the environment and all state
+	@test ! -x $(BIN)/steptime || { $(BIN)/steptime down && $(BIN)/steptime slurm down; }
 	rm -rf $(VENV) $(STEPTIME_HOME)

@@ -2,8 +2,10 @@
 
 import os
 import socket
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import psutil
 import pytest
 from slurm_service import MiniSlurm
 
-from steptime.clusters.mini_slurm import daemons, processes, service
+from steptime.clusters.mini_slurm import daemons, login, processes, service
 from steptime.errors import SystemFailure
 
 pytestmark = pytest.mark.slurm
@@ -36,6 +38,19 @@ def submit(slurm: MiniSlurm, script: str, *options: str) -> str:
 def accounted(slurm: MiniSlurm, job: str) -> str:
     """State and exit code of a job as the accounting has them."""
     return slurm.command("sacct", "-XnP", "-j", job, "-o", "State,ExitCode").strip()
+
+
+@contextmanager
+def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody who has logged in and runs nothing."""
+    before = len(processes.logins(slurm.layout))
+    ssh = [*login.command(slurm.layout)[:-1], "-N", login.HOST_ALIAS]
+    with subprocess.Popen(ssh, stderr=subprocess.DEVNULL) as client:
+        try:
+            eventually(lambda: len(processes.logins(slurm.layout)) > before, "a login")
+            yield client
+        finally:
+            client.kill()
 
 
 def booted(slurm: MiniSlurm, node: str) -> float:
@@ -133,6 +148,27 @@ def test_a_node_dies_with_its_jobs(mini_slurm: MiniSlurm) -> None:
     assert set(daemons.ALL) - set(processes.daemons(mini_slurm.layout)) == {"slurmd-node5"}
 
 
+def test_logins_can_be_dropped_while_new_ones_are_taken(mini_slurm: MiniSlurm) -> None:
+    with idle_login(mini_slurm) as client:
+        service.drop_logins(mini_slurm.home)
+        assert client.wait(timeout=20) == 255
+        assert mini_slurm.ssh("echo", "here") == "here\n"
+
+
+def test_batch_takes_nodes_from_the_two_other_partitions(mini_slurm: MiniSlurm) -> None:
+    def submit_to(partition: str, nodes: int) -> str:
+        return submit(
+            mini_slurm, "sleep 300", f"-N{nodes}", "--exclusive", "-p", partition, "-o", "/dev/null"
+        )
+
+    requeued, cancelled = submit_to("preempt", 4), submit_to("preempt-cancel", 4)
+    eventually(lambda: service.status(mini_slurm.home).jobs == {"RUNNING": 2}, "both run")
+    first = submit_to("batch", 8)
+    eventually(lambda: accounted(mini_slurm, first) == "RUNNING|0:0", "the job in batch")
+    eventually(lambda: accounted(mini_slurm, cancelled) == "PREEMPTED|0:0", "the one that is cancelled")
+    eventually(lambda: accounted(mini_slurm, requeued) == "PENDING|0:0", "the one that is queued again")
+
+
 def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_slurm: MiniSlurm) -> None:
     seconds = str(100_000 + os.getpid())
 
@@ -144,7 +180,11 @@ def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_
     stray = f"setsid --fork env --unset=STEPTIME_SLURM sleep {seconds}; sleep {seconds}"
     job = submit(mini_slurm, stray, "--export=NONE", "--output=/dev/null")
     eventually(lambda: len(sleepers()) == 2, "the job and its stray child")
-    assert service.down(mini_slurm.home, quiet) is True
+    with idle_login(mini_slurm) as client:
+        service.stop_daemon(mini_slurm.home, "sshd")  # nobody is left who knows of the login
+        assert client.poll() is None
+        assert service.down(mini_slurm.home, quiet) is True
+        assert client.wait(timeout=20) == 255
     assert processes.everything(mini_slurm.layout) == []
     assert sleepers() == []
     assert not service.status(mini_slurm.home).running

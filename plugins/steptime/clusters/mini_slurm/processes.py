@@ -34,7 +34,7 @@ def daemons(layout: Layout) -> dict[str, psutil.Process]:
 def everything(layout: Layout) -> list[psutil.Process]:
     """Every process of the cluster, jobs and logins included; never the caller or its ancestors."""
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    found = {process.pid: process for process in daemons(layout).values()}
+    found = {process.pid: process for process in (*daemons(layout).values(), *logins(layout))}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid not in found and _is_marked(process, layout):
@@ -43,6 +43,20 @@ def everything(layout: Layout) -> list[psutil.Process]:
         with suppress(psutil.Error):
             found.update((child.pid, child) for child in process.children(recursive=True))
     return [process for pid, process in found.items() if pid not in spared and _lives(process)]
+
+
+def logins(layout: Layout) -> list[psutil.Process]:
+    """What sshd has started to serve logins; they outlive it, and bear no mark of the cluster."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error):
+            # From OpenSSH 9.8 on it is another program, sshd-session.
+            if process.info["name"].startswith("sshd") and any(
+                one.status == psutil.CONN_ESTABLISHED and one.laddr.port == layout.ports.sshd
+                for one in process.net_connections("tcp")
+            ):
+                found.append(process)
+    return found
 
 
 def of_nodes(layout: Layout) -> dict[str, list[psutil.Process]]:
