@@ -286,6 +286,24 @@ async def test_a_folder_outside_of_the_volume_is_refused(
     assert not runai_server.workloads
 
 
+@pytest.mark.parametrize(
+    "hostile", ["$(touch canary)", "`touch canary`", "'; touch canary; '", '"; touch canary; "', "a  b*\n#ü"]
+)
+async def test_folders_are_data_and_never_read_by_a_shell(
+    runai: RunaiCluster, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path, hostile: str
+) -> None:
+    folder = f"{tmp_path}/{hostile}"
+    spec = make_spec("hostile", "pwd", files={hostile: hostile}).model_copy(
+        update={"directory": folder, "log_path": f"{folder}/{hostile}.log"}
+    )
+    job = await runai.submit(spec)
+    assert (await end_of(runai, "hostile")).state is JobState.SUCCEEDED
+    assert await runai.read(job.log_path) == f"{folder}\n".encode()
+    assert await runai.read(f"{folder}/{hostile}") == hostile.encode()
+    assert (await runai.run(["cat", f"{folder}/{hostile}"])).stdout == hostile
+    assert not list(tmp_path.rglob("canary"))
+
+
 async def test_the_volume_may_be_elsewhere_on_this_machine(
     runai_with: RunaiWith,
     make_spec: MakeSpec,

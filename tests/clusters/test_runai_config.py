@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection
 from steptime.clusters.runai import Config, connect
 from steptime.clusters.runai_client import Project
@@ -16,6 +19,7 @@ from steptime.clusters.runai_config import workload_name, workload_request
 from steptime.errors import UserError
 
 MakeConfig = Callable[..., Config]
+DOCUMENT = Path(__file__).parents[2] / "docs" / "clusters.md"
 LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -31,6 +35,14 @@ def request(config: Config, gpus: int) -> tuple[str, dict[str, Any]]:
     )
 
 
+def test_the_example_of_the_documentation_is_whole() -> None:
+    section = DOCUMENT.read_text().split("## Run:ai\n")[1]
+    config = Config.model_validate(yaml.safe_load(section.split("```yaml\n")[1].split("```")[0]))
+    assert str(config.volume.local(config.root)) == "/mnt/nemo2-workspace/steptime"
+    described = set(re.findall(r"^\| `(\w+)` \|", section.split("### ")[0], re.MULTILINE))
+    assert described >= set(Config.model_fields) - set(ClusterConfig.model_fields)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -41,7 +53,8 @@ def request(config: Config, gpus: int) -> tuple[str, dict[str, Any]]:
         ({"degraded_after_s": -1}, "degraded_after_s"),
         ({"secret": "hush"}, "Extra inputs are not permitted"),
         ({"work_dir": "/elsewhere"}, "'/elsewhere' is below none of the paths of pvcs"),
-        ({"work_dir": "/nemo workspace"}, "work_dir '/nemo workspace' cannot be used here"),
+        ({"work_dir": "/nemo workspace"}, "work_dir '/nemo workspace' and name 'dgx' make a path here"),
+        ({"name": "$(touch canary)"}, "and name '$(touch canary)' make a path here"),
         ({"pvcs": [{"claim": "a", "path": "/a; touch canary"}]}, "path"),
         ({"pvcs": [{"claim": "a" * 64, "path": "/a"}]}, "claim"),
     ],

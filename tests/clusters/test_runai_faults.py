@@ -10,6 +10,7 @@ import pytest
 from stand_ins.runai import Fault, RunaiStandIn
 
 from steptime.clusters import runai as runai_backend
+from steptime.clusters import runai_client
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.runai import RunaiCluster
@@ -123,6 +124,16 @@ async def test_a_failing_server_is_asked_again_and_then_given_up(
     with pytest.raises(SystemFailure, match=r"503 .*; given up after 1 s"):
         await impatient.workloads([])
     assert 2 <= 99 - runai_server._door.faults[-1].times <= 5
+
+
+async def test_a_server_that_never_answers_is_asked_again(
+    runai_server: RunaiStandIn, runai_connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runai_client, "_TIMEOUT_S", 0.5)
+    runai_server.fail(Fault("GET", "/workloads", "hang"))
+    async with RunaiClient(await runai_connections("runai")) as client:
+        assert (await client.workloads([])).workloads == ()
+    assert len(runai_server.calls("GET", "/workloads")) == 2
 
 
 @pytest.mark.parametrize("kind", ["fail after", "drop after"])

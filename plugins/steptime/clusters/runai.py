@@ -145,8 +145,10 @@ class RunaiCluster:
             else:
                 open_jobs[name] = submitted
         listed, at = await self._list(open_jobs)
-        for name, submitted in open_jobs.items():
-            statuses[name] = await self._status(submitted, listed.get(submitted.workload_id), at)
+        asked = [
+            self._status(submitted, listed.get(submitted.workload_id), at) for submitted in open_jobs.values()
+        ]
+        statuses |= dict(zip(open_jobs, await asyncio.gather(*asked), strict=True))
         return {name: self._ended.get(name) or statuses[name] for name in wanted}
 
     async def cancel(self, name: str) -> None:

@@ -65,9 +65,10 @@ class Config(ClusterConfig):
 
     @model_validator(mode="after")
     def _work_dir_is_on_a_volume(self) -> Self:
-        if not re.fullmatch(_PLAIN_PATH, self.root):
+        if not re.fullmatch(_PLAIN_PATH, str(self.state), re.ASCII):
             raise ValueError(
-                f"work_dir '{self.root}' cannot be used here: write letters, digits, '.', '_', '-' and '/'"
+                f"work_dir '{self.root}' and name '{self.name}' make a path here, and cannot be used: "
+                "write letters, digits, '.', '_', '-' and '/'"
             )
         if not any(PurePosixPath(self.root).is_relative_to(pvc.path) for pvc in self.pvcs):
             raise ValueError(f"work_dir '{self.root}' is below none of the paths of pvcs")
