@@ -1,4 +1,4 @@
-"""Take the pictures of the README from the running Airflow of STEPTIME_HOME, with the results in its store.
+"""Take the pictures of README.md and docs/ from the running Airflow of STEPTIME_HOME with its results.
 
 `make demo` makes both; then `make screenshots`.
 """
@@ -22,7 +22,7 @@ SIZE = ViewportSize(width=1440, height=900)
 
 
 def main() -> int:
-    """Write `results.png` and `dag-run.png`; returns the exit code."""
+    """Write `results.png`, `dag-run.png` and `trigger-form.png`; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=IMAGES, help="folder of the pictures (docs/images)")
     try:
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def take(output: Path) -> None:
-    """Both pictures. Raises UserError where nothing is there to show, SystemFailure without a browser."""
+    """All pictures. Raises UserError where nothing is there to show, SystemFailure without a browser."""
     service = standalone.running()
     if service is None:
         raise UserError("Airflow is not running: type 'make demo', or 'steptime up' if there are results.")
@@ -53,6 +53,7 @@ def take(output: Path) -> None:
         picture(page, "/plugin/step-times", output / "results.png")
         run = dag_run_path(newest["dag_id"], newest["dag_run_id"])
         picture(page, f"{run}/plugin/{RUN_ROUTE}", output / "dag-run.png")
+        trigger_form(page, newest["dag_id"], output / "trigger-form.png")
         browser.close()
 
 
@@ -71,6 +72,24 @@ def picture(page: Page, address: str, path: Path) -> None:
     page.frame_locator("iframe").locator("tbody tr[data-job]").first.wait_for()
     page.wait_for_load_state("networkidle")
     page.screenshot(path=path, animations="disabled")
+    tell(path)
+
+
+def trigger_form(page: Page, dag_id: str, path: Path) -> None:
+    """The form that starts a DAG, its section about the scale open."""
+    page.set_viewport_size({**SIZE, "height": 1400})  # the whole form: it scrolls in lower windows
+    page.goto(f"/dags/{dag_id}/runs")
+    page.get_by_role("button", name="Trigger").first.click()
+    form = page.get_by_role("dialog").filter(has_text=f"Trigger Dag - {dag_id}")
+    form.get_by_role("button", name="Scale", exact=True).click()
+    form.locator("#element_gpus").wait_for()
+    page.wait_for_load_state("networkidle")
+    form.screenshot(path=path, animations="disabled")
+    tell(path)
+
+
+def tell(path: Path) -> None:
+    """Say what was written, and how large it is."""
     print(f"{path} ({path.stat().st_size / 1024:.0f} KiB)")
 
 

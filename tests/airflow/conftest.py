@@ -20,7 +20,7 @@ from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 from steptime.airflow.operators import SubmitTrainingOperator
 from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster
-from steptime.clusters.local import LocalCluster, connect
+from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan, PlanRequest, plan
 

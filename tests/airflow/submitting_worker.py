@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from steptime.airflow.operators import SubmitTrainingOperator
-from steptime.clusters.local import LocalCluster
+from steptime.clusters.local.cluster import LocalCluster
 
 run, store, ending = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 

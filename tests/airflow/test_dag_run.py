@@ -104,3 +104,26 @@ def test_where_staging_fails_nothing_is_submitted_or_read(
     assert found["performance.submit"] == ["upstream_failed"]
     assert found["performance.parse"] == found["performance.publish"] == ["skipped"]
     assert not (home / "experiments").exists()
+
+
+def test_a_profile_and_a_trace_are_runs_of_their_own_kind(run_dag: Callable[..., Any]) -> None:
+    for params, label in (({"profile": True}, "tiny·fp32·1·profile"), ({"nccl_trace": True}, "nccl trace")):
+        dag_run = run_dag(gpus="1", **params)
+
+        assert dag_run.state == "success", states(dag_run)
+        [row] = Store().runs_of("llama31", dag_run.run_id)
+        assert row["state"] == "valid"
+        assert row["label"].endswith(label)
+
+
+def test_a_checkpoint_is_saved_in_one_dag_run_and_loaded_in_another(run_dag: Callable[..., Any]) -> None:
+    saving = run_dag(gpus="1", save_checkpoint=True, max_steps=20)
+    assert saving.state == "success", states(saving)
+    [saved] = Store().runs_of("llama31", saving.run_id)
+    folder = Path(saved["log_path"]).parent / "code/nemo_experiments/default/checkpoints/default--step"
+
+    loading = run_dag(gpus="1", load_checkpoint=str(folder))
+
+    assert loading.state == "success", states(loading)
+    [loaded] = Store().runs_of("llama31", loading.run_id)
+    assert (loaded["state"], loaded["mode"]) == ("valid", "checkpoint_load")

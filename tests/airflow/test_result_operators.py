@@ -14,7 +14,7 @@ from steptime.airflow.base import Submission
 from steptime.airflow.result_operators import Reading, ReadLogOperator, ValidateOperator
 from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.local import LocalCluster
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.results.models import Result
 

@@ -15,7 +15,7 @@ import pytest
 from steptime.airflow.base import Submission
 from steptime.airflow.operators import EndTrainingOperator, SubmitTrainingOperator
 from steptime.clusters.base import JobState, Staged
-from steptime.clusters.local import LocalCluster
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 
 from .conftest import TaskInstance

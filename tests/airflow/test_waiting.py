@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
-from steptime.clusters.local import LocalCluster
+from steptime.clusters.local.cluster import LocalCluster
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from steptime.cli import app, main
 from steptime.clusters.base import Job
 from steptime.clusters.collecting import collect_log
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Window
 from steptime.results.log_rows import COLUMNS

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.clusters.base import Job, JobSpec
 from steptime.clusters.config import load_cluster
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 
 runner = CliRunner()
 

@@ -10,13 +10,13 @@ import pytest
 from slurm_service import MiniSlurm
 from stand_ins.runai import RunaiStandIn
 
-from steptime.clusters import runai as runai_backend
-from steptime.clusters import slurm as slurm_backend
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.local import Config, LocalCluster
-from steptime.clusters.runai import RunaiCluster
-from steptime.clusters.slurm import SlurmCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.runai import cluster as runai_backend
+from steptime.clusters.runai.cluster import RunaiCluster
+from steptime.clusters.slurm import cluster as slurm_backend
+from steptime.clusters.slurm.cluster import SlurmCluster
 
 DEADLINE_S = 60
 """Only ever reached by a failing test: everything here takes well under a second on an idle machine."""

@@ -7,7 +7,7 @@ import pytest
 
 from steptime import settings
 from steptime.clusters.config import list_clusters, load_cluster, open_cluster
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import UserError
 
 WHOLE = {

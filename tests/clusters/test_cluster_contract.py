@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
-from steptime.clusters.slurm import SlurmCluster
+from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.errors import SystemFailure, UserError
 
 MakeSpec = Callable[..., JobSpec]

@@ -10,7 +10,7 @@ import pytest
 from steptime import settings
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.clusters.collecting import cluster_path, collect_log
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure, UserError
 
 LONG = "seq 100000; cat run.json"

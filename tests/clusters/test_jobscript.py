@@ -11,7 +11,7 @@ import pytest
 
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus, Staged
 from steptime.clusters.jobscript import find_saved_checkpoint, job_spec, saved_checkpoint_dir
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.models import Run
 

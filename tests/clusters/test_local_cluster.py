@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from steptime.clusters import local_state
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.local import Config, LocalCluster
-from steptime.clusters.local_state import JobFolder, Runner, Submitted
+from steptime.clusters.local import state
+from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.state import JobFolder, Runner, Submitted
 from steptime.errors import SystemFailure
 
 MakeConfig = Callable[..., Config]
@@ -30,7 +30,7 @@ Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 SUBMIT_AND_LIVE_ON = """
     import asyncio, sys, time
     from steptime.clusters.base import JobSpec
-    from steptime.clusters.local import Config, LocalCluster
+    from steptime.clusters.local.cluster import Config, LocalCluster
 
     config, spec = sys.argv[1:]
     cluster = LocalCluster(Config.model_validate_json(config))
@@ -229,7 +229,7 @@ async def test_after_a_restart_of_the_machine_a_job_is_unknown(
     await eventually(lambda: job.pid)
     os.kill(runner_of(local, "before"), signal.SIGKILL)
     await eventually(lambda: not job_folder(local, "before").runner_lives())
-    monkeypatch.setattr(local_state, "boot_id", lambda: "another")
+    monkeypatch.setattr(state, "boot_id", lambda: "another")
     status = await status_of(local, "before")
     assert (status.state, status.reason) == (
         JobState.UNKNOWN,
@@ -249,7 +249,7 @@ async def test_a_reused_process_id_is_left_alone(
     job.path.mkdir()
     job.write(record)
     bystander = await asyncio.create_subprocess_exec("sleep", "1000")
-    with local_state.locked(job.runner_lock):
+    with state.locked(job.runner_lock):
         job.write(Runner(pid=bystander.pid, created_at=psutil.Process(bystander.pid).create_time() - 1))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(local.cancel("again"), 0.2)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.local import Config, LocalCluster
-from steptime.clusters.local_state import JobFolder, Runner
+from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.state import JobFolder, Runner
 from steptime.errors import UserError
 
 MakeConfig = Callable[..., Config]

@@ -9,10 +9,10 @@ import psutil
 import pytest
 from stand_ins.runai import Fault, RunaiStandIn
 
-from steptime.clusters import runai as runai_backend
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.runai import RunaiCluster
-from steptime.clusters.runai_config import workload_name
+from steptime.clusters.runai import cluster as runai_backend
+from steptime.clusters.runai.cluster import RunaiCluster
+from steptime.clusters.runai.config import workload_name
 from steptime.errors import UserError
 
 MakeSpec = Callable[..., JobSpec]

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection
-from steptime.clusters.runai import Config, connect
-from steptime.clusters.runai_client import Project
-from steptime.clusters.runai_config import workload_name, workload_request
+from steptime.clusters.runai.client import Project
+from steptime.clusters.runai.cluster import Config, connect
+from steptime.clusters.runai.config import workload_name, workload_request
 from steptime.errors import UserError
 
 MakeConfig = Callable[..., Config]

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from stand_ins.runai import Fault, RunaiStandIn
 
-from steptime.clusters import runai as runai_backend
-from steptime.clusters import runai_client
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.runai import RunaiCluster
-from steptime.clusters.runai_client import RunaiClient, base_url
-from steptime.clusters.runai_config import workload_name
+from steptime.clusters.runai import cluster as runai_backend
+from steptime.clusters.runai.client import RunaiClient, base_url
+from steptime.clusters.runai.cluster import RunaiCluster
+from steptime.clusters.runai.config import workload_name
 from steptime.errors import SystemFailure, UserError
 
 MakeSpec = Callable[..., JobSpec]
@@ -129,7 +128,7 @@ async def test_a_failing_server_is_asked_again_and_then_given_up(
 async def test_a_server_that_never_answers_is_asked_again(
     runai_server: RunaiStandIn, runai_connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runai_client, "_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("steptime.clusters.runai.client._TIMEOUT_S", 0.5)
     runai_server.fail(Fault("GET", "/workloads", "hang"))
     async with RunaiClient(await runai_connections("runai")) as client:
         assert (await client.workloads([])).workloads == ()

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters.base import JobSpec
-from steptime.clusters.runai import RunaiCluster
-from steptime.clusters.runai_config import workload_name
-from steptime.clusters.runai_phases import MEANING
+from steptime.clusters.runai.cluster import RunaiCluster
+from steptime.clusters.runai.config import workload_name
+from steptime.clusters.runai.phases import MEANING
 
 MakeSpec = Callable[..., JobSpec]
 MakeGated = Callable[..., Any]

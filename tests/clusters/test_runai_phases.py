@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from steptime.clusters.base import JobState
-from steptime.clusters.runai_phases import Notes, PodEnd, Stop, status_of, vanished
+from steptime.clusters.runai.phases import Notes, PodEnd, Stop, status_of, vanished
 
 STARTED = {0: (100.0, "node-a"), 1: (101.0, "node-b")}
 CANCELLED = Stop(JobState.CANCELLED, "cancelled")

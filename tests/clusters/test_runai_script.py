@@ -12,7 +12,7 @@ from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.runai import Config, RunaiCluster, connect
+from steptime.clusters.runai.cluster import Config, RunaiCluster, connect
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.staging import stage
@@ -22,7 +22,7 @@ RunaiWith = Callable[..., RunaiCluster]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
 
 GOLDEN = Path(__file__).parent / "golden" / "runai.sh"
-START = Path(job_spec.__code__.co_filename).parent / "templates" / "runai_start.sh"
+START = Path(job_spec.__code__.co_filename).parent / "runai" / "start.sh"
 STAGED = Staged(
     python="/nemo-workspace/venvs/trainer-0123456789abcdef/bin/python",
     venv_lock_sha256="a" * 64,

@@ -13,8 +13,8 @@ from stand_ins.runai import Fault, RunaiStandIn
 
 from steptime.clusters.base import Cluster, JobStatus
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.runai import RunaiCluster
-from steptime.clusters.runai_client import RunaiClient
+from steptime.clusters.runai.client import RunaiClient
+from steptime.clusters.runai.cluster import RunaiCluster
 
 MakeGated = Callable[..., Any]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]

@@ -13,7 +13,7 @@ from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.mini_slurm import service
-from steptime.clusters.slurm import Config, SlurmCluster, connect
+from steptime.clusters.slurm.cluster import Config, SlurmCluster, connect
 from steptime.errors import SystemFailure, UserError
 
 from .login_node import LoginNode

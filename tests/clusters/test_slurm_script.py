@@ -8,7 +8,7 @@ import pytest
 
 from steptime.clusters.base import Staged
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm import Config
+from steptime.clusters.slurm.cluster import Config
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.recipes.planning import parse_request, plan

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.clusters.base import JobState, JobStatus
-from steptime.clusters.slurm_states import (
+from steptime.clusters.slurm.states import (
     JobRecord,
     expand_nodes,
     of_each_name,

@@ -9,7 +9,7 @@ import pytest
 from slurm_service import MiniSlurm
 
 from steptime.clusters.connections import Connection
-from steptime.clusters.ssh import LoginNode
+from steptime.clusters.slurm.ssh import LoginNode
 from steptime.errors import SystemFailure, UserError
 
 from . import login_node

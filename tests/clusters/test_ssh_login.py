@@ -4,7 +4,7 @@ import asyncssh
 import pytest
 
 from steptime.clusters.connections import Connection
-from steptime.clusters.ssh_login import connect_timeout_s, login_options
+from steptime.clusters.slurm.ssh_login import connect_timeout_s, login_options
 from steptime.errors import UserError
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from steptime.airflow.rest import AirflowClient, DagRun, TaskInstance
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 
 Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
@@ -65,6 +65,12 @@ class Airflow:
             return now if now.has_ended else None
 
         return wait_until(f"the end of {run.dag_run_id}", look, deadline_s)
+
+    def params(self, run: DagRun) -> dict[str, Any]:
+        """What a DAG run was triggered with."""
+        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}"
+        sent: dict[str, Any] = self._send("GET", path)["conf"]
+        return sent
 
     def mark_failed(self, run: DagRun, task: TaskInstance) -> None:
         """What the button *Mark as failed* does."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import httpx
 import pytest
@@ -174,6 +175,32 @@ def test_airflows_dark_theme_is_followed(page: Page, rows: Rows) -> None:
     expect(shown(page).locator("body")).to_have_css("background-color", "rgb(255, 255, 255)")
 
 
+def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page) -> None:
+    page.goto("/dags/llama31/runs")
+    page.get_by_role("button", name="Trigger").first.click()
+    form = page.get_by_role("dialog").filter(has_text="Trigger Dag - llama31")
+    form.get_by_role("button", name="Model", exact=True).click()
+    size = form.get_by_role("combobox", name="Size")
+    expect(form).not_to_contain_text("null")
+    size.click()
+    page.get_by_role("option", name="tiny", exact=True).click()
+    form.get_by_role("button", name="Scale", exact=True).click()
+    form.locator("#element_gpus").fill("3")  # which no document has: nothing is trained
+    form.get_by_role("button", name="Where", exact=True).click()
+    form.locator("#element_cuda_graphs").fill("off")
+    form.get_by_role("button", name="Trigger", exact=True).click()
+    page.wait_for_url("**/runs/manual__*")
+
+    run = airflow.client.dag_run("llama31", unquote(urlsplit(page.url).path.rpartition("/")[2]))
+    assert airflow.ended(run).state == "failed"
+    task = airflow.task(run, "check_params")
+    assert task is not None
+    assert "unknown GPU count '3' of llama3.1-25.04 tiny on cpu" in airflow.log_text(run, task)
+    sent = airflow.params(run)
+    assert (sent["size"], sent["gpus"], sent["cuda_graphs"]) == ("tiny", "3", "off")
+    assert sent["dtype"] is None, "left alone"
+
+
 def test_the_pictures_of_the_readme_can_be_taken(airflow: Airflow, rows: Rows, tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "docs" / "take_screenshots.py"
     taken = subprocess.run(
@@ -185,7 +212,7 @@ def test_the_pictures_of_the_readme_can_be_taken(airflow: Airflow, rows: Rows, t
         check=False,
     )
     assert taken.returncode == 0, taken.stderr
-    for name in ("results.png", "dag-run.png"):
+    for name in ("results.png", "dag-run.png", "trigger-form.png"):
         assert 20_000 < (tmp_path / name).stat().st_size < 300_000
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 
 RUNS_THE_REAL_UV = """
 import os, sys

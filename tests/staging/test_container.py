@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from slurm_service import MiniSlurm
 
-from steptime.clusters import slurm
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.containers import in_container
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.slurm.config import Config as SlurmConfig
 from steptime.staging.image import StagedImage, stage_image
 
 LOOKS_AROUND = """
@@ -115,7 +115,7 @@ async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
     mini_slurm: MiniSlurm, config: Config
 ) -> None:
     """Both the image's file and its unpacked files are made by jobs, and found again by the next staging."""
-    on_slurm = slurm.Config.model_validate(
+    on_slurm = SlurmConfig.model_validate(
         {
             "name": "mini",
             "kind": "slurm",

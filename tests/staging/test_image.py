@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
 from steptime.staging import stage

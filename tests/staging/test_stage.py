@@ -11,7 +11,7 @@ import pytest
 from steptime import staging
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.settings import shipped

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure
 from steptime.settings import shipped
 from steptime.staging.trainer_code import stage_trainer

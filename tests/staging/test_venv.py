@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.staging import build_venv, venv
 from steptime.staging.venv import stage_venv

@@ -10,7 +10,7 @@ from slurm_service import MiniSlurm
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import open_cluster
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm import Config
+from steptime.clusters.slurm.cluster import Config
 from steptime.logs.reader import read_log
 from steptime.staging import stage
 

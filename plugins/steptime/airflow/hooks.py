@@ -7,7 +7,7 @@ from airflow.sdk import BaseHook
 
 from steptime.airflow.connections import as_connection
 from steptime.clusters.connections import Connection
-from steptime.clusters.runai_client import RunaiClient
+from steptime.clusters.runai.client import RunaiClient
 from steptime.errors import SystemFailure, UserError
 
 _TEST_PATIENCE_S = 10.0

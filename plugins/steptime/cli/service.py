@@ -131,7 +131,7 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Job]":
     """The jobs that run or wait on this machine's clusters; with `cancel` they have ended on return."""
     from steptime.clusters.config import list_clusters, load_cluster, open_cluster
-    from steptime.clusters.local import LocalCluster
+    from steptime.clusters.local.cluster import LocalCluster
 
     found: list[Job] = []
     for name in list_clusters():

@@ -1,13 +1,13 @@
 """Which clusters there are: `config/clusters/*.yaml`, one file a cluster, and the backend for each `kind`."""
 
 import importlib
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
-from steptime.clusters.base import Cluster
+from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.profiling import needs_nsight
 from steptime.errors import UserError, unknown_value
@@ -17,11 +17,14 @@ from steptime.recipes.models import Run
 from steptime.settings import config_dir, home
 
 BACKENDS = {
-    "local": "steptime.clusters.local",
-    "runai": "steptime.clusters.runai",
-    "slurm": "steptime.clusters.slurm",
+    "local": "steptime.clusters.local.cluster",
+    "runai": "steptime.clusters.runai.cluster",
+    "slurm": "steptime.clusters.slurm.cluster",
 }
-"""The module of each kind: `Config` is the model of its files, `connect(config, connections)` the cluster."""
+"""The module of each kind: `Config` is the model of its files, `connect(config, connections)` the cluster.
+
+Beside the module lies `job.sh.j2`, the template of its job scripts.
+"""
 
 
 class ClusterConfig(Frozen):
@@ -66,6 +69,24 @@ class ClusterConfig(Frozen):
                 f"{run.label} cannot be profiled on cluster {self.name}: only Slurm clusters start ranks "
                 "under Nsight Systems."
             )
+
+    def script_values(
+        self,
+        run: Run,
+        staged: Staged,
+        *,
+        directory: PurePosixPath,
+        environment: Mapping[str, str],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """What this kind's `job.sh.j2` names beside folder, environment, interpreter and ranks.
+
+        Raises UserError for a run that cannot be started so.
+        """
+        return {}
+
+    def step_options(self) -> tuple[str, ...]:
+        """The options that a job of the staging is submitted with, in its script. Raises UserError."""
+        return ()
 
 
 class _Kind(BaseModel):

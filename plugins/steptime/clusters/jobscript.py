@@ -9,27 +9,21 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, cast
 
 import jinja2
 
 from steptime.clusters.base import Cluster, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import in_container, mounted_folders
 from steptime.clusters.profiling import trace_environment
-from steptime.clusters.slurm_script import script_values, step_options
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.environment import check_environment
 from steptime.recipes.models import RUN_FILE, Run
-
-if TYPE_CHECKING:
-    from steptime.clusters.slurm import Config as SlurmConfig
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _CHECKPOINTS = PurePosixPath("code/nemo_experiments/default/checkpoints")
 
 _templates = jinja2.Environment(
-    loader=jinja2.PackageLoader("steptime.clusters"),
+    loader=jinja2.PackageLoader("steptime.clusters", package_path="."),
     autoescape=False,  # noqa: S701 (this is bash, where `finalize` is what escapes)
     finalize=lambda value: shlex.quote(str(value)),
     undefined=jinja2.StrictUndefined,
@@ -71,18 +65,12 @@ def job_spec(
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
     environment = _environment(run, staged)
-    values: dict[str, Any] = {}
-    if config.kind == "slurm":
-        site = cast("SlurmConfig", config)
-        values = script_values(run, staged, site, directory=directory, variables=environment)
-    elif config.kind == "local":
-        values = {"prefix": _prefix(run, staged, config, directory=directory, environment=environment)}
-    script = _templates.get_template(f"{config.kind}.sh.j2").render(
+    script = _templates.get_template(f"{config.kind}/job.sh.j2").render(
         directory=directory,
         environment=environment,
         python=staged.python or "python",
         ranks=run.recipe.gpus,
-        **values,
+        **config.script_values(run, staged, directory=directory, environment=environment),
     )
     return JobSpec(
         name=f"{run.experiment}-{digest}-{attempt}",
@@ -96,35 +84,12 @@ def job_spec(
     )
 
 
-def _prefix(
-    run: Run,
-    staged: Staged,
-    config: ClusterConfig,
-    *,
-    directory: PurePosixPath,
-    environment: dict[str, str],
-) -> tuple[str, ...]:
-    """What stands before the trainer's command: nothing in the staged environment, else its container."""
-    if staged.python is not None or staged.image_path is None:
-        return ()
-    return in_container(
-        config.container,
-        (),
-        image=staged.image_path,
-        folders=mounted_folders(config.root, config.container_mounts, run.checkpoint_path),
-        directory=str(directory),
-        variables=environment,
-        image_environment=staged.image_environment,
-    ).command
-
-
 def step_spec(name: str, argv: Sequence[str], config: ClusterConfig, *, time_limit_s: int) -> JobSpec:
     """The job that runs one command of the staging, `argv`, on one node of the cluster. Raises UserError."""
-    options = step_options(cast("SlurmConfig", config)) if config.kind == "slurm" else ()
     directory = PurePosixPath(config.root, "staging", "jobs", name)
     return JobSpec(
         name=name,
-        script=_templates.get_template("step.sh.j2").render(sbatch_options=options, argv=argv),
+        script=_templates.get_template("step.sh.j2").render(sbatch_options=config.step_options(), argv=argv),
         directory=str(directory),
         log_path=str(directory / f"log-{name}.out"),
         slots=1,

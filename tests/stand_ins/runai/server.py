@@ -20,7 +20,7 @@ from stand_ins.runai.answers import details, listed
 from stand_ins.runai.faults import Entry, Fault, FaultyDoor
 from stand_ins.runai.workloads import StandInWorkload
 
-from steptime.clusters.local import Config, LocalCluster
+from steptime.clusters.local.cluster import Config, LocalCluster
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 """What Kubernetes accepts as a label (RFC 1123), beginning with a letter as a service does."""

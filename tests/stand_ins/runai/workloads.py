@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.clusters.base import JobSpec, JobState
-from steptime.clusters.local import LocalCluster
+from steptime.clusters.local.cluster import LocalCluster
 
 _FOR_EVER_S = 86_400
 

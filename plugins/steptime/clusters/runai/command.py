@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from steptime.clusters.base import Completed
-from steptime.clusters.runai_client import TRAININGS, Project, RunaiClient
-from steptime.clusters.runai_config import Config, workload_name, workload_request
-from steptime.clusters.runai_phases import ENDED, Notes
-from steptime.clusters.runai_volume import JobNotes
+from steptime.clusters.runai.client import TRAININGS, Project, RunaiClient
+from steptime.clusters.runai.config import Config, workload_name, workload_request
+from steptime.clusters.runai.phases import ENDED, Notes
+from steptime.clusters.runai.volume import JobNotes
 from steptime.errors import SystemFailure
 
 _STARTS_WITHIN_S = 1800.0

@@ -11,16 +11,14 @@ import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Literal, Self
-
-from pydantic import PositiveInt, field_validator
+from typing import Self
 
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
-from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.names import check_job_name
-from steptime.clusters.slurm_script import sbatch_options
-from steptime.clusters.slurm_states import (
+from steptime.clusters.slurm.config import Config
+from steptime.clusters.slurm.ssh import LoginNode
+from steptime.clusters.slurm.states import (
     PREEMPTED,
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -31,11 +29,9 @@ from steptime.clusters.slurm_states import (
     read_squeue,
     status_of,
 )
-from steptime.clusters.slurm_submit import refused, submit_command
-from steptime.clusters.ssh import LoginNode
+from steptime.clusters.slurm.submit import refused, submit_command
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.frozen import Frozen
-from steptime.recipes.models import Run
 
 _COMMAND_TIMEOUT_S = 60
 """Slurm's own commands give up after some 10 s when their daemon does not answer."""
@@ -46,35 +42,6 @@ _HISTORY = "now-60days"
 """How far back sacct looks: without a time, it shows only what began today."""
 _NAMES_AT_ONCE = 400
 """A command line is at most 128 KiB long, and a job's name at most 200 characters."""
-
-
-class Config(ClusterConfig):
-    """`config/clusters/*.yaml` of kind `slurm`."""
-
-    kind: Literal["slurm"]
-    connection: str
-    """The Airflow connection, of type ssh, that leads to a login node."""
-    partition: str | None = None
-    account: str | None = None
-    gpus_per_node: PositiveInt | None = None
-    """GPUs that a job takes of each node; None is what the recipe says."""
-    gres: bool = True
-    """Whether GPUs are asked for (`--gres=gpu:N`); some sites give whole nodes and have no GRES."""
-    exclusive: bool = True
-    """Whether a job has its nodes for itself."""
-    extra_options: tuple[str, ...] = ()
-    """Further sbatch options of every job here, such as `--qos=benchmark`."""
-
-    def check(self, run: Run) -> None:
-        """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
-        sbatch_options(run, self)
-
-    @field_validator("work_dir")
-    @classmethod
-    def _in_one_line(cls, value: str) -> str:
-        if not value.isprintable():
-            raise ValueError("has a character that cannot be printed, and Slurm lists folders in lines")
-        return value
 
 
 class _Recorded(Frozen):

@@ -1,6 +1,6 @@
 """The process that sees one local job through: it waits for slots, starts it, limits its time, notes its end.
 
-`LocalCluster.submit` starts it as `python -I -m steptime.clusters.local_runner STATE NAME TICKET LOCK PLACE`;
+`LocalCluster.submit` starts it as `python -I -m steptime.clusters.local.runner STATE NAME TICKET LOCK PLACE`;
 the last two are descriptors of locks that are held already. It leaves its starter's session, process group
 and family, so it survives whatever happens there; and it adopts every orphan among the job's processes (as a
 child subreaper), so that none escapes by leaving the job's session. It sleeps in the kernel: jobs that wait
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from steptime.clusters.local_state import (
+from steptime.clusters.local.state import (
     JOB_ID_VARIABLE,
     NEVER_STARTED,
     Ended,

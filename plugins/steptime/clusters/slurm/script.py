@@ -1,4 +1,4 @@
-"""What `templates/slurm.sh.j2` needs: the job's #SBATCH options, srun's options, and the command of a rank.
+"""What `job.sh.j2` needs: the job's #SBATCH options, srun's options, and the command of a rank.
 
 Slurm itself reads the #SBATCH lines, so every option there is of one strict form. What makes up a job's
 identity (its name, log, folder and time limit) is not here: the backend passes it on the command line.
@@ -17,7 +17,7 @@ from steptime.recipes.models import RUN_FILE, Recipe, Run
 from steptime.recipes.slurm_options import SlurmOptions
 
 if TYPE_CHECKING:
-    from steptime.clusters.slurm import Config as SlurmConfig
+    from steptime.clusters.slurm.config import Config as SlurmConfig
 
 _OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", re.ASCII)
 _BLOCK_NODES = 18

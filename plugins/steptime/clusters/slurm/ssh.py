@@ -21,7 +21,7 @@ import asyncssh
 from steptime.clusters.base import Completed
 from steptime.clusters.command_output import collect
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.ssh_login import address, connect_timeout_s, login_options, untrusted
+from steptime.clusters.slurm.ssh_login import address, connect_timeout_s, login_options, untrusted
 from steptime.errors import SystemFailure, UserError, shown
 
 _KEEPALIVE_S = 15

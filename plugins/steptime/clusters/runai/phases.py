@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.clusters.base import JobState, JobStatus
-from steptime.clusters.runai_client import unix_time
+from steptime.clusters.runai.client import unix_time
 
 QUEUED, RUNNING, STOPPED, OVER = "queued", "running", "stopped", "over"
 

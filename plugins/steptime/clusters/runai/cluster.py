@@ -1,8 +1,8 @@
 """The Run:ai backend: a job is a workload, known by its name; its files lie on the volume that it mounts.
 
 A workload is looked up by name before it is made, and again where the answer to making it was lost; two with
-one name cannot be in a project, so whoever comes second is given the first. `runai_volume` says what lies on
-the volume, `runai_phases` what Run:ai's phases mean.
+one name cannot be in a project, so whoever comes second is given the first. `volume` says what lies on
+the volume, `phases` what Run:ai's phases mean.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Self
 
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.runai_client import (
+from steptime.clusters.runai.client import (
     DISTRIBUTED,
     TRAININGS,
     NameTaken,
@@ -24,10 +24,10 @@ from steptime.clusters.runai_client import (
     Workload,
     unix_time,
 )
-from steptime.clusters.runai_command import run_as_workload
-from steptime.clusters.runai_config import PREFIX, Config, workload_name, workload_request
-from steptime.clusters.runai_phases import ENDED, MEANING, Stop, status_of, vanished
-from steptime.clusters.runai_volume import JobNotes, Submitted
+from steptime.clusters.runai.command import run_as_workload
+from steptime.clusters.runai.config import PREFIX, Config, workload_name, workload_request
+from steptime.clusters.runai.phases import ENDED, MEANING, Stop, status_of, vanished
+from steptime.clusters.runai.volume import JobNotes, Submitted
 from steptime.errors import SystemFailure, UserError
 
 __all__ = ["Config", "RunaiCluster", "connect"]

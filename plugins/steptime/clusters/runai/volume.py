@@ -19,11 +19,11 @@ from pathlib import Path, PurePosixPath
 
 from steptime.clusters.base import Job, JobState
 from steptime.clusters.names import check_job_name
-from steptime.clusters.runai_phases import Notes, PodEnd, Stop
+from steptime.clusters.runai.phases import Notes, PodEnd, Stop
 from steptime.errors import UserError, shown
 from steptime.files import write_whole
 
-_START_SCRIPT = Path(__file__).with_name("templates") / "runai_start.sh"
+_START_SCRIPT = Path(__file__).with_name("start.sh")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import math
 import posixpath
 
 from steptime.clusters.base import Completed, JobSpec
-from steptime.clusters.slurm_states import SQUEUE_FORMAT, TIME_FORMAT
+from steptime.clusters.slurm.states import SQUEUE_FORMAT, TIME_FORMAT
 from steptime.errors import SystemFailure, UserError, shown
 
 _LOCK_TIMEOUT_S = 60

@@ -1,7 +1,7 @@
 """The local cluster: jobs are processes on this machine. The reference for every other backend.
 
-All state is on disk and all waiting is done by one small runner process per job (`local_runner`), so any
-process may submit, look up, poll and cancel, and none of them needs to live on. `local_state` has the layout.
+All state is on disk and all waiting is done by one small runner process per job (`runner`), so any
+process may submit, look up, poll and cancel, and none of them needs to live on. `state` has the layout.
 """
 
 import asyncio
@@ -12,18 +12,19 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, Self
 
 import psutil
 from pydantic import NonNegativeFloat, PositiveInt
 
-from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
-from steptime.clusters.local_command import run_command
-from steptime.clusters.local_state import (
+from steptime.clusters.containers import in_container, mounted_folders
+from steptime.clusters.local.command import run_command
+from steptime.clusters.local.state import (
     Ended,
     JobFolder,
     Runner,
@@ -58,6 +59,23 @@ class Config(ClusterConfig):
         """Raise UserError for a run of more ranks than there are slots, or that needs Nsight Systems."""
         super().check(run)
         self.check_slots(run.label, run.recipe.gpus)
+
+    def script_values(
+        self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """What stands before the trainer's command: nothing in the staged environment, else its container."""
+        if staged.python is not None or staged.image_path is None:
+            return {"prefix": ()}
+        started = in_container(
+            self.container,
+            (),
+            image=staged.image_path,
+            folders=mounted_folders(self.root, self.container_mounts, run.checkpoint_path),
+            directory=str(directory),
+            variables=environment,
+            image_environment=staged.image_environment,
+        )
+        return {"prefix": started.command}
 
     def check_slots(self, what: str, slots: int) -> None:
         """Raise UserError where `what` needs more slots than there are."""
@@ -235,7 +253,7 @@ class LocalCluster:
 
     def _start_runner(self, job: JobFolder, ticket: str, lock: int, place: int) -> None:
         """Start the runner and wait until it has detached itself."""
-        runner = [sys.executable, "-I", "-m", "steptime.clusters.local_runner"]
+        runner = [sys.executable, "-I", "-m", "steptime.clusters.local.runner"]
         with job.runner_log.open("ab") as log:
             starter = subprocess.run(
                 [*runner, str(self._state), job.name, ticket, str(lock), str(place)],

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.runai_client import DISTRIBUTED, TRAININGS, Project
-from steptime.clusters.runai_volume import Volume
+from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS, Project
+from steptime.clusters.runai.volume import Volume
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 

@@ -1,0 +1,51 @@
+"""What a Slurm cluster's file says."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from pydantic import PositiveInt, field_validator
+
+from steptime.clusters.base import Staged
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.slurm.script import sbatch_options, script_values, step_options
+from steptime.recipes.models import Run
+
+
+class Config(ClusterConfig):
+    """`config/clusters/*.yaml` of kind `slurm`."""
+
+    kind: Literal["slurm"]
+    connection: str
+    """The Airflow connection, of type ssh, that leads to a login node."""
+    partition: str | None = None
+    account: str | None = None
+    gpus_per_node: PositiveInt | None = None
+    """GPUs that a job takes of each node; None is what the recipe says."""
+    gres: bool = True
+    """Whether GPUs are asked for (`--gres=gpu:N`); some sites give whole nodes and have no GRES."""
+    exclusive: bool = True
+    """Whether a job has its nodes for itself."""
+    extra_options: tuple[str, ...] = ()
+    """Further sbatch options of every job here, such as `--qos=benchmark`."""
+
+    def check(self, run: Run) -> None:
+        """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
+        sbatch_options(run, self)
+
+    def script_values(
+        self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """The options for sbatch and srun, and the command of a rank."""
+        return script_values(run, staged, self, directory=directory, variables=environment)
+
+    def step_options(self) -> tuple[str, ...]:
+        """One task without GPUs."""
+        return step_options(self)
+
+    @field_validator("work_dir")
+    @classmethod
+    def _in_one_line(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("has a character that cannot be printed, and Slurm lists folders in lines")
+        return value
