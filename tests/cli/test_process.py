@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 
@@ -49,7 +51,9 @@ def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subp
 def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> None:
     os.mkfifo(here / "log.out")
     process = start("parse", "log.out", stdout=subprocess.PIPE)
-    with (here / "log.out").open("wb"):  # opens once the program reads: it is at work then
+    with (here / "log.out").open("wb"):  # opens once the program has opened it, too
+        while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:  # it waits for the log's bytes
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60) == (b"", b"")
     assert process.returncode == 130

@@ -185,7 +185,8 @@ def importer() -> psutil.Process:
     return next(
         child
         for child in psutil.Process().children()
-        if any("import_image.py" in word for word in child.cmdline())
+        if child.status() != psutil.STATUS_ZOMBIE
+        and any("import_image.py" in word for word in child.cmdline())
     )
 
 

@@ -76,7 +76,7 @@ class ClusterConfig(Frozen):
         staged: Staged,
         *,
         directory: PurePosixPath,
-        environment: Mapping[str, str],  # noqa: ARG002
+        environment: Mapping[str, str],
     ) -> dict[str, Any]:
         """What this kind's `job.sh.j2` names beside folder, environment, interpreter and ranks.
 
