@@ -87,7 +87,9 @@ def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
     print("[4/5] installing the other packages of the lock", flush=True)
     requirements = target / "requirements-others.txt"
     requirements.write_text(others, encoding="utf-8")
-    run(uv, "pip", "install", "--python", python, "--no-deps", "-r", str(requirements))
+    # Certificates as pip knows them: a login over ssh often lacks the variables that would tell uv.
+    trust = ("--system-certs",)
+    run(uv, "pip", "install", *trust, "--python", python, "--no-deps", "-r", str(requirements))
     print("[5/5] checking that the packages fit together", flush=True)
     run(uv, "pip", "check", "--python", python)
     if torch:
