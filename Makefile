@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
 # The rest trains, runs a Slurm or drives a browser: it needs the cores, and runs one test after the other.
-QUICK := not trainer and not end_to_end and not browser and not slurm
+QUICK := not trainer and not end_to_end and not browser and not slurm and not drill
 UNIT := $(QUICK) and not service
 
-.PHONY: help setup demo check test screenshots benchmarks lock clean
+.PHONY: help setup demo check test drills screenshots benchmarks lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ test: setup ## every test, with real training, a running Airflow and a browser (
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "$(QUICK)" $(PYTEST_FLAGS)
 	$(BIN)/pytest -m "not ($(QUICK))" $(PYTEST_FLAGS)
+
+drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one
+	DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(PYTEST_FLAGS)
 
 screenshots: setup ## take the pictures of the README from the running demo
 	$(BIN)/python docs/take_screenshots.py

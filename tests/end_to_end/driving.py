@@ -47,6 +47,11 @@ class Airflow:
         """Start a DAG of Llama 3.1: by default one short run on one rank and no checkpoint."""
         return self.client.trigger(dag_id, {"gpus": "1", "checkpoint": False, **params})
 
+    def trigger_as(self, dag_run_id: str, dag_id: str = "llama31") -> int:
+        """Start a DAG under an id of one's own; the status of Airflow's answer."""
+        body = {"dag_run_id": dag_run_id, "logical_date": None, "conf": {"gpus": "1"}}
+        return self._answer("POST", f"/api/v2/dags/{dag_id}/dagRuns", body).status_code
+
     def task(self, run: DagRun, task_id: str, map_index: int = 0) -> TaskInstance | None:
         for task in self.client.task_instances(run.dag_id, run.dag_run_id):
             if task.task_id == task_id and task.map_index in (map_index, -1):
@@ -68,15 +73,22 @@ class Airflow:
 
     def params(self, run: DagRun) -> dict[str, Any]:
         """What a DAG run was triggered with."""
-        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}"
-        sent: dict[str, Any] = self._send("GET", path)["conf"]
+        sent: dict[str, Any] = self._send("GET", _path(run))["conf"]
         return sent
 
     def mark_failed(self, run: DagRun, task: TaskInstance) -> None:
         """What the button *Mark as failed* does."""
-        tasks = f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}/taskInstances"
+        tasks = f"{_path(run)}/taskInstances"
         mapped = "" if task.map_index < 0 else f"/{task.map_index}"
         self._send("PATCH", f"{tasks}/{task.task_id}{mapped}", {"new_state": "failed"})
+
+    def mark_run_failed(self, run: DagRun) -> None:
+        """What the button *Mark as failed* of a DAG run does."""
+        self._send("PATCH", _path(run), {"state": "failed"})
+
+    def delete(self, run: DagRun) -> None:
+        """What the button *Delete* of a DAG run does."""
+        self._send("DELETE", _path(run))
 
     def clear(self, run: DagRun, task: TaskInstance) -> None:
         """What the button *Clear* does to one task and those behind it."""
@@ -92,16 +104,19 @@ class Airflow:
         self._send("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", body)
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        answer = self._answer(method, path, body)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
         with httpx.Client(base_url=self.url, timeout=30) as http:
             login = http.post("/auth/token", json={"username": self.user, "password": self.password})
             token = login.json()["access_token"]
-            answer = http.request(method, path, json=body, headers={"Authorization": f"Bearer {token}"})
-        assert answer.is_success, answer.text
-        return answer.json()
+            return http.request(method, path, json=body, headers={"Authorization": f"Bearer {token}"})
 
     def worker_of(self, run: DagRun, task: TaskInstance) -> list[psutil.Process]:
         """The executor's process that works on a task now, and the processes below it."""
-        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}/taskInstances"
+        path = f"{_path(run)}/taskInstances"
         found = self._send("GET", f"{path}/{task.task_id}/{task.map_index}")["id"]
         # LocalExecutor names its worker processes after the task instance.
         return [
@@ -132,6 +147,10 @@ class Airflow:
         """The record of a job's end; None while it lives."""
         path = self.home / "clusters" / "local" / "jobs" / job_name / "ended.json"
         return json.loads(path.read_text()) if path.is_file() else None
+
+
+def _path(run: DagRun) -> str:
+    return f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}"
 
 
 def steptime(home: Path, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,213 @@
+"""Every drill: what is done, at which points, and which outcomes are permitted."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from drills import faults, points
+from drills.points import Point
+
+if TYPE_CHECKING:
+    from drills.scene import Scene
+
+Act = Callable[["Scene"], None]
+
+
+def _nothing(scene: "Scene") -> None: ...
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One kind of fault."""
+
+    name: str
+    points: tuple[Point, ...]
+    strike: Act
+    permitted: Mapping[str, tuple[int, ...]]
+    """Outcomes (`valid`, `failed`, `cancelled`), and how many jobs each may take."""
+    mend: Act = _nothing
+    seen: Callable[["Scene"], bool] | None = None
+    """What must be seen of the fault before its time begins; the run is let go for it."""
+    ways: tuple[str, ...] = ("",)
+    lasts_s: tuple[float, float] = (0.5, 5.0)
+    reason: str = ""
+    """What the told cause of a failure must match."""
+    dag_id: str = "llama31"
+    params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+_ONE_RESULT = MappingProxyType({"valid": (1,)})
+_CANCELLED = MappingProxyType({"cancelled": (1,)})
+_WORKER = ("the task's process", "the whole worker")
+_SIGNALS = ("SIGKILL", "SIGTERM")
+_IN_WORKER = "llama31_in_worker"
+
+_AIRFLOW = (
+    Drill(
+        "worker killed before sbatch", (points.BEFORE_SBATCH,), faults.kill_worker, _ONE_RESULT, ways=_WORKER
+    ),
+    Drill(
+        "worker killed between sbatch and persisting the id",
+        (points.AFTER_SBATCH,),
+        faults.kill_worker,
+        _ONE_RESULT,
+        ways=_WORKER,
+    ),
+    Drill(
+        "worker killed in mid-wait",
+        (points.QUEUED, points.TRAINING),
+        faults.kill_worker,
+        _ONE_RESULT,
+        ways=_WORKER,
+        dag_id=_IN_WORKER,
+    ),
+    Drill(
+        "worker killed during collection", (points.COLLECTING,), faults.kill_worker, _ONE_RESULT, ways=_WORKER
+    ),
+    Drill(
+        "worker killed while publishing", (points.PUBLISHING,), faults.kill_worker, _ONE_RESULT, ways=_WORKER
+    ),
+    Drill(
+        "triggerer killed", (points.QUEUED, points.TRAINING), faults.end_triggerer, _ONE_RESULT, ways=_SIGNALS
+    ),
+    Drill(
+        "scheduler restarted",
+        (points.BEFORE_SBATCH, points.AFTER_SBATCH, points.TRAINING, points.COLLECTING),
+        faults.end_scheduler,
+        _ONE_RESULT,
+        ways=_SIGNALS,
+    ),
+)
+_PEOPLE = (
+    Drill("marked failed while deferred", (points.QUEUED, points.TRAINING), faults.mark_failed, _CANCELLED),
+    Drill(
+        "marked failed while running",
+        (points.AFTER_SBATCH, points.TRAINING),
+        faults.mark_failed,
+        _CANCELLED,
+        dag_id=_IN_WORKER,
+    ),
+    Drill("cleared while deferred", (points.QUEUED, points.TRAINING), faults.clear, {"valid": (2,)}),
+    Drill(
+        "cleared while running",
+        (points.QUEUED, points.TRAINING),
+        faults.clear,
+        {"valid": (2,)},
+        dag_id=_IN_WORKER,
+    ),
+    Drill("deleted while deferred", (points.QUEUED, points.TRAINING), faults.delete, _CANCELLED),
+    Drill(
+        "deleted while running",
+        (points.QUEUED, points.TRAINING),
+        faults.delete,
+        _CANCELLED,
+        dag_id=_IN_WORKER,
+    ),
+    Drill(
+        "held from outside",
+        (points.QUEUED,),
+        faults.hold,
+        _ONE_RESULT,
+        mend=faults.release,
+        seen=faults.is_told_of_hold,
+    ),
+    Drill("cancelled from outside", (points.QUEUED, points.TRAINING), faults.cancel_outside, _CANCELLED),
+    Drill("two runs ask for the same cell", (points.AT_ONCE,), faults.start_another, {"valid": (2,)}),
+)
+_UNREACHABLE = "cannot be reached|did not let us in|was lost|nothing heard|ended after"
+_SSH = (
+    Drill(
+        "sbatch's reply lost",
+        (points.AFTER_SBATCH, points.AFTER_SBATCH_FAILED),
+        faults.lose_reply,
+        _ONE_RESULT,
+    ),
+    Drill(
+        "sshd refusing",
+        (points.BEFORE_SBATCH, points.TRAINING, points.COLLECTING),
+        faults.refuse_logins,
+        {"valid": (1,), "failed": (0, 1)},
+        mend=faults.take_logins,
+        lasts_s=(2, 20),
+        reason=_UNREACHABLE,
+    ),
+    Drill(
+        "sshd hanging",
+        (points.BEFORE_SBATCH, points.TRAINING, points.COLLECTING),
+        faults.hang_logins,
+        {"valid": (1,), "failed": (0, 1)},
+        mend=faults.answer_logins,
+        lasts_s=(2, 20),
+        reason=_UNREACHABLE,
+    ),
+    Drill(
+        "sshd dropping in mid-output",
+        (points.QUEUED, points.TRAINING),
+        faults.drop_in_mid_output,
+        _ONE_RESULT,
+    ),
+)
+_SLURM = (
+    Drill(
+        "slurmctld down",
+        (points.BEFORE_SBATCH, points.QUEUED, points.TRAINING),
+        faults.stop_controller,
+        {"valid": (1,), "failed": (0, 1)},
+        mend=faults.start_controller,
+        ways=_SIGNALS,
+        lasts_s=(2, 60),
+        reason="slurm controller|could not be submitted|exit code 5|squeue failed",
+    ),
+    Drill(
+        "slurmdbd down",
+        (points.TRAINING,),
+        faults.stop_accounting,
+        _ONE_RESULT,
+        mend=faults.start_accounting,
+        ways=_SIGNALS,
+        lasts_s=(5, 20),
+    ),
+    Drill(
+        "slurmdbd lagging",
+        (points.TRAINING,),
+        faults.suspend_accounting,
+        _ONE_RESULT,
+        mend=faults.resume_accounting,
+        lasts_s=(5, 20),
+    ),
+    Drill(
+        "node killed",
+        (points.TRAINING,),
+        faults.kill_node,
+        {"failed": (1,)},
+        mend=faults.start_node,
+        lasts_s=(1, 40),
+        reason="a node failed",
+    ),
+    Drill(
+        "preempted",
+        (points.TRAINING,),
+        faults.preempt,
+        {"failed": (1,)},
+        mend=faults.give_back,
+        reason="preempted",
+        params={"partition": "preempt-cancel"},
+    ),
+)
+_FILES = (
+    Drill("log truncated", (points.COLLECTING,), faults.truncate_log, {"failed": (1,)}, reason="steps"),
+    Drill(
+        "disk full while publishing",
+        (points.TRAINING,),
+        faults.fill_disk,
+        {"valid": (1,), "failed": (1,)},
+        mend=faults.free_disk,
+        seen=faults.has_not_published,
+        lasts_s=(0.5, 25),
+        reason="disk is full|No space left",
+    ),
+)
+_ALL = (*_AIRFLOW, *_PEOPLE, *_SSH, *_SLURM, *_FILES)
+DRILLS = MappingProxyType({drill.name: drill for drill in _ALL})
+POINTS = MappingProxyType({point.name: point for drill in _ALL for point in drill.points})

@@ -1,0 +1,126 @@
+"""What a drill left in Airflow's database, in Slurm's queue and accounting, and in the metrics store.
+
+Nothing here asks steptime how it went: both databases, squeue and sacct are read as they are.
+"""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from drills.scene import Scene
+
+from steptime.clusters.slurm.states import SACCT_FORMAT, JobRecord, read_sacct
+
+_SETTLED_WITHIN_S = 30.0
+"""What the accounting is given to hear of a job's end, and the queue to be empty."""
+
+
+class StoredRun(NamedTuple):
+    """A row of the metrics store."""
+
+    job_name: str
+    dag_run_id: str
+    state: str
+    """`valid` or `rejected`."""
+    reason: str | None
+    job_state: str
+    """What the store says of the job's end."""
+    steps: int
+
+
+class AirflowTask(NamedTuple):
+    """A row of Airflow's `task_instance`."""
+
+    run_id: str
+    task_id: str
+    state: str | None
+    trigger_id: int | None
+
+
+class Evidence(NamedTuple):
+    """All that a drill is judged by."""
+
+    jobs: Sequence[JobRecord]
+    """Of this drill, as the accounting has them."""
+    queued: Sequence[JobRecord]
+    """Those that squeue says wait or run."""
+    trained: dict[str, int]
+    """By job name, how often the stand-in trainer was started for it."""
+    stored: Sequence[StoredRun]
+    tasks: Sequence[AirflowTask]
+    dag_runs: dict[str, str]
+    """By id, the state; those that were deleted are not there."""
+
+
+def collect(scene: Scene) -> Evidence:
+    """What there is, once Slurm has had time to write it down."""
+    jobs = _settled_jobs(scene)
+    return Evidence(
+        jobs=jobs,
+        queued=[job for job in scene.queue() if job.in_queue],
+        trained={job.name: _times_trained(job) for job in jobs},
+        stored=_stored(scene),
+        tasks=_tasks(scene),
+        dag_runs=_dag_runs(scene),
+    )
+
+
+def _settled_jobs(scene: Scene) -> list[JobRecord]:
+    """All jobs of the drill, once the accounting knows how each has ended, or has had its time."""
+    deadline = time.monotonic() + _SETTLED_WITHIN_S
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(scene.began))
+    options = ["--duplicates", "--allocations", "--noheader", "--parsable2", f"--starttime={since}"]
+    while True:
+        listed = scene.site.slurm.command(
+            "env", "SLURM_TIME_FORMAT=%s", "sacct", *options, f"--format={SACCT_FORMAT}"
+        )
+        jobs = [job for job in read_sacct(listed) if scene.owns(job)]
+        known = {job.job_id for job in jobs}
+        settled = {job.job_id for job in scene.queue()} <= known and not any(job.in_queue for job in jobs)
+        if settled or time.monotonic() > deadline:
+            return jobs
+        time.sleep(0.5)
+
+
+def _times_trained(job: JobRecord) -> int:
+    started = Path(job.directory, "started")
+    return len(started.read_text().split()) if started.exists() else 0
+
+
+def _stored(scene: Scene) -> list[StoredRun]:
+    query = """
+        SELECT job_name, dag_run_id, state, reason,
+               (SELECT json_extract(status, '$.state') FROM provenance WHERE run_id = runs.id),
+               (SELECT count(*) FROM steps WHERE run_id = runs.id)
+        FROM runs WHERE submitted_at >= ?
+    """
+    return [StoredRun(*row) for row in _selected(scene.site.disk / "steptime.db", query, scene.began)]
+
+
+def _tasks(scene: Scene) -> list[AirflowTask]:
+    ids = [run.dag_run_id for run in scene.runs]
+    query = f"""
+        SELECT run_id, task_id, state, trigger_id FROM task_instance
+        WHERE run_id IN ({",".join("?" * len(ids))})
+    """  # noqa: S608 (only question marks)
+    return [AirflowTask(*row) for row in _selected(_airflow_database(scene), query, *ids)]
+
+
+def _dag_runs(scene: Scene) -> dict[str, str]:
+    ids = [run.dag_run_id for run in scene.runs]
+    query = f"SELECT run_id, state FROM dag_run WHERE run_id IN ({','.join('?' * len(ids))})"  # noqa: S608
+    return dict(_selected(_airflow_database(scene), query, *ids))
+
+
+def _airflow_database(scene: Scene) -> Path:
+    return scene.site.airflow.home / "airflow" / "airflow.db"
+
+
+def _selected(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    if not database.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
+        return connection.execute(query, values).fetchall()

@@ -1,0 +1,219 @@
+"""What is done to a run and to what it runs on, and how it is mended. All of it is real."""
+
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drills.scene import PUBLISH, WAIT, kill
+from end_to_end.driving import wait_until
+
+from steptime.clusters.mini_slurm import processes, service
+
+if TYPE_CHECKING:
+    from drills.scene import Scene
+
+_NOTICED_S = 120
+
+
+# Airflow's own processes
+
+
+def kill_worker(scene: "Scene") -> None:
+    """SIGKILL to what runs the task of the point: its process alone, or with the worker that watches it."""
+    worker, *below = scene.worker(scene.point.task)
+    kill(below if scene.schedule.way == "the task's process" else [worker, *below])
+
+
+def end_component(name: str, scene: "Scene") -> None:
+    """SIGKILL or SIGTERM to a component; its supervisor starts it again."""
+    process = scene.site.component(name)
+    process.kill() if scene.schedule.way == "SIGKILL" else process.terminate()
+
+
+def end_triggerer(scene: "Scene") -> None:
+    end_component("triggerer", scene)
+
+
+def end_scheduler(scene: "Scene") -> None:
+    end_component("scheduler", scene)
+
+
+# What people do in Airflow's UI
+
+
+def mark_failed(scene: "Scene") -> None:
+    scene.site.airflow.mark_failed(scene.run, scene.known_task(scene.point.task))
+
+
+def clear(scene: "Scene") -> None:
+    first = scene.live_job()
+    scene.site.airflow.clear(scene.run, scene.known_task(WAIT))
+    wait_until("the first attempt's end", lambda: first.job_id not in _live(scene), _NOTICED_S)
+
+
+def delete(scene: "Scene") -> None:
+    """Airflow refuses to delete what runs, so it is failed first, as people would."""
+    scene.site.airflow.mark_run_failed(scene.run)
+    scene.ended()
+    scene.site.airflow.delete(scene.run)
+    scene.kept["deleted"] = True
+
+
+def start_another(scene: "Scene") -> None:
+    """The same cell once more at the same time; and the same DAG run again, which Airflow refuses."""
+    scene.start_run()
+    again = scene.runs[-1]
+    refused = scene.site.airflow.trigger_as(again.dag_run_id, again.dag_id)
+    assert refused == HTTPStatus.CONFLICT, f"{again.dag_run_id} was started twice: {refused}"
+
+
+# The way to the cluster
+
+
+def drop_connections(scene: "Scene") -> None:
+    scene.site.login.drop_connections()
+
+
+def refuse_logins(scene: "Scene") -> None:
+    scene.site.login.stop()
+
+
+def take_logins(scene: "Scene") -> None:
+    scene.site.login.start()
+
+
+def hang_logins(scene: "Scene") -> None:
+    scene.site.login.hang()
+    scene.site.login.drop_connections()
+
+
+def answer_logins(scene: "Scene") -> None:
+    scene.site.login.resume()
+
+
+def drop_in_mid_output(scene: "Scene") -> None:
+    """The connection breaks when squeue has printed the first half of its answer."""
+    gate = scene.site.gate("squeue")
+    gate.close()
+    script = f'out=$($real "$@"); printf %.25s "$out"; {gate.wait}; printf %s "$out"'
+    scene.wrap("squeue", script)
+    wait_until("half an answer of squeue", lambda: gate.arrived > 0, _NOTICED_S)
+    scene.site.login.drop_connections()
+    scene.unwrap("squeue")
+    gate.open()
+
+
+def lose_reply(scene: "Scene") -> None:
+    """sbatch has submitted, and nobody hears of it."""
+    if scene.schedule.way == "the connection breaks":
+        scene.site.login.drop_connections()
+
+
+# Slurm
+
+
+def stop_controller(scene: "Scene") -> None:
+    service.stop_daemon(scene.site.slurm.home, "slurmctld", kill=scene.schedule.way == "SIGKILL")
+
+
+def start_controller(scene: "Scene") -> None:
+    service.start_daemon(scene.site.slurm.home, "slurmctld")
+
+
+def stop_accounting(scene: "Scene") -> None:
+    forget_ended_jobs(scene)
+    service.stop_daemon(scene.site.slurm.home, "slurmdbd", kill=scene.schedule.way == "SIGKILL")
+
+
+def start_accounting(scene: "Scene") -> None:
+    service.start_daemon(scene.site.slurm.home, "slurmdbd")
+
+
+def suspend_accounting(scene: "Scene") -> None:
+    forget_ended_jobs(scene)
+    processes.daemons(scene.site.slurm.layout)["slurmdbd"].suspend()
+
+
+def resume_accounting(scene: "Scene") -> None:
+    processes.daemons(scene.site.slurm.layout)["slurmdbd"].resume()
+
+
+def forget_ended_jobs(scene: "Scene") -> None:
+    """What squeue says when its MinJobAge is over: only the accounting knows how a job has ended."""
+    scene.wrap("squeue", '$real "$@" | grep -v -E "[|](COMPLETED|FAILED|CANCELLED)[|]"; exit 0')
+
+
+def kill_node(scene: "Scene") -> None:
+    (node,) = scene.live_job().nodes
+    scene.kept["node"] = node
+    service.kill_node(scene.site.slurm.home, node)
+
+
+def start_node(scene: "Scene") -> None:
+    service.start_daemon(scene.site.slurm.home, f"slurmd-{scene.kept['node']}")
+
+
+def preempt(scene: "Scene") -> None:
+    """A job of a better partition takes all nodes."""
+    job = scene.live_job()
+    wrapped = ("--job-name=takes-all", "--nodes=8", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
+    printed = scene.site.slurm.command("sbatch", "--parsable", "--chdir=/tmp", *wrapped)
+    scene.kept["taker"] = printed.strip()
+    wait_until("the preemption", lambda: job.job_id not in _live(scene), _NOTICED_S)
+
+
+def give_back(scene: "Scene") -> None:
+    scene.site.slurm.command("scancel", scene.kept["taker"])
+
+
+def hold(scene: "Scene") -> None:
+    scene.site.slurm.command("scontrol", "hold", scene.live_job().job_id)
+
+
+def is_told_of_hold(scene: "Scene") -> bool:
+    """Whether those who wait can read what they have to do."""
+    return "scontrol release" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
+
+
+def release(scene: "Scene") -> None:
+    scene.site.slurm.command("scontrol", "release", scene.live_job().job_id)
+
+
+def cancel_outside(scene: "Scene") -> None:
+    scene.site.slurm.command("scancel", scene.live_job().job_id)
+
+
+def _live(scene: "Scene") -> set[str]:
+    return {job.job_id for job in scene.queue() if job.in_queue}
+
+
+# Files
+
+
+def truncate_log(scene: "Scene") -> None:
+    """Only a part of the log is left, as on a file system that lost its last writes."""
+    (job,) = scene.queue()
+    (log,) = Path(job.directory).glob("log-*.out")
+    with log.open("r+b") as file:
+        file.truncate(int(log.stat().st_size * scene.schedule.part))
+
+
+def fill_disk(scene: "Scene") -> None:
+    """Not a byte is left on the disk that the store is on."""
+    with scene.site.filler.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 20))
+    with scene.site.filler.open("ab", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(512))
+
+
+def has_not_published(scene: "Scene") -> bool:
+    """Whether the first try to publish has failed."""
+    task = scene.task(PUBLISH)
+    return task is not None and (task.state in ("up_for_retry", "failed") or task.try_number > 1)
+
+
+def free_disk(scene: "Scene") -> None:
+    scene.site.filler.unlink()

@@ -1,0 +1,148 @@
+"""The points of a run at which drills strike: each is observed, and most hold the run there."""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from drills.scene import PARSE, PUBLISH, SUBMIT, WAIT
+
+if TYPE_CHECKING:
+    from drills.scene import Scene
+
+Act = Callable[["Scene"], None]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment in the life of a run."""
+
+    name: str
+    task: str
+    """The task that is at work then."""
+    prepare: Act
+    """Before the DAG run is triggered."""
+    reached: Callable[["Scene"], bool]
+    go_on: Act
+    """Lets the run go on."""
+
+
+def _nothing(scene: "Scene") -> None: ...
+
+
+def _gate_before_sbatch(scene: "Scene") -> None:
+    gate = scene.site.gate("sbatch")
+    gate.close()
+    scene.wrap("sbatch", f'{gate.wait}; exec $real "$@"')
+
+
+def _gate_after_sbatch(scene: "Scene") -> None:
+    gate = scene.site.gate("sbatch")
+    gate.close()
+    scene.wrap("sbatch", f'$real "$@"; result=$?; {gate.wait}; exit $result')
+
+
+def _gate_after_sbatch_failed(scene: "Scene") -> None:
+    gate = scene.site.gate("sbatch")
+    gate.close()
+    said = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    scene.wrap("sbatch", f'$real "$@" >/dev/null; {gate.wait}; echo "{said}" >&2; exit 1')
+
+
+def _open_sbatch(scene: "Scene") -> None:
+    scene.site.gate("sbatch").open()
+
+
+def _stop_partition(scene: "Scene") -> None:
+    scene.site.slurm.command("scontrol", "update", "PartitionName=batch", "State=DOWN")
+
+
+def _start_partition(scene: "Scene") -> None:
+    scene.site.slurm.command("scontrol", "update", "PartitionName=batch", "State=UP")
+
+
+def _waits_in_queue(scene: "Scene") -> bool:
+    return _is_waited_for(scene) and [job.state for job in scene.queue()] == ["PENDING"]
+
+
+def _hold_training(scene: "Scene") -> None:
+    scene.training.close()
+
+
+def _trains(scene: "Scene") -> bool:
+    return scene.training.arrived > 0 and _is_waited_for(scene)
+
+
+def _is_waited_for(scene: "Scene") -> bool:
+    return scene.state(WAIT) == ("running" if scene.drill.dag_id == "llama31_in_worker" else "deferred")
+
+
+def _let_train(scene: "Scene") -> None:
+    scene.training.open()
+
+
+def _gate_second_look_at_the_end(scene: "Scene") -> None:
+    """Who waited hears of the job's end; who asks after that, for the log, is held."""
+    gate = scene.site.gate("squeue")
+    gate.close()
+    told = f"{gate.folder}/told"
+    scene.wrap(
+        "squeue",
+        f"""out=$($real "$@") || exit
+        case "$out" in *COMPLETED*) mkdir "{told}" 2>/dev/null || {{ {gate.wait}; }};; esac
+        printf '%s\\n' "$out\"""",
+    )
+
+
+def _collects(scene: "Scene") -> bool:
+    # Both `parse` and `end` ask how the job has ended.
+    return scene.site.gate("squeue").arrived >= 2 and scene.state(PARSE) == "running"
+
+
+def _open_squeue(scene: "Scene") -> None:
+    scene.site.gate("squeue").open()
+
+
+def _lock_store(scene: "Scene") -> None:
+    lock = sqlite3.connect(scene.site.disk / "steptime.db", isolation_level=None)
+    scene.kept["lock"] = lock
+    lock.execute("BEGIN EXCLUSIVE")
+
+
+def _publishes(scene: "Scene") -> bool:
+    if scene.state(PUBLISH) != "running":
+        return False
+    store = str(scene.site.disk / "steptime.db")
+    return any(store == file.path for process in scene.worker(PUBLISH) for file in process.open_files())
+
+
+def _unlock_store(scene: "Scene") -> None:
+    scene.kept.pop("lock").close()
+
+
+BEFORE_SBATCH = Point(
+    "before sbatch",
+    SUBMIT,
+    _gate_before_sbatch,
+    lambda scene: scene.site.gate("sbatch").arrived > 0,
+    _open_sbatch,
+)
+AFTER_SBATCH = Point(
+    "between sbatch and its reply",
+    SUBMIT,
+    _gate_after_sbatch,
+    lambda scene: scene.site.gate("sbatch").arrived > 0,
+    _open_sbatch,
+)
+AFTER_SBATCH_FAILED = Point(
+    "when sbatch fails though the job was taken",
+    SUBMIT,
+    _gate_after_sbatch_failed,
+    lambda scene: scene.site.gate("sbatch").arrived > 0,
+    _open_sbatch,
+)
+QUEUED = Point("while it queues", WAIT, _stop_partition, _waits_in_queue, _start_partition)
+TRAINING = Point("while it trains", WAIT, _hold_training, _trains, _let_train)
+COLLECTING = Point("while its log is collected", PARSE, _gate_second_look_at_the_end, _collects, _open_squeue)
+PUBLISHING = Point("while it is published", PUBLISH, _lock_store, _publishes, _unlock_store)
+AT_ONCE = Point("at once", SUBMIT, _nothing, lambda scene: True, _nothing)

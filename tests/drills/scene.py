@@ -1,0 +1,136 @@
+"""One drill under way: its DAG runs, their jobs, and what was done to them."""
+
+import shlex
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from drills.schedule import Schedule
+from drills.site import CLUSTER, Gate, Site
+from end_to_end.driving import wait_until
+
+from steptime.airflow.rest import DagRun, TaskInstance
+from steptime.clusters.slurm.states import SQUEUE_FORMAT, JobRecord, read_squeue
+
+if TYPE_CHECKING:
+    from drills.catalogue import Drill
+    from drills.points import Point
+
+WAIT = "performance.wait"
+SUBMIT = "performance.submit"
+PARSE = "performance.parse"
+PUBLISH = "performance.publish"
+
+
+@dataclass
+class Scene:
+    """What points and faults work on."""
+
+    site: Site
+    schedule: Schedule
+    drill: "Drill"
+    point: "Point"
+    began: int = field(default_factory=lambda: int(time.time()))
+    runs: list[DagRun] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+    """What was done when, for those who read of a red drill."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What a strike leaves for its mending."""
+
+    @property
+    def run(self) -> DagRun:
+        """The first DAG run; most drills have one."""
+        return self.runs[0]
+
+    @property
+    def training(self) -> Gate:
+        """Where the stand-in trainer stops in the middle of its steps."""
+        return self.site.gate("training")
+
+    def note(self, what: str) -> None:
+        self.done.append(f"{time.time() - self.began:6.1f} s  {what}")
+
+    def start_run(self) -> None:
+        """Trigger the DAG for one run on one rank."""
+        environment = {
+            "STAND_IN_STEP_S": str(self.schedule.step_s),
+            "STAND_IN_GATE": str(self.training.folder / self.training.name),
+        }
+        params = {"cluster": CLUSTER, "environment": environment, **self.drill.params}
+        self.runs.append(self.site.airflow.trigger(self.drill.dag_id, **params))
+        self.note(f"triggered {self.runs[-1].dag_run_id}")
+
+    def state(self, task_id: str) -> str | None:
+        task = self.task(task_id)
+        return task.state if task else None
+
+    def task(self, task_id: str) -> TaskInstance | None:
+        return self.site.airflow.task(self.run, task_id)
+
+    def known_task(self, task_id: str) -> TaskInstance:
+        task = self.task(task_id)
+        assert task is not None, f"{self.run.dag_run_id} has no task {task_id}"
+        return task
+
+    def wrap(self, command: str, script: str) -> None:
+        """Put a script before one of Slurm's commands on the login node; `$real` is the command itself."""
+        self.site.login.command(command, script)
+
+    def unwrap(self, command: str) -> None:
+        (self.site.login.bin / command).unlink(missing_ok=True)
+
+    def queue(self) -> list[JobRecord]:
+        """What squeue has of this drill's jobs, ended ones included; other people's have other folders."""
+        listed = self.site.slurm.command(
+            "env", "SLURM_TIME_FORMAT=%s", "squeue", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"
+        )
+        return [job for job in read_squeue(listed) if self.owns(job)]
+
+    def owns(self, job: JobRecord) -> bool:
+        """Whether a job is one of this drill's."""
+        return job.submitted_at >= self.began and Path(job.directory).is_relative_to(self.site.work)
+
+    def live_job(self) -> JobRecord:
+        """The one job that lives."""
+
+        def look() -> JobRecord | None:
+            live = [job for job in self.queue() if job.in_queue]
+            assert len(live) <= 1, f"more than one job lives: {live}"
+            return live[0] if live else None
+
+        return wait_until("a job in the queue", look, 60)
+
+    def worker(self, task_id: str) -> list[psutil.Process]:
+        """The executor's process that works on a task, then those below it."""
+
+        def look() -> list[psutil.Process]:
+            with suppress(psutil.NoSuchProcess):
+                found = self.site.airflow.worker_of(self.run, self.known_task(task_id))
+                if len(found) > 1:  # the worker, and what runs the task for it
+                    return found
+            return []
+
+        return wait_until(f"a process that works on {task_id}", look, 60)
+
+    def ended(self, deadline_s: float = 300) -> None:
+        """Wait for the end of every DAG run that is still there."""
+        if self.kept.get("deleted"):
+            return
+        for number, run in enumerate(self.runs):
+            self.runs[number] = self.site.airflow.ended(run, deadline_s)
+        self.note(f"ended: {', '.join(run.state for run in self.runs)}")
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL, each if it still lives."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def shell_path(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -1,0 +1,237 @@
+"""Where drills take place: a real Airflow, the mini Slurm, a login of their own to it, and a small disk."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from clusters.login_node import LoginNode
+from end_to_end.driving import Airflow, command_of, processes_of
+from slurm_service import MiniSlurm
+
+from steptime import settings
+from steptime.airflow import connection_file, standalone, standalone_config
+from steptime.airflow.rest import AirflowClient
+from steptime.clusters.mini_slurm import processes, service
+from steptime.results.store import Store
+
+CLUSTER = "mini-slurm"
+STAND_IN = Path(__file__).with_name("gated_trainer.py")
+IN_WORKER = """
+from steptime.airflow.dag_builder import training_dag
+
+dag = training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
+"""
+"""The shipped DAG, but waiting in a worker: there, waiting is a task that runs."""
+SWEEP = """
+from steptime.airflow.sweep_dag import sweep_dag
+
+dag = sweep_dag("drilled_sweep", sweep="drilled")
+"""
+_HEARTBEAT_TIMEOUT_S = 20
+"""After which a worker counts as dead: a third of what `steptime up` sets."""
+_DISK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A place where a command of the login node waits until it is let go, and says that it is there."""
+
+    folder: Path
+    name: str
+
+    @property
+    def wait(self) -> str:
+        """The shell text that waits; it ends when the gate's files are gone."""
+        closed, arrived = shlex.quote(str(self._closed)), shlex.quote(str(self._arrived))
+        return f"echo $$ >> {arrived}; while [ -e {closed} ]; do sleep 0.1; done"
+
+    @property
+    def arrived(self) -> int:
+        """How many have come to it."""
+        return len(self._arrived.read_text().split()) if self._arrived.exists() else 0
+
+    def close(self) -> None:
+        self._arrived.unlink(missing_ok=True)
+        self._closed.touch()
+
+    def open(self) -> None:
+        self._closed.unlink(missing_ok=True)
+
+    @property
+    def _closed(self) -> Path:
+        return self.folder / f"{self.name}.closed"
+
+    @property
+    def _arrived(self) -> Path:
+        return self.folder / f"{self.name}.arrived"
+
+
+@dataclass(frozen=True)
+class Site:
+    """All that a drill can touch."""
+
+    airflow: Airflow
+    slurm: MiniSlurm
+    login: LoginNode
+    gates: Path
+
+    @property
+    def work(self) -> Path:
+        """The cluster's `work_dir`."""
+        return self.airflow.home / "work"
+
+    @property
+    def disk(self) -> Path:
+        """The small disk that the metrics store is on."""
+        return self.airflow.home / "store"
+
+    @property
+    def store(self) -> Store:
+        return Store(f"sqlite:///{self.disk / 'steptime.db'}")
+
+    @property
+    def filler(self) -> Path:
+        """What fills that disk."""
+        return self.disk / "filler"
+
+    def gate(self, name: str) -> Gate:
+        return Gate(self.gates, name)
+
+    def component(self, name: str) -> psutil.Process:
+        """A living component of Airflow, as its supervisor knows it."""
+        state = json.loads((self.airflow.home / "airflow/service/components.json").read_text())
+        (pid,) = [one["pid"] for one in state["components"] if one["name"] == name]
+        assert pid, f"the {name} does not run"
+        return psutil.Process(pid)
+
+    def restore(self) -> None:
+        """Mend whatever a drill may have left broken."""
+        shutil.rmtree(self.gates)
+        self.gates.mkdir()
+        for wrapper in self.login.bin.iterdir():
+            wrapper.unlink()
+        self.filler.unlink(missing_ok=True)
+        self.login.stop()
+        self.login.start()
+        daemons = processes.daemons(self.slurm.layout)
+        for daemon in daemons.values():
+            daemon.resume()
+        service.up(self.slurm.home, print)
+        self.slurm.command("scontrol", "update", "PartitionName=batch", "State=UP")
+        for run in self.airflow.client.running_dag_runs():
+            self.airflow.mark_run_failed(run)
+            self.airflow.ended(run)
+        service.cancel_jobs(self.slurm.home, print)
+
+
+def _stand_in_python(folder: Path) -> Path:
+    """The cluster's Python in drills: told to build an environment, it makes one of the stand-in.
+
+    Everything else of staging is real: the code that is copied, the lock, the lookup of what is there.
+    """
+    real = shlex.quote(sys.executable)
+    interpreter = folder / "stand-in-interpreter"
+    interpreter.write_text(
+        f'#!/bin/sh\ncase "$1" in -c) exec {real} "$@";; esac\nexec {real} {shlex.quote(str(STAND_IN))}\n'
+    )
+    interpreter.chmod(0o755)
+    python = folder / "stand-in-python"
+    python.write_text(
+        f'#!/bin/sh\ncase "$1" in *.build.py) ;; *) exec {real} "$@";; esac\n'
+        f'mkdir -p "$2/bin"\nln -sf {shlex.quote(str(interpreter))} "$2/bin/python"\n'
+    )
+    python.chmod(0o755)
+    return python
+
+
+def _write_config(folder: Path, python: Path) -> None:
+    """The shipped config, with the mini Slurm polled every second and a sweep of one run."""
+    shipped = settings.shipped("config")
+    for path in shipped.rglob("*.yaml"):
+        copy = folder / path.relative_to(shipped)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(path.read_text())
+    file = folder / "clusters" / f"{CLUSTER}.yaml"
+    cluster = yaml.safe_load(file.read_text())
+    cluster |= {"work_dir": "{STEPTIME_HOME}/work", "python": str(python), "poll_interval_s": 1}
+    file.write_text(yaml.safe_dump(cluster))
+    sweep = {
+        "name": "drilled",
+        "description": "One run, for drills",
+        "cluster": CLUSTER,
+        "gpu_hours_max": 10,
+        "runs": [{"workload": "llama3.1", "size": "tiny", "gpus": "1"}],
+    }
+    (folder / "sweeps" / "drilled.yaml").write_text(yaml.safe_dump(sweep))
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of its own in `folder`, small enough to be filled."""
+    sudo = [] if os.geteuid() == 0 else ["sudo", "--non-interactive"]
+    folder.mkdir(parents=True)
+    size = f"size={_DISK_BYTES},uid={os.getuid()},mode=700"
+    mounted = subprocess.run(
+        [*sudo, "mount", "-t", "tmpfs", "-o", size, "drill-disk", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert mounted.returncode == 0, f"drills need a small disk, which only root can mount: {mounted.stderr}"
+    try:
+        yield
+    finally:
+        subprocess.run([*sudo, "umount", "--lazy", folder], check=True)
+
+
+@contextmanager
+def running_airflow(home: Path, folder: Path, login: LoginNode) -> Iterator[Airflow]:
+    """Airflow as `steptime up` starts it, with the shipped DAGs; it only notices dead workers sooner."""
+    dags, config = folder / "dags", folder / "config"
+    dags.mkdir()
+    for shipped in settings.shipped("dags").glob("llama31.py"):
+        (dags / shipped.name).write_text(shipped.read_text())
+    (dags / "llama31_in_worker.py").write_text(IN_WORKER)
+    (dags / "drilled_sweep.py").write_text(SWEEP)
+    _write_config(config, _stand_in_python(folder))
+    options = standalone_config._options
+
+    def impatient(root: Path, port: int) -> dict[str, dict[str, str]]:
+        told = options(root, port)
+        told["scheduler"] |= {
+            "task_instance_heartbeat_timeout": str(_HEARTBEAT_TIMEOUT_S),
+            "task_instance_heartbeat_timeout_detection_interval": "2",
+        }
+        return told
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("STEPTIME_HOME", str(home))
+        patched.setenv("STEPTIME_CONFIG_DIR", str(config))
+        patched.setenv("STEPTIME_DAGS_DIR", str(dags))
+        patched.delenv("STEPTIME_STORE_URL", raising=False)
+        patched.setattr(standalone_config, "_options", impatient)
+        connection_file.keep(login.login())
+        started, _ = standalone.up(_quietly)
+        password = standalone_config.password()
+    try:
+        with AirflowClient(started.url, standalone_config.ADMIN, password) as client:
+            yield Airflow(home, started.url, standalone_config.ADMIN, password, client)
+    finally:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("STEPTIME_HOME", str(home))
+            standalone.down(_quietly)
+    left = [command_of(process) for process in processes_of(home)]
+    assert not left, f"left behind after steptime down: {left}"
+
+
+_quietly: Callable[[str], None] = lambda _: None  # noqa: E731

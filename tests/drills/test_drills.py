@@ -1,0 +1,115 @@
+"""Seeded faults in whole runs: real Airflow, real Slurm over ssh, a stand-in trainer that takes seconds.
+
+`make drills SEEDS=100` drills the first hundred seeds, `make drills SEED=17` one. See docs/drills.md.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from drills.catalogue import DRILLS, POINTS
+from drills.evidence import Evidence, collect
+from drills.oracle import check, outcomes
+from drills.scene import Scene
+from drills.schedule import Schedule
+from drills.seeds import draw, seeds
+from drills.site import Site
+from drills.table import OUTCOMES, Outcome
+from end_to_end.driving import wait_until
+
+pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(900)]
+
+IN_EVERY_TEST_RUN = (0, 1)
+"""Seeds of different kinds of faults that take a few minutes together; the rest is for `make drills`."""
+
+
+@pytest.fixture
+def _mended(site: Site) -> Iterator[None]:
+    yield
+    site.restore()
+
+
+@pytest.mark.usefixtures("_mended")
+@pytest.mark.parametrize("seed", seeds(IN_EVERY_TEST_RUN))
+def test_a_drill(site: Site, seed: int) -> None:
+    schedule = draw(seed)
+    scene = Scene(site, schedule, DRILLS[schedule.drill], POINTS[schedule.point])
+    began = time.monotonic()
+    found: Evidence | None = None
+    try:
+        perform(scene)
+        found = collect(scene)
+        outcome = judge(scene, found)
+    except BaseException as error:
+        first_line = str(error).strip().split("\n")[0][:200]
+        OUTCOMES.append(_row(schedule, f"{type(error).__name__}: {first_line}", found, began, is_red=True))
+        error.add_note("\n".join([str(schedule), *scene.done, f"again: {schedule.command}"]))
+        raise
+    OUTCOMES.append(_row(schedule, outcome, found, began))
+
+
+def perform(scene: Scene) -> None:
+    """Run into the fault, mend it, and wait for the end."""
+    schedule, drill, point = scene.schedule, scene.drill, scene.point
+    point.prepare(scene)
+    scene.start_run()
+    wait_until(f"{point.name} ({point.task})", lambda: point.reached(scene), 120)
+    scene.note(f"reached: {point.name}")
+    drill.strike(scene)
+    scene.note(f"struck: {drill.name}")
+    goes_on = schedule.goes_on_first or drill.seen is not None
+    if goes_on:
+        point.go_on(scene)
+        scene.note("let go on")
+    if drill.seen is not None:
+        wait_until(f"the effect: {drill.seen.__name__}", partial(drill.seen, scene), 180)
+    time.sleep(schedule.lasts_s)  # how long it lasts is part of the schedule; nothing is waited for
+    drill.mend(scene)
+    if not goes_on:
+        point.go_on(scene)
+        scene.note("mended, and let go on")
+    scene.ended()
+
+
+def judge(scene: Scene, found: Evidence) -> str:
+    """The outcome, and for a failure the cause that people are told; AssertionError if it may not be so."""
+    check(found)
+    drill = scene.drill
+    deleted = bool(scene.kept.get("deleted"))
+    assert deleted == (not found.dag_runs), f"Airflow has {len(found.dag_runs)} DAG runs"
+    assert deleted == (not found.tasks), f"Airflow has {len(found.tasks)} tasks of the DAG run"
+    came_to = set(outcomes(found).values())
+    assert len(came_to) == 1, f"the DAG runs came to different ends: {came_to}"
+    (outcome,) = came_to
+    assert outcome in drill.permitted, f"{outcome}, where only {' or '.join(drill.permitted)} is permitted"
+    jobs, permitted = len(found.jobs), drill.permitted[outcome]
+    assert jobs in permitted, f"{outcome} with {jobs} jobs, where {permitted} are permitted"
+    return f"failed: {_told_cause(scene, found)}" if outcome == "failed" else outcome
+
+
+def _told_cause(scene: Scene, found: Evidence) -> str:
+    told = [row.reason for row in found.stored if row.reason]
+    for task in scene.site.airflow.client.task_instances(scene.run.dag_id, scene.run.dag_run_id):
+        if task.state == "failed":
+            told.append(scene.site.airflow.log_text(scene.run, task))
+    pattern = re.compile(f"[^\n]*(?:{scene.drill.reason})[^\n]*", re.IGNORECASE)
+    causes = [match.group(0).strip() for text in told if (match := pattern.search(text))]
+    assert causes, f"it failed, and nothing tells of '{scene.drill.reason}': {told}"
+    return causes[0][:120]
+
+
+def _row(
+    schedule: Schedule, outcome: str, found: Evidence | None, began: float, *, is_red: bool = False
+) -> Outcome:
+    return Outcome(
+        schedule.seed,
+        schedule.drill,
+        schedule.point,
+        schedule.way,
+        outcome,
+        len(found.jobs) if found else 0,
+        time.monotonic() - began,
+        is_red,
+    )
