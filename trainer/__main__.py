@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_family(run.recipe.model.architecture)
         check_world_size(run, launch)
         weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
-        prepare(launch, cpu=run.recipe.gpu_type == "cpu")
+        prepare(launch, run.recipe)
         with heavy_imports():  # many seconds: only for a plan that can be trained
             from trainer.training import Folders, train
         thin_out_log()

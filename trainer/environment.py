@@ -9,6 +9,9 @@ import warnings
 from collections.abc import Iterator
 
 from trainer.launch import Launch
+from trainer.run import BLACKWELL, Recipe
+
+_SM_MARGIN = "16"
 
 EXPECTED_WARNINGS = (
     # torch prefers another name of a package that NeMo's dependencies bring.
@@ -18,7 +21,7 @@ EXPECTED_WARNINGS = (
 )
 
 
-def prepare(launch: Launch, *, cpu: bool) -> None:
+def prepare(launch: Launch, recipe: Recipe) -> None:
     """Set environment variables, buffering and filters; call it before torch and NeMo are imported."""
     os.environ.update(
         HF_HUB_OFFLINE="1",  # nothing is looked up or downloaded: data and tokens are synthetic
@@ -28,7 +31,7 @@ def prepare(launch: Launch, *, cpu: bool) -> None:
         # For the processes that Megatron starts to write a checkpoint.
         PYTHONWARNINGS=",".join(f"ignore:{text}:{kind.__name__}" for text, kind in EXPECTED_WARNINGS),
     )
-    if cpu:
+    if recipe.gpu_type == "cpu":
         os.environ["OMP_NUM_THREADS"] = str(launch.threads)  # also where nobody had set it
         # Megatron's random states are kept in the CPU's generator there, of which it warns at every use.
         logging.getLogger("megatron.core.tensor_parallel.random").addFilter(
@@ -38,10 +41,29 @@ def prepare(launch: Launch, *, cpu: bool) -> None:
         if launch.on_one_host:
             # Else gloo takes the interface of the host's name, which need not resolve.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    else:
+        for name, value in gpu_variables(recipe).items():
+            os.environ.setdefault(name, value)  # a run's own come first
     for text, kind in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=text, category=kind)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # each line at once, in a file, too
+
+
+def gpu_variables(recipe: Recipe) -> dict[str, str]:
+    """What NeMo's performance recipes set for GPUs (nemo.lightning.run.plugins.PerfEnvPlugin)."""
+    variables = {
+        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+        "TORCH_NCCL_HIGH_PRIORITY": "1",
+        # Leave some multiprocessors to the communication that runs beside a layer norm.
+        "NVTE_FWD_LAYERNORM_SM_MARGIN": _SM_MARGIN,
+        "NVTE_BWD_LAYERNORM_SM_MARGIN": _SM_MARGIN,
+    }
+    if recipe.parallelism.tensor > 1 or recipe.parallelism.context > 1:
+        # Kernels start in the order in which they were queued, so that communication starts before the matrix
+        # product that hides it. Blackwell keeps that order with many queues, Hopper only with one.
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32" if recipe.gpu_type in BLACKWELL else "1"
+    return variables
 
 
 @contextlib.contextmanager

@@ -4,13 +4,12 @@ from typing import Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallelConfig
-from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
 from trainer.errors import TrainerError
 from trainer.run import Parallelism, Recipe
 
-DTYPES = {"cpu": ("fp32",), "cuda": ("fp32", "bf16")}
+DTYPES = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
 
 
 def check_device_trains(recipe: Recipe, device: str) -> None:
@@ -54,8 +53,10 @@ def model_options(device: str) -> dict[str, Any]:
     }
 
 
-def strategy(parallelism: Parallelism, num_layers: int, device: str) -> MegatronStrategy:
-    """NeMo's MegatronStrategy in the planned parallelism."""
+def strategy(
+    parallelism: Parallelism, num_layers: int, device: str, *, records_graphs: bool = False
+) -> MegatronStrategy:
+    """NeMo's MegatronStrategy in the planned parallelism; CUDA graphs need random states of their own."""
     cuda = device == "cuda"
     counts_embedding = parallelism.counts_embedding(num_layers)
     return MegatronStrategy(
@@ -68,6 +69,7 @@ def strategy(parallelism: Parallelism, num_layers: int, device: str) -> Megatron
         # Needs Transformer Engine's norms: Megatron's own RMSNorm does not know sequence parallelism.
         sequence_parallel=cuda and parallelism.tensor > 1,
         pipeline_dtype=None if cuda else torch.float32,
+        use_te_rng_tracker=records_graphs,
         ckpt_async_save=False,  # the save's duration is measured whole
         ddp=DistributedDataParallelConfig(
             use_distributed_optimizer=cuda,  # its checkpoint format needs CUDA
@@ -78,14 +80,3 @@ def strategy(parallelism: Parallelism, num_layers: int, device: str) -> Megatron
         ),
         gradient_as_bucket_view=True,
     )
-
-
-def precision(dtype: str) -> list[MegatronMixedPrecision]:
-    """Lightning plugins for the number format; fp32 needs none."""
-    if dtype == "bf16":
-        return [
-            MegatronMixedPrecision(
-                precision="bf16-mixed", params_dtype=torch.bfloat16, grad_reduce_in_fp32=False
-            )
-        ]
-    return []

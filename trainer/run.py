@@ -11,6 +11,9 @@ from trainer.errors import TrainerError
 
 SCHEMA_VERSION = 1
 MODES = ("performance", "checkpoint_save", "checkpoint_load", "profile", "nccl_trace")
+FP8_RECIPES = ("delayed", "current", "mxfp8")
+"""How Transformer Engine scales tensors to FP8."""
+BLACKWELL = ("b200", "gb200", "gb300")
 HYBRID = "nemotron_h"
 """The architecture with Mamba layers."""
 VOCABULARY_BLOCK = 128
@@ -89,6 +92,10 @@ class Recipe:
     parallelism: Parallelism
     micro_batch_size: int
     global_batch_size: int
+    fp8_recipe: str | None = None
+    """`delayed`, `current` or `mxfp8`, where the dtype is fp8."""
+    cuda_graphs: bool = False
+    tp_comm_overlap: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,19 @@ class PlannedRun:
     checkpoint_path: str | None = None
     profile: ProfileWindow | None = None
     cuda_graphs: bool | None = None
+    """Whether steps are recorded as CUDA graphs; None for what the recipe says."""
     tp_comm_overlap: bool | None = None
+    """Whether tensor-parallel communication overlaps with matrix products; None for what the recipe says."""
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether steps are recorded as CUDA graphs."""
+        return self.recipe.cuda_graphs if self.cuda_graphs is None else self.cuda_graphs
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether tensor-parallel communication overlaps with matrix products."""
+        return self.recipe.tp_comm_overlap if self.tp_comm_overlap is None else self.tp_comm_overlap
 
 
 def read_run(path: Path) -> PlannedRun:
@@ -190,6 +209,7 @@ def _check(run: PlannedRun) -> None:
     if run.seed < 1:
         raise TrainerError(f"seed {run.seed} is not positive, which Megatron requires.")
     _check_mode(run)
+    _check_gpu_options(run)
     replica_batch = recipe.micro_batch_size * parallelism.data
     for what, size, parts in (
         ("hidden_size", shape.hidden_size, shape.num_attention_heads),
@@ -217,13 +237,25 @@ def _check_mode(run: PlannedRun) -> None:
             f"mode '{run.mode}' with profile {run.profile}: a profile run says what is profiled, "
             "and no other mode does."
         )
-    for name in ("cuda_graphs", "tp_comm_overlap"):
-        if getattr(run, name) is not None:
-            raise TrainerError(f"{name} is not in this trainer yet: plan the run without it.")
     if (run.mode == "checkpoint_load") != (run.first_step > 0):
         raise TrainerError(
             f"mode '{run.mode}' cannot start at first_step {run.first_step}: a checkpoint_load starts "
             "above 0, every other mode at 0."
+        )
+
+
+def _check_gpu_options(run: PlannedRun) -> None:
+    """Refuse what only GPUs do on the CPU, and an FP8 recipe that does not go with the number format."""
+    recipe = run.recipe
+    for name, wanted in (("cuda_graphs", run.records_graphs), ("tp_comm_overlap", run.overlaps)):
+        if wanted and recipe.gpu_type == "cpu":
+            raise TrainerError(f"{name} is for GPUs, and the plan is for the CPU: plan the run without it.")
+    if run.overlaps and recipe.parallelism.tensor == 1:
+        raise TrainerError("tp_comm_overlap needs tensor parallelism, and the plan has none.")
+    if recipe.fp8_recipe not in ((None,) if recipe.dtype != "fp8" else FP8_RECIPES):
+        raise TrainerError(
+            f"dtype '{recipe.dtype}' with fp8_recipe {recipe.fp8_recipe!r}: fp8 needs one of "
+            f"{', '.join(FP8_RECIPES)}, and no other dtype takes one."
         )
 
 

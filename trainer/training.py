@@ -12,7 +12,7 @@ from nemo.lightning import NeMoLogger, Trainer
 from nemo.lightning.callback_group import CallbackGroup
 from nemo.utils.exp_manager import TimingCallback
 
-from trainer import checkpoint, devices, families, parallelism
+from trainer import checkpoint, devices, families, gpu_performance, parallelism
 from trainer.callbacks import FiniteLoss, History, ModelParallelSeed, Records, StepLines
 from trainer.data import SyntheticData
 from trainer.launch import Launch
@@ -56,11 +56,13 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None
         devices=launch.local_world_size,
         num_nodes=launch.nodes,
         max_steps=run.max_steps,
-        strategy=parallelism.strategy(recipe.parallelism, recipe.model.num_layers, device),
+        strategy=parallelism.strategy(
+            recipe.parallelism, recipe.model.num_layers, device, records_graphs=run.records_graphs
+        ),
         # Named, as Lightning would otherwise take Slurm's variables for the launcher wherever it sees them.
         plugins=[
             TorchElasticEnvironment() if launch.by_launcher else LightningEnvironment(),
-            *parallelism.precision(recipe.dtype),
+            *gpu_performance.precision(recipe),
         ],
         callbacks=_callbacks(run, launch, folders, device),
         enable_checkpointing=run.mode == "checkpoint_save",
@@ -77,7 +79,8 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None
         log_global_rank_0_only=True,
     ).setup(trainer)
     build_model = families.builder(recipe.model.architecture)
-    model = build_model(recipe.model, device, parallelism.model_options(device))
+    options = parallelism.model_options(device) | gpu_performance.graph_options(run)
+    model = build_model(recipe.model, device, options)
     optimizer(recipe.dtype, distributed=device == "cuda").connect(model)
     data = SyntheticData(run, attention_mask=device == "cpu")
     # NeMo's telemetry, which exports nothing unless told to, must know the run before a checkpoint is saved.
@@ -98,6 +101,8 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, device: str) -
     callbacks.append(FiniteLoss())
     if run.profile is not None:
         callbacks.append(ProfileSteps(run.profile, device, folders.output))
+    if device == "cuda":
+        callbacks.append(gpu_performance.communication_overlap(run))
     if run.mode == "checkpoint_save":
         callbacks.append(checkpoint.save_at_end(run.max_steps))
     return callbacks

@@ -39,12 +39,3 @@ def test_a_run_in_an_image_of_nemo_1_is_refused_plainly() -> None:
 def test_a_run_of_the_same_recipe_in_another_image_is_not(image: str | None) -> None:
     run = plan(PlanRequest(workload="nemotron4-340b-24.11", gpu_type="h100", gpus="128")).runs[0]
     require_trainable(run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": image})}))
-
-
-@pytest.mark.parametrize("option", [{"cuda_graphs": True}, {"tp_comm_overlap": False}])
-def test_options_that_the_trainer_lacks_are_refused_before_anything_is_staged(
-    option: dict[str, bool],
-) -> None:
-    run = plan(PlanRequest(workload="llama3.1", size="70b", **option)).runs[0]
-    with pytest.raises(UserError, match=rf"^{next(iter(option))} is not in the trainer yet: leave it out"):
-        require_trainable(run)

@@ -37,12 +37,17 @@ SPREAD = ("tensor", "pipeline", "context", "virtual_pipeline", "micro_batch_size
 """What the documents decide row by row; all else of a row is the model's."""
 
 
+OF_GRAPHS = ("enable_cuda_graph", "use_te_rng_tracker", "cuda_graph_impl")
+
+
 @dataclass(frozen=True)
 class Report:
     """What the trainer's side made of each recipe, in their order, and NeMo's own recipes by name."""
 
     rows: list[tuple[Recipe, dict[str, Any]]]
     nemo: dict[str, dict[str, Any]]
+    precisions: dict[str, dict[str, str]]
+    """NeMo's own number formats by name, every field of each."""
 
     def with_nemo(self) -> list[tuple[dict[str, Any], str, dict[str, Any]]]:
         """Each row of a model that NeMo has a recipe for, with the recipe; the proxies have none."""
@@ -75,7 +80,7 @@ def report(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Rep
     done = start_trainer([trainer_python, str(program)], [str(asked), str(built)], cwd=folder)
     assert done.returncode == 0, done.stdout
     content = json.loads(built.read_text())
-    return Report(list(zip(RECIPES, content["rows"], strict=True)), content["recipes"])
+    return Report(list(zip(RECIPES, content["rows"], strict=True)), content["recipes"], content["precisions"])
 
 
 def test_every_row_is_what_its_document_prints(report: Report) -> None:
@@ -120,13 +125,46 @@ def test_every_model_is_the_one_of_its_workload(report: Report) -> None:
 def test_every_field_of_the_model_is_that_of_nemos_recipe(report: Report) -> None:
     """All of Megatron's and NeMo's options, initial weights included, but for what the decision names."""
     for built, name, nemo in report.with_nemo():
-        ours, theirs = built["config"], nemo["config"]
+        theirs = nemo["config"]
+        ours = built["config"] | {field: theirs[field] for field in OF_GRAPHS}  # a test of their own
         assert set(ours) == set(theirs)
         differing = {field: (ours[field], theirs[field]) for field in ours if ours[field] != theirs[field]}
         if name == "nemotronh_56b":
             assert differing == {"mamba_num_heads": ("256", "None")}  # None: 2 × hidden size / head size
         else:
             assert differing == {"vocab_size": (str(built["vocab_size"]), "None")}
+
+
+def test_number_formats_are_nemos(report: Report) -> None:
+    """Every field, but gradients are reduced in bf16 as NeMo's performance scripts have it."""
+    ours_alone = {"grad_reduce_in_fp32": "False"}
+    seen = set()
+    for recipe, built in report.rows:
+        hybrid = ", nemotron_h" if recipe.model.architecture == "nemotron_h" else ""
+        name = f"{recipe.fp8_recipe}{hybrid}" if recipe.dtype == "fp8" else recipe.dtype
+        assert built["precision"] == report.precisions[name] | ours_alone, recipe.identity
+        seen.add((recipe.workload, recipe.gpu_type, name))
+    assert {name for _, _, name in seen} == {"bf16", "delayed", "current", "current, nemotron_h"}
+
+
+def test_graphs_and_overlap_are_as_upstream_launches_them(report: Report) -> None:
+    """CUDA graphs on Blackwell; overlap wherever there is tensor parallelism."""
+    for recipe, built in report.rows:
+        graphs = recipe.gpu_type in ("b200", "gb200", "gb300")
+        wanted = ["True", "True", "local"] if graphs else ["False", "False", "none"]
+        assert [built["config"][field] for field in OF_GRAPHS] == wanted
+        assert built["random_states_for_graphs"] is graphs
+        assert built["tp_comm_overlap"] is (recipe.parallelism.tensor > 1)
+    tuned = {
+        (recipe.size, recipe.dtype, recipe.gpu_type)
+        for recipe, built in report.rows
+        if built["tuned_buffers"]
+    }
+    dtypes = ("bf16", "fp8")
+    assert tuned == {
+        *((size, dtype, "h100") for size in ("70b", "405b", "405b-proxy") for dtype in dtypes),
+        *(("340b", dtype, gpu_type) for dtype in dtypes for gpu_type in ("b200", "gb200", "gb300")),
+    }
 
 
 def test_how_a_model_is_spread_differs_from_nemos_recipes_as_written_down(report: Report) -> None:

@@ -13,6 +13,10 @@ RUN_FILE = "run.json"
 """Name of a `Run` as a file: in its job's folder, for the trainer and for who reads the log beside it."""
 
 
+Fp8Recipe = Literal["delayed", "current", "mxfp8"]
+"""Of Transformer Engine: scales from earlier steps, from the tensor itself, or one for each 32 values."""
+
+
 class Mode(StrEnum):
     """What a run is for. Only `performance` runs are comparable with published step times."""
 
@@ -107,6 +111,12 @@ class Recipe(Frozen):
     gpus_per_node: PositiveInt
     image: str | None
     """Container image; None where the trainer's venv is used (CPU sizes)."""
+    fp8_recipe: Fp8Recipe | None = None
+    """How tensors are scaled to FP8, where `dtype` is `fp8`."""
+    cuda_graphs: bool = False
+    """Whether steps are recorded as CUDA graphs."""
+    tp_comm_overlap: bool = False
+    """Whether tensor-parallel communication overlaps with matrix products."""
     flops_formula: str
     """Name of the document's model-flops formula; MFU of different formulas must never be compared."""
 

@@ -17,7 +17,7 @@ from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, load_yaml_model
 from steptime.recipes.flops import FORMULAS
-from steptime.recipes.models import ModelShape, Parallelism, Recipe, Window
+from steptime.recipes.models import Fp8Recipe, ModelShape, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.settings import config_dir
 
@@ -97,6 +97,12 @@ class GpuType(Frozen):
     gpus_per_node: PositiveInt
     image: str | None
     """Container image; null where the trainer's own environment is used (CPU)."""
+    fp8_recipe: Fp8Recipe = "delayed"
+    """How runs of dtype fp8 scale their tensors."""
+    cuda_graphs: bool = False
+    """Whether steps are recorded as CUDA graphs."""
+    tp_comm_overlap: bool = True
+    """Whether communication overlaps with matrix products where there is tensor parallelism."""
 
 
 class Layout(Frozen):
@@ -312,6 +318,9 @@ class Workload(Frozen):
             global_batch_size=rule.global_batch_size[scaling].at(gpus),
             gpus_per_node=hardware.gpus_per_node,
             image=hardware.image,
+            fp8_recipe=hardware.fp8_recipe if dtype == "fp8" else None,
+            cuda_graphs=hardware.cuda_graphs,
+            tp_comm_overlap=hardware.tp_comm_overlap and tensor > 1 and gpu_type != "cpu",
             flops_formula=self.flops_formula,
         )
 

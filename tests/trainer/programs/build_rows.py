@@ -22,8 +22,9 @@ from trainer.environment import heavy_imports, thin_out_log
 with heavy_imports():
     import fiddle
     from meta_models import META, matrix_product_flops, parameters
+    from nemo.collections.llm.recipes.precision import mixed_precision
 
-    from trainer import devices, families, parallelism
+    from trainer import devices, families, gpu_performance, parallelism
     from trainer.data import SyntheticData
     from trainer.run import PlannedRun, read_run
 
@@ -34,8 +35,13 @@ WITHOUT_KERNELS = {"apply_rope_fusion": False, "gradient_accumulation_fusion": F
 def built(run: PlannedRun) -> dict[str, Any]:
     """The sizes of the run, each read from the NeMo object that has the say over it."""
     recipe = run.recipe
-    config = families.builder(recipe.model.architecture)(recipe.model, "cuda", WITHOUT_KERNELS).config
-    strategy = parallelism.strategy(recipe.parallelism, recipe.model.num_layers, "cuda")
+    options = parallelism.model_options("cuda") | gpu_performance.graph_options(run) | WITHOUT_KERNELS
+    config = families.builder(recipe.model.architecture)(recipe.model, "cuda", options).config
+    strategy = parallelism.strategy(
+        recipe.parallelism, recipe.model.num_layers, "cuda", records_graphs=run.records_graphs
+    )
+    (precision,) = gpu_performance.precision(recipe)
+    overlap = gpu_performance.communication_overlap(run).user_comm_overlap_cfg
     data = SyntheticData(run, attention_mask=False)
     return {
         "config": config_fields(config),
@@ -46,6 +52,10 @@ def built(run: PlannedRun) -> dict[str, Any]:
         "config_seq_length": config.seq_length,
         "counts_embedding": strategy.account_for_embedding_in_pipeline_split,
         "sequence_parallel": strategy.sequence_parallel,
+        "precision": config_fields(precision.dtype_config),
+        "random_states_for_graphs": strategy.use_te_rng_tracker,
+        "tp_comm_overlap": overlap.tp_comm_overlap,
+        "tuned_buffers": overlap.tp_comm_overlap_cfg is not None,
     }
 
 
@@ -65,6 +75,18 @@ def shipped(name: str) -> dict[str, Any]:
         },
         "config": config_fields(config),
     }
+
+
+def precisions() -> dict[str, dict[str, str]]:
+    """NeMo's own number formats, every field of each."""
+    made = {
+        "bf16": mixed_precision.bf16_mixed(),
+        "delayed": mixed_precision.bf16_with_fp8_mixed(),
+        "current": mixed_precision.bf16_with_fp8_current_scaling_mixed(),
+        "current, nemotron_h": mixed_precision.nemotron_h_bf16_with_fp8_current_scaling_mixed(),
+        "mxfp8": mixed_precision.bf16_with_mxfp8_mixed(),
+    }
+    return {name: config_fields(fiddle.build(config).dtype_config) for name, config in made.items()}
 
 
 def _sizes(config: Any, strategy: Any) -> dict[str, Any]:
@@ -134,7 +156,8 @@ def main(asked_path: str, built_path: str) -> None:
                 }
             )
         recipes = {name: shipped(name) for name in asked["recipes"]}
-    Path(built_path).write_text(json.dumps({"rows": rows, "recipes": recipes}))
+    content = {"rows": rows, "recipes": recipes, "precisions": precisions()}
+    Path(built_path).write_text(json.dumps(content))
 
 
 if __name__ == "__main__":
