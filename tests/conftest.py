@@ -13,6 +13,7 @@ from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Verdict
+from steptime.results.record import make_record
 
 __all__ = ["mini_slurm", "slurm_of_session"]  # fixtures
 
@@ -47,6 +48,8 @@ def _result(
     **replaced: Any,
 ) -> Result:
     """A result as the pipeline would make it; `replaced` fields of `Result` (run, log, …) come last and win.
+
+    Its record is of all that, unless it is replaced, too.
 
     Steps run to `max_steps` and the window is the last half. A checkpoint load trains one step.
     """
@@ -159,14 +162,19 @@ def _result(
                 trainer_path="/staged/trainer",
                 trainer_sha256="b" * 64,
             ),
+            options={"size": size, "gpus": str(gpus), "environment": environment or {}},
+            environment={"OMP_NUM_THREADS": "1", **(environment or {}), "PYTHONPATH": "/staged/trainer"},
             script=script,
             dag_id="llama31",
             dag_run_id=dag_run_id,
             task_id="wait",
             map_index=map_index,
         ),
+        record="",
     )
-    return result.model_copy(update=replaced)
+    made = result.model_copy(update=replaced)
+    ran = {name: getattr(made, name) for name in ("run", "job", "status", "log", "provenance")}
+    return made.model_copy(update={"record": made.record or make_record(**ran)})
 
 
 _CHECKPOINTS: dict[Mode, Callable[[int], tuple[CheckpointTiming, ...]]] = {

@@ -54,6 +54,7 @@ def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
         submission=Submission(run=noisy.run, job=noisy.job, provenance=noisy.provenance),
         status=noisy.status,
         log=noisy.log,
+        record=noisy.record,
         measurement=noisy.measurement,
     )
 

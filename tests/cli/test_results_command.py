@@ -1,6 +1,7 @@
 """`steptime results` as people and programs call it."""
 
 import csv
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -182,7 +183,19 @@ def test_show_as_json_is_whole() -> None:
     assert whole["checkpoints"][0]["iteration"] == 19
     assert len(whole["steps"]) == 20
     assert whole["checks"][0]["passed"] is True
-    assert whole["provenance"]["run"]["mode"] == "checkpoint_save"
+    assert whole["measurement"]["checkpoint_save_s"] == 0.146
+    assert whole["record"]["run"]["mode"] == "checkpoint_save"
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_show_prints_the_record_as_its_file_is() -> None:
+    printed = call("show", "two", "--record").stdout
+
+    sha256 = hashlib.sha256(printed.encode()).hexdigest()
+    assert json.loads(printed)["job"]["name"] == "two"
+    shown = call("show", "two").stdout
+    assert sha256 in shown
+    assert "/experiments/two/record.json" in shown
 
 
 @pytest.mark.parametrize("command", [[], ["show"]])

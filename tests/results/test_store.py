@@ -1,5 +1,6 @@
 """The metrics store on SQLite and on a real PostgreSQL: nothing twice, nothing half, nothing secret."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -63,16 +64,48 @@ def test_what_is_needed_to_repeat_a_run_is_there(store_url: str, make_result: Ma
     store = Store(store_url)
     store.publish(result)
 
-    record = store.provenance(result.job.name)
+    kept = store.record(result.job.name)
 
-    assert record["script"] == result.provenance.script
+    assert kept == {"content": result.record, "sha256": hashlib.sha256(result.record.encode()).hexdigest()}
+    record = json.loads(kept["content"])
     assert type(result.run).model_validate(record["run"]) == result.run
-    assert record["recipe"] == record["run"]["recipe"]
+    assert type(result.provenance).model_validate(record["provenance"]) == result.provenance
     assert record["versions"]["nemo"] == "2.7.3"
-    assert record["git_commit"] == result.provenance.git_commit
-    assert record["staged"]["trainer_sha256"] == "b" * 64
     assert record["status"]["exit_code"] == 0
-    assert "steps" not in record["log"]
+
+
+def test_what_was_read_beside_the_steps_is_there(store_url: str, make_result: MakeResult) -> None:
+    result = make_result()
+    assert result.measurement is not None
+    store = Store(store_url)
+    store.publish(result)
+
+    reading = store.reading(result.job.name)
+
+    assert reading["measurement"] == result.measurement.model_dump(mode="json")
+    assert set(reading["log"]) == set(type(result.log).model_fields) - {"steps", "checkpoints"}
+
+
+def test_a_record_is_kept_as_it_was_first_and_says_what_differs(
+    store_url: str, make_result: MakeResult
+) -> None:
+    first = make_result()
+    moved = first.status.model_copy(update={"nodes": ("elsewhere",), "exit_code": 1})
+    later = make_result(status=moved, log=first.log.model_copy(update={"bytes_read": 9000}))
+    store = Store(store_url)
+    assert store.record_differences(first) == [], "nothing is kept yet"
+    store.publish(first)
+
+    assert store.record_differences(first) == []
+    assert store.record_differences(later) == [
+        "status.exit_code is recorded as 0, and is 1 now",
+        'status.nodes[0] is recorded as "localhost", and is "elsewhere" now',
+        'nodes[0] is recorded as "localhost", and is "elsewhere" now',
+    ]
+    assert store.publish(later), "what was read of the run is replaced"
+
+    assert store.record(first.job.name)["content"] == first.record
+    assert store.reading(first.job.name)["log"]["bytes_read"] == 9000
 
 
 def test_publishing_twice_is_publishing_once(store_url: str, make_result: MakeResult) -> None:
@@ -168,7 +201,9 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert store.choices()["gpus"] == [1, 2, 4]
 
 
-@pytest.mark.parametrize("ask", [Store.run, Store.steps, Store.checks, Store.checkpoints, Store.provenance])
+@pytest.mark.parametrize(
+    "ask", [Store.run, Store.steps, Store.checks, Store.checkpoints, Store.record, Store.reading]
+)
 def test_an_unknown_run_is_answered_with_the_nearest(
     ask: Callable[..., Any], tmp_path: Path, make_result: MakeResult
 ) -> None:
@@ -211,7 +246,13 @@ def test_what_json_and_databases_refuse_is_stored_as_what_they_take(
 
     store.reject(result.model_copy(update={"log": log, "verdict": torn}))
 
-    everything = [store.run("bad"), *store.steps("bad"), *store.checks("bad"), store.provenance("bad")]
+    everything = [
+        store.run("bad"),
+        *store.steps("bad"),
+        *store.checks("bad"),
+        store.reading("bad"),
+        store.record("bad"),
+    ]
     json.dumps(everything, allow_nan=False)
     assert (everything[1]["loss"], everything[1]["step_time_s"]) == (None, None)
     assert store.run("bad")["reason"] == "Expected text, but found \ufffd."
@@ -232,14 +273,14 @@ def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) ->
     store = Store(store_url)
     store.publish(result)
 
-    record = store.provenance(result.job.name)
-    everything = json.dumps([store.results(), record])
+    record = json.loads(store.record(result.job.name)["content"])
+    everything = json.dumps([store.results(), record, store.reading(result.job.name)])
     for secret in ("hf_abc123", "wandb-xyz", "plain-word"):
         assert secret not in everything
-    assert record["run"]["environment"] == {
-        "HF_TOKEN": "(not stored)",
-        "TOKENIZERS_PARALLELISM": "false",
-        "NCCL_DEBUG": "WARN",
-    }
-    assert "MY_PASSWORD='(not stored)' TOKENIZERS_PARALLELISM=false" in record["script"]
-    assert 'HUGGING_FACE_HUB_TOKEN="$HF_TOKEN"' in record["script"], "a reference is no secret"
+    environment = {"HF_TOKEN": "(not stored)", "TOKENIZERS_PARALLELISM": "false", "NCCL_DEBUG": "WARN"}
+    assert record["run"]["environment"] == record["provenance"]["options"]["environment"] == environment
+    assert record["provenance"]["environment"]["HF_TOKEN"] == "(not stored)"
+    script = record["provenance"]["script"]
+    assert "MY_PASSWORD='(not stored)' TOKENIZERS_PARALLELISM=false" in script
+    assert 'HUGGING_FACE_HUB_TOKEN="$HF_TOKEN"' in script, "a reference is no secret"
+    assert "Bearer (not stored)'" in script

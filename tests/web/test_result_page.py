@@ -7,7 +7,9 @@ import pytest
 from playwright.sync_api import Page, expect
 from web.framed import column, number, opened
 
+from steptime.clusters.base import JobState
 from steptime.results.models import Check, Result, Verdict
+from steptime.results.record import Attempt, make_record
 from steptime.results.report import with_scaling_efficiency
 from steptime.results.store import Store
 
@@ -185,6 +187,27 @@ def test_hostile_values_are_shown_as_text(
         0
     ] * 3
     assert [place.title() for place in page.frames] == ["Airflow", "Step times"]
+
+
+def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
+    page: Page, publish: Publish, store: Store, make_result: Callable[..., Result]
+) -> None:
+    canary = "canary-91d0"
+    plain = make_result("run")
+    lost = plain.status.model_copy(update={"state": JobState.FAILED, "reason": "NODE_FAIL"})
+    ran = {name: getattr(plain, name) for name in ("run", "job", "status", "log", "provenance")}
+    ran["run"] = plain.run.model_copy(update={"environment": {"MY_TOKEN": canary, "NCCL_DEBUG": "INFO"}})
+    ran["provenance"] = plain.provenance.model_copy(update={"environment": {"MY_TOKEN": canary}})
+    record = make_record(**ran, earlier_attempts=(Attempt(job=plain.job, status=lost),))
+    publish("run", run=ran["run"], record=record, script=f"export MY_TOKEN={canary}")
+    frame = opened(page)
+    frame.locator("tbody .open").click()
+    kept = frame.locator("details", has_text="Record (JSON)").locator("pre")
+    assert kept.text_content() == record == store.record("run")["content"]
+    for fact in ("run failed (NODE_FAIL)", "MY_TOKEN=(not stored)"):
+        expect(frame.locator("#detail .facts").last).to_contain_text(fact)
+    expect(frame.locator("#detail .remark")).to_contain_text("/experiments/run/record.json")
+    assert canary not in (frame.locator("html").text_content() or "")
 
 
 def test_an_empty_store_says_what_to_do(page: Page) -> None:

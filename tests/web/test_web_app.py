@@ -121,12 +121,14 @@ async def test_only_the_newest_runs_are_given(
 
 async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publish) -> None:
     publish(JOB, mode=Mode.CHECKPOINT_SAVE)
-    record = (await get(pages, f"/api/runs/{JOB}")).json()
-    assert record["run"] == store.run(JOB)
-    assert record["steps"] == store.steps(JOB)
-    assert record["checkpoints"] == store.checkpoints(JOB)
-    assert record["checks"] == store.checks(JOB)
-    assert record["provenance"] == store.provenance(JOB)
+    whole = (await get(pages, f"/api/runs/{JOB}")).json()
+    assert whole["run"] == store.run(JOB)
+    assert whole["steps"] == store.steps(JOB)
+    assert whole["checkpoints"] == store.checkpoints(JOB)
+    assert whole["checks"] == store.checks(JOB)
+    assert whole.items() >= store.reading(JOB).items()
+    assert {"content": whole["record"], "sha256": whole["record_sha256"]} == store.record(JOB)
+    assert whole["record_path"] == f"/experiments/{JOB}/record.json"
 
 
 async def test_a_planned_run_can_be_repeated_by_the_command_given(pages: FastAPI, publish: Publish) -> None:

@@ -150,8 +150,9 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             return as_json(asyncio.run(self._submit(context)))
 
     async def _submit(self, context: Context) -> Submission:
-        from steptime.clusters.jobscript import find_saved_checkpoint, job_spec
+        from steptime.clusters.jobscript import find_saved_checkpoint, job_environment, job_spec
         from steptime.results.provenance import provenance
+        from steptime.results.redaction import redacted_text
 
         ti, run = context["ti"], self.planned_run()
         config, staged = load_cluster(run.cluster), Staged.model_validate(self.staged)
@@ -187,10 +188,13 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
-        self.log.info("its script:\n%s", spec.script)
+        secretive = (run.environment, staged.image_environment)
+        self.log.info("its script:\n%s", redacted_text(spec.script, *secretive))
         made_by = provenance(
             staged,
             spec.script,
+            options={**context["params"], **(context["dag_run"].conf or {})},
+            environment=job_environment(run, staged),
             dag_id=ti.dag_id,
             dag_run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -21,6 +20,9 @@ from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.models import Measurement, Result, Verdict
 
+if TYPE_CHECKING:
+    from steptime.results.store import Store
+
 
 class Reading(Frozen):
     """What `parse` hands on: how the job ended, what its log says, and the numbers where there are any."""
@@ -28,11 +30,15 @@ class Reading(Frozen):
     submission: Submission
     status: JobStatus
     log: TrainingLog
+    record: str
+    """As it lies beside the log."""
     measurement: Measurement | None
 
 
 class ReadLogOperator(RunOperator):
     """Reads the training log of a job that has ended, well or not, and measures its window.
+
+    What ran is recorded here, in `record.json` beside the log: once, whatever becomes of the numbers.
 
     What was submitted comes from the task that waited, which hands it on even if it fails. It is pulled
     rather than templated: where nothing was submitted this task is skipped, and a missing XCom is no error.
@@ -53,7 +59,6 @@ class ReadLogOperator(RunOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Read and measure. Returns the `Reading` as JSON."""
-        from steptime.logs.reader import read_log
         from steptime.results.metrics import measure
 
         ti = context["ti"]
@@ -63,9 +68,7 @@ class ReadLogOperator(RunOperator):
         submission = Submission.model_validate(handed_on)
         self._run = run = submission.run
         with airflow_errors():
-            status, path = asyncio.run(self._collect(submission))
-            log = read_log(path, max_steps=run.max_steps, first_step=run.first_step)
-        log = log.model_copy(update={"path": submission.job.log_path})
+            status, log, record = asyncio.run(self._read(submission))
         self.log.info(
             "read %d bytes of %s: %d steps (%s)", log.bytes_read, log.path, len(log.steps), log.dialect
         )
@@ -78,20 +81,39 @@ class ReadLogOperator(RunOperator):
             self.log.warning("nothing can be measured: %s", error)
         else:
             self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
-        reading = Reading(submission=submission, status=status, log=log, measurement=measurement)
+        reading = Reading(
+            submission=submission, status=status, log=log, record=record, measurement=measurement
+        )
         return as_json(reading)
 
-    async def _collect(self, submission: Submission) -> tuple[JobStatus, Path]:
-        """How the job ended, and its log as a file of this machine."""
+    async def _read(self, submission: Submission) -> tuple[JobStatus, TrainingLog, str]:
+        """How the job ended, what its log says, and the run's record."""
         from steptime.clusters.collecting import collect_log
+        from steptime.logs.reader import read_log
+        from steptime.results.record import earlier_attempts, keep_record, make_record, record_path
 
-        job = submission.job
+        run, job = submission.run, submission.job
         async with open_cluster(job.cluster) as cluster:
             status = (await cluster.poll([job.name]))[job.name]
             if status.state.is_live:
                 # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
                 status = await end_job(cluster, job)
-            return status, await collect_log(cluster, job)
+            path = await collect_log(cluster, job)
+            log = await asyncio.to_thread(read_log, path, max_steps=run.max_steps, first_step=run.first_step)
+            log = log.model_copy(update={"path": job.log_path})
+            record = make_record(
+                run=run,
+                job=job,
+                status=status,
+                log=log,
+                provenance=submission.provenance.model_copy(update={"task_id": self.waited_in}),
+                earlier_attempts=await earlier_attempts(cluster, job),
+            )
+            kept, differences = await keep_record(cluster, job, record)
+        self.log.info("its record: %s", record_path(job.log_path))
+        for difference in differences:
+            self.log.warning("the record stays as it was written first: %s", difference)
+        return status, log, kept
 
 
 def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
@@ -137,10 +159,12 @@ class ValidateOperator(RunOperator):
                 measurement=reading.measurement,
                 verdict=verdict,
                 provenance=reading.submission.provenance.model_copy(update={"task_id": self.waited_in}),
+                record=reading.record,
             )
             self._tell(verdict)
             if not verdict.valid:
                 with Store() as store:
+                    _tell_differences(self, store, result)
                     store.reject(result)
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
                 raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
@@ -154,6 +178,11 @@ class ValidateOperator(RunOperator):
                 self.log.warning("! %s: %s", check.name, check.message)
             else:
                 self.log.error("✗ %s: %s", check.name, check.message)
+
+
+def _tell_differences(task: BaseOperator, store: "Store", result: Result) -> None:
+    for difference in store.record_differences(result):
+        task.log.warning("the metrics store keeps the first record of %s: %s", result.job.name, difference)
 
 
 class PublishOperator(RunOperator):
@@ -180,6 +209,7 @@ class PublishOperator(RunOperator):
 
         result = Result.model_validate(self.result)
         with airflow_errors(), Store() as store:
+            _tell_differences(self, store, result)
             store.publish(result)
         self.log.info("published %s", result.job.name)
         return result.job.name

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,6 @@ import typer
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.usage import Commands
 from steptime.errors import UserError, shown, unknown_value
-from steptime.recipes.models import Run
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -34,7 +34,7 @@ SHOW_EXAMPLES = """
 
 steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d
 
-steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d --format json | jq .provenance.run > run.json
+steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d --record | jq .run > run.json
 """
 
 _NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'steptime run llama3.1 --wait'."
@@ -126,50 +126,59 @@ def show_run(
     job_name: Annotated[str, typer.Argument(metavar="JOB", help="Job name, as --full-names lists it.")],
     *,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    record_only: Annotated[bool, typer.Option("--record", help="Only the record, as in its file.")] = False,
 ) -> None:
     """Everything about one run: its checks, and what is needed to repeat it (recipe, versions, job script).
 
-    json has it whole: the row, the steps, the checks, checkpoint timings and the planned run.
+    json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
+    record alone, byte for byte the record.json beside the run's log.
     """
-    from steptime.results.report import repeat_command
+    from steptime.results.record import record_path
+    from steptime.results.report import repeat_command_of_record
     from steptime.results.store import Store
 
     with Store() as store:
         if not store.exists():
             raise UserError(_NO_RESULTS)
         row = store.run(job_name)
-        record = store.provenance(job_name)
-        checks = store.checks(job_name)
+        kept = store.record(job_name)
+        if record_only:
+            typer.echo(kept["content"], nl=False)
+            return
+        record, checks = json.loads(kept["content"]), store.checks(job_name)
         if output_format is Format.JSON:
             whole = {
                 "result": row,
                 "steps": store.steps(job_name),
                 "checkpoints": store.checkpoints(job_name),
                 "checks": checks,
-                "provenance": record,
+                **store.reading(job_name),
+                "record": record,
+                "record_sha256": kept["sha256"],
             }
             typer.echo(json.dumps(whole, indent=2))
             return
-    facts = [{"what": name, "value": value} for name, value in _facts(row, record).items()]
-    show(facts, output_format, headings={"what": f"{row['label']} · {row['workload']}", "value": job_name})
+    facts = _facts(row, record) | {"record": record_path(row["log_path"]), "record, sha256": kept["sha256"]}
+    headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
+    show([{"what": name, "value": value} for name, value in facts.items()], output_format, headings=headings)
     if output_format is Format.CSV:
         return
     for check in checks:
         mark = "✓" if check["passed"] else "!" if check["severity"] == "warning" else "✗"
         typer.echo(f"{mark} {check['message']}")
-    command = repeat_command(Run.model_validate(record["run"]))
+    command = repeat_command_of_record(record)
     typer.echo(
         f"\nTo repeat it: {command}"
         if command
-        else "\nToday's recipes no longer plan this run; --format json has its run.json under provenance.run."
+        else "\nToday's recipes no longer plan this run; --record has its plan under run."
     )
-    typer.echo(f"\n# ---- job script ----\n{record['script'].rstrip()}")
+    typer.echo(f"\n# ---- job script ----\n{record['provenance']['script'].rstrip()}")
 
 
 def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     """What a reader looks for first; nested values in one line each."""
-    staged, versions = record["staged"], record["versions"] or {}
-    commit, clean = record["git_commit"], record["git_clean"]
+    made_by, versions = record["provenance"], record["versions"]
+    staged, clean = made_by["staged"], made_by["git_clean"]
     tree = {True: "", False: " with uncommitted changes", None: ""}[clean]
     parallelism = ", ".join(f"{kind} {row[f'{kind}_parallel']}" for kind in _PARALLELISM)
     facts = {
@@ -177,24 +186,33 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "step time": f"{row['step_time_mean_s']:.6g} s over {row['window']}"
         if row["step_time_mean_s"]
         else None,
-        "cluster": f"{row['cluster']}: {', '.join(record['status']['nodes'])}",
+        "cluster": f"{row['cluster']}: {', '.join(record['nodes'])}",
         "GPUs": f"{row['gpus']} {row['gpu_type']}",
         "parallelism": parallelism,
         "batch": f"global {row['global_batch_size']}, micro {row['micro_batch_size']}",
-        "steptime": record["steptime_version"],
-        "commit": f"{commit}{tree}" if commit else None,
+        "steptime": made_by["steptime_version"],
+        "commit": made_by["git_commit"] and f"{made_by['git_commit']}{tree}",
         "image": staged["image"] and f"{staged['image']} {staged['image_digest'] or ''}".strip(),
         "image file, sha256": staged.get("image_sha256"),
         "venv lock, sha256": staged["venv_lock_sha256"],
         "trainer, sha256": staged["trainer_sha256"],
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or None,
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version) or None,
+        "environment": shlex.join(map("=".join, made_by["environment"].items())) or None,
         "submitted": _local_time(row["submitted_at"]),
         "started": _local_time(row["started_at"]),
         "ended": _local_time(row["ended_at"]),
+        "earlier attempts": "; ".join(map(_attempt, record["earlier_attempts"])) or None,
         "Airflow": row["dag_id"] and f"{row['dag_id']}, {row['dag_run_id']}",
         "log": row["log_path"],
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _attempt(attempt: Mapping[str, Any]) -> str:
+    """An earlier job of the run: its id, how it ended and why."""
+    status = attempt["status"]
+    reason = f" ({status['reason']})" if status["reason"] else ""
+    return f"{attempt['job']['job_id']} {status['state']}{reason}"
 
 
 def _local_time(seconds: float | None) -> str | None:

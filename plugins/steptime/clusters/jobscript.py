@@ -64,7 +64,7 @@ def job_spec(
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
-    environment = _environment(run, staged)
+    environment = job_environment(run, staged)
     script = _templates.get_template(f"{config.kind}/job.sh.j2").render(
         directory=directory,
         environment=environment,
@@ -95,6 +95,12 @@ def step_spec(name: str, argv: Sequence[str], config: ClusterConfig, *, time_lim
         slots=1,
         time_limit_s=time_limit_s,
     )
+
+
+def earlier_names(name: str) -> tuple[str, ...]:
+    """The names of the attempts before the one of that name, which `job_spec` made, in their order."""
+    cell, _, attempt = name.rpartition("-")
+    return tuple(f"{cell}-{number}" for number in range(1, int(attempt))) if attempt.isdecimal() else ()
 
 
 def saved_checkpoint_dir(job: Job) -> str:
@@ -128,8 +134,11 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     return str(checkpoints[0])
 
 
-def _environment(run: Run, staged: Staged) -> dict[str, str]:
-    """The trainer's environment: defaults, then the run's overrides, then what nobody may override."""
+def job_environment(run: Run, staged: Staged) -> dict[str, str]:
+    """The variables that a job script sets: defaults, the run's own, then what nobody may override.
+
+    Raises UserError for one that a run cannot bring.
+    """
     check_environment(run.environment)
     return {
         # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.

@@ -14,7 +14,18 @@ _OWN = (
     *("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "UID", "EUID", "PPID"),
 )
 _OWN_PREFIXES = ("STEPTIME_", "SLURM_", "SBATCH_", "SRUN_", "TORCHELASTIC_")
-_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_?KEY)$", re.IGNORECASE)
+SENSITIVE_WORDS = (
+    r"(?:TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SSH)_?KEY|(?:^|_)KEY)"
+)
+"""A regular expression: what variables that are secret have in their names, in upper case.
+
+`TOKENIZERS_PARALLELISM`, `MAX_TOKENS` and `NCCL_IB_PKEY` are none.
+"""
+
+PASSWORD_IN_ADDRESS = re.compile(r"""(?P<before>://[^\s/@:'"]*:)(?P<password>[^\s/@'"]+)(?=@)""")
+"""Of `http://user:password@host`, the password and what is before it."""
+
+_SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
@@ -32,6 +43,11 @@ def check_environment(environment: Mapping[str, str]) -> None:
             raise UserError(
                 f"environment: '{name}' looks like a secret, and a run's environment is recorded and shown: "
                 "set it where the job runs."
+            )
+        if PASSWORD_IN_ADDRESS.search(value):
+            raise UserError(
+                f"environment: '{name}' has an address with a password, and a run's environment is recorded "
+                "and shown: set it where the job runs."
             )
         if "\0" in value:
             raise UserError(f"environment: the value of '{name}' has a NUL character, which no variable can.")

@@ -1,6 +1,8 @@
 """The products of `results`: a `Measurement`, a `Verdict`, and the `Result` that is published."""
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import Field
 
 from steptime.clusters.base import Job, JobStatus, Staged
 from steptime.frozen import Frozen
@@ -72,6 +74,10 @@ class Provenance(Frozen):
     git_commit: str | None
     git_clean: bool | None
     staged: Staged
+    options: dict[str, Any] = Field(default_factory=dict)
+    """What was asked for, by the names of `PlanRequest`."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """The variables that the job script sets for the training, the run's own among them."""
     script: str
     dag_id: str | None = None
     dag_run_id: str | None = None
@@ -90,3 +96,5 @@ class Result(Frozen):
     measurement: Measurement | None
     verdict: Verdict
     provenance: Provenance
+    record: str
+    """The run's record as it lies beside its log, without secrets; see `results.record`."""

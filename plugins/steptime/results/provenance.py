@@ -1,7 +1,9 @@
 """What a result was made by: versions, the commit of this project and whether its tree was clean."""
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from steptime import __version__
 from steptime.clusters.base import Staged
@@ -12,9 +14,19 @@ _TIMEOUT_S = 10
 
 
 def provenance(
-    staged: Staged, script: str, *, dag_id: str | None, dag_run_id: str | None, map_index: int | None
+    staged: Staged,
+    script: str,
+    *,
+    options: Mapping[str, Any],
+    environment: Mapping[str, str],
+    dag_id: str | None,
+    dag_run_id: str | None,
+    map_index: int | None,
 ) -> Provenance:
-    """The record of a job that is submitted now; commit and state are None outside of a git checkout."""
+    """What a job that is submitted now is made by; commit and state are None outside of a git checkout.
+
+    `options` is what was asked for; those that are None were left to their defaults.
+    """
     # An installed package may lie inside somebody else's repository: only that of this very project counts.
     is_checkout = _git("rev-parse", "--show-toplevel") == str(_PROJECT)
     commit = _git("rev-parse", "HEAD") if is_checkout else None
@@ -24,6 +36,8 @@ def provenance(
         git_commit=commit,
         git_clean=None if changes is None else not changes,
         staged=staged,
+        options={name: value for name, value in options.items() if value is not None},
+        environment=dict(environment),
         script=script,
         dag_id=dag_id,
         dag_run_id=dag_run_id,

@@ -1,33 +1,74 @@
-"""Keeps secrets out of what is stored: values of variables whose names tell that they are secret."""
+"""Keeps secrets out of what is recorded and shown: what names or addresses tell to be secret."""
 
 import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from steptime.results.models import Result
+from steptime.recipes.environment import PASSWORD_IN_ADDRESS, SENSITIVE_WORDS
 
 REDACTED = "(not stored)"
 
-_WORDS = r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_KEY|PRIVATE_KEY)"
-_SECRET_NAME = re.compile(rf"(?:^|_){_WORDS}(?:_|$)", re.IGNORECASE)
-_ASSIGNMENT = re.compile(r"""(?P<name>\b[A-Za-z_]\w*)=(?P<value>'[^'\n]*'|"[^"\n]*"|[^\s'"$;&|]\S*)""")
+_SECRET_NAME = re.compile(rf"{SENSITIVE_WORDS}(?:_|$)", re.IGNORECASE)
+# One word of a shell, of pieces as `shlex.quote` makes them; a quoted piece may have line ends.
+_ASSIGNMENT = re.compile(r"""(?P<name>\b[A-Za-z_]\w*)=(?P<value>(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\;&|])+)""")
+_SHORTEST = 6
+"""Characters of a secret that is looked for everywhere: a shorter one would take innocent text away."""
 
 
-def redacted(result: Result) -> Result:
-    """The result with secrets replaced by `(not stored)`, in the run's environment and in the job script.
+def redacted(document: Any) -> Any:
+    """A JSON document with secrets replaced by `(not stored)`, at any depth and inside of texts.
 
-    A variable is secret by its name (`HF_TOKEN`, `WANDB_API_KEY`, …); `TOKENIZERS_PARALLELISM` is not.
+    A value is secret by its name (`HF_TOKEN`, `WANDB_API_KEY`, …; `TOKENIZERS_PARALLELISM` is not), and then
+    wherever else it is; so is the password in an address (`http://user:password@proxy`).
     """
-    environment, script = result.run.environment, result.provenance.script
-    secrets = {value for name, value in environment.items() if value and _SECRET_NAME.search(name)}
-    for secret in sorted(secrets, key=len, reverse=True):  # one may be part of another
-        script = script.replace(secret, REDACTED)
-    script = _ASSIGNMENT.sub(_without_secret, script)
-    kept = {name: REDACTED if value in secrets else value for name, value in environment.items()}
-    return result.model_copy(
-        update={
-            "run": result.run.model_copy(update={"environment": kept}),
-            "provenance": result.provenance.model_copy(update={"script": script}),
+    return _without(document, _longest_first(_secrets(document)))
+
+
+def redacted_text(text: str, *environments: Mapping[str, str]) -> str:
+    """A text, such as a job script, without secrets: of its own assignments and of these environments."""
+    return _without_in_text(text, _longest_first(_secrets(list(environments))))
+
+
+def _secrets(document: Any) -> Iterator[str]:
+    """The values that bear the name of a secret."""
+    if isinstance(document, Mapping):
+        for name, value in document.items():
+            if _is_secret(name, value):
+                yield value
+            else:
+                yield from _secrets(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _secrets(value)
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and _SECRET_NAME.search(name) is not None
+
+
+def _longest_first(secrets: Iterator[str]) -> list[str]:
+    """One may be part of another. In a script they are as the shell reads them."""
+    forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in (secret, shlex.quote(secret))}
+    return sorted(forms - {REDACTED, shlex.quote(REDACTED)}, key=len, reverse=True)
+
+
+def _without(document: Any, secrets: list[str]) -> Any:
+    if isinstance(document, Mapping):
+        return {
+            name: REDACTED if _is_secret(name, value) else _without(value, secrets)
+            for name, value in document.items()
         }
-    )
+    if isinstance(document, list):
+        return [_without(value, secrets) for value in document]
+    return _without_in_text(document, secrets) if isinstance(document, str) else document
+
+
+def _without_in_text(text: str, secrets: list[str]) -> str:
+    text = _ASSIGNMENT.sub(_without_secret, text)
+    for secret in secrets:
+        text = text.replace(secret, REDACTED)
+    return PASSWORD_IN_ADDRESS.sub(rf"\g<before>{REDACTED}", text)
 
 
 def _without_secret(assignment: re.Match[str]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.notation import format_time_limit
@@ -184,6 +186,14 @@ def repeat_command(run: Run) -> str | None:
             if any(_same_work(run, other) for other in planned):
                 return _command(request)
     return None
+
+
+def repeat_command_of_record(record: Row) -> str | None:
+    """The same of a run's record; None as well where today's models no longer read its plan."""
+    try:
+        return repeat_command(Run.model_validate(record["run"]))
+    except ValidationError:
+        return None
 
 
 def _kinds(run: Run) -> list[dict[str, Any]]:

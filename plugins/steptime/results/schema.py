@@ -18,7 +18,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Text,
 )
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -126,20 +126,20 @@ validations = Table(
     Column("message", Text, nullable=False),
 )
 
-provenance = Table(
-    "provenance",
+records = Table(
+    "records",
     metadata,
     Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("steptime_version", Text, nullable=False),
-    Column("git_commit", Text),
-    Column("git_clean", Boolean),
-    Column("script", Text, nullable=False),
-    Column("recipe", JSON, nullable=False),
-    Column("run", JSON, nullable=False),
-    Column("job", JSON, nullable=False),
-    Column("status", JSON, nullable=False),
-    Column("staged", JSON, nullable=False),
-    Column("versions", JSON(none_as_null=True)),
+    # Text and not JSON: it is kept byte for byte, as the file beside the log.
+    Column("content", Text, nullable=False),
+    Column("sha256", Text, nullable=False),
+)
+"""Written once: of all tables the one whose rows are never replaced."""
+
+readings = Table(
+    "readings",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
     Column("measurement", JSON(none_as_null=True)),
     Column("log", JSON, nullable=False),
 )

@@ -1,7 +1,8 @@
 """The metrics store: every run with its steps, checkpoint timings, checks, and what is needed to repeat it.
 
 SQLite by default, PostgreSQL by `STEPTIME_STORE_URL`. A run is written in one transaction under its job name:
-writing it again changes nothing, and what was read anew under the same name replaces it whole.
+writing it again changes nothing, and what was read anew under the same name replaces it. Only its record is
+never replaced: what ran does not change by being read again.
 """
 
 import difflib
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from steptime.errors import UserError, shown
 from steptime.results.database import exists, reading, writing
 from steptime.results.models import Check, Result
-from steptime.results.redaction import redacted
+from steptime.results.record import differences
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
@@ -137,12 +138,30 @@ class Store:
         """Every check of one run and what it found. Raises UserError for an unknown job name."""
         return self._children("validations", job_name)
 
-    def provenance(self, job_name: str) -> Row:
-        """What is needed to repeat one run: recipe, plan, versions, script, times; without secrets.
+    def record(self, job_name: str) -> Row:
+        """The record of one run: `content`, the text of the file beside its log, and that text's `sha256`.
 
         Raises UserError for an unknown job name.
         """
-        return self._children("provenance", job_name)[0]
+        return self._children("records", job_name)[0]
+
+    def reading(self, job_name: str) -> Row:
+        """What was read of one run beside its steps: the `measurement`, and of the `log` all else.
+
+        Raises UserError for an unknown job name.
+        """
+        return self._children("readings", job_name)[0]
+
+    def record_differences(self, result: Result) -> list[str]:
+        """What the record that is kept of this run says otherwise than the result's; it is not replaced."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import records, runs
+
+        query = select(records.c.content).join(runs).where(runs.c.job_name == result.job.name)
+        with reading(self.url) as connection:
+            kept = connection.scalar(query)
+        return [] if kept is None else differences(kept, result.record)
 
     def _children(self, table_name: str, job_name: str) -> list[Row]:
         from sqlalchemy import select
@@ -175,14 +194,14 @@ class Store:
         """One transaction; the run's row is its lock, so that concurrent writers of one run take turns."""
         from steptime.results import schema
 
-        result = redacted(result)
         run = _run_row(result, state, reason)
         children = {
             schema.steps: [step.model_dump() for step in result.log.steps],
             schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
             schema.validations: [check.model_dump() for check in result.verdict.checks],
-            schema.provenance: [_provenance_row(result)],
+            schema.readings: [_reading_row(result)],
         }
+        sha256 = hashlib.sha256(result.record.encode()).hexdigest()
         with writing(self.url) as connection:
             run_id = _upsert(connection, schema.runs, run)
             if run_id is None:
@@ -191,15 +210,22 @@ class Store:
                 connection.execute(table.delete().where(table.c.run_id == run_id))
                 if rows:
                     connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
+            record = {"run_id": run_id, "content": result.record, "sha256": sha256}
+            kept = _dialect(connection).insert(schema.records).values(record)
+            connection.execute(kept.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
         return True
+
+
+def _dialect(connection: "Connection") -> Any:
+    """What has the `insert` that knows conflicts."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    return sqlite if connection.dialect.name == "sqlite" else postgresql
 
 
 def _upsert(connection: "Connection", runs: "Table", row: Mapping[str, Any]) -> int | None:
     """Insert or replace the run; its id, or None where the same content is there already."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    insert = dialect.insert(runs).values(row)
+    insert = _dialect(connection).insert(runs).values(row)
     upsert = insert.on_conflict_do_update(
         index_elements=[runs.c.job_name],
         set_={name: insert.excluded[name] for name in row if name != "job_name"},
@@ -278,20 +304,8 @@ _MEASURED = (
 )
 
 
-def _provenance_row(result: Result) -> Row:
+def _reading_row(result: Result) -> Row:
     # Through pydantic's JSON, which knows no NaN: PostgreSQL refuses it.
-    whole = json.loads(result.model_dump_json())
-    provenance, log = whole["provenance"], whole["log"]
-    return {
-        **{
-            name: provenance[name]
-            for name in ("steptime_version", "git_commit", "git_clean", "script", "staged")
-        },
-        "recipe": whole["run"]["recipe"],
-        "run": whole["run"],
-        "job": whole["job"],
-        "status": whole["status"],
-        "versions": (log["started"] or {}).get("versions"),
-        "measurement": whole["measurement"],
-        "log": {name: value for name, value in log.items() if name not in ("steps", "checkpoints")},
-    }
+    whole = json.loads(result.model_dump_json(include={"measurement", "log"}))
+    log = {name: value for name, value in whole["log"].items() if name not in ("steps", "checkpoints")}
+    return {"measurement": whole["measurement"], "log": log}

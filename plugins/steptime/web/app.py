@@ -15,12 +15,11 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_authentic
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from fastapi.staticfiles import StaticFiles
-from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from steptime.errors import SystemFailure, UserError
-from steptime.recipes.models import Run
-from steptime.results.report import repeat_command, with_scaling_efficiency
+from steptime.results.record import record_path
+from steptime.results.report import repeat_command_of_record, with_scaling_efficiency
 from steptime.results.store import Store
 
 MAX_RUNS = 10_000
@@ -97,7 +96,7 @@ async def _results(
 
 
 async def _run(job_name: str, user: GetUserDep) -> JSONResponse:
-    """One run with its steps, its checkpoints, its checks, and what is needed to repeat it."""
+    """One run with its steps, its checkpoints, its checks, and its record."""
     readable = await run_in_threadpool(_readable_dags, user)
 
     def read() -> dict[str, Any]:
@@ -106,25 +105,21 @@ async def _run(job_name: str, user: GetUserDep) -> JSONResponse:
             # The same answer for both: who may not see a run shall not learn that it exists.
             if not rows or not _may_see(rows[0], readable):
                 raise HTTPException(status_code=404, detail=f"there is no run '{job_name}'")
-            provenance = store.provenance(job_name)
+            record = store.record(job_name)
             return {
                 "run": rows[0],
                 "steps": store.steps(job_name),
                 "checkpoints": store.checkpoints(job_name),
                 "checks": store.checks(job_name),
-                "provenance": provenance,
-                "repeat_command": _repeat_command(provenance["run"]),
+                **store.reading(job_name),
+                # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
+                "record": record["content"],
+                "record_sha256": record["sha256"],
+                "record_path": record_path(rows[0]["log_path"]),
+                "repeat_command": repeat_command_of_record(json.loads(record["content"])),
             }
 
     return JSONResponse(await run_in_threadpool(read), headers=_API_HEADERS)
-
-
-def _repeat_command(planned: Mapping[str, Any]) -> str | None:
-    """The command that plans this very run today; None where today's recipes or models no longer can."""
-    try:
-        return repeat_command(Run.model_validate(planned))
-    except ValidationError:
-        return None
 
 
 def _may_see(row: Mapping[str, Any], readable: set[str]) -> bool:

@@ -32,21 +32,26 @@ function numbers(run) {
   });
 }
 
-function settings(run, { status, versions, staged, ...record }) {
+const attempt = ({ job, status }) => `${job.job_id} ${status.state}${status.reason ? ` (${status.reason})` : ""}`;
+
+function settings(run, record) {
   const when = timestamps();
-  const commit = record.git_commit?.slice(0, 12);
+  const { staged, environment, ...madeBy } = record.provenance;
+  const commit = madeBy.git_commit?.slice(0, 12);
   return facts({
     "Workload": run.workload,
     "Hardware": `${run.gpus} ${run.gpu_type === "cpu" ? `CPU rank${run.gpus === 1 ? "" : "s"}` : `× ${run.gpu_type}`} on ${run.cluster}`,
-    "Nodes": status?.nodes?.join(", "),
+    "Nodes": record.nodes.join(", "),
     "Parallelism": `tensor ${run.tensor_parallel}, pipeline ${run.pipeline_parallel}, context ${run.context_parallel}, data ${run.data_parallel}`,
     "Batch": `global ${run.global_batch_size}, micro ${run.micro_batch_size}, ${run.scaling} scaling${run.proxy ? ", proxy" : ""}`,
     "Submitted": when(run.submitted_at),
     "Waited in queue": duration(run.queue_wait_s),
     "Ran": run.ended_at && run.started_at ? duration(run.ended_at - run.started_at) : null,
-    "Versions": Object.entries(versions ?? {}).map(([name, version]) => `${name} ${version}`).join(", "),
-    "steptime": commit ? `${record.steptime_version}, commit ${commit}${record.git_clean === false ? " with changes" : ""}` : record.steptime_version,
-    "Image": staged?.image,
+    "Earlier attempts": record.earlier_attempts.map(attempt).join("; "),
+    "Versions": Object.entries(record.versions).filter(([, version]) => version).map(([name, version]) => `${name} ${version}`).join(", "),
+    "steptime": commit ? `${madeBy.steptime_version}, commit ${commit}${madeBy.git_clean === false ? " with changes" : ""}` : madeBy.steptime_version,
+    "Image": [staged.image, staged.image_digest].filter(Boolean).join(" "),
+    "Environment": Object.entries(environment).map(([name, value]) => `${name}=${value}`).join(" "),
     "Log": run.log_path,
   });
 }
@@ -63,7 +68,8 @@ function links(run) {
   return [log && airflowLink(log, "Task log"), dagRun && airflowLink(dagRun, `DAG run ${run.dag_run_id}`)].filter(Boolean);
 }
 
-const folded = (title, content) => element("details", {}, element("summary", {}, title), element("pre", { tabIndex: 0 }, content));
+const folded = (title, content, remark) => element("details", {}, element("summary", {}, title),
+  ...(remark ? [element("p", { className: "remark" }, remark)] : []), element("pre", { tabIndex: 0 }, content));
 
 function copyable(command) {
   const button = element("button", { type: "button" }, "Copy");
@@ -79,10 +85,11 @@ function copyable(command) {
   return element("div", { className: "command" }, line, button);
 }
 
-/** Show the record of a run, as `api/runs/…` gives it. */
-export function showDetail(record) {
-  const { run, steps, checks, provenance } = record;
-  shown = record;
+/** Show a run, as `api/runs/…` gives it. */
+export function showDetail(whole) {
+  const { run, steps, checks } = whole;
+  const record = JSON.parse(whole.record);
+  shown = whole;
   byId("detail-title").replaceChildren(run.label, " ", stateBadge(run), element("small", {}, run.job_name));
   const note = run.reason ?? run.warnings;
   const chart = element("div", { className: "chart" }, element("canvas", { id: "steps" }));
@@ -93,11 +100,12 @@ export function showDetail(record) {
     numbers(run),
     ...(steps.length ? [section("Steps", chart)] : []),
     section("Data-quality checks", checkList(checks)),
-    section("What ran", settings(run, provenance)),
-    section("To repeat it", record.repeat_command ? copyable(record.repeat_command)
-      : element("p", {}, "Today's recipes no longer plan this run; its run.json is under provenance.run of the full record.")),
-    folded("Job script", provenance.script ?? ""),
-    folded("Full record (JSON)", JSON.stringify({ ...record, steps: `${steps.length} steps` }, null, 2)),
+    section("What ran", settings(run, record)),
+    section("To repeat it", whole.repeat_command ? copyable(whole.repeat_command)
+      : element("p", {}, "Today's recipes no longer plan this run; its plan is in its record, under run.")),
+    folded("Job script", record.provenance.script),
+    folded("Record (JSON)", whole.record, `${whole.record_path}, never changed; sha256 ${whole.record_sha256}`),
+    folded("Everything else (JSON)", JSON.stringify({ ...whole, steps: `${steps.length} steps`, record: undefined }, null, 2)),
   );
   byId("detail").showModal();
   byId("detail-body").scrollTop = 0;

@@ -1,0 +1,138 @@
+"""The record of one run: what was asked for, what ran, made of what, where and when, and how it ended.
+
+It is one JSON document without secrets. It is written once: as `record.json` beside the log on the cluster,
+and, byte for byte the same, into the metrics store. Neither is ever changed: whoever comes to another record
+of the same run gets the first one, and is told what differs.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from steptime.clusters.base import Cluster, Job, JobStatus
+from steptime.clusters.jobscript import earlier_names
+from steptime.errors import UserError, shown
+from steptime.frozen import Frozen
+from steptime.logs.models import TrainingLog
+from steptime.recipes.models import Run
+from steptime.results.models import Provenance
+from steptime.results.redaction import redacted
+
+RECORD_FILE = "record.json"
+
+_READ_BYTES = 16 << 20
+"""A record has some 10 KB; more than this is none."""
+
+
+class Attempt(Frozen):
+    """One job for a run: another begins where the cluster failed it, or somebody cleared its task."""
+
+    job: Job
+    status: JobStatus
+
+
+class RunRecord(Frozen):
+    """What `record.json` holds, in its order."""
+
+    schema_version: Literal[1] = 1
+    job: Job
+    status: JobStatus
+    """How it ended, with the times of its start and end."""
+    earlier_attempts: tuple[Attempt, ...]
+    """Those before this job, in their order."""
+    nodes: tuple[str, ...]
+    """In the order of their ranks where the training told them, else in that of the cluster."""
+    versions: dict[str, Any]
+    """Of the libraries and drivers that the training used, as it told them itself; empty where it did not."""
+    run: Run
+    """The plan with its recipe's row, and every option that it came to."""
+    provenance: Provenance
+
+
+def make_record(
+    *,
+    run: Run,
+    job: Job,
+    status: JobStatus,
+    log: TrainingLog,
+    provenance: Provenance,
+    earlier_attempts: tuple[Attempt, ...] = (),
+) -> str:
+    """The record of a run that has ended, as the text of its file: without secrets, see `redaction`."""
+    told = [words for words in (log.started, log.ended) if words is not None]
+    nodes = [words["node_names"] for words in told if words.get("node_names")]
+    record = RunRecord(
+        job=job,
+        status=status,
+        earlier_attempts=earlier_attempts,
+        nodes=tuple(map(str, nodes[-1])) if nodes else status.nodes,
+        versions={name: version for words in told for name, version in (words.get("versions") or {}).items()},
+        run=run,
+        provenance=provenance,
+    )
+    return as_text(redacted(json.loads(record.model_dump_json())))
+
+
+def as_text(record: dict[str, Any]) -> str:
+    """A record as its file has it."""
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+
+
+async def earlier_attempts(cluster: Cluster, job: Job) -> tuple[Attempt, ...]:
+    """The jobs that were submitted for the same run before, as the cluster knows them.
+
+    Raises SystemFailure where it cannot be asked.
+    """
+    names = earlier_names(job.name)
+    if not names:
+        return ()
+    statuses = await cluster.poll(names)
+    jobs = [await cluster.find(name) for name in names]
+    return tuple(Attempt(job=job, status=statuses[job.name]) for job in jobs if job is not None)
+
+
+def record_path(log_path: str) -> str:
+    """Where the record of a log's run is, on the same cluster."""
+    return str(PurePosixPath(log_path).with_name(RECORD_FILE))
+
+
+async def keep_record(cluster: Cluster, job: Job, record: str) -> tuple[str, list[str]]:
+    """Write the record beside the job's log, unless there is one.
+
+    Returns the text that stands there, and what it says otherwise than this one.
+
+    Raises SystemFailure where it cannot be written, UserError where what stands there is no record.
+    """
+    path = record_path(job.log_path)
+    if not (standing := await cluster.read(path, limit=_READ_BYTES)):
+        await cluster.write(path, record.encode())
+        standing = await cluster.read(path, limit=_READ_BYTES)  # of two who write at once, one was the last
+    try:
+        text = standing.decode()
+        return text, differences(text, record)
+    except ValueError as error:
+        raise UserError(
+            f"the record {path} on cluster '{job.cluster}' is no JSON ({shown(error)}): somebody changed it; "
+            "move it away and clear this task to have it written anew."
+        ) from None
+
+
+def differences(kept: str, new: str) -> list[str]:
+    """What a record says otherwise than another of the same run: a line for each place, none where equal."""
+    return [] if kept == new else list(_differing(json.loads(kept), json.loads(new), ""))
+
+
+def _differing(kept: Any, new: Any, place: str) -> Iterator[str]:
+    if isinstance(kept, dict) and isinstance(new, dict):
+        for name in dict.fromkeys((*kept, *new)):
+            within = f"{place}.{name}" if place else str(name)
+            if name not in kept or name not in new:
+                yield f"{within} is only in the {'recorded' if name in kept else 'new'} one"
+            else:
+                yield from _differing(kept[name], new[name], within)
+    elif isinstance(kept, list) and isinstance(new, list) and len(kept) == len(new):
+        for number, (one, other) in enumerate(zip(kept, new, strict=True)):
+            yield from _differing(one, other, f"{place}[{number}]")
+    elif kept != new:
+        yield f"{place} is recorded as {shown(json.dumps(kept))}, and is {shown(json.dumps(new))} now"

@@ -1,0 +1,170 @@
+"""Records of runs as the task `parse` keeps them: real jobs on the local cluster, and a whole DAG run."""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from steptime import __version__
+from steptime.airflow.result_operators import Reading, ReadLogOperator
+from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.airflow.triggers import TrainingTrigger
+from steptime.clusters.base import JobState
+from steptime.results.record import RunRecord
+from steptime.results.redaction import REDACTED
+from steptime.results.store import Store
+
+from .test_submit import submit  # noqa: F401 (a fixture)
+
+CANARY = "canary-7c1e"
+PASSWORD = "hunter-2a8d"
+
+
+@pytest.fixture
+def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, Any]], Reading]:
+    """Runs `parse` on what a task `submit` handed on."""
+
+    def run(submitted: dict[str, Any]) -> Reading:
+        context = make_context(pushed={SUBMISSION_KEY: submitted})
+        return Reading.model_validate(ReadLogOperator(task_id="parse", waited_in="wait").execute(context))
+
+    return run
+
+
+def wait_for(submitted: dict[str, Any]) -> None:
+    trigger = TrainingTrigger(run=submitted["run"], job=submitted["job"], patience_s=60)
+
+    async def fires() -> None:
+        async with aclosing(trigger.run()) as events:
+            await anext(events)
+
+    asyncio.run(fires())
+
+
+def record_file(submitted: dict[str, Any]) -> Path:
+    return Path(submitted["job"]["log_path"]).with_name("record.json")
+
+
+def warnings(said: list[Any]) -> list[str]:
+    return [line["event"] for line in said if line["log_level"] == "warning" and "record" in line["event"]]
+
+
+def test_a_job_that_has_ended_has_its_record_beside_its_log(
+    submission: Callable[..., dict[str, Any]], parse: Callable[..., Reading]
+) -> None:
+    submitted = submission(STAND_IN_STEP_S="0.001")
+    assert not record_file(submitted).exists()
+    wait_for(submitted)
+
+    read = parse(submitted)
+
+    assert record_file(submitted).read_text() == read.record
+    record = RunRecord.model_validate_json(read.record)
+    assert (record.run, record.job, record.status) == (read.submission.run, read.submission.job, read.status)
+    assert record.status.state is JobState.SUCCEEDED
+    assert record.status.started_at is not None
+    assert record.versions == {"nemo": "none", "megatron_core": "none", "torch": "none", "python": "3"}
+    assert record.nodes == ("localhost",)
+    made_by = record.provenance
+    assert made_by.steptime_version == __version__
+    assert made_by.script == Path(submitted["job"]["directory"], "job.sh").read_text()
+    assert made_by.environment["STAND_IN_STEP_S"] == "0.001"
+    assert made_by.environment["OMP_NUM_THREADS"] == "1"
+    assert made_by.task_id == "wait"
+
+
+def test_a_job_that_is_read_again_keeps_its_record(
+    submission: Callable[..., dict[str, Any]], parse: Callable[..., Reading]
+) -> None:
+    submitted = submission(STAND_IN_STEP_S="0.001")
+    wait_for(submitted)
+    first = parse(submitted)
+    with structlog.testing.capture_logs() as said:
+        assert parse(submitted) == first
+    assert warnings(said) == []
+
+    altered = json.loads(first.record) | {"nodes": ["elsewhere"]}
+    record_file(submitted).write_text(json.dumps(altered))
+    with structlog.testing.capture_logs() as said:
+        again = parse(submitted)
+
+    [warning] = warnings(said)
+    assert warning.endswith('nodes[0] is recorded as "elsewhere", and is "localhost" now')
+    assert again.record == record_file(submitted).read_text() == json.dumps(altered)
+
+
+def test_earlier_attempts_are_in_the_record_with_how_they_ended(
+    submit: Callable[..., Any],  # noqa: F811
+    parse: Callable[..., Reading],
+) -> None:
+    first = submit(max_tries=2)
+    cleared = submit(max_tries=3)  # the job before is cancelled
+    log = Path(cleared.job.log_path)
+    log.touch()  # `parse` ends the job, perhaps before its stand-in has come to write
+
+    record = RunRecord.model_validate_json(parse(cleared.model_dump(mode="json")).record)
+
+    [before] = record.earlier_attempts
+    assert before.job == first.job
+    assert before.status.state is JobState.CANCELLED
+    assert record.job == cleared.job
+    assert record.status.state is JobState.CANCELLED
+
+
+def printed_and_logged(capfd: pytest.CaptureFixture[str]) -> str:
+    logs = Path(os.environ["AIRFLOW_HOME"], "logs").rglob("*.log")
+    return "".join([*capfd.readouterr(), *(log.read_text() for log in logs)])
+
+
+@pytest.mark.service
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")
+def test_a_secret_that_got_into_a_run_is_in_no_record_store_or_log(
+    run_dag: Callable[..., Any],
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    # As if the check had not known it: what keeps it out of the record must not lean on that.
+    for module in ("steptime.recipes.planning", "steptime.clusters.jobscript"):
+        monkeypatch.setattr(f"{module}.check_environment", lambda _: None)
+    proxy = f"http://ada:{PASSWORD}@proxy.example:3128"
+
+    dag_run = run_dag(gpus="1", environment={"MY_TOKEN": CANARY, "SOME_PROXY": proxy})
+
+    assert dag_run.state == "success"
+    [row] = Store().runs_of("llama31", dag_run.run_id)
+    record = json.loads(Store().record(row["job_name"])["content"])
+    shown = {"MY_TOKEN": REDACTED, "SOME_PROXY": f"http://ada:{REDACTED}@proxy.example:3128"}
+    assert record["run"]["environment"] == record["provenance"]["options"]["environment"] == shown
+    assert record["provenance"]["environment"].items() >= shown.items()
+    [file] = home.glob("experiments/**/record.json")
+    assert file.read_text() == Store().record(row["job_name"])["content"]
+    assert CANARY in file.with_name("job.sh").read_text(), "the job itself got it"
+    told = printed_and_logged(capfd)
+    assert "its script:" in told
+    assert "MY_TOKEN=" in told
+    databases = [database.read_bytes() for database in (home / "store").iterdir() if database.is_file()]
+    assert any(row["job_name"].encode() in content for content in databases)
+    for secret in (CANARY, PASSWORD):
+        assert secret not in file.read_text() + told
+        assert not any(secret.encode() in content for content in databases)
+
+
+@pytest.mark.service
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")
+def test_a_secret_is_refused_before_anything_is_submitted(
+    run_dag: Callable[..., Any], home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dag_run = run_dag(gpus="1", environment={"MY_TOKEN": CANARY})
+
+    assert dag_run.state == "failed"
+    told = printed_and_logged(capfd)
+    assert "'MY_TOKEN' looks like a secret" in told
+    assert CANARY not in told
+    assert not (home / "experiments").exists()

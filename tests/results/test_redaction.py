@@ -1,0 +1,99 @@
+"""What is secret by its name or its place, and what only looks so."""
+
+import json
+
+import pytest
+
+from steptime.errors import UserError
+from steptime.recipes.environment import check_environment
+from steptime.results.redaction import REDACTED, redacted, redacted_text
+
+CANARY = "canary-5f3a"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "HF_TOKEN",
+            "hf_token",
+            "MYTOKEN",
+            "GITHUB_TOKEN_2",
+            "WANDB_API_KEY",
+            "OPENAI_APIKEY",
+            "DEPLOY_KEY",
+        ),
+        *("AWS_SECRET_ACCESS_KEY", "CLIENT_SECRET", "DB_PASSWORD", "DB_PASSWD", "KEY_PASSPHRASE", "SSH_KEY"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "SECRETS", "KEY"),
+    ],
+)
+def test_a_secret_is_found_by_its_name_and_wherever_else_it_is(name: str) -> None:
+    document = {
+        "environment": {name: CANARY, "NCCL_DEBUG": "INFO"},
+        "script": f"export {name}={CANARY}\ncurl -H 'Bearer {CANARY}'\n",
+        "deep": [{"list": [f"--flag={CANARY}"]}],
+    }
+
+    kept = redacted(document)
+
+    assert CANARY not in json.dumps(kept)
+    assert kept["environment"] == {name: REDACTED, "NCCL_DEBUG": "INFO"}
+    assert kept["deep"] == [{"list": [f"--flag={REDACTED}"]}]
+    assert redacted(kept) == kept
+
+
+@pytest.mark.parametrize(
+    "name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "NCCL_IB_PKEY", "MONKEY", "KEYBOARD", "PWD", "VENV_LOCK"]
+)
+def test_what_only_looks_like_a_secret_is_kept(name: str) -> None:
+    document = {"environment": {name: "harmless-value"}, "script": f"export {name}='harmless-value'\n"}
+
+    assert redacted(document) == document
+    check_environment({name: "harmless-value"})
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "MYTOKEN", "DEPLOY_KEY", "KEY_PASSPHRASE", "DB_PASSWORD"])
+def test_a_run_cannot_bring_what_would_be_redacted(name: str) -> None:
+    with pytest.raises(UserError, match=f"'{name}' looks like a secret") as refused:
+        check_environment({name: CANARY})
+    assert CANARY not in str(refused.value)
+
+
+def test_a_password_in_an_address_is_redacted_and_refused() -> None:
+    proxy = f"http://ada:{CANARY}@proxy.example:3128/path"
+
+    assert redacted({"HTTPS_PROXY": proxy}) == {
+        "HTTPS_PROXY": f"http://ada:{REDACTED}@proxy.example:3128/path"
+    }
+    with pytest.raises(UserError, match="'HTTPS_PROXY' has an address with a password") as refused:
+        check_environment({"HTTPS_PROXY": proxy})
+    assert CANARY not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://proxy.example:3128", "http://ada@proxy.example", "tcp://[::1]:80"]
+)
+def test_an_address_without_a_password_is_kept(address: str) -> None:
+    assert redacted({"HTTPS_PROXY": address}) == {"HTTPS_PROXY": address}
+    check_environment({"HTTPS_PROXY": address})
+
+
+@pytest.mark.parametrize(
+    "value", ["it's a canary", "two\nlines of it", 'a "quoted" canary', "a $canary; no", r"a\b"]
+)
+def test_a_secret_is_found_however_a_script_quotes_it(value: str) -> None:
+    import shlex
+
+    script = f"export MY_SECRET={shlex.quote(value)}\nexport NCCL_DEBUG=INFO\n"
+
+    for kept in (redacted_text(script), redacted_text(script, {"MY_SECRET": value})):
+        assert kept == f"export MY_SECRET='{REDACTED}'\nexport NCCL_DEBUG=INFO\n"
+
+
+def test_a_short_secret_takes_no_innocent_text_away() -> None:
+    document = {"environment": {"MY_KEY": "1"}, "script": "export MY_KEY=1\nexport OMP_NUM_THREADS=1\n"}
+
+    assert redacted(document) == {
+        "environment": {"MY_KEY": REDACTED},
+        "script": f"export MY_KEY='{REDACTED}'\nexport OMP_NUM_THREADS=1\n",
+    }
