@@ -102,6 +102,21 @@ def test_times_nodes_and_folder_are_read() -> None:
     assert (running.started_at, running.ended_at) == (1795289882, None)
 
 
+def test_what_a_job_waited_for_is_not_why_it_was_cancelled() -> None:
+    (cancelled,) = LATE["never-killed"]
+    waited = cancelled.model_copy(update={"reason": "Resources"})
+    assert status_of(waited).reason == "cancelled before it started"
+
+
+def test_the_accounting_has_not_settled_a_job_whose_end_it_does_not_have() -> None:
+    (failed,) = ACCOUNTED["exit3"]
+    assert failed.is_settled
+    # As a real one said for a moment of a job that ended with exit code 3, just after it had started.
+    (early,) = read_sacct("21|FAILED|0:0|1795289882|1795289882|Unknown|n1|exit3|None|/scratch/experiments")
+    assert not early.is_settled
+    assert not ACCOUNTED["requeued"][0].is_settled
+
+
 def test_only_what_the_cluster_did_is_its_fault() -> None:
     at_fault = {
         name

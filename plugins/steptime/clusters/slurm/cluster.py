@@ -280,7 +280,7 @@ class SlurmCluster:
             return dict.fromkeys(names, waiting)
         return {
             name: status_of(history[name][0])
-            if name in history and not history[name][0].in_queue
+            if name in history and history[name][0].is_settled
             else JobStatus(state=JobState.UNKNOWN, reason=await self._what_is_known(name, history.get(name)))
             for name in names
         }

@@ -103,6 +103,11 @@ class JobRecord(Frozen):
         """Whether the job waits, runs, or still clears its nodes."""
         return self.state in _QUEUED | _RUNNING
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether how the job ended is known. The accounting is told of its state first, of its end later."""
+        return not self.in_queue and self.ended_at is not None
+
 
 def read_squeue(text: str) -> list[JobRecord]:
     """The jobs of `squeue --Format=SQUEUE_FORMAT`, whose exit codes are those of wait(2)."""
@@ -170,7 +175,7 @@ def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
     if state is JobState.SUCCEEDED:
         return record.exit_code, ""
     if state is JobState.CANCELLED:
-        why = f": {record.reason}" if record.reason else ""
+        why = f": {record.reason}" if record.reason in _TOLD else ""  # else it only waited its turn
         return None, "cancelled" if record.nodes else f"cancelled before it started{why}"
     if state is JobState.UNKNOWN:
         return None, f"Slurm says {record.state}, which steptime does not know"
