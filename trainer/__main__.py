@@ -1,17 +1,21 @@
 """`python -m trainer run.json`, alone for one rank, under torchrun or Slurm's srun for more."""
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.checkpoint import find_weights
+from trainer.ending import Ending
 from trainer.environment import heavy_imports, prepare, thin_out_log
-from trainer.errors import TrainerError, TrainingFailure
+from trainer.errors import TrainerError
 from trainer.families import check_family
-from trainer.launch import check_world_size, read_launch
+from trainer.launch import Launch, check_world_size, read_launch
+from trainer.progress import Progress
 from trainer.run import read_run
+from trainer.watchdog import Limits, watched
 
 EPILOG = """\
 examples:
@@ -27,28 +31,38 @@ exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training
 def main(argv: Sequence[str] | None = None) -> int:
     """Train one planned run; the exit code says whose turn it is."""
     arguments = _parser().parse_args(argv)
-    launch = None
     try:
         launch = read_launch()
-        run = read_run(arguments.run)
-        check_family(run.recipe.model.architecture)
-        check_world_size(run, launch)
-        weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
-        prepare(launch, run.recipe)
-        with heavy_imports():  # many seconds: only for a plan that can be trained
-            from trainer.training import Folders, train
-        thin_out_log()
-        train(run, launch, Folders(arguments.output, weights, arguments.history))
-    except TrainerError as error:
-        if launch is None or launch.rank == 0:
-            print(f"trainer: {error}", file=sys.stderr, flush=True)
+        limits = Limits.read(os.environ)
+    except TrainerError as error:  # who speaks for the job is not known yet
+        print(f"trainer: {error}", file=sys.stderr, flush=True)
         return error.exit_code
-    except Exception as error:
-        traceback.print_exc()
-        rank = "?" if launch is None else launch.rank
-        print(f"trainer: rank {rank} failed: {error}", file=sys.stderr, flush=True)
-        return TrainingFailure.exit_code
+    ending = Ending(arguments.output, launch, Progress())
+    with watched(ending, limits):
+        try:
+            _train(arguments, launch, ending)
+        except TrainerError as error:
+            return ending.failed(error)
+        except BaseException as error:
+            traceback.print_exc()
+            code = ending.failed(error)
+            if not isinstance(error, Exception):
+                raise
+            return code
+        ending.completed()
     return 0
+
+
+def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> None:
+    run = ending.progress.run = read_run(arguments.run)
+    check_family(run.recipe.model.architecture)
+    check_world_size(run, launch)
+    weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
+    prepare(launch, run.recipe)
+    with heavy_imports():  # many seconds: only for a plan that can be trained
+        from trainer.training import Folders, train
+    thin_out_log()
+    train(run, launch, Folders(arguments.output, weights, arguments.history), ending)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,8 @@ from megatron.core import tensor_parallel
 from nemo.lightning.pytorch.callbacks import ProgressPrinter
 from nemo.utils.exp_manager import TimingCallback
 
-from trainer import devices, records
+from trainer import records
+from trainer.ending import Ending
 from trainer.errors import TrainerError, TrainingFailure
 from trainer.peak import measure_peak
 from trainer.run import PlannedRun
@@ -83,24 +84,26 @@ class History(Callback):
 
 
 class Records(Callback):
-    """Steptime's start, resumed and end records."""
+    """Steptime's start and resumed records, and what its record of the end will tell."""
 
-    def __init__(self, run: PlannedRun, device: str):
+    def __init__(self, run: PlannedRun, device: str, ending: Ending):
         self.run = run
         self.device = device
-        self.began_at = 0.0
+        self.ending = ending
+        self.progress = ending.progress
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Measure the peak and say what runs; after a load check that it is the planned step."""
         peak = measure_peak() if self.device == "cpu" else None
+        self.progress.node_names = records.node_names()
         started = records.started(
-            self.run, self.device, peak, records.count_parameters(pl_module), records.node_names()
+            self.run, self.device, peak, records.count_parameters(pl_module), self.progress.node_names
         )
         if trainer.is_global_zero:
             records.emit("start", started)
         if self.run.checkpoint_path is not None:
             self._resumed(trainer)
-        self.began_at = time.perf_counter()
+        self.progress.training_began_at = time.perf_counter()
 
     def _resumed(self, trainer: Any) -> None:
         if trainer.global_step != self.run.first_step:
@@ -118,23 +121,16 @@ class Records(Callback):
                 },
             )
 
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the step, for the watchdog and the end."""
+        self.progress.step_ended(trainer.global_step - 1)
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Say how it ended, with the highest memory of all ranks."""
-        ended = self._ended(trainer, "completed")
-        ended["peak_memory_bytes"] = int(records.highest(ended["peak_memory_bytes"]))
-        if trainer.is_global_zero:
-            records.emit("end", ended)
+        """Compare the memory of all ranks."""
+        self.progress.highest_memory_bytes = int(records.highest(self.progress.own_peak_memory()))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Say why it ended early; with this rank's own memory, as the others may be gone."""
-        if trainer.is_global_zero and self.began_at:
-            records.emit("end", {**self._ended(trainer, "failed"), "reason": str(exception)})
-
-    def _ended(self, trainer: Any, state: str) -> dict[str, Any]:
-        return {
-            "state": state,
-            "global_step": trainer.global_step - 1,
-            "steps_trained": trainer.global_step - self.run.first_step,
-            "peak_memory_bytes": devices.peak_memory_bytes(self.device),
-            "training_s": round(time.perf_counter() - self.began_at, 3),
-        }
+        """Say why it ends early, at once: to take the ranks apart may take long, or not come to its end."""
+        self.ending.failed(exception)

@@ -8,7 +8,6 @@ GPUs none of them is installed.
 
 import contextlib
 import os
-import resource
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from nemo.lightning.io import pl as nemo_checkpoint_io
 from torch.overrides import TorchFunctionMode
 
 from trainer.errors import TrainerError
+from trainer.progress import peak_resident_bytes
 
 
 def training_device(gpu_type: str) -> str:
@@ -36,7 +36,7 @@ def training_device(gpu_type: str) -> str:
 
 def peak_memory_bytes(device: str) -> int:
     """The most memory this rank has held: GPU memory, or on the CPU the process's resident memory."""
-    return int(torch.cuda.max_memory_allocated()) if device == "cuda" else _peak_resident_bytes()
+    return int(torch.cuda.max_memory_allocated()) if device == "cuda" else peak_resident_bytes()
 
 
 @contextlib.contextmanager
@@ -112,10 +112,6 @@ def _nothing(*_: Any, **__: Any) -> None:
     """There is nothing to do on the CPU."""
 
 
-def _peak_resident_bytes(*_: Any) -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
-
-
 def _resident_bytes(*_: Any) -> int:
     with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 (read each step: keep it cheap)
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -140,6 +136,6 @@ _BENDS: tuple[tuple[Any, str, Any], ...] = (
     # Megatron's Mamba mixer asks for the CUDA kernels; trainer/mamba_reference.py has what they do.
     (mamba_mixer, "HAVE_MAMBA_SSM", True),
     # NeMo's step lines show the memory: of the process, as there is no device memory.
-    (torch.cuda, "max_memory_allocated", _peak_resident_bytes),
-    (torch.cuda, "max_memory_reserved", _peak_resident_bytes),
+    (torch.cuda, "max_memory_allocated", peak_resident_bytes),
+    (torch.cuda, "max_memory_reserved", peak_resident_bytes),
 )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import socket
 from typing import Any
 
@@ -11,6 +10,7 @@ from megatron.core import parallel_state
 
 from trainer.peak import Peak
 from trainer.run import PlannedRun
+from trainer.versions import versions
 
 
 def emit(kind: str, fields: dict[str, Any]) -> None:
@@ -22,9 +22,6 @@ def started(
     run: PlannedRun, device: str, peak: Peak | None, parameters: int, node_names: list[str]
 ) -> dict[str, Any]:
     """What really runs: parallelism as Megatron set it up, sizes, versions, the measured peak."""
-    import megatron.core
-    import nemo
-
     recipe = run.recipe
     return {
         "schema": 1,
@@ -42,12 +39,7 @@ def started(
         "device": device,
         "peak_tflops_per_rank": peak.tflops if peak else None,
         "peak_source": peak.source if peak else None,
-        "versions": {
-            "nemo": nemo.__version__,
-            "megatron_core": megatron.core.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
         "node_names": node_names,
     }
 

@@ -1,7 +1,9 @@
 """One training job, put together from NeMo's parts and run."""
 
 import contextlib
+import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from nemo.utils.exp_manager import TimingCallback
 from trainer import checkpoint, devices, families, gpu_performance, parallelism
 from trainer.callbacks import FiniteLoss, History, ModelParallelSeed, Records, StepLines
 from trainer.data import SyntheticData
+from trainer.ending import Ending
 from trainer.launch import Launch
 from trainer.optimizer import optimizer
 from trainer.profiling import ProfileSteps
@@ -33,7 +36,7 @@ class Folders:
     """A file for every step's loss and time with all digits, written by rank 0."""
 
 
-def train(run: PlannedRun, launch: Launch, folders: Folders) -> None:
+def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> None:
     """Train the planned steps.
 
     Raises:
@@ -42,13 +45,15 @@ def train(run: PlannedRun, launch: Launch, folders: Folders) -> None:
     """
     device = devices.training_device(run.recipe.gpu_type)
     parallelism.check_device_trains(run.recipe, device)
+    ending.progress.own_peak_memory = partial(devices.peak_memory_bytes, device)
+    ending.progress.moved_at = time.perf_counter()  # NeMo's imports are behind us
     with devices.cpu_as_cuda() if device == "cpu" else contextlib.nullcontext():
         if device == "cpu":
             torch.set_num_threads(launch.threads)
-        _fit(run, launch, folders, device)
+        _fit(run, launch, folders, ending, device)
 
 
-def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None:
+def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> None:
     recipe = run.recipe
     seed_everything(run.seed, verbose=False)
     trainer = Trainer(
@@ -64,7 +69,7 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None
             TorchElasticEnvironment() if launch.by_launcher else LightningEnvironment(),
             *gpu_performance.precision(recipe),
         ],
-        callbacks=_callbacks(run, launch, folders, device),
+        callbacks=_callbacks(run, launch, folders, ending, device),
         enable_checkpointing=run.mode == "checkpoint_save",
         log_every_n_steps=1,
         limit_val_batches=0,
@@ -92,10 +97,10 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> None
     )
 
 
-def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, device: str) -> list[Any]:
+def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> list[Any]:
     """In the order in which they act at the end of a step: the time first, as the lines after it show it."""
     timing = TimingCallback()
-    callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device), StepLines(log_interval=1)]
+    callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device, ending), StepLines(log_interval=1)]
     if folders.history and launch.rank == 0:
         callbacks.append(History(folders.history, timing))
     callbacks.append(FiniteLoss())

@@ -88,7 +88,7 @@ def main() -> int:
             f"Iteration: {end - 1} : Start time: {time.time():.3f}s : Save duration: 0.146s"
         )
     say(
-        "steptime.end "
+        "steptime.result "
         + json.dumps(
             {
                 "state": "completed",

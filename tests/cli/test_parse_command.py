@@ -101,7 +101,7 @@ def test_a_planned_run_reads_as_the_store_has_it(tmp_path: Path, make_result: Ca
     run = make_result(max_steps=20).run
     log = tmp_path / f"log-{run.experiment}.out"
     start = b'steptime.start {"peak_tflops_per_rank": 0.06, "peak_source": "GEMM"}\n'
-    end = b'steptime.end {"state": "completed"}\n'
+    end = b'steptime.result {"state": "completed"}\n'
     log.write_bytes(start + line_forms.nemo2_log(range(20)) + end)
     (tmp_path / "run.json").write_text(run.model_dump_json())
     (row,) = _rows(tmp_path)

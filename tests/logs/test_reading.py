@@ -186,7 +186,7 @@ def test_requeued_logs_are_one_run(tmp_path: Path) -> None:
 
 def test_a_trainer_that_starts_again_is_a_restart() -> None:
     start = b'steptime.start {"schema": 1, "world_size": 2}\n'
-    end = b'steptime.end {"state": "completed", "global_step": 49}\n'
+    end = b'steptime.result {"state": "completed", "global_step": 49}\n'
     log = read_chunks([start + _attempt(range(10), "2.1") + start + _attempt(range(10, 50), "2.1") + end])
     assert kinds(log) == {"restart": False}
     assert log.ended == {"state": "completed", "global_step": 49}
@@ -195,18 +195,37 @@ def test_a_trainer_that_starts_again_is_a_restart() -> None:
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
-        (b'steptime.end {"state": "completed"}\n', {}),
-        (b'steptime.end {"state": "failed"}\n', {"trainer_state": True}),
+        (b'steptime.result {"state": "completed"}\n', {}),
+        (b'steptime.result {"state": "failed"}\n', {"trainer_state": True}),
+        (b'steptime.result {"state": "failed", "error": "no."}\n', {"trainer_failed": True}),
+        (b'steptime.result {"state": "failed", "error": 7}\n', {"trainer_state": True}),
+        (b'steptime.result {"state": "terminated", "error": "by SIGTERM."}\n', {"trainer_state": True}),
         (b"", {"no_end_record": True}),
-        (b'steptime.end {"state": "comple', {"broken_record": False, "no_end_record": True}),
-        (b"steptime.end {nonsense}\n", {"broken_record": False, "no_end_record": True}),
-        (b'steptime.end {"state": "completed"}glued\n', {}),
+        (b'steptime.result {"state": "comple', {"broken_record": False, "no_end_record": True}),
+        (b"steptime.result {nonsense}\n", {"broken_record": False, "no_end_record": True}),
+        (b'steptime.result {"state": "completed"}glued\n', {}),
     ],
 )
 def test_the_trainers_own_record_of_its_end(end: bytes, expected: dict[str, bool]) -> None:
     log = read_chunks([b'0: steptime.start {"world_size": 2}\n' + line_forms.nemo2_log() + end])
     assert log.started == {"world_size": 2}
     assert kinds(log) == expected
+
+
+def test_the_trainers_sentence_comes_before_what_follows_from_it() -> None:
+    """But for SIGTERM, of which it cannot know the reason."""
+    torchrun = b"[0]:\n  exitcode  : 2 (pid: 5)\n failed (exitcode: 2) local_rank: 1 (pid: 5)\n"
+    out_of_time = (
+        b"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-21T20:00:00 DUE TO TIME LIMIT ***\n"
+    )
+    start = b"steptime.start {}\n" + line_forms.nemo2_log(range(10))
+    result = 'steptime.result {{"state": "{}", "error": "the reason."}}\n'
+    failed = read_chunks([start + torchrun + result.format("failed").encode()], max_steps=50)
+    assert [problem.kind for problem in failed.problems] == ["trainer_failed", "rank_failed", "short"]
+    assert failed.problems[0].message == "the reason."
+    ended = read_chunks([start + out_of_time + result.format("terminated").encode()], max_steps=50)
+    assert [problem.kind for problem in ended.problems] == ["time_limit", "short", "trainer_state"]
+    assert ended.problems[2].message == "the trainer says that it ended as 'terminated': the reason."
 
 
 def test_a_log_that_ends_within_a_number() -> None:

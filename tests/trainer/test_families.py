@@ -76,7 +76,7 @@ def test_it_trains_and_learns(trainings: Trainings, family: str) -> None:
     assert list(trained.losses) == list(range(END))
     assert trained.losses[0] == pytest.approx(math.log(4096), abs=0.2)
     assert trained.losses[END - 1] < trained.losses[0] - 0.5
-    assert trained.record("end")["state"] == "completed"
+    assert trained.record("result")["state"] == "completed"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

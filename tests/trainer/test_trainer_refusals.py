@@ -17,7 +17,8 @@ Change = Callable[[dict[str, Any]], Any]
 def _refusal(path: Path, folder: Path, **environment: str) -> str:
     ended = light_trainer([str(path)], folder, **environment)
     assert ended.returncode == 1, ended.stdout
-    (line,) = ended.stdout.splitlines()
+    line, result = ended.stdout.splitlines()
+    assert result.startswith('steptime.result {"schema": 1, ')
     return line
 
 

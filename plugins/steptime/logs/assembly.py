@@ -74,7 +74,7 @@ class Assembly:
             problems=tuple(sorted(problems, key=lambda problem: not problem.fatal)),
             started=self._records.get("start"),
             resumed=self._records.get("resumed"),
-            ended=self._records.get("end"),
+            ended=self._records.get("result"),
         )
 
     def _take(self, event: Event) -> None:
@@ -144,6 +144,7 @@ class Assembly:
             others += completeness.repeated(self._attempts)
         complete = bool(numbers) and expected_last is not None and not ended_short
         return [
+            *self._trainers_reason(),
             *self._causes(complete=complete),
             *ended_short,
             *others,
@@ -185,9 +186,17 @@ class Assembly:
         message = f"{missing} of {self._scheduled} asynchronous checkpoint saves did not end"
         return [Problem(kind="checkpoint_not_finalised", message=message, fatal=True)]
 
+    def _trainers_reason(self) -> list[Problem]:
+        """Why the training failed, in the trainer's own sentence: other signs of it follow from that."""
+        end = self._records.get("result", {})
+        error = end.get("error")
+        if end.get("state") != "failed" or not isinstance(error, str):
+            return []
+        return [Problem(kind="trainer_failed", message=error, fatal=True)]
+
     def _trainer_state(self) -> list[Problem]:
         """What the trainer's own record says of its end, where it writes such records."""
-        end = self._records.get("end")
+        end = self._records.get("result")
         if end is None:
             message = "the trainer wrote no record of its end: it was ended from outside, or still runs"
             return (
@@ -195,9 +204,12 @@ class Assembly:
                 if "start" in self._records
                 else []
             )
-        state = end.get("state")
-        message = f"the trainer says that it ended as '{state}'"
-        return [] if state == "completed" else [Problem(kind="trainer_state", message=message, fatal=True)]
+        if end.get("state") == "completed" or self._trainers_reason():
+            return []
+        message = f"the trainer says that it ended as '{end.get('state')}'"
+        error = end.get("error")
+        message += f": {error}" if isinstance(error, str) else ""
+        return [Problem(kind="trainer_state", message=message, fatal=True)]
 
     def _format_remarks(self) -> list[Problem]:
         return [

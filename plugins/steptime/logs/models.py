@@ -65,4 +65,4 @@ class TrainingLog(Frozen):
     resumed: dict[str, Any] | None = None
     """The trainer's `steptime.resumed` record: iteration and consumed samples restored from a checkpoint."""
     ended: dict[str, Any] | None = None
-    """The trainer's `steptime.end` record: state, steps, peak memory."""
+    """The trainer's `steptime.result` record: state, error, steps, peak memory, versions, nodes."""

@@ -1,12 +1,12 @@
-"""The trainer's own records: JSON behind `steptime.start`, `steptime.resumed` or `steptime.end`."""
+"""The trainer's own records: JSON behind `steptime.start`, `steptime.resumed` or `steptime.result`."""
 
 import json
 import re
 from typing import Any, NamedTuple
 
-WORDS = (b"steptime.start {", b"steptime.resumed {", b"steptime.end {")
+WORDS = (b"steptime.start {", b"steptime.resumed {", b"steptime.result {")
 
-_RECORD = re.compile(rb"steptime\.(start|resumed|end) (?=\{)")
+_RECORD = re.compile(rb"steptime\.(start|resumed|result) (?=\{)")
 
 
 class Record(NamedTuple):

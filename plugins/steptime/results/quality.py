@@ -114,7 +114,7 @@ def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
 def _training_completed(log: TrainingLog) -> Check:
     expected = "the trainer recorded its end as completed"
     if log.ended is None:
-        return judge("training_completed", False, expected, "the log has no 'steptime.end' record")
+        return judge("training_completed", False, expected, "the log has no 'steptime.result' record")
     state = log.ended.get("state")
     return judge("training_completed", state == "completed", expected, f"it recorded '{state}'")
 

@@ -1,0 +1,43 @@
+"""A rank without a training, that ends as it is told: `end.py HOW`; the trainer's watchdog does the rest."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from trainer.ending import Ending
+from trainer.launch import read_launch
+from trainer.progress import Progress
+from trainer.watchdog import Limits, watched
+
+LIMITS = Limits(floor_s=1.0, outside_steps=1.0, stacks_within_s=2.0)
+
+
+def wait_for_another_rank() -> None:
+    """As in a collective call: in C, where no Python runs, and no end of it."""
+    print("waiting", flush=True)
+    never = threading.Lock()
+    never.acquire()
+    never.acquire()
+
+
+def main(how: str) -> int:
+    ending = Ending(Path(), read_launch(), Progress())
+    limits = Limits() if how == "wait" else LIMITS
+    with watched(ending, limits):
+        if how == "fail":
+            return ending.failed(RuntimeError("the disk\nis gone"))
+        if how == "fork":
+            child = os.fork()
+            if child == 0:  # as Megatron's writers of a checkpoint, which are ended so
+                wait_for_another_rank()
+            os.kill(child, 15)
+            print("child ended by", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+            ending.completed()
+            return 0
+        wait_for_another_rank()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

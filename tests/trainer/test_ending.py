@@ -1,0 +1,234 @@
+"""How a run ends and who tells it: real processes, without torch, that hang, fail or are told to end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import failures
+from trainer.ending import this_start
+from trainer.errors import TrainerError, TrainingFailure
+from trainer.progress import Progress
+from trainer.watchdog import Limits
+
+from .jobs import ROOT, light_trainer, planned, write_run
+
+PROGRAM = Path(__file__).parent / "programs" / "end.py"
+HANG_S = 20
+
+
+class Rank:
+    """One process of `ranks`, started by the same launcher as the others."""
+
+    def __init__(self, folder: Path, how: str, rank: int = 0, ranks: int = 1, start: str = "one"):
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), how],
+            cwd=folder,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "LOCAL_WORLD_SIZE": str(ranks),
+                "TORCHELASTIC_RUN_ID": start,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def wait_until_it_waits(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "waiting\n"
+
+    def end(self) -> tuple[int, str]:
+        output, _ = self.process.communicate(timeout=HANG_S)
+        return self.process.returncode, output
+
+
+Start = Callable[..., Rank]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """A function that starts a rank."""
+    ranks: list[Rank] = []
+
+    def _start(how: str, rank: int = 0, ranks_of_job: int = 1, start: str = "one") -> Rank:
+        ranks.append(Rank(tmp_path, how, rank, ranks_of_job, start))
+        return ranks[-1]
+
+    yield _start
+    for rank in ranks:
+        rank.kill()
+
+
+def _result(output: str) -> dict[str, Any]:
+    (line,) = [line for line in output.splitlines() if line.startswith("steptime.result ")]
+    result: dict[str, Any] = json.loads(line.removeprefix("steptime.result "))
+    return result
+
+
+def test_a_signal_reaches_a_rank_that_waits_in_c(start: Start) -> None:
+    rank = start("wait")
+    rank.wait_until_it_waits()
+    rank.process.send_signal(signal.SIGTERM)
+    code, output = rank.end()
+    assert code == 128 + signal.SIGTERM
+    result = _result(output)
+    assert (result["state"], result["error"]) == (
+        "terminated",
+        "the training was ended from outside, by SIGTERM.",
+    )
+    assert result["peak_memory_bytes"] > 1e6
+    assert (result["ranks"], result["global_step"], result["steps_trained"]) == (1, None, 0)
+
+
+def test_rank_0_tells_why_another_rank_has_failed(start: Start) -> None:
+    waiting = start("wait", 0, 2)
+    waiting.wait_until_it_waits()
+    assert start("fail", 1, 2).end() == (2, "")
+    code, output = waiting.end()
+    assert code == 2
+    assert output.splitlines()[0] == "trainer: rank 1 failed: the disk is gone"
+    result = _result(output)
+    assert (result["state"], result["error"]) == ("failed", "rank 1 failed: the disk is gone")
+
+
+def test_a_reason_left_by_an_earlier_start_does_not_count(start: Start) -> None:
+    assert start("fail", 1, 2, start="one").end()[0] == 2
+    later = start("wait", 0, 2, start="two")
+    later.wait_until_it_waits()
+    with pytest.raises(subprocess.TimeoutExpired):
+        later.process.wait(timeout=1.5)  # the watchdog looks each second
+    later.process.terminate()
+    assert _result(later.end()[1])["state"] == "terminated"
+
+
+def test_a_hang_shows_where_every_rank_stands(start: Start) -> None:
+    ranks = [start("hang", rank, 2) for rank in (0, 1)]
+    (code, output), (other_code, other_output) = [rank.end() for rank in ranks]
+    assert (code, other_code) == (2, 2)
+    for rank, text in enumerate((output, other_output)):
+        assert f"rank {rank}: stack of MainThread:\n" in text
+        assert "in wait_for_another_rank\n    never.acquire()\n" in text
+    result = _result(output)
+    assert result["state"] == "failed"
+    assert result["error"].startswith("the training hangs: no step has ended within ")
+    assert result["error"].endswith(" s of the start; the stacks of 2 ranks are in the log.")
+    assert "steptime.result" not in other_output
+
+
+def test_a_hang_names_the_rank_that_does_not_answer(start: Start) -> None:
+    alone, stopped = (start("hang", rank, 2) for rank in (0, 1))
+    stopped.process.send_signal(signal.SIGSTOP)
+    code, output = alone.end()
+    assert code == 2
+    assert _result(output)["error"].endswith("the stacks of 1 ranks are in the log, but none of rank 1.")
+
+
+def test_a_forked_process_has_its_signals_to_itself(start: Start) -> None:
+    code, output = start("fork").end()
+    assert code == 0
+    assert f"child ended by -{signal.SIGTERM.value}\n" in output
+    assert _result(output)["state"] == "completed"
+
+
+def test_what_cannot_be_written_hides_no_reason(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "ended").touch()
+    code, output = start("fail").end()
+    assert code == 2
+    assert _result(output)["error"] == "rank 0 failed: the disk is gone"
+    assert f"trainer: cannot write to ended{os.sep}one.0: Not a directory" in output
+
+
+def test_a_refused_plan_has_its_result(tmp_path: Path) -> None:
+    ended = light_trainer([str(tmp_path / "gone.json")], tmp_path)
+    said, _ = ended.stdout.splitlines()
+    result = _result(ended.stdout)
+    assert said == f"trainer: {result['error']}"
+    assert (result["state"], result["experiment"]) == ("failed", None)
+    assert (tmp_path / "ended" / "run" / "result.json").read_text() in ended.stdout.replace(
+        "steptime.result ", ""
+    )
+
+
+def test_a_floor_that_is_no_number(tmp_path: Path) -> None:
+    (path,) = write_run(planned(), tmp_path)
+    ended = light_trainer([path], tmp_path, STEPTIME_HANG_FLOOR_S="soon")
+    assert (ended.returncode, ended.stdout) == (
+        1,
+        "trainer: STEPTIME_HANG_FLOOR_S='soon' in the environment is no positive number of seconds.\n",
+    )
+
+
+def test_limits_follow_the_usual_step() -> None:
+    limits = Limits.read({"STEPTIME_HANG_FLOOR_S": "7"})
+    progress = Progress()
+    assert limits.of(progress) == 42.0  # before the second step
+    progress.steps_trained = 2
+    progress.step_times_s.extend([2.0, 0.5, 1.0])
+    assert limits.of(progress) == 30.0
+    progress.step_times_s.extend([0.1] * 4)
+    assert limits.of(progress) == 7.0
+    assert Limits.read({}).of(progress) == 300.0
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({}, None),
+        ({"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}, None),
+        ({"TORCHELASTIC_RUN_ID": "a/b", "TORCHELASTIC_RESTART_COUNT": "2"}, "a_b.2"),
+        ({"SLURM_JOB_ID": "7"}, None),  # a batch script, not one of srun's tasks
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}, "7.0.1"),
+    ],
+)
+def test_the_ranks_of_a_start_share_a_name(environment: dict[str, str], name: str | None) -> None:
+    assert this_start(environment) == name
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "expected"),
+    [
+        (TrainerError("no."), 1, "no."),
+        (TrainingFailure("NaN."), 2, "NaN."),
+        (KeyError("a\nb"), 2, "rank 3 failed: 'a\\nb'"),
+        (RuntimeError(), 2, "rank 3 failed: RuntimeError"),
+        (
+            # As torch 2.7 words it.
+            RuntimeError(
+                "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.11 GiB of "
+                "which 1.12 GiB is free. Process 1234 has 77.98 GiB memory in use."
+            ),
+            2,
+            "the GPU memory of rank 3 does not suffice: 2.50 GiB could not be allocated, and its peak was 99 "
+            "bytes; take more ranks, a smaller micro batch, or more tensor or pipeline parallelism.",
+        ),
+        (
+            RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported asynchronously"),
+            2,
+            "the GPU memory of rank 3 does not suffice: more could not be allocated, and its peak was 99 "
+            "bytes; take more ranks, a smaller micro batch, or more tensor or pipeline parallelism.",
+        ),
+        (
+            MemoryError(),
+            2,
+            "the memory of rank 3 does not suffice: more could not be allocated, and its peak was 99 bytes; "
+            "take more ranks, a smaller micro batch, or more tensor or pipeline parallelism.",
+        ),
+    ],
+)
+def test_an_exception_is_one_sentence(error: Exception, code: int, expected: str) -> None:
+    assert failures.sentence(error, 3, 99) == expected
+    assert failures.exit_code(error) == code

@@ -1,0 +1,46 @@
+"""What an exception says to a person: one sentence, an exit code, and where GPU memory ran out, a report."""
+
+import re
+import sys
+
+from trainer.errors import TrainerError, TrainingFailure
+
+LONGEST_MESSAGE = 500
+REMEDY = "take more ranks, a smaller micro batch, or more tensor or pipeline parallelism"
+_NOT_ALLOCATED = re.compile(r"can't allocate memory: you tried to allocate (?P<size>\d+ bytes)")
+"""torch's words for the memory of the CPU."""
+_NOT_ON_GPU = re.compile(r"(?:CUDA|HIP)\b.*?out of memory(?:\. Tried to allocate (?P<size>[\d.]+ \w+))?")
+
+
+def exit_code(error: BaseException) -> int:
+    """1 where what was asked cannot be, 2 where the training could not go on."""
+    return error.exit_code if isinstance(error, TrainerError) else TrainingFailure.exit_code
+
+
+def sentence(error: BaseException, rank: int, peak_memory_bytes: int) -> str:
+    """Why the training ended, in one line."""
+    if isinstance(error, TrainerError):
+        return str(error)
+    message = " ".join(str(error).split())
+    if out_of_memory := _NOT_ON_GPU.search(message):
+        return _out_of_memory(f"GPU memory of rank {rank}", out_of_memory["size"], peak_memory_bytes)
+    if out_of_memory := _NOT_ALLOCATED.search(message):
+        return _out_of_memory(f"memory of rank {rank}", out_of_memory["size"], peak_memory_bytes)
+    if isinstance(error, MemoryError):
+        return _out_of_memory(f"memory of rank {rank}", None, peak_memory_bytes)
+    return f"rank {rank} failed: {message[:LONGEST_MESSAGE] or type(error).__name__}"
+
+
+def _out_of_memory(whose: str, size: str | None, peak_memory_bytes: int) -> str:
+    return (
+        f"the {whose} does not suffice: {size or 'more'} could not be allocated, and its peak was "
+        f"{peak_memory_bytes} bytes; {REMEDY}."
+    )
+
+
+def memory_report(error: BaseException) -> str | None:
+    """torch's summary of the GPU's memory, where that is what ran out."""
+    torch = sys.modules.get("torch")  # without it nothing has been allocated
+    if torch is None or _NOT_ON_GPU.search(str(error)) is None or not torch.cuda.is_initialized():
+        return None
+    return str(torch.cuda.memory_summary())

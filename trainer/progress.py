@@ -1,0 +1,60 @@
+"""How far the training has come: what its end, its watchdog and its log lines tell."""
+
+import resource
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainer.run import PlannedRun
+
+REMEMBERED_STEPS = 50
+"""Step times that the usual step is taken from."""
+
+
+def peak_resident_bytes(*_: Any) -> int:
+    """The most memory that this process has had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+@dataclass
+class Progress:
+    """What has happened until now; filled by whoever knows, read from any thread."""
+
+    run: PlannedRun | None = None
+    """None until the plan has been read."""
+    step: int | None = None
+    """The last global step that has ended."""
+    steps_trained: int = 0
+    training_began_at: float | None = None
+    """On the clock of `time.perf_counter`."""
+    moved_at: float = field(default_factory=time.perf_counter)
+    """When the last step ended; before the first one, when the program started."""
+    step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_STEPS))
+    own_peak_memory: Callable[[], int] = peak_resident_bytes
+    """Bytes of this rank: of the GPU, or on the CPU of the process."""
+    highest_memory_bytes: int | None = None
+    """Of all ranks, once they have compared."""
+    node_names: list[str] = field(default_factory=list)
+
+    def step_ended(self, step: int) -> None:
+        """Note a step. The first one's time is no measure of the others'."""
+        now = time.perf_counter()
+        if self.steps_trained:
+            self.step_times_s.append(now - self.moved_at)
+        self.moved_at = now
+        self.step = step
+        self.steps_trained += 1
+
+    @property
+    def last_step_ended(self) -> bool:
+        """Whether what is left is to save and to end."""
+        return self.run is not None and self.step == self.run.max_steps - 1
+
+    @property
+    def usual_step_s(self) -> float | None:
+        """The median step; None before there are two."""
+        times = list(self.step_times_s)  # at once: another thread may append
+        return statistics.median(times) if times else None

@@ -1,0 +1,184 @@
+"""A thread that ends the rank where the training itself cannot: when it hangs, or is told to end.
+
+The training waits in collective calls, in C, where Python neither sees signals nor runs. This thread looks
+every second whether a step has ended in time, whether another rank has failed, and for SIGTERM.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.ending import Ending
+from trainer.errors import TrainerError, TrainingFailure
+from trainer.progress import Progress
+
+FLOOR_VARIABLE = "STEPTIME_HANG_FLOOR_S"
+TICK_S = 1.0
+INNERMOST_FRAMES = 20
+"""Of each thread: enough to come from the collective call to the layer or callback that makes it."""
+_STOP = b"\0"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long training may show no step."""
+
+    usual_steps: float = 30.0
+    """As many times the median step …"""
+    floor_s: float = 300.0
+    """… and at least so long."""
+    outside_steps: float = 6.0
+    """So many times the floor before the second step (start, load, compilation) and after the last (save)."""
+    stacks_within_s: float = 10.0
+    """How long rank 0 waits for the other ranks' stacks."""
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> "Limits":
+        """With the floor that the environment asks for.
+
+        Raises:
+            TrainerError: it is not a positive number.
+        """
+        text = environment.get(FLOOR_VARIABLE)
+        if text is None:
+            return cls()
+        try:
+            floor_s = float(text)
+        except ValueError:
+            floor_s = 0.0
+        if not floor_s > 0:
+            raise TrainerError(
+                f"{FLOOR_VARIABLE}={text!r} in the environment is no positive number of seconds."
+            )
+        return cls(floor_s=floor_s)
+
+    def of(self, progress: Progress) -> float:
+        """Seconds that may pass now without a step."""
+        usual_s = progress.usual_step_s
+        if usual_s is None or progress.last_step_ended:
+            return self.floor_s * self.outside_steps
+        return max(self.floor_s, usual_s * self.usual_steps)
+
+
+@contextlib.contextmanager
+def watched(ending: Ending, limits: Limits) -> Iterator[None]:
+    """While this lasts, a hang, another rank's failure or SIGTERM ends this process."""
+    wake, signals = socket.socketpair()
+    signals.setblocking(False)
+    former_handler = signal.signal(signal.SIGTERM, lambda *_: None)  # the thread acts, by the descriptor
+    former_descriptor = signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
+    _leave_signals_to_forks()
+    thread = threading.Thread(target=_watch, args=(ending, limits, wake), name="watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signals.send(_STOP)
+        thread.join()
+        signal.set_wakeup_fd(former_descriptor)
+        signal.signal(signal.SIGTERM, former_handler)
+        wake.close()
+        signals.close()
+
+
+def _leave_signals_to_forks() -> None:
+    """Give the processes that Megatron forks to write a checkpoint their signals; none is lost between."""
+    process = os.getpid()
+
+    def before() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    def in_child() -> None:
+        if os.getppid() == process:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        after()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
+
+
+def _watch(ending: Ending, limits: Limits, wake: socket.socket) -> None:
+    while True:
+        readable, _, _ = select.select([wake], [], [], TICK_S)
+        received = wake.recv(4096) if readable else b""
+        if signal.SIGTERM in received:
+            ending.terminated("SIGTERM")
+            os._exit(128 + signal.SIGTERM)
+        if _STOP in received:
+            return
+        if (failure := ending.left_by_another()) is not None:
+            os._exit(ending.failed_by(failure))
+        waited_s = time.perf_counter() - ending.progress.moved_at
+        if waited_s > limits.of(ending.progress):
+            _end_hang(ending, waited_s, limits.stacks_within_s)
+
+
+def _end_hang(ending: Ending, waited_s: float, stacks_within_s: float) -> None:
+    """Show where every rank stands, and end."""
+    rank, ranks = ending.launch.rank, ending.launch.world_size
+    text = stacks(rank)
+    os.write(2, text.encode())  # in one piece: the ranks share the log
+    silent = _exchange(ending.folder, text, rank, ranks, stacks_within_s)
+    error = TrainingFailure(
+        f"the training hangs: {_where(ending.progress, waited_s)}; {_shown(silent, ranks)}."
+    )
+    os._exit(ending.failed(error))
+
+
+def stacks(rank: int) -> str:
+    """Where each thread of this rank stands, its innermost frames last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines = []
+    for ident, frame in sys._current_frames().items():
+        if ident != threading.get_ident():
+            lines.append(f"rank {rank}: stack of {names.get(ident, 'a thread')}:\n")
+            lines += traceback.format_stack(frame)[-INNERMOST_FRAMES:]
+    return "".join(lines)
+
+
+def _exchange(folder: Path, text: str, rank: int, ranks: int, within_s: float) -> list[int]:
+    """Leave this rank's stacks and wait for those of the others; gives the ranks that left none.
+
+    Only rank 0 needs to wait for all, as it ends the job; the others wait for rank 0.
+    """
+    until = time.perf_counter() + within_s * (1 if rank == 0 else 2)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"stacks-{rank}.txt").write_text(text, encoding="utf-8")
+    while True:
+        if rank == 0:
+            silent = [other for other in range(ranks) if not (folder / f"stacks-{other}.txt").exists()]
+            if not silent or time.perf_counter() > until:
+                return silent
+        elif (folder / "result.json").exists() or time.perf_counter() > until:
+            return []
+        time.sleep(TICK_S / 10)
+
+
+def _where(progress: Progress, waited_s: float) -> str:
+    usual_s = progress.usual_step_s
+    if progress.step is None:
+        return f"no step has ended within {waited_s:.0f} s of the start"
+    if progress.last_step_ended:
+        return f"it has not ended within {waited_s:.0f} s of its last step, {progress.step}"
+    usual = "" if usual_s is None else f", where the median step takes {usual_s:.3g} s"
+    return f"no step has ended within {waited_s:.0f} s of step {progress.step}{usual}"
+
+
+def _shown(silent: list[int], ranks: int) -> str:
+    if not silent:
+        return f"the stacks of {ranks} rank{'s' * (ranks > 1)} are in the log"
+    some = ", ".join(map(str, silent[:8])) + (", …" if len(silent) > 8 else "")
+    return f"the stacks of {ranks - len(silent)} ranks are in the log, but none of rank {some}"
