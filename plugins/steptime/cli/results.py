@@ -196,7 +196,7 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "image file, sha256": staged.get("image_sha256"),
         "venv lock, sha256": staged["venv_lock_sha256"],
         "trainer, sha256": staged["trainer_sha256"],
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if version) or None,
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or None,
         "environment": shlex.join(map("=".join, made_by["environment"].items())) or None,
         "submitted": _local_time(row["submitted_at"]),
         "started": _local_time(row["started_at"]),

@@ -67,7 +67,12 @@ def make_record(
         status=status,
         earlier_attempts=earlier_attempts,
         nodes=tuple(map(str, nodes[-1])) if nodes else status.nodes,
-        versions={name: version for words in told for name, version in (words.get("versions") or {}).items()},
+        versions={
+            name: version
+            for words in told
+            for name, version in (words.get("versions") or {}).items()
+            if version is not None
+        },
         run=run,
         provenance=provenance,
     )

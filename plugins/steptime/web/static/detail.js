@@ -48,7 +48,7 @@ function settings(run, record) {
     "Waited in queue": duration(run.queue_wait_s),
     "Ran": run.ended_at && run.started_at ? duration(run.ended_at - run.started_at) : null,
     "Earlier attempts": record.earlier_attempts.map(attempt).join("; "),
-    "Versions": Object.entries(record.versions).filter(([, version]) => version).map(([name, version]) => `${name} ${version}`).join(", "),
+    "Versions": Object.entries(record.versions).map(([name, version]) => `${name} ${version}`).join(", "),
     "steptime": commit ? `${madeBy.steptime_version}, commit ${commit}${madeBy.git_clean === false ? " with changes" : ""}` : madeBy.steptime_version,
     "Image": [staged.image, staged.image_digest].filter(Boolean).join(" "),
     "Environment": Object.entries(environment).map(([name, value]) => `${name}=${value}`).join(" "),
