@@ -11,6 +11,8 @@ import pytest
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.errors import SystemFailure, UserError
+from steptime.results.models import Result
+from steptime.results.record import Attempt, RunRecord, earlier_attempts, keep_record, make_record
 
 MakeSpec = Callable[..., JobSpec]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
@@ -231,3 +233,25 @@ async def test_a_command_ends_with_the_task_that_waits_for_it(
     with pytest.raises(asyncio.CancelledError):
         await task
     await eventually(lambda: not _lives(_pids(pids)[0]))
+
+
+async def test_a_run_has_its_record_beside_its_log_with_earlier_attempts(
+    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf, make_result: Callable[..., Result]
+) -> None:
+    failed, job = [
+        await cluster.submit(make_spec(f"cell-{attempt}", f"exit {code}"))
+        for attempt, code in ((1, 3), (2, 0))
+    ]
+    before, status = [await end_of(cluster, name) for name in ("cell-1", "cell-2")]
+    made = make_result()
+    ran = {"run": made.run, "log": made.log, "provenance": made.provenance, "job": job, "status": status}
+
+    attempts = await earlier_attempts(cluster, job)
+    record = make_record(**ran, earlier_attempts=attempts)
+    assert attempts == (Attempt(job=failed, status=before),)
+    assert await keep_record(cluster, job, record) == (record, [])
+    kept, [difference] = await keep_record(cluster, job, make_record(**ran))
+    assert kept == record
+    assert difference.endswith("and is [] now")
+    assert await cluster.read(f"{job.directory}/record.json") == record.encode()
+    assert RunRecord.model_validate_json(record).earlier_attempts == attempts
