@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -97,6 +98,22 @@ def test_a_job_that_is_read_again_keeps_its_record(
     [warning] = warnings(said)
     assert warning.endswith('nodes[0] is recorded as "elsewhere", and is "localhost" now')
     assert again.record == record_file(submitted).read_text() == json.dumps(altered)
+
+
+def test_a_job_that_its_cluster_has_forgotten_is_read_again_by_its_record(
+    submission: Callable[..., dict[str, Any]], parse: Callable[..., Reading], home: Path
+) -> None:
+    submitted = submission(STAND_IN_STEP_S="0.001")
+    wait_for(submitted)
+    first = parse(submitted)
+    shutil.rmtree(home / "clusters" / "local" / "jobs" / submitted["job"]["name"])
+
+    assert parse(submitted) == first
+
+    another = json.loads(first.record)
+    another["job"]["job_id"] = "another"
+    record_file(submitted).write_text(json.dumps(another))
+    assert parse(submitted).status.state is JobState.UNKNOWN, "the record of another job says nothing"
 
 
 def test_earlier_attempts_are_in_the_record_with_how_they_ended(

@@ -12,7 +12,7 @@ from steptime.airflow.connections import open_cluster
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.tables import as_text
-from steptime.clusters.base import JobStatus
+from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
@@ -90,7 +90,13 @@ class ReadLogOperator(RunOperator):
         """How the job ended, what its log says, and the run's record."""
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
-        from steptime.results.record import earlier_attempts, keep_record, make_record, record_path
+        from steptime.results.record import (
+            earlier_attempts,
+            keep_record,
+            make_record,
+            record_path,
+            recorded_end,
+        )
 
         run, job = submission.run, submission.job
         async with open_cluster(job.cluster) as cluster:
@@ -98,6 +104,8 @@ class ReadLogOperator(RunOperator):
             if status.state.is_live:
                 # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
                 status = await end_job(cluster, job)
+            if status.state is JobState.UNKNOWN:
+                status = await recorded_end(cluster, job) or status
             path = await collect_log(cluster, job)
             log = await asyncio.to_thread(read_log, path, max_steps=run.max_steps, first_step=run.first_step)
             log = log.model_copy(update={"path": job.log_path})

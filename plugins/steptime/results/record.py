@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from steptime.clusters.base import Cluster, Job, JobStatus
 from steptime.clusters.jobscript import earlier_names
 from steptime.errors import UserError, shown
@@ -100,6 +102,17 @@ async def earlier_attempts(cluster: Cluster, job: Job) -> tuple[Attempt, ...]:
 def record_path(log_path: str) -> str:
     """Where the record of a log's run is, on the same cluster."""
     return str(PurePosixPath(log_path).with_name(RECORD_FILE))
+
+
+async def recorded_end(cluster: Cluster, job: Job) -> JobStatus | None:
+    """How the job ended by the record beside its log: clusters forget their jobs. None without its record."""
+    try:
+        record = RunRecord.model_validate_json(
+            await cluster.read(record_path(job.log_path), limit=_READ_BYTES)
+        )
+    except ValidationError:  # none, that of an earlier steptime, or a broken one, which `keep_record` names
+        return None
+    return record.status if record.job == job else None
 
 
 async def keep_record(cluster: Cluster, job: Job, record: str) -> tuple[str, list[str]]:
