@@ -9,6 +9,7 @@ from typing import Any, TextIO
 from lightning.pytorch import Callback
 from megatron.core import tensor_parallel
 from nemo.lightning.pytorch.callbacks import ProgressPrinter
+from nemo.lightning.pytorch.callbacks.progress_bar import MegatronProgressBar
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import records
@@ -27,6 +28,18 @@ class StepLines(ProgressPrinter):
 
     def log_megatron_timers(self, timers: Any) -> None:
         """Print none."""
+
+
+class StepBar(MegatronProgressBar):
+    """NeMo's progress bar, drawn once more when a step's numbers are known, as NeMo 1 drew it.
+
+    NeMo 2 sets them after it has drawn, so that each bar would show the numbers of the step before.
+    """
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *results: Any, **named_results: Any) -> None:
+        """Draw the step."""
+        super().on_train_batch_end(trainer, pl_module, *results, **named_results)
+        self.train_progress_bar.refresh()
 
 
 class ModelParallelSeed(Callback):

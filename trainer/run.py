@@ -92,6 +92,8 @@ class Recipe:
     parallelism: Parallelism
     micro_batch_size: int
     global_batch_size: int
+    step_log: str = "lines"
+    """`lines`, or `bar` for NeMo's progress bar."""
     fp8_recipe: str | None = None
     """`delayed`, `current` or `mxfp8`, where the dtype is fp8."""
     cuda_graphs: bool = False

@@ -15,7 +15,7 @@ from nemo.lightning.callback_group import CallbackGroup
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import checkpoint, devices, families, gpu_performance, parallelism
-from trainer.callbacks import FiniteLoss, History, ModelParallelSeed, Records, StepLines
+from trainer.callbacks import FiniteLoss, History, ModelParallelSeed, Records, StepBar, StepLines
 from trainer.data import SyntheticData
 from trainer.ending import Ending
 from trainer.launch import Launch
@@ -100,7 +100,8 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devi
 def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> list[Any]:
     """In the order in which they act at the end of a step: the time first, as the lines after it show it."""
     timing = TimingCallback()
-    callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device, ending), StepLines(log_interval=1)]
+    step_log = StepBar() if run.recipe.step_log == "bar" else StepLines(log_interval=1)
+    callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device, ending), step_log]
     if folders.history and launch.rank == 0:
         callbacks.append(History(folders.history, timing))
     callbacks.append(FiniteLoss())

@@ -1,6 +1,7 @@
 """Each family's tiny size trains, saves, loads, and takes the same steps however it is spread over ranks."""
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
 
 FAMILIES = ("nemotron4", "nemotron-h")
 """Beside Llama, whose trainings are in test_training.py."""
+WITH_BAR = "nemotron4-340b-24.11"
+"""The same model as the later Nemotron4, logged by NeMo's progress bar."""
 SAVED_AT = 5
 END = 7
 GBS = 8
@@ -54,6 +57,8 @@ def trainings(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> 
             folders[family, name] = above / name
             (above / name).mkdir()
             write_run(run, above / name)
+    folders[WITH_BAR, "one rank"] = with_bar = tmp_path_factory.mktemp("with_bar")
+    write_run(planned(workload=WITH_BAR, gbs=GBS, max_steps=END), with_bar)
     program = Path(__file__).parent / "programs" / "train_each.py"
     done = start_trainer(
         [trainer_python, str(program)], [str(folder) for folder in folders.values()], cwd=above
@@ -87,6 +92,25 @@ def test_the_pipeline_reads_the_log_whole(trainings: Trainings, family: str) -> 
     assert [step.global_step for step in log.steps] == list(range(END))
     assert "Traceback" not in trained.log
     assert len(trained.log.splitlines()) < 40
+
+
+def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings: Trainings) -> None:
+    trained = trainings[WITH_BAR, "one rank"]
+    assert trained.exit_code == 0, trained.log
+    text = (trained.folder / "log.out").read_bytes().decode()
+    bars = [bar for bar in re.split("[\r\n]+", text) if bar.startswith("Epoch 0: ") and "train_step" in bar]
+    assert re.fullmatch(
+        r"Epoch 0: : 100%\|\S+\| 7/7 \[\d\d:\d\d<\d\d:\d\d, .*global_step=6\.000, .*reduced_train_loss=\d.*, "
+        r"train_step_timing in s=[\d.e-]+, consumed_samples=56\.00\]",
+        bars[-1],
+    ), bars[-1]
+    log = read_log(trained.folder / "log.out", max_steps=END)
+    assert [(problem.kind, problem.message) for problem in log.problems] == []
+    assert {step.global_step: step.step_time_s for step in log.steps} == pytest.approx(
+        {step["global_step"]: step["step_time_s"] for step in trained.history},
+        rel=5e-3,  # the bar has three digits
+    )
+    assert trained.losses == trainings["nemotron4", "one rank"].losses
 
 
 @pytest.mark.parametrize(

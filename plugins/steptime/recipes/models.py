@@ -117,6 +117,8 @@ class Recipe(Frozen):
     """Whether steps are recorded as CUDA graphs."""
     tp_comm_overlap: bool = False
     """Whether tensor-parallel communication overlaps with matrix products."""
+    step_log: Literal["lines", "bar"] = "lines"
+    """How steps are logged: a line each (NeMo 2), or a progress bar drawn again and again (release 24.11)."""
     flops_formula: str
     """Name of the document's model-flops formula; MFU of different formulas must never be compared."""
 

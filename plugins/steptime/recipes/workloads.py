@@ -252,6 +252,7 @@ class Workload(Frozen):
     dag_id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     flops_formula: str
     experiment: str
+    step_log: Literal["lines", "bar"] = "lines"
     defaults: Defaults
     steps: Steps
     profile: Profile | None
@@ -321,6 +322,7 @@ class Workload(Frozen):
             fp8_recipe=hardware.fp8_recipe if dtype == "fp8" else None,
             cuda_graphs=hardware.cuda_graphs,
             tp_comm_overlap=hardware.tp_comm_overlap and tensor > 1 and gpu_type != "cpu",
+            step_log=self.step_log,
             flops_formula=self.flops_formula,
         )
 
