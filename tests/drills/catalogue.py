@@ -1,12 +1,13 @@
 """Every drill: what is done, at which points, and which outcomes are permitted."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from drills import faults, points
 from drills.points import Point
+from drills.site import SWEEP_DAG
 
 if TYPE_CHECKING:
     from drills.scene import Scene
@@ -31,6 +32,8 @@ class Drill:
     """What must be seen of the fault before its time begins; the run is let go for it."""
     ways: tuple[str, ...] = ("",)
     lasts_s: tuple[float, float] = (0.5, 5.0)
+    bears_more: bool = False
+    """Whether a second fault may strike before the first is mended, and the outcome be the same."""
     reason: str = ""
     """What the told cause of a failure must match."""
     dag_id: str = "llama31"
@@ -114,6 +117,13 @@ _PEOPLE = (
     ),
     Drill("cancelled from outside", (points.QUEUED, points.TRAINING), faults.cancel_outside, _CANCELLED),
     Drill("two runs ask for the same cell", (points.AT_ONCE,), faults.start_another, {"valid": (2,)}),
+    Drill(
+        "two sweeps ask for the same cell",
+        (points.AT_ONCE,),
+        faults.start_another,
+        {"valid": (2,)},
+        dag_id=SWEEP_DAG,
+    ),
 )
 _UNREACHABLE = "cannot be reached|did not let us in|was lost|nothing heard|ended after"
 _SSH = (
@@ -208,6 +218,15 @@ _FILES = (
         reason="disk is full|No space left",
     ),
 )
-_ALL = (*_AIRFLOW, *_PEOPLE, *_SSH, *_SLURM, *_FILES)
+# The others have more outcomes than one, or end the run at once: nothing is left for a second fault to meet.
+_BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]
+_ALL = (*_BEARING_MORE, *_PEOPLE, *_SSH, *_SLURM, *_FILES)
+ALSO = MappingProxyType(
+    {
+        "the connections dropped": faults.drop_connections,
+        "the triggerer killed": faults.kill_triggerer,
+        "the scheduler killed": faults.kill_scheduler,
+    }
+)
 DRILLS = MappingProxyType({drill.name: drill for drill in _ALL})
 POINTS = MappingProxyType({point.name: point for drill in _ALL for point in drill.points})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from clusters.login_node import LoginNode
-from drills.site import Site, running_airflow, small_disk
+from drills.site import Gate, Site, running_airflow, small_disk
 from drills.table import OUTCOMES, as_markdown
 from slurm_service import MiniSlurm
 
@@ -18,7 +18,10 @@ def site(slurm_of_session: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) 
     gates.mkdir()
     login = LoginNode(slurm_of_session, folder / "login")
     try:
-        with small_disk(home / "store"), running_airflow(home, folder, login) as airflow:
+        with (
+            small_disk(home / "store"),
+            running_airflow(home, folder, login, Gate(gates, "training")) as airflow,
+        ):
             yield Site(airflow, slurm_of_session, login, gates)
     finally:
         login.stop()

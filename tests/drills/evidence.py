@@ -58,13 +58,14 @@ class Evidence(NamedTuple):
 def collect(scene: Scene) -> Evidence:
     """What there is, once Slurm has had time to write it down."""
     jobs = _settled_jobs(scene)
+    dag_runs = _dag_runs(scene)
     return Evidence(
         jobs=jobs,
         queued=[job for job in scene.queue() if job.in_queue],
         trained={job.name: _times_trained(job) for job in jobs},
         stored=_stored(scene),
-        tasks=_tasks(scene),
-        dag_runs=_dag_runs(scene),
+        tasks=_tasks(scene, [*{run.dag_run_id: None for run in scene.runs} | dag_runs]),
+        dag_runs=dag_runs,
     )
 
 
@@ -100,16 +101,19 @@ def _stored(scene: Scene) -> list[StoredRun]:
     return [StoredRun(*row) for row in _selected(scene.site.disk / "steptime.db", query, scene.began)]
 
 
-def _tasks(scene: Scene) -> list[AirflowTask]:
-    ids = [run.dag_run_id for run in scene.runs]
+def _tasks(scene: Scene, run_ids: Sequence[str]) -> list[AirflowTask]:
     query = f"""
         SELECT run_id, task_id, state, trigger_id FROM task_instance
-        WHERE run_id IN ({",".join("?" * len(ids))})
+        WHERE run_id IN ({",".join("?" * len(run_ids))})
     """  # noqa: S608 (only question marks)
-    return [AirflowTask(*row) for row in _selected(_airflow_database(scene), query, *ids)]
+    return [AirflowTask(*row) for row in _selected(_airflow_database(scene), query, *run_ids)]
 
 
 def _dag_runs(scene: Scene) -> dict[str, str]:
+    """Those that train: the drill's own, or the ones that its sweeps have started."""
+    if scene.is_sweep:
+        query = "SELECT run_id, state FROM dag_run WHERE dag_id = 'llama31' AND unixepoch(start_date) >= ?"
+        return dict(_selected(_airflow_database(scene), query, scene.began))
     ids = [run.dag_run_id for run in scene.runs]
     query = f"SELECT run_id, state FROM dag_run WHERE run_id IN ({','.join('?' * len(ids))})"  # noqa: S608
     return dict(_selected(_airflow_database(scene), query, *ids))

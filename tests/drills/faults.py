@@ -25,18 +25,26 @@ def kill_worker(scene: "Scene") -> None:
     kill(below if scene.schedule.way == "the task's process" else [worker, *below])
 
 
-def end_component(name: str, scene: "Scene") -> None:
-    """SIGKILL or SIGTERM to a component; its supervisor starts it again."""
-    process = scene.site.component(name)
-    process.kill() if scene.schedule.way == "SIGKILL" else process.terminate()
-
-
 def end_triggerer(scene: "Scene") -> None:
-    end_component("triggerer", scene)
+    _end("triggerer", scene)
 
 
 def end_scheduler(scene: "Scene") -> None:
-    end_component("scheduler", scene)
+    _end("scheduler", scene)
+
+
+def _end(component: str, scene: "Scene") -> None:
+    """SIGKILL or SIGTERM, as the schedule says; Airflow's supervisor starts it again."""
+    process = scene.site.component(component)
+    process.kill() if scene.schedule.way == "SIGKILL" else process.terminate()
+
+
+def kill_triggerer(scene: "Scene") -> None:
+    scene.site.component("triggerer").kill()
+
+
+def kill_scheduler(scene: "Scene") -> None:
+    scene.site.component("scheduler").kill()
 
 
 # What people do in Airflow's UI
@@ -173,7 +181,7 @@ def hold(scene: "Scene") -> None:
 
 def is_told_of_hold(scene: "Scene") -> bool:
     """Whether those who wait can read what they have to do."""
-    return "scontrol release" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
+    return "JobHeld" in scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
 
 
 def release(scene: "Scene") -> None:

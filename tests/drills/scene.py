@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from drills.schedule import Schedule
-from drills.site import CLUSTER, Gate, Site
+from drills.site import CLUSTER, SWEEP_DAG, Gate, Site
 from end_to_end.driving import wait_until
 
 from steptime.airflow.rest import DagRun, TaskInstance
@@ -56,13 +56,16 @@ class Scene:
 
     def start_run(self) -> None:
         """Trigger the DAG for one run on one rank."""
-        environment = {
-            "STAND_IN_STEP_S": str(self.schedule.step_s),
-            "STAND_IN_GATE": str(self.training.folder / self.training.name),
-        }
-        params = {"cluster": CLUSTER, "environment": environment, **self.drill.params}
-        self.runs.append(self.site.airflow.trigger(self.drill.dag_id, **params))
+        environment = {"STAND_IN_STEP_S": str(self.schedule.step_s), **self.training.environment}
+        params = {"gpus": "1", "checkpoint": False, "cluster": CLUSTER, "environment": environment}
+        asked = {} if self.is_sweep else {**params, **self.drill.params}
+        self.runs.append(self.site.airflow.client.trigger(self.drill.dag_id, asked))
         self.note(f"triggered {self.runs[-1].dag_run_id}")
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether the DAG runs are sweeps, which start those that train."""
+        return self.drill.dag_id == SWEEP_DAG
 
     def state(self, task_id: str) -> str | None:
         task = self.task(task_id)

@@ -15,6 +15,8 @@ class Schedule(Frozen):
     """From the strike until it is mended."""
     goes_on_first: bool
     """Whether the run is let go before the fault is mended, or after it."""
+    also: str
+    """A second fault, half of that time later; empty for none."""
     part: float
     """What is left of a log that is truncated."""
     step_s: float
@@ -27,5 +29,6 @@ class Schedule(Frozen):
 
     def __str__(self) -> str:
         way = f" ({self.way})" if self.way else ""
+        also = f", then {self.also}" if self.also else ""
         order = "the run goes on first" if self.goes_on_first else "it is mended first"
-        return f"seed {self.seed}: {self.drill}{way}, {self.point}, for {self.lasts_s:.1f} s, {order}"
+        return f"seed {self.seed}: {self.drill}{way}, {self.point}, for {self.lasts_s:.1f} s{also}, {order}"

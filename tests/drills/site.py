@@ -15,7 +15,7 @@ import psutil
 import pytest
 import yaml
 from clusters.login_node import LoginNode
-from end_to_end.driving import Airflow, command_of, processes_of
+from end_to_end.driving import Airflow, command_of, processes_of, wait_until
 from slurm_service import MiniSlurm
 
 from steptime import settings
@@ -32,10 +32,11 @@ from steptime.airflow.dag_builder import training_dag
 dag = training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """
 """The shipped DAG, but waiting in a worker: there, waiting is a task that runs."""
-SWEEP = """
+SWEEP_DAG = "drilled_sweep"
+SWEEP = f"""
 from steptime.airflow.sweep_dag import sweep_dag
 
-dag = sweep_dag("drilled_sweep", sweep="drilled")
+dag = sweep_dag("{SWEEP_DAG}", sweep="drilled")
 """
 _HEARTBEAT_TIMEOUT_S = 20
 """After which a worker counts as dead: a third of what `steptime up` sets."""
@@ -54,6 +55,11 @@ class Gate:
         """The shell text that waits; it ends when the gate's files are gone."""
         closed, arrived = shlex.quote(str(self._closed)), shlex.quote(str(self._arrived))
         return f"echo $$ >> {arrived}; while [ -e {closed} ]; do sleep 0.1; done"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Brings the stand-in trainer to this gate."""
+        return {"STAND_IN_GATE": str(self.folder / self.name)}
 
     @property
     def arrived(self) -> int:
@@ -108,11 +114,14 @@ class Site:
         return Gate(self.gates, name)
 
     def component(self, name: str) -> psutil.Process:
-        """A living component of Airflow, as its supervisor knows it."""
-        state = json.loads((self.airflow.home / "airflow/service/components.json").read_text())
-        (pid,) = [one["pid"] for one in state["components"] if one["name"] == name]
-        assert pid, f"the {name} does not run"
-        return psutil.Process(pid)
+        """A living component of Airflow, as its supervisor knows it; one that has just ended starts again."""
+
+        def look() -> psutil.Process | None:
+            state = json.loads((self.airflow.home / "airflow/service/components.json").read_text())
+            (pid,) = [one["pid"] for one in state["components"] if one["name"] == name]
+            return psutil.Process(pid) if pid and psutil.pid_exists(pid) else None
+
+        return wait_until(f"the {name}", look)
 
     def restore(self) -> None:
         """Mend whatever a drill may have left broken."""
@@ -154,7 +163,7 @@ def _stand_in_python(folder: Path) -> Path:
     return python
 
 
-def _write_config(folder: Path, python: Path) -> None:
+def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> None:
     """The shipped config, with the mini Slurm polled every second and a sweep of one run."""
     shipped = settings.shipped("config")
     for path in shipped.rglob("*.yaml"):
@@ -170,7 +179,7 @@ def _write_config(folder: Path, python: Path) -> None:
         "description": "One run, for drills",
         "cluster": CLUSTER,
         "gpu_hours_max": 10,
-        "runs": [{"workload": "llama3.1", "size": "tiny", "gpus": "1"}],
+        "runs": [{"workload": "llama3.1", "size": "tiny", "gpus": "1", "environment": environment}],
     }
     (folder / "sweeps" / "drilled.yaml").write_text(yaml.safe_dump(sweep))
 
@@ -195,15 +204,15 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def running_airflow(home: Path, folder: Path, login: LoginNode) -> Iterator[Airflow]:
-    """Airflow as `steptime up` starts it, with the shipped DAGs; it only notices dead workers sooner."""
+def running_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) -> Iterator[Airflow]:
+    """Airflow as `steptime up` starts it, with the shipped DAG; it only notices dead workers sooner."""
     dags, config = folder / "dags", folder / "config"
     dags.mkdir()
     for shipped in settings.shipped("dags").glob("llama31.py"):
         (dags / shipped.name).write_text(shipped.read_text())
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
-    (dags / "drilled_sweep.py").write_text(SWEEP)
-    _write_config(config, _stand_in_python(folder))
+    (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
+    _write_config(config, _stand_in_python(folder), training.environment)
     options = standalone_config._options
 
     def impatient(root: Path, port: int) -> dict[str, dict[str, str]]:

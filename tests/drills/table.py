@@ -1,6 +1,8 @@
 """The outcomes of a session's drills, as a table."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -22,13 +24,21 @@ OUTCOMES: list[Outcome] = []
 """Of this session, in the order in which they ended."""
 
 
+def write_down(outcome: Outcome) -> None:
+    """Keep an outcome for the table, and write the table so far to the file that `DRILL_TABLE` names."""
+    OUTCOMES.append(outcome)
+    if file := os.environ.get("DRILL_TABLE"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text(f"{as_markdown(OUTCOMES)}\n")
+
+
 def as_markdown(outcomes: Sequence[Outcome]) -> str:
     """A row for each drill, and one line that counts."""
     lines = ["| seed | drill | when | how | outcome | jobs | seconds |", "|---|---|---|---|---|---|---|"]
     for one in outcomes:
         outcome = f"RED: {one.outcome}" if one.is_red else one.outcome
         cells = (one.seed, one.drill, one.point, one.way, outcome, one.jobs, f"{one.took_s:.0f}")
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+        lines.append(f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |")
     red = [one.seed for one in outcomes if one.is_red]
     told = f"red: {', '.join(f'make drills SEED={seed}' for seed in red)}" if red else "all green"
     return "\n".join([*lines, "", f"{len(outcomes)} drills, {told}"])

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from drills.catalogue import DRILLS, POINTS
+from drills.catalogue import ALSO, DRILLS, POINTS
 from drills.evidence import Evidence, collect
 from drills.oracle import check, outcomes
 from drills.scene import Scene
 from drills.schedule import Schedule
 from drills.seeds import draw, seeds
 from drills.site import Site
-from drills.table import OUTCOMES, Outcome
+from drills.table import Outcome, write_down
 from end_to_end.driving import wait_until
 
 pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(900)]
@@ -44,10 +44,10 @@ def test_a_drill(site: Site, seed: int) -> None:
         outcome = judge(scene, found)
     except BaseException as error:
         first_line = str(error).strip().split("\n")[0][:200]
-        OUTCOMES.append(_row(schedule, f"{type(error).__name__}: {first_line}", found, began, is_red=True))
+        write_down(_row(schedule, f"{type(error).__name__}: {first_line}", found, began, is_red=True))
         error.add_note("\n".join([str(schedule), *scene.done, f"again: {schedule.command}"]))
         raise
-    OUTCOMES.append(_row(schedule, outcome, found, began))
+    write_down(_row(schedule, outcome, found, began))
 
 
 def perform(scene: Scene) -> None:
@@ -65,7 +65,12 @@ def perform(scene: Scene) -> None:
         scene.note("let go on")
     if drill.seen is not None:
         wait_until(f"the effect: {drill.seen.__name__}", partial(drill.seen, scene), 180)
-    time.sleep(schedule.lasts_s)  # how long it lasts is part of the schedule; nothing is waited for
+    # How long it lasts is part of the schedule: nothing is waited for here.
+    time.sleep(schedule.lasts_s / 2)
+    if schedule.also:
+        ALSO[schedule.also](scene)
+        scene.note(f"struck: {schedule.also}")
+    time.sleep(schedule.lasts_s / 2)
     drill.mend(scene)
     if not goes_on:
         point.go_on(scene)
@@ -80,10 +85,13 @@ def judge(scene: Scene, found: Evidence) -> str:
     deleted = bool(scene.kept.get("deleted"))
     assert deleted == (not found.dag_runs), f"Airflow has {len(found.dag_runs)} DAG runs"
     assert deleted == (not found.tasks), f"Airflow has {len(found.tasks)} tasks of the DAG run"
+    assert {run.state for run in scene.runs} <= {"success", "failed"}, "a DAG run has not ended"
     came_to = set(outcomes(found).values())
     assert len(came_to) == 1, f"the DAG runs came to different ends: {came_to}"
     (outcome,) = came_to
     assert outcome in drill.permitted, f"{outcome}, where only {' or '.join(drill.permitted)} is permitted"
+    if outcome == "valid":
+        assert {run.state for run in scene.runs} == {"success"}, "a DAG run failed, with a valid result"
     jobs, permitted = len(found.jobs), drill.permitted[outcome]
     assert jobs in permitted, f"{outcome} with {jobs} jobs, where {permitted} are permitted"
     return f"failed: {_told_cause(scene, found)}" if outcome == "failed" else outcome
@@ -107,7 +115,7 @@ def _row(
         schedule.seed,
         schedule.drill,
         schedule.point,
-        schedule.way,
+        ", then ".join(filter(None, (schedule.way, schedule.also))),
         outcome,
         len(found.jobs) if found else 0,
         time.monotonic() - began,

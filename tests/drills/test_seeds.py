@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from drills.catalogue import DRILLS, POINTS
+from drills.catalogue import ALSO, DRILLS, POINTS
 from drills.seeds import draw, seeds
+
+from steptime import settings
 
 
 def test_a_seed_is_the_same_schedule_in_every_process() -> None:
@@ -31,7 +33,17 @@ def test_a_hundred_seeds_differ_in_point_way_and_time() -> None:
         assert all(drill.lasts_s[0] <= schedule.lasts_s <= drill.lasts_s[1] for schedule in mine)
     assert {schedule.point for schedule in schedules} == set(POINTS)
     assert len({schedule.lasts_s for schedule in schedules}) > 30
+    assert {schedule.also for schedule in schedules} == {"", *ALSO}
     assert len({schedule.goes_on_first for schedule in schedules}) == 2
+
+
+def test_each_drill_is_documented() -> None:
+    rows = (settings.shipped("config").parent / "docs/drills.md").read_text().split("## Drills")[1]
+    told = " ".join(line.split("|")[1] for line in rows.splitlines() if line.startswith("|"))
+    for name in DRILLS:
+        first, _, ending = name.partition(" while ")
+        assert first in told, name
+        assert ending in told, name
 
 
 def test_each_drill_says_what_is_permitted() -> None:
@@ -41,7 +53,8 @@ def test_each_drill_says_what_is_permitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"), [("", (3, 4)), ("17", (17,)), ("1-3", (1, 2, 3)), ("0-0", (0,))]
+    ("asked", "expected"),
+    [("", (3, 4)), ("17", (17,)), ("1-3", (1, 2, 3)), ("3,8-9", (3, 8, 9)), ("0-0", (0,))],
 )
 def test_the_environment_names_the_seeds(
     monkeypatch: pytest.MonkeyPatch, asked: str, expected: tuple[int, ...]
