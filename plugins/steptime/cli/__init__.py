@@ -44,7 +44,7 @@ def _options(
     pass
 
 
-for _group in ("recipes", "metrics", "logs", "service", "slurm", "run", "sweeps", "results"):
+for _group in ("recipes", "metrics", "logs", "service", "slurm", "run", "sweeps", "results", "clean"):
     importlib.import_module(f"steptime.cli.{_group}").register(app)
 
 

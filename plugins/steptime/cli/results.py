@@ -1,7 +1,6 @@
 """`steptime results`: what the metrics store holds, and how to repeat a run."""
 
 import json
-import re
 import shlex
 import sys
 import time
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from steptime.cli.ages import age_s
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.usage import Commands
 from steptime.errors import UserError, shown, unknown_value
@@ -39,7 +39,6 @@ steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d --record | jq .run 
 
 _NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'steptime run llama3.1 --wait'."
 _PARALLELISM = ("tensor", "pipeline", "context", "data")
-_UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def register(app: typer.Typer) -> None:
@@ -237,8 +236,8 @@ def _stored_workload(asked: str, stored: Sequence[str]) -> str:
 
 def _since(text: str, now: float) -> float:
     """`7d` (ago) or an ISO date, local where it names no zone, as Unix time."""
-    if match := re.fullmatch(r"(\d{1,6})([mhdw])", text, re.ASCII):
-        return now - int(match[1]) * _UNITS_S[match[2]]
+    if (age := age_s(text)) is not None:
+        return now - age
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError:

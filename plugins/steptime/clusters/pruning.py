@@ -1,0 +1,93 @@
+"""What piles up on this machine and can go: the local clusters' notes of jobs long ended, copies of logs.
+
+Nothing that a live job uses is touched: a job counts as ended only by its last word, and with its runner's
+lock and that of submitting held. Experiments with their logs, checkpoints and records stay.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from steptime.clusters.config import list_clusters, load_cluster
+from steptime.clusters.local.cluster import Config as LocalConfig
+from steptime.clusters.local.state import Ended, JobFolder, lock_if_free, locked, open_lock
+from steptime.settings import collected_logs_dir
+
+_REMOVED = "removed"
+"""Beside the jobs' folders: what is being taken away, under a name that nobody looks for."""
+
+
+class Old(NamedTuple):
+    """Something that can go."""
+
+    what: str
+    name: str
+    """The job's."""
+    last_used: float
+    """Unix time, seconds."""
+    size_bytes: int
+    path: str
+
+
+def prune(*, before: float, dry_run: bool) -> list[Old]:
+    """Remove what was last used before a Unix time, or with `dry_run` only tell it; gives what it was."""
+    found: list[Old] = []
+    for name in list_clusters():
+        config = load_cluster(name)
+        if isinstance(config, LocalConfig):
+            found += _old_jobs(Path(config.root, "clusters", config.name), before, dry_run=dry_run)
+    return [*found, *_old_copies(collected_logs_dir(), before, dry_run=dry_run)]
+
+
+def _old_jobs(state: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
+    jobs = state / "jobs"
+    if not dry_run and (state / _REMOVED).is_dir():
+        with locked(state / "submit.lock"):
+            shutil.rmtree(state / _REMOVED)  # what an interrupted run has left
+    for path in sorted(jobs.iterdir()) if jobs.is_dir() else ():
+        job = JobFolder(state, path.name)
+        ended = job.read(Ended)
+        if ended is None or ended.ended_at >= before or job.runner_lives():
+            continue
+        old = Old("local job", job.name, ended.ended_at, _size(path), str(path))
+        if dry_run or _take_away(state, job):
+            yield old
+
+
+def _take_away(state: Path, job: JobFolder) -> bool:
+    """Remove a job's folder unless its runner lives: at one stroke first, as others may look at it."""
+    with locked(state / "submit.lock"):
+        lock = open_lock(job.runner_lock)
+        try:
+            if not lock_if_free(lock):
+                return False
+            away = state / _REMOVED / job.name
+            away.parent.mkdir(exist_ok=True)
+            job.path.rename(away)
+            shutil.rmtree(away.parent)
+        finally:
+            os.close(lock)
+    return True
+
+
+def _old_copies(folder: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
+    from filelock import FileLock, Timeout
+
+    for path in sorted(folder.glob("*/*")):
+        used = max((file.stat().st_mtime for file in path.iterdir() if file.is_file()), default=None)
+        if used is None or used >= before:
+            continue
+        old = Old("copy of a log", path.name, used, _size(path), str(path))
+        if not dry_run:
+            try:
+                with FileLock(path / ".lock", blocking=False):  # held while a log is copied
+                    shutil.rmtree(path)
+            except Timeout:
+                continue
+        yield old
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
