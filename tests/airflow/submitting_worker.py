@@ -42,7 +42,8 @@ operator = SubmitTrainingOperator(
 )
 context = {
     "ti": SimpleNamespace(dag_id="llama31", run_id="manual", map_index=0, max_tries=2),
-    "dag_run": SimpleNamespace(run_after=datetime(2026, 11, 21, tzinfo=UTC)),
+    "dag_run": SimpleNamespace(run_after=datetime(2026, 11, 21, tzinfo=UTC), conf={}),
+    "params": {},
     "task_state_store": Store(),
 }
 print(json.dumps(operator.execute(context)))

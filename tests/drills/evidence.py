@@ -94,7 +94,7 @@ def _times_trained(job: JobRecord) -> int:
 def _stored(scene: Scene) -> list[StoredRun]:
     query = """
         SELECT job_name, dag_run_id, state, reason,
-               (SELECT json_extract(status, '$.state') FROM provenance WHERE run_id = runs.id),
+               (SELECT json_extract(content, '$.status.state') FROM records WHERE run_id = runs.id),
                (SELECT count(*) FROM steps WHERE run_id = runs.id)
         FROM runs WHERE submitted_at >= ?
     """
