@@ -100,10 +100,10 @@ def test_tries_differ_by_run_and_by_dag_run(submit: Callable[..., Submission]) -
 
 
 def test_a_job_that_nobody_waits_for_is_ended(
-    submit: Callable[..., Submission], cluster: LocalCluster
+    submit: Callable[..., Submission], make_context: Callable[..., dict[str, Any]], cluster: LocalCluster
 ) -> None:
     left = submit()
-    EndTrainingOperator(task_id="end", submission=left.model_dump(mode="json")).execute({})
+    EndTrainingOperator(task_id="end", submission=left.model_dump(mode="json")).execute(make_context())
 
     assert state(cluster, left) is JobState.CANCELLED
 

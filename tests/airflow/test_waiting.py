@@ -77,17 +77,19 @@ def test_a_failed_training_fails_for_good_and_says_why(
     [(JobState.CANCELLED, "was cancelled"), (JobState.TIMED_OUT, "ran into its time limit")],
 )
 def test_other_ends_are_told_apart(submission: Submit, state: JobState, words: str) -> None:
-    event = {"status": JobStatus(state=state, reason="by somebody").model_dump(mode="json")}
+    submitted = submission()
+    status = JobStatus(state=state, reason="by somebody").model_dump(mode="json")
 
     with pytest.raises(AirflowFailException, match=rf"{words} \(by somebody\)"):
-        sensor(submission()).execute_complete({}, event)
+        sensor(submitted).execute_complete({}, {"job": submitted["job"], "status": status})
 
 
 def test_a_job_that_vanished_is_an_error_that_is_retried(submission: Submit) -> None:
-    event = {"status": JobStatus(state=JobState.UNKNOWN).model_dump(mode="json")}
+    submitted = submission()
+    status = JobStatus(state=JobState.UNKNOWN).model_dump(mode="json")
 
     with pytest.raises(AirflowException, match="does not know job") as failed:
-        sensor(submission()).execute_complete({}, event)
+        sensor(submitted).execute_complete({}, {"job": submitted["job"], "status": status})
 
     assert not isinstance(failed.value, AirflowFailException)
 

@@ -240,3 +240,24 @@ def test_a_trace_sets_what_nccl_logs(two_ranks: Run) -> None:
     assert "\nexport TORCH_DISTRIBUTED_DEBUG=DETAIL\n" in script
     assert "\nexport TORCH_CPP_LOG_LEVEL=WARNING\n" in script, "the run's own wins"
     assert "NCCL_DEBUG" not in script
+
+
+@pytest.mark.parametrize(
+    ("own", "extra", "excluded"),
+    [
+        ({}, (), "--exclude=n7,n8"),
+        ({"exclude": "n[1-3]"}, (), "'--exclude=n[1-3],n7,n8'"),
+        ({}, ("--exclude=n9",), "--exclude=n9,n7,n8"),
+        ({"nodelist": "n[6-7]"}, (), "--exclude=n8"),
+        ({"nodelist": "n[7-8]"}, (), None),
+        ({}, ("--nodelist=n7",), "--exclude=n8"),
+    ],
+)
+def test_a_fresh_job_stays_away_from_nodes_that_failed_unless_they_are_asked_for(
+    two_ranks: Run, own: dict[str, Any], extra: tuple[str, ...], excluded: str | None
+) -> None:
+    run = two_ranks.model_copy(update={"slurm": SlurmOptions(**own)})
+    config = site(extra_options=extra)
+    options = asked(script_of(config.avoiding(run, ("n7", "n8")), config))
+    assert [option for option in options if "--exclude=" in option] == ([excluded] if excluded else [])
+    assert config.avoiding(run, ()) == run

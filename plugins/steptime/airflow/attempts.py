@@ -7,43 +7,61 @@ clears it, and at no other time.
 
 Clearing one mapped `wait` makes Airflow clear the `submit` of *every* mapped instance, because it is a setup.
 A cleared `submit` therefore begins a new attempt only if the task that waits for its job runs again, too.
+
+What the cluster failed gets a fresh job, see `fresh_jobs`: the numbers go on from one to the other.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from airflow.sdk import Context
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
-from pydantic import TypeAdapter
+from pydantic import PositiveInt, TypeAdapter
 
 from steptime.airflow.base import end_job
-from steptime.clusters.base import Cluster, JobSpec, JobState
+from steptime.clusters.base import Cluster, JobSpec, JobState, Staged
+from steptime.clusters.config import ClusterConfig
 from steptime.frozen import Frozen
+from steptime.recipes.models import Run
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
 
 _KEY = "attempt"
 
+SpecOf = Callable[[PositiveInt], JobSpec]
+"""The job of each attempt, by its number."""
+
 
 class Attempt(Frozen):
     """What the task state store keeps of a mapped `submit` task."""
 
-    number: int
+    number: PositiveInt
     max_tries: int
     """Airflow's, when the attempt began."""
 
 
-async def spec_of_attempt(
+def specs_of(run: Run, staged: Staged, config: ClusterConfig, context: Context) -> SpecOf:
+    """The jobs of a run in this DAG run; every task of the run comes to the same names."""
+    from steptime.clusters.jobscript import job_spec
+
+    ti = context["ti"]
+    identity = f"{ti.dag_id}/{ti.run_id}/{run.label}"
+    started = int(context["dag_run"].run_after.timestamp())
+    return lambda attempt: job_spec(run, staged, config, identity=identity, started=started, attempt=attempt)
+
+
+async def current_attempt(
     cluster: Cluster,
     store: "TaskStateStoreAccessor",
     max_tries: int,
-    spec_of: Callable[[int], JobSpec],
+    spec_of: SpecOf,
     *,
     will_be_waited_for: Callable[[], bool],
     say: Callable[[str], None],
-) -> JobSpec:
-    """The job to submit now, or to find again.
+) -> PositiveInt:
+    """The number of the attempt whose job is to be submitted now, or to be found again.
 
     A job of an earlier attempt that still lives is ended first, so that no two ever run for the same cell.
     """
@@ -58,17 +76,26 @@ async def spec_of_attempt(
             stands = not await asyncio.to_thread(will_be_waited_for)
         if stands:
             say(f"attempt {earlier.number} was begun before: its job is {spec.name}")
-            return spec
-        if (job := await cluster.find(spec.name)) is not None:
-            say(f"attempt {earlier.number} is over (cleared or cancelled); its job is ended: {spec.name}")
-            await end_job(cluster, job)
-        number = earlier.number + 1
-    # A name may be taken by a DAG run of the same id that was deleted: its job is not ours.
-    while await cluster.find(spec_of(number).name) is not None:
-        number += 1
+            return earlier.number
+        say(f"attempt {earlier.number} is over (cleared or cancelled); its job is ended: {spec.name}")
+        number = earlier.number
+    number = await free_attempt(cluster, spec_of, number)
     attempt = Attempt(number=number, max_tries=max_tries)
     await asyncio.to_thread(store.set, _KEY, attempt.model_dump(mode="json"), retention=NEVER_EXPIRE)
-    return spec_of(number)
+    return number
+
+
+async def free_attempt(cluster: Cluster, spec_of: SpecOf, first: PositiveInt) -> PositiveInt:
+    """The first number from `first` on whose name the cluster has no job of; what it has and lives is ended.
+
+    Names are taken by earlier attempts, by the fresh jobs after them, and by a DAG run of the same id that
+    was deleted.
+    """
+    number = first
+    while (job := await cluster.find(spec_of(number).name)) is not None:
+        await end_job(cluster, job)
+        number += 1
+    return number
 
 
 async def _was_cancelled(cluster: Cluster, name: str) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
-from pydantic import BaseModel
+from pydantic import BaseModel, PositiveInt
 from pydantic_core import from_json
 
 from steptime.airflow.connections import open_cluster
-from steptime.clusters.base import Cluster, Job, JobStatus
+from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
@@ -30,6 +30,8 @@ class Submission(Frozen):
 
     run: Run
     job: Job
+    attempt: PositiveInt = 1
+    """Counts the jobs of this run; the job's name follows from it."""
     provenance: Provenance
 
 
@@ -99,6 +101,18 @@ class HoldsJob(BaseOperator):
         """From now on `on_kill` is about this job."""
         self._held = (cluster, job_name)
         self._task_instance = context["ti"]
+
+    async def submit_held(self, cluster: Cluster, spec: JobSpec, context: Context) -> Job:
+        """Submit the job, which is held from now on, or find it.
+
+        Raises AirflowFailException where the task was taken away meanwhile: the job is cancelled then.
+        """
+        self.hold(cluster.name, spec.name, context)
+        job = await cluster.submit(spec)
+        if self.was_taken_away:  # `on_kill` may have come too early to find the job
+            await cluster.cancel(job.name)
+            raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
+        return job
 
     def on_kill(self) -> None:
         """Cancel the job if the task was failed, cleared or deleted; not if only the worker goes away."""

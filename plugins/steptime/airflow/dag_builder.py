@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup, TriggerRule, task_group
+from airflow.sdk import DAG, TaskGroup, TriggerRule, XComArg, task_group
 
 from steptime.airflow.operators import (
     CheckParamsOperator,
@@ -30,7 +30,7 @@ from steptime.airflow.result_operators import (
     ValidateOperator,
 )
 from steptime.airflow.selecting import SelectOperator
-from steptime.airflow.sensors import TrainingSensor
+from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
 from steptime.recipes.workloads import Workload, load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
@@ -79,10 +79,9 @@ def training_dag(
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saved, saving = _train(save, staged, deferrable)
+                saving = _train(save, staged, deferrable)
             with TaskGroup("load"):
-                loaded, _ = _train(load, staged, deferrable, loads_from=saved.output)
-            saving >> loaded
+                _train(load, staged, deferrable, loads_from=XComArg(saving, SUBMISSION_KEY))
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
@@ -93,10 +92,8 @@ def training_dag(
     return dag
 
 
-def _train(
-    run: Any, staged: Any, deferrable: bool, *, loads_from: Any = None
-) -> tuple[SubmitTrainingOperator, TrainingSensor]:
-    """The tasks of one job, in the current task group: those that submit it and wait for it."""
+def _train(run: Any, staged: Any, deferrable: bool, *, loads_from: Any = None) -> TrainingSensor:
+    """The tasks of one run, in the current task group; gives the one that waits for its job."""
     submit = SubmitTrainingOperator(task_id="submit", run=run, staged=staged, loads_from=loads_from)
     wait = TrainingSensor(task_id="wait", submission=submit.output, deferrable=deferrable)
     end = EndTrainingOperator(task_id="end", submission=submit.output)
@@ -106,7 +103,7 @@ def _train(
     publish = PublishOperator(task_id="publish", result=validate.output)
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
-    return submit, wait
+    return wait
 
 
 def _documentation(document: Workload) -> str:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowFailException
 
-from steptime.airflow.attempts import spec_of_attempt
+from steptime.airflow.attempts import current_attempt, specs_of
 from steptime.airflow.base import (
     HoldsJob,
     RunOperator,
@@ -25,7 +24,7 @@ from steptime.airflow.base import (
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.tables import as_text
-from steptime.clusters.base import JobSpec, Staged
+from steptime.clusters.base import JobState, Staged
 from steptime.clusters.config import load_cluster
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
@@ -150,22 +149,12 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             return as_json(asyncio.run(self._submit(context)))
 
     async def _submit(self, context: Context) -> Submission:
-        from steptime.clusters.jobscript import find_saved_checkpoint, job_environment, job_spec
+        from steptime.clusters.jobscript import find_saved_checkpoint, job_environment
         from steptime.results.provenance import provenance
         from steptime.results.redaction import redacted_text
 
         ti, run = context["ti"], self.planned_run()
         config, staged = load_cluster(run.cluster), Staged.model_validate(self.staged)
-
-        def spec_of(attempt: int) -> JobSpec:
-            return job_spec(
-                run,
-                staged,
-                config,
-                identity=f"{ti.dag_id}/{ti.run_id}/{run.label}",
-                started=int(context["dag_run"].run_after.timestamp()),
-                attempt=attempt,
-            )
 
         async with open_cluster(config) as cluster:
             if self.loads_from is not None:
@@ -173,7 +162,8 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 run = run.model_copy(
                     update={"checkpoint_path": await find_saved_checkpoint(cluster, saved_by)}
                 )
-            spec = await spec_of_attempt(
+            spec_of = specs_of(run, staged, config, context)
+            attempt = await current_attempt(
                 cluster,
                 context["task_state_store"],
                 ti.max_tries,
@@ -181,11 +171,8 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 will_be_waited_for=lambda: self.waited_in is None or state_of(ti, self.waited_in) is None,
                 say=self.log.info,
             )
-            self.hold(config.name, spec.name, context)
-            job = await cluster.submit(spec)
-            if self.was_taken_away:  # while submitting: `on_kill` may have come too early to find the job
-                await cluster.cancel(job.name)
-                raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
+            spec = spec_of(attempt)
+            job = await self.submit_held(cluster, spec, context)
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         secretive = (run.environment, staged.image_environment)
@@ -199,11 +186,11 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             dag_run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        return Submission(run=run, job=job, provenance=made_by)
+        return Submission(run=run, job=job, attempt=attempt, provenance=made_by)
 
 
 class EndTrainingOperator(RunOperator):
-    """Ends a job that nobody waits for any more; as a teardown, it runs whatever happened.
+    """Ends the jobs of a run that nobody waits for any more; as a teardown, it runs whatever happened.
 
     `on_kill` cancels at once where Airflow calls it. It does not when a deferred task times out, when no
     triggerer is up, or between two tasks.
@@ -219,19 +206,25 @@ class EndTrainingOperator(RunOperator):
         self.submission = submission
 
     def planned_run(self) -> Run:
-        """The run whose job is ended."""
+        """The run whose jobs are ended."""
         return Submission.model_validate(self.submission).run
 
-    def execute(self, context: Context) -> None:  # noqa: ARG002
-        """End the job if it lives."""
+    def execute(self, context: Context) -> None:
+        """End what lives of the job and of the fresh ones after it."""
         with airflow_errors():
-            asyncio.run(self._end())
+            asyncio.run(self._end(context))
 
-    async def _end(self) -> None:
-        job = Submission.model_validate(self.submission).job
-        async with open_cluster(job.cluster) as cluster:
-            status = (await cluster.poll([job.name]))[job.name]
-            if status.state.is_live:
-                self.log.warning("job %s is %s and nobody waits for it: ending it", job.name, status.state)
-                status = await end_job(cluster, job)
-        self.log.info("job %s: %s", job.name, status.state)
+    async def _end(self, context: Context) -> None:
+        submission = Submission.model_validate(self.submission)
+        config = load_cluster(submission.job.cluster)
+        spec_of = specs_of(submission.run, submission.provenance.staged, config, context)
+        first = submission.attempt
+        names = [spec_of(number).name for number in range(first, first + 1 + config.fresh_jobs)]
+        async with open_cluster(config) as cluster:
+            for name, status in (await cluster.poll(names)).items():
+                if status.state.is_live and (job := await cluster.find(name)) is not None:
+                    self.log.warning("job %s is %s and nobody waits for it: ending it", name, status.state)
+                    ended = await end_job(cluster, job)
+                    self.log.info("job %s: %s", name, ended.state)
+                elif name == submission.job.name or status.state is not JobState.UNKNOWN:
+                    self.log.info("job %s: %s", name, status.state)

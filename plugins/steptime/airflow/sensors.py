@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from steptime.airflow.base import HoldsJob, RunOperator, Submission, airflow_errors, as_json
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.following import JobFollower
+from steptime.airflow.fresh_jobs import latest_job, replace_job
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.errors import UserError
@@ -25,6 +26,8 @@ _TAIL_LINES = 20
 
 class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
     """Waits until a training job has ended; returns its status, and fails where the training failed.
+
+    Where the cluster failed it, a fresh job takes its place, as often as the cluster's `fresh_jobs` says.
 
     The task's log tells the job's states, why it queues, and the training's steps as they come. Failing,
     clearing or deleting the task cancels the job; restarting worker, triggerer or scheduler does not.
@@ -53,6 +56,7 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
         self.deferrable = deferrable
         self.patience_s = patience.total_seconds()
         self._follower: JobFollower | None = None
+        self._waited_for: Submission | None = None
 
     def planned_run(self) -> Run:
         """The run whose job is waited for."""
@@ -60,15 +64,21 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait for the job. Returns its `JobStatus` as JSON."""
-        submission = Submission.model_validate(self.submission)
+        with airflow_errors():
+            submission = asyncio.run(latest_job(self, Submission.model_validate(self.submission), context))
+        self._wait_for(submission, context)
+        if self.deferrable:
+            self._defer(submission)
+        return super().execute(context)
+
+    def _wait_for(self, submission: Submission, context: Context) -> None:
+        """From now on this task, and those behind it, are about this job."""
         job = submission.job
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         context["ti"].xcom_push(SUBMISSION_KEY, as_json(submission))
-        if self.deferrable:
-            self._defer(submission)
         self.hold(job.cluster, job.name, context)
-        return super().execute(context)
+        self._waited_for, self._follower = submission, None
 
     def _defer(self, submission: Submission) -> NoReturn:
         raise TaskDeferred(
@@ -81,20 +91,39 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
             timeout=timedelta(seconds=self.timeout),
         )
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """Take over from the trigger: return the job's status, or fail with one sentence that says why."""
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Take over from the trigger: return the job's status, or fail with one sentence that says why.
+
+        Where the cluster failed the job, a fresh one is submitted, and the trigger waits for that.
+        """
         if "error" in event:
             raise AirflowException(str(event["error"]))
-        return self._conclude(JobStatus.model_validate(event["status"]))
+        job, status = Job.model_validate(event["job"]), JobStatus.model_validate(event["status"])
+        if (fresh := self._replaced(job, status, context)) is not None:
+            self._defer(fresh)
+        return self._conclude(job, status)
 
-    def poke(self, context: Context) -> PokeReturnValue | bool:  # noqa: ARG002
+    def poke(self, context: Context) -> PokeReturnValue | bool:
         """Look at the job once, from the worker."""
+        waited_for = self._waited_for or Submission.model_validate(self.submission)
         with airflow_errors():
-            status = asyncio.run(self._look())
-        return status is not None and PokeReturnValue(is_done=True, xcom_value=self._conclude(status))
+            status = asyncio.run(self._look(waited_for))
+        if status is None or self._replaced(waited_for.job, status, context) is not None:
+            return False
+        return PokeReturnValue(is_done=True, xcom_value=self._conclude(waited_for.job, status))
 
-    async def _look(self) -> JobStatus | None:
-        submission = Submission.model_validate(self.submission)
+    def _replaced(self, job: Job, status: JobStatus, context: Context) -> Submission | None:
+        """The fresh job that is waited for instead; None where there is to be none."""
+        if status.state is not JobState.FAILED or not status.cluster_fault:
+            return None
+        with airflow_errors():
+            submission = Submission.model_validate(self.submission)
+            fresh = asyncio.run(replace_job(self, submission, job, status, context))
+        if fresh is not None:
+            self._wait_for(fresh, context)
+        return fresh
+
+    async def _look(self, submission: Submission) -> JobStatus | None:
         job = submission.job
         if self._follower is None:
             self._follower = JobFollower(
@@ -108,8 +137,7 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
             self._follower.missed(error)
             return None
 
-    def _conclude(self, status: JobStatus) -> dict[str, Any]:
-        job = Submission.model_validate(self.submission).job
+    def _conclude(self, job: Job, status: JobStatus) -> dict[str, Any]:
         if status.state is JobState.SUCCEEDED:
             return as_json(status)
         if status.state is JobState.UNKNOWN:

@@ -20,7 +20,8 @@ _SETTLING_S = 1.0
 class TrainingTrigger(BaseTrigger):
     """Fires once, when the job has ended or nothing is heard of it; the task's log tells its progress.
 
-    The event's payload is `{"status": …}` (a `JobStatus` as JSON) or `{"error": "one sentence"}`.
+    The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON) or
+    `{"error": "one sentence"}`.
 
     Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer
     does not: the trigger starts again elsewhere and finds the job by its name.
@@ -69,7 +70,7 @@ class TrainingTrigger(BaseTrigger):
                         return
                     continue
                 if ended is not None:
-                    yield _event({"status": as_json(ended)})
+                    yield _event({"job": self.job_json, "status": as_json(ended)})
                     return
 
     async def on_kill(self) -> None:

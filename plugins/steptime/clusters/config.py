@@ -1,11 +1,11 @@
 """Which clusters there are: `config/clusters/*.yaml`, one file a cluster, and the backend for each `kind`."""
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
@@ -51,6 +51,8 @@ class ClusterConfig(Frozen):
     """The interpreter on the cluster that the trainer's venv is made from."""
     poll_interval_s: PositiveFloat = 5
     """Seconds between two looks at the queue, one for all jobs that are waited for."""
+    fresh_jobs: NonNegativeInt = 2
+    """How many more jobs a run may get after the cluster failed one, as by a dead node or a preemption."""
 
     @property
     def root(self) -> str:
@@ -69,6 +71,10 @@ class ClusterConfig(Frozen):
                 f"{run.label} cannot be profiled on cluster {self.name}: only Slurm clusters start ranks "
                 "under Nsight Systems."
             )
+
+    def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
+        """The run for a fresh job that stays away from `nodes`; unchanged where nodes cannot be chosen."""
+        return run
 
     def script_values(
         self,

@@ -1,6 +1,6 @@
 """What a Slurm cluster's file says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -9,7 +9,9 @@ from pydantic import PositiveInt, field_validator
 from steptime.clusters.base import Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.slurm.script import sbatch_options, script_values, step_options
+from steptime.clusters.slurm.states import expand_nodes
 from steptime.recipes.models import Run
+from steptime.recipes.slurm_options import SlurmOptions
 
 
 class Config(ClusterConfig):
@@ -32,6 +34,21 @@ class Config(ClusterConfig):
     def check(self, run: Run) -> None:
         """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
         sbatch_options(run, self)
+
+    def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
+        """The run with these nodes excluded as well, unless they are asked for by name."""
+        own = run.slurm or SlurmOptions()
+        asked_for = expand_nodes(own.nodelist or self._extra("nodelist"))
+        avoided = [node for node in nodes if node not in asked_for]
+        if not avoided:
+            return run
+        exclude = ",".join(filter(None, (own.exclude or self._extra("exclude"), *avoided)))
+        return run.model_copy(update={"slurm": own.model_copy(update={"exclude": exclude})})
+
+    def _extra(self, name: str) -> str:
+        """The value of an option of `extra_options`; empty where it is not there."""
+        values = dict(option.split("=", 1) for option in self.extra_options if "=" in option)
+        return values.get(f"--{name}", "")
 
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]

@@ -1,0 +1,106 @@
+"""A fresh job for a run whose job the cluster failed: a node died, it was preempted, it was never launched.
+
+The task that waits submits it, as the job before is over and nobody else knows why. Which job that is, and
+which nodes it is to stay away from, is in the task's state store before anything is submitted: a worker may
+die at any point, and the retry comes to the same job. A failure of the training itself never gets here.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from airflow.sdk import Context
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
+from pydantic import PositiveInt, TypeAdapter
+
+from steptime.airflow.attempts import free_attempt, specs_of
+from steptime.airflow.base import HoldsJob, Submission
+from steptime.airflow.connections import open_cluster
+from steptime.clusters.base import Job, JobStatus
+from steptime.clusters.config import load_cluster
+from steptime.frozen import Frozen
+
+if TYPE_CHECKING:
+    from airflow.sdk.execution_time.context import TaskStateStoreAccessor
+
+_KEY = "fresh_job"
+
+
+class FreshJob(Frozen):
+    """What the task state store keeps of a `wait` task once the cluster has failed a job of its run."""
+
+    instead_of: str
+    """Name of the job that `submit` handed on; after a clear it is another one, and this counts no more."""
+    attempt: PositiveInt
+    count: PositiveInt
+    """How many fresh jobs there have been, this one included."""
+    avoided_nodes: tuple[str, ...] = ()
+    """Those that failed under the jobs before."""
+
+
+async def latest_job(task: HoldsJob, submission: Submission, context: Context) -> Submission:
+    """What to wait for: the submission of `submit`, or the fresh job that this task has submitted since."""
+    fresh = await _kept(context["task_state_store"], submission)
+    return submission if fresh is None else await _submit(task, submission, fresh, context)
+
+
+async def replace_job(
+    task: HoldsJob, submission: Submission, job: Job, status: JobStatus, context: Context
+) -> Submission | None:
+    """Submit a fresh job in place of the one that ended so; None where the cluster's file allows no more.
+
+    Args:
+        task: the task that waits; it holds the fresh job.
+        submission: what `submit` handed on.
+        job: the last job of the run, which the cluster failed.
+        status: how it ended.
+        context: of the task.
+
+    Raises:
+        UserError: the cluster cannot run it without the nodes that failed.
+        SystemFailure: the cluster cannot be asked; a retry comes to the same job.
+    """
+    config = load_cluster(job.cluster)
+    store = context["task_state_store"]
+    before = await _kept(store, submission)
+    count = 0 if before is None else before.count
+    if count >= config.fresh_jobs:
+        return None
+    avoided = () if before is None else before.avoided_nodes
+    avoided = tuple(dict.fromkeys((*avoided, *status.failed_nodes)))
+    last = submission.attempt if before is None else before.attempt
+    async with open_cluster(config) as cluster:
+        spec_of = specs_of(submission.run, submission.provenance.staged, config, context)
+        attempt = await free_attempt(cluster, spec_of, last + 1)
+    fresh = FreshJob(instead_of=submission.job.name, attempt=attempt, count=count + 1, avoided_nodes=avoided)
+    await asyncio.to_thread(store.set, _KEY, fresh.model_dump(mode="json"), retention=NEVER_EXPIRE)
+    task.log.warning(
+        "the cluster failed job %s (%s): a fresh one is submitted, %d of at most %d%s",
+        job.name,
+        status.reason,
+        fresh.count,
+        config.fresh_jobs,
+        f", which stays away from {', '.join(avoided)}" if avoided else "",
+    )
+    return await _submit(task, submission, fresh, context)
+
+
+async def _kept(store: "TaskStateStoreAccessor", submission: Submission) -> FreshJob | None:
+    stored = await asyncio.to_thread(store.get, _KEY)
+    fresh = TypeAdapter(FreshJob | None).validate_python(stored)
+    return None if fresh is None or fresh.instead_of != submission.job.name else fresh
+
+
+async def _submit(task: HoldsJob, submission: Submission, fresh: FreshJob, context: Context) -> Submission:
+    """Submit the fresh job, or find it."""
+    config = load_cluster(submission.job.cluster)
+    run = config.avoiding(submission.run, fresh.avoided_nodes)
+    spec = specs_of(run, submission.provenance.staged, config, context)(fresh.attempt)
+    async with open_cluster(config) as cluster:
+        job = await task.submit_held(cluster, spec, context)
+    return submission.model_copy(
+        update={
+            "job": job,
+            "attempt": fresh.attempt,
+            "provenance": submission.provenance.model_copy(update={"script": spec.script}),
+        }
+    )

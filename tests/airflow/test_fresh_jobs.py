@@ -1,0 +1,247 @@
+"""A job that the cluster failed gets a fresh one: bounded, elsewhere, once whoever dies, and never for more.
+
+Jobs are real ones of the local cluster. It fails none by itself: a test ends a job and puts the verdict of
+another cluster in its place.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+from steptime.airflow.base import Submission
+from steptime.airflow.operators import EndTrainingOperator, SubmitTrainingOperator
+from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.local.cluster import LocalCluster
+from steptime.recipes.models import Run
+
+MakeContext = Callable[..., dict[str, Any]]
+Submit = Callable[..., dict[str, Any]]
+Lose = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def lose(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Lose:
+    """Ends a job as the cluster's fault, on these nodes; gives the trigger's event."""
+    lost: dict[str, JobStatus] = {}
+    poll = LocalCluster.poll
+
+    async def with_faults(self: LocalCluster, names: Any) -> dict[str, JobStatus]:
+        return {name: lost.get(name, status) for name, status in (await poll(self, names)).items()}
+
+    def lose_job(job: Job, *nodes: str) -> dict[str, Any]:
+        asyncio.run(cluster.cancel(job.name))
+        lost[job.name] = JobStatus(
+            state=JobState.FAILED, reason="a node failed", cluster_fault=True, failed_nodes=nodes
+        )
+        return {"job": job.model_dump(mode="json"), "status": lost[job.name].model_dump(mode="json")}
+
+    monkeypatch.setattr(LocalCluster, "poll", with_faults)
+    return lose_job
+
+
+@pytest.fixture
+def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The nodes that each script was made to stay away from."""
+    seen: list[tuple[str, ...]] = []
+
+    def avoiding(self: ClusterConfig, run: Run, nodes: tuple[str, ...]) -> Run:
+        seen.append(nodes)
+        return run
+
+    monkeypatch.setattr(ClusterConfig, "avoiding", avoiding)
+    return seen
+
+
+def wait_task(submitted: dict[str, Any], **arguments: Any) -> TrainingSensor:
+    return TrainingSensor(task_id="wait", submission=submitted, **arguments)
+
+
+def waits_for(task: TrainingSensor, context: dict[str, Any], event: dict[str, Any] | None = None) -> Job:
+    """The job that the task defers for: at its start, or after an event."""
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context) if event is None else task.execute_complete(context, event)
+    return Job.model_validate(deferred.value.trigger.job_json)
+
+
+def state(cluster: LocalCluster, job: Job) -> JobState:
+    return asyncio.run(cluster.poll([job.name]))[job.name].state
+
+
+def live_jobs(cluster: LocalCluster) -> list[str]:
+    return [job.name for job in asyncio.run(cluster.live_jobs())]
+
+
+def test_a_fresh_job_takes_the_place_of_one_that_the_cluster_failed(
+    submission: Submit,
+    make_context: MakeContext,
+    lose: Lose,
+    *,
+    avoided: list[tuple[str, ...]],
+    cluster: LocalCluster,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context()
+    first = waits_for(wait_task(submitted), context)
+
+    second = waits_for(wait_task(submitted), context, lose(first, "node3"))
+    third = waits_for(wait_task(submitted), context, lose(second, "node5", "node3"))
+
+    assert len({first.name, second.name, third.name}) == 3
+    assert len({first.directory, second.directory, third.directory}) == 3
+    assert avoided == [("node3",), ("node3", "node5")]
+    assert live_jobs(cluster) == [third.name]
+    handed_on = Submission.model_validate(context["ti"].pushed[SUBMISSION_KEY])
+    assert handed_on.job == third
+    assert Path(third.directory).name in handed_on.provenance.script
+    assert (
+        "a fresh one is submitted, 2 of at most 2, which stays away from node3, node5"
+        in capsys.readouterr().out
+    )
+
+
+def test_there_are_as_many_fresh_jobs_as_the_clusters_file_says(
+    submission: Submit, make_context: MakeContext, lose: Lose, home: Path, cluster: LocalCluster
+) -> None:
+    file = home.with_name("config") / "clusters" / "local.yaml"
+    file.write_text(f"{file.read_text()}fresh_jobs: 1\n")
+    submitted, context = submission(STAND_IN="hang"), make_context()
+    first = waits_for(wait_task(submitted), context)
+    second = waits_for(wait_task(submitted), context, lose(first))
+
+    with pytest.raises(AirflowFailException, match=rf"job '{second.name}' failed \(a node failed\)"):
+        wait_task(submitted).execute_complete(context, lose(second))
+
+    assert live_jobs(cluster) == []
+
+
+def test_the_trainings_own_failure_gets_no_fresh_job(
+    submission: Submit, make_context: MakeContext, cluster: LocalCluster
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context()
+    job = waits_for(wait_task(submitted), context)
+    asyncio.run(cluster.cancel(job.name))
+    for status in (
+        JobStatus(state=JobState.FAILED, exit_code=1),
+        JobStatus(state=JobState.CANCELLED),
+        JobStatus(state=JobState.TIMED_OUT),
+        JobStatus(state=JobState.UNKNOWN, cluster_fault=True),
+    ):
+        event = {"job": job.model_dump(mode="json"), "status": status.model_dump(mode="json")}
+        with pytest.raises(AirflowException):
+            wait_task(submitted).execute_complete(context, event)
+
+    assert live_jobs(cluster) == []
+
+
+class KilledError(BaseException):
+    """What no code catches."""
+
+
+@pytest.mark.parametrize("submitted_before", [False, True])
+def test_a_worker_killed_around_the_submit_comes_back_to_the_same_fresh_job(
+    submission: Submit,
+    make_context: MakeContext,
+    lose: Lose,
+    *,
+    avoided: list[tuple[str, ...]],
+    cluster: LocalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    submitted_before: bool,
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context()
+    event = lose(waits_for(wait_task(submitted), context), "node3")
+    submit, names = LocalCluster.submit, []
+
+    async def killed(self: LocalCluster, spec: JobSpec) -> Job:
+        names.append(spec.name)
+        if submitted_before:
+            await submit(self, spec)
+        raise KilledError
+
+    monkeypatch.setattr(LocalCluster, "submit", killed)
+    with pytest.raises(KilledError):
+        wait_task(submitted).execute_complete(context, event)
+    monkeypatch.setattr(LocalCluster, "submit", submit)
+
+    again = waits_for(wait_task(submitted), context)  # a retry begins at the beginning
+
+    assert [again.name] == names == live_jobs(cluster)
+    assert set(avoided) == {("node3",)}
+
+
+def test_a_task_taken_away_while_it_submits_a_fresh_job_leaves_none(
+    submission: Submit,
+    make_context: MakeContext,
+    lose: Lose,
+    cluster: LocalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context(state="failed")
+    event = lose(waits_for(wait_task(submitted), context))
+    task, submit = wait_task(submitted), LocalCluster.submit
+
+    async def failed_by_hand_before(self: LocalCluster, spec: JobSpec) -> Job:
+        await asyncio.to_thread(task.on_kill)
+        return await submit(self, spec)
+
+    monkeypatch.setattr(LocalCluster, "submit", failed_by_hand_before)
+    with pytest.raises(AirflowFailException, match="taken away"):
+        task.execute_complete(context, event)
+
+    assert live_jobs(cluster) == []
+
+
+def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
+    a_run: Callable[..., Run],
+    staged: Staged,
+    make_context: MakeContext,
+    lose: Lose,
+    cluster: LocalCluster,
+) -> None:
+    def submit(max_tries: int) -> dict[str, Any]:
+        operator = SubmitTrainingOperator(
+            task_id="submit",
+            run=a_run(STAND_IN="hang").model_dump(mode="json"),
+            staged=staged.model_dump(mode="json"),
+        )
+        return operator.execute(make_context(max_tries=max_tries))
+
+    submitted, context = submit(2), make_context()
+    fresh = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
+
+    cleared = submit(3)  # as where nobody called on_kill: the fresh job lives
+
+    job = waits_for(wait_task(cleared), context)
+    assert job.name not in (submitted["job"]["name"], fresh.name)
+    assert live_jobs(cluster) == [job.name]
+
+
+def test_a_fresh_job_that_nobody_waits_for_is_ended(
+    submission: Submit, make_context: MakeContext, lose: Lose, cluster: LocalCluster
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context()
+    fresh = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
+
+    EndTrainingOperator(task_id="end", submission=submitted).execute(context)
+
+    assert state(cluster, fresh) is JobState.CANCELLED
+
+
+def test_a_fresh_job_is_waited_for_in_the_worker_as_well(
+    submission: Submit, make_context: MakeContext, lose: Lose, cluster: LocalCluster
+) -> None:
+    submitted, context = submission(STAND_IN_STEP_S="0"), make_context()
+    lose(Submission.model_validate(submitted).job)
+
+    ended = wait_task(submitted, deferrable=False, poke_interval=0.1).execute(context)
+
+    assert ended["state"] == "succeeded"
+    handed_on = Submission.model_validate(context["ti"].pushed[SUBMISSION_KEY])
+    assert handed_on.job.name != submitted["job"]["name"]
+    assert state(cluster, handed_on.job) is JobState.SUCCEEDED
