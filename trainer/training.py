@@ -18,6 +18,7 @@ from trainer import checkpoint, devices, families, gpu_performance, parallelism
 from trainer.callbacks import FiniteLoss, History, ModelParallelSeed, Records, StepBar, StepLines
 from trainer.data import SyntheticData
 from trainer.ending import Ending
+from trainer.initial_weights import InitialWeights
 from trainer.launch import Launch
 from trainer.optimizer import optimizer
 from trainer.profiling import ProfileSteps
@@ -105,6 +106,8 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     if folders.history and launch.rank == 0:
         callbacks.append(History(folders.history, timing))
     callbacks.append(FiniteLoss())
+    if device == "cpu" and run.checkpoint_path is None:
+        callbacks.append(InitialWeights(run.seed))
     if run.profile is not None:
         callbacks.append(ProfileSteps(run.profile, device, folders.output))
     if device == "cuda":

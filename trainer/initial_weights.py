@@ -1,0 +1,93 @@
+"""Initial weights that do not depend on how the model is spread over ranks; for the CPU.
+
+Megatron draws on each rank what that rank has: with tensor parallelism it takes its half of the SwiGLU matrix
+for a gate and an up projection of its own, and every pipeline stage begins with the same random state. Here
+each weight is drawn whole, from the seed and its name, and a rank keeps its part, as Megatron describes it
+for its checkpoints. The distributions are Megatron's. A rank draws all of each weight that it has a part of:
+cheap for what the CPU trains, and for nothing larger.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
+from torch import Tensor
+
+INTO = (
+    "word_embeddings.weight",
+    "linear_qkv.weight",
+    "linear_fc1.weight",
+    "in_proj.weight",
+    "output_layer.weight",
+)
+OUT_OF = ("linear_proj.weight", "linear_fc2.weight", "out_proj.weight")
+"""Matrices at a layer's end, of which Megatron draws smaller values."""
+CONVOLUTION_WIDTH = 4
+DECAY = (1.0, 16.0)
+TIME_STEP = (0.001, 0.1)
+"""The ranges of the state space's A and Δ in Megatron's mixer, which does not keep them."""
+
+Draw = Callable[[Tensor], object]
+
+
+class InitialWeights(Callback):
+    """Draws the weights anew before the first step."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Fill this rank's part of every weight that begins at random."""
+        with torch.no_grad():
+            described = trainer.strategy.megatron_parallel.sharded_state_dict()
+            apply_factories(described)  # takes matrices apart where a rank has several pieces of one
+            for part in nested_values(described):
+                if isinstance(part, ShardedTensor) and (draw := _distribution(part.key, pl_module.config)):
+                    _fill(part, draw, self.seed)
+
+
+def _fill(part: ShardedTensor, draw: Draw, seed: int) -> None:
+    stacked = part.prepend_axis_num  # 1 where a name stands for all layers, with the layer as first index
+    layer, offset = part.global_offset[:stacked], part.global_offset[stacked:]
+    whole = torch.empty(part.global_shape[stacked:], dtype=torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_seed_of(f"{seed} {part.key} {tuple(layer)}"))
+        draw(whole)
+    own = tuple(slice(at, at + size) for at, size in zip(offset, part.data.shape, strict=True))
+    part.data.copy_(whole[own])
+
+
+def _seed_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) // 2
+
+
+def _distribution(key: str, config: Any) -> Draw | None:
+    """What Megatron draws the weight of this name from; None where it begins with zeros or ones."""
+    draws: dict[tuple[str, ...], Draw] = {
+        INTO: config.init_method,
+        OUT_OF: config.output_layer_init_method,
+        (".conv1d.",): _convolution,
+        (".A_log",): _decay,
+        (".dt_bias",): _time_step,
+    }
+    return next((draw for names, draw in draws.items() if any(name in key for name in names)), None)
+
+
+def _convolution(whole: Tensor) -> object:
+    bound = CONVOLUTION_WIDTH**-0.5  # torch's default, of one channel
+    return whole.uniform_(-bound, bound)
+
+
+def _decay(whole: Tensor) -> object:
+    return whole.uniform_(*DECAY).log_()
+
+
+def _time_step(whole: Tensor) -> object:
+    """So that softplus gives a Δ that is log-uniform in its range."""
+    step = whole.uniform_(*map(math.log, TIME_STEP)).exp()
+    return whole.copy_(step + torch.log(-torch.expm1(-step)))
