@@ -155,6 +155,7 @@ class Ending:
             "training_s": round(time.perf_counter() - began_at, 3) if began_at else None,
             "peak_memory_bytes": max(peaks),
             "peak_memory_of_all_ranks": compared,
+            "checkpoints": [transfer.as_record() for transfer in progress.checkpoints],
             "ranks": self.launch.world_size,
             "node_names": progress.node_names,
             "versions": versions(),

@@ -5,7 +5,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainer.run import PlannedRun
@@ -17,6 +17,21 @@ REMEMBERED_STEPS = 50
 def peak_resident_bytes(*_: Any) -> int:
     """The most memory that this process has had resident."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+
+
+@dataclass(frozen=True)
+class CheckpointTransfer:
+    """A checkpoint that was saved or loaded."""
+
+    kind: str
+    """`save` or `load`."""
+    size_bytes: int
+    duration_s: float
+
+    def as_record(self) -> dict[str, Any]:
+        """With its rate, in 10⁹ bytes per second."""
+        rate = self.size_bytes / self.duration_s / 1e9 if self.duration_s else None
+        return {**asdict(self), "gb_per_s": rate}
 
 
 @dataclass
@@ -38,6 +53,7 @@ class Progress:
     highest_memory_bytes: int | None = None
     """Of all ranks, once they have compared."""
     node_names: list[str] = field(default_factory=list)
+    checkpoints: list[CheckpointTransfer] = field(default_factory=list)
 
     def step_ended(self, step: int) -> None:
         """Note a step. The first one's time is no measure of the others'."""

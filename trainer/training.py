@@ -16,6 +16,7 @@ from nemo.utils.exp_manager import TimingCallback
 
 from trainer import checkpoint, devices, families, gpu_performance, parallelism
 from trainer.callbacks import FiniteLoss, History, ModelParallelSeed, Records, StepBar, StepLines
+from trainer.checkpoint_io import MeasuredCheckpointIO
 from trainer.data import SyntheticData
 from trainer.ending import Ending
 from trainer.initial_weights import InitialWeights
@@ -57,14 +58,16 @@ def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> 
 def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> None:
     recipe = run.recipe
     seed_everything(run.seed, verbose=False)
+    strategy = parallelism.strategy(
+        recipe.parallelism, recipe.model.num_layers, device, records_graphs=run.records_graphs
+    )
+    strategy.checkpoint_io = MeasuredCheckpointIO(strategy.checkpoint_io, ending.progress)
     trainer = Trainer(
         accelerator="cpu" if device == "cpu" else "gpu",
         devices=launch.local_world_size,
         num_nodes=launch.nodes,
         max_steps=run.max_steps,
-        strategy=parallelism.strategy(
-            recipe.parallelism, recipe.model.num_layers, device, records_graphs=run.records_graphs
-        ),
+        strategy=strategy,
         # Named, as Lightning would otherwise take Slurm's variables for the launcher wherever it sees them.
         plugins=[
             TorchElasticEnvironment() if launch.by_launcher else LightningEnvironment(),

@@ -177,3 +177,24 @@ def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str,
     assert loaded.losses == pytest.approx(
         {step: one_rank.losses[step] for step in range(SAVED_AT, END)}, rel=ROUNDING
     )
+
+
+@pytest.mark.parametrize(("training", "kind"), [("saved", "save"), ("loaded, tensor", "load")])
+@pytest.mark.parametrize("family", LOADING)
+def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: str, kind: str) -> None:
+    trained = trainings[family, training]
+    (measured,) = trained.record("result")["checkpoints"]
+    (checkpoint,) = trainings[family, "saved"].checkpoints.iterdir()
+    size = sum(file.stat().st_size for file in (checkpoint / "weights").iterdir())
+    assert (measured["kind"], measured["size_bytes"]) == (kind, size)
+    # Weights and two moments of Adam, of 4 bytes each, and little else.
+    numbers = 3 * trained.record("start")["num_parameters"]
+    assert size == pytest.approx(4 * numbers, rel=0.05)
+    (timing,) = read_log(trained.folder / "log.out").checkpoints
+    assert measured["duration_s"] == pytest.approx(timing.duration_s, abs=0.5)
+    assert measured["gb_per_s"] == pytest.approx(size / measured["duration_s"] / 1e9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_a_checkpoint_none_is_told(trainings: Trainings, family: str) -> None:
+    assert trainings[family, "one rank"].record("result")["checkpoints"] == []

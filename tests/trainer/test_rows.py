@@ -225,6 +225,9 @@ def test_the_parameters_agree_with_the_models_name(report: Report) -> None:
         ("340b", 96): 341_029_195_776,
         ("56b", 118): 56_324_350_464,
     }
+    for recipe, built in report.rows:
+        if not recipe.proxy:  # named after the model whose layers it has, fewer of them
+            assert built["parameters"] == pytest.approx(float(recipe.size[:-1]) * 1e9, rel=0.05)
 
 
 def test_the_formulas_count_every_matrix_product(report: Report) -> None:
