@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer import nemo1
 from trainer.checkpoint import find_weights
 from trainer.ending import Ending
 from trainer.environment import heavy_imports, prepare, thin_out_log
@@ -59,6 +60,9 @@ def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Non
     check_world_size(run, launch)
     weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
     prepare(launch, run.recipe)
+    if nemo1.has_nemo_1(run.recipe):
+        nemo1.train(run, launch, arguments.output, ending)
+        return
     with heavy_imports():  # many seconds: only for a plan that can be trained
         from trainer.training import Folders, train
     thin_out_log()

@@ -45,6 +45,8 @@ class Progress:
     steps_trained: int = 0
     training_began_at: float | None = None
     """On the clock of `time.perf_counter`."""
+    tells_steps: bool = True
+    """Whether the end of each step is noted here; NeMo 1 does not tell."""
     moved_at: float = field(default_factory=time.perf_counter)
     """When the last step ended; before the first one, when the program started."""
     step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_STEPS))

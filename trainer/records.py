@@ -19,7 +19,7 @@ def emit(kind: str, fields: dict[str, Any]) -> None:
 
 
 def started(
-    run: PlannedRun, device: str, peak: Peak | None, parameters: int, node_names: list[str]
+    run: PlannedRun, device: str, peak: Peak | None, parameters: int | None, node_names: list[str]
 ) -> dict[str, Any]:
     """What really runs: parallelism as Megatron set it up, sizes, versions, the measured peak."""
     recipe = run.recipe

@@ -92,6 +92,8 @@ class Recipe:
     parallelism: Parallelism
     micro_batch_size: int
     global_batch_size: int
+    image: str | None = None
+    """The container image that the run is in; None in the trainer's own environment."""
     step_log: str = "lines"
     """`lines`, or `bar` for NeMo's progress bar."""
     fp8_recipe: str | None = None

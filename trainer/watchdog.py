@@ -5,6 +5,7 @@ every second whether a step has ended in time, whether another rank has failed, 
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -63,6 +64,8 @@ class Limits:
 
     def of(self, progress: Progress) -> float:
         """Seconds that may pass now without a step."""
+        if not progress.tells_steps:
+            return math.inf
         usual_s = progress.usual_step_s
         if usual_s is None or progress.last_step_ended:
             return self.floor_s * self.outside_steps

@@ -46,10 +46,6 @@ class Row(NamedTuple):
     scaling: str
     gpus: int
 
-    @property
-    def is_of_nemo_1(self) -> bool:
-        return self.workload == "nemotron4-340b-24.11"
-
     def has(self, mode: Mode) -> bool:
         """Whether the document has the mode for this row."""
         workload = load_workload(self.workload)
@@ -109,7 +105,7 @@ def scripts(config: None) -> dict[tuple[Row, Mode], str]:
     alike: dict[tuple[Mode, Row], list[Row]] = defaultdict(list)
     for row in published():
         for mode in Mode:
-            if row.has(mode) and not row.is_of_nemo_1:
+            if row.has(mode):
                 # A checkpoint is loaded at one scale; everything else is planned for all of them at once.
                 scale = row.gpus if mode is Mode.CHECKPOINT_LOAD else 0
                 alike[mode, row._replace(gpus=scale)].append(row)
@@ -124,7 +120,7 @@ def scripts(config: None) -> dict[tuple[Row, Mode], str]:
 
 def test_every_row_has_its_modes(scripts: dict[tuple[Row, Mode], str]) -> None:
     counts = {mode: sum(of is mode for _, of in scripts) for mode in Mode}
-    assert counts[Mode.PERFORMANCE] == counts[Mode.PROFILE] == 113
+    assert counts[Mode.PERFORMANCE] == counts[Mode.PROFILE] == 123
     assert counts[Mode.NCCL_TRACE] == 34 + 7  # Llama 3.1 with its proxies, and Nemotron-H
     assert counts[Mode.CHECKPOINT_SAVE] > counts[Mode.CHECKPOINT_LOAD] > 0
 
@@ -164,19 +160,3 @@ def test_scripts_are_as_reviewed(scripts: dict[tuple[Row, Mode], str]) -> None:
     assert sorted(written) == sorted(kept)
     for name, script in written.items():
         assert script == kept[name], name
-
-
-@pytest.mark.usefixtures("config")
-def test_nemo_1_is_refused_plainly() -> None:
-    """The 24.11 document runs NeMo 1 through its launcher."""
-    rows = [row for row in published() if row.is_of_nemo_1]
-    assert len(rows) == 10
-    shown = CliRunner().invoke(
-        app,
-        [
-            *("plan", rows[0].workload, "--gpu-type", "h100", "--cluster", "h100"),
-            "--show-script",
-        ],
-    )
-    assert shown.exit_code == 1
-    assert "has NeMo 1, and the trainer is for NeMo 2" in str(shown.exception)

@@ -77,7 +77,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
         )
     planned = plan(parse_request({**params, "workload": workload}))
     require_runnable(planned)
-    require_trainable(planned.runs[0])
+    require_trainable(planned.all_runs)
     check_runs(planned.all_runs)
     return planned
 

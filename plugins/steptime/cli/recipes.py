@@ -136,10 +136,10 @@ def _scripts(planned: Plan) -> list[str]:
     from steptime.staging.families import require_trainable
 
     require_runnable(planned)
+    require_trainable(planned.all_runs)
     config, now = load_cluster(planned.request.cluster), int(time.time())
     scripts = []
     for run in planned.all_runs:
-        require_trainable(run)
         in_image = run.recipe.image is not None
         staged = Staged(
             python=None if in_image else "STAGED_VENV/bin/python",

@@ -55,7 +55,7 @@ def run(
         show_plan(planned, output_format)
         return
     require_runnable(planned)
-    require_trainable(planned.runs[0])
+    require_trainable(planned.all_runs)
     check_runs(planned.all_runs)
     with airflow_client(url, user) as client:
         # With every default filled in: what was checked here is what runs there.

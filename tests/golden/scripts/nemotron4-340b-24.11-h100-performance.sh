@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+#SBATCH --nodes=16
+#SBATCH --ntasks=128
+#SBATCH --ntasks-per-node=8
+#SBATCH --gres=gpu:8
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --partition=batch
+#SBATCH --account=llm_bench
+set -euo pipefail
+
+cd /lustre/bench/experiments/nemo_nemotron4_340b_bf16_128/nemo_nemotron4_340b_bf16_128_TIMESTAMP-c2ecd3ad56/nemo_nemotron4_340b_bf16_128
+
+# The ranks meet on the first node of the allocation, which is the one that runs this script. Where its name
+# cannot be looked up, Slurm knows its address. Jobs that share a host need ports of their own.
+MASTER_ADDR=$SLURMD_NODENAME
+if ! getent ahosts "$MASTER_ADDR" >/dev/null; then
+  MASTER_ADDR=$(scontrol show node "$SLURMD_NODENAME" | sed -n 's/.*NodeAddr=\([^ ]*\).*/\1/p')
+fi
+export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
+
+export OMP_NUM_THREADS=1
+export PYTHONNOUSERSITE=1
+export PYTHONPATH=STAGED_TRAINER
+export PYTHONSAFEPATH=1
+
+exec srun \
+  --kill-on-bad-exit=1 \
+  --wait=60 \
+  --mpi=pmix \
+  --container-image=STAGED_IMAGE \
+  --container-mounts=/lustre/bench:/lustre/bench \
+  --container-workdir=/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128/nemo_nemotron4_340b_bf16_128_TIMESTAMP-c2ecd3ad56/nemo_nemotron4_340b_bf16_128 \
+  --container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,PYTHONPATH,PYTHONSAFEPATH \
+  --container-writable \
+  --no-container-mount-home \
+  python \
+  -m \
+  trainer \
+  run.json

@@ -1,0 +1,34 @@
+"""A stand-in for NeMo 1's program in its image: it takes the same command line and prints the same bar.
+
+Hydra reads the command line and Megatron sets up the parallelism, as in the image. Nothing is trained: the
+bars' numbers are made up.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from hydra import compose, initialize_config_dir
+from megatron.core import parallel_state
+from omegaconf import OmegaConf
+
+folder = Path.cwd() / "conf"
+folder.mkdir()
+(folder / "megatron_gpt_config.yaml").write_text(
+    "{trainer: {precision: 32}, model: {optim: {sched: {name: CosineAnnealing}}}}"
+)
+with initialize_config_dir(str(folder), version_base=None):
+    config = compose("megatron_gpt_config", overrides=sys.argv[1:])
+Path("config.json").write_text(json.dumps(OmegaConf.to_container(config)))
+torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+parallel_state.initialize_model_parallel(tensor_model_parallel_size=config.model.tensor_model_parallel_size)
+last = config.trainer.max_steps
+for done in range(1, last + 1):
+    print(
+        f"\rEpoch 0: : {100 * done // last}%|##| {done}/{last} [00:01<00:00, reduced_train_loss=7.310, "
+        f"global_step={done - 1:.2f}, consumed_samples={done * config.model.global_batch_size:.1f}, "
+        "train_step_timing in s=3.590]",
+        end="",
+    )
+print()

@@ -1,0 +1,119 @@
+"""Training in the image of release 24.11: what NeMo 1's program is asked for, and what its log becomes.
+
+The image cannot be had here: a stand-in for its program reads the command line as the program does, by Hydra.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Parallelism, Run
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.results.metrics import measure
+from steptime.results.quality import validate
+from trainer.launch import Launch
+from trainer.nemo1 import overrides
+from trainer.progress import Progress
+from trainer.run import read_run
+from trainer.watchdog import Limits
+
+from .jobs import light_trainer, start_trainer, write_run
+
+PROGRAM = Path(__file__).parent / "programs" / "nemo_1.py"
+WITH_STAND_IN = (
+    "import sys; from pathlib import Path; from trainer import nemo1; from trainer.__main__ import main; "
+    "nemo1.PROGRAM = Path(sys.argv.pop(1)); sys.exit(main())"
+)
+
+
+def planned(**asked: Any) -> Run:
+    request = {"workload": "nemotron4-340b-24.11", "gpu_type": "h100", "size": "340b", "gpus": "128"}
+    return plan(PlanRequest.model_validate(request | asked)).runs[0]
+
+
+def on_one_gpu(run: Run) -> Run:
+    recipe = run.recipe.model_copy(update={"parallelism": Parallelism(data=1), "tp_comm_overlap": False})
+    return run.model_copy(update={"recipe": recipe})
+
+
+def given(run: Run, folder: Path) -> dict[str, str]:
+    launch = Launch(
+        rank=0, world_size=128, local_world_size=8, threads=1, by_launcher=True, on_one_host=False
+    )
+    (path,) = write_run(run, folder)
+    pairs = [override.split("=", 1) for override in overrides(read_run(Path(path)), launch, folder)]
+    assert len(dict(pairs)) == len(pairs)
+    return {key.removeprefix("++"): value for key, value in pairs}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_the_documents_settings_are_asked_for(tmp_path: Path, dtype: str) -> None:
+    asked = given(planned(dtype=dtype), tmp_path)
+    expected = {
+        "trainer.num_nodes": "16",
+        "trainer.devices": "8",
+        "trainer.max_steps": "50",
+        "model.tensor_model_parallel_size": "8",
+        "model.pipeline_model_parallel_size": "8",
+        "model.virtual_pipeline_model_parallel_size": "12",
+        "model.micro_batch_size": "1",
+        "model.global_batch_size": "32",  # two for each node
+        "model.num_layers": "96",
+        "model.hidden_size": "18432",
+        "model.override_vocab_size": "256000",
+        "model.encoder_seq_length": "4096",
+        "model.activation": "'squared-relu'",
+        "model.data.data_impl": "'mock'",
+        "model.optim.betas": "[0.9,0.95]",
+        "model.ub_tp_comm_overlap": "True",
+        "model.fp8": str(dtype == "fp8"),
+        "exp_manager.explicit_log_dir": f"'{tmp_path}/results'",
+    }
+    assert expected.items() <= asked.items()
+    assert not [key for key in asked if "nsys" in key]
+
+
+def test_a_profile_is_asked_for(tmp_path: Path) -> None:
+    asked = given(planned(profile=True), tmp_path)
+    assert asked["model.nsys_profile.enabled"] == "True"
+    assert (asked["model.nsys_profile.start_step"], asked["model.nsys_profile.end_step"]) == ("20", "30")
+    assert asked["model.nsys_profile.ranks"] == "[0,1,2,3,4,5,6,7]"
+
+
+def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
+    ended = light_trainer(write_run(on_one_gpu(planned()), tmp_path), tmp_path)
+    assert ended.returncode == 1
+    assert ended.stdout.startswith(
+        "trainer: /opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py is not there: image "
+        "nvcr.io/nvidia/nemo:24.09 should have NeMo 1."
+    )
+
+
+def test_the_watchdog_leaves_it_alone() -> None:
+    assert Limits().of(Progress(tells_steps=False)) == math.inf
+
+
+@pytest.mark.trainer
+@pytest.mark.timeout(300)
+def test_its_log_becomes_a_valid_result(trainer_python: str, tmp_path: Path) -> None:
+    folder = tmp_path / "it's a $(folder), [with] what = 'shells\\' \\and Hydra\\' read\\"
+    folder.mkdir()
+    run = on_one_gpu(planned())
+    done = start_trainer(
+        [trainer_python, "-c", WITH_STAND_IN], [str(PROGRAM), *write_run(run, folder)], cwd=folder
+    )
+    assert done.returncode == 0, done.stdout
+    (folder / "log.out").write_bytes(done.stdout.encode())
+    config = json.loads((folder / "config.json").read_text())
+    assert config["exp_manager"]["explicit_log_dir"] == str(folder / "results")
+    assert config["model"]["optim"]["sched"] == {"name": "CosineAnnealing", "min_lr": 1e-5}
+    assert config["model"]["data"]["data_prefix"] == []
+    log = read_log(folder / "log.out", max_steps=50)
+    assert (log.dialect, len(log.steps), log.problems) == ("tqdm", 50, ())
+    verdict = validate(run, JobStatus(state=JobState.SUCCEEDED, exit_code=0), log, measure(run, log))
+    assert [check for check in verdict.checks if not check.passed] == []
