@@ -125,6 +125,7 @@ _PEOPLE = (
         dag_id=SWEEP_DAG,
     ),
 )
+_PREEMPTIBLE = MappingProxyType({"partition": "preempt-cancel"})
 _UNREACHABLE = "cannot be reached|did not let us in|was lost|nothing heard|ended after"
 _SSH = (
     Drill(
@@ -200,7 +201,16 @@ _SLURM = (
         faults.preempt,
         {"valid": (2,)},
         mend=faults.give_back,
-        params={"partition": "preempt-cancel"},
+        params=_PREEMPTIBLE,
+    ),
+    Drill(
+        "worker killed while it submits a fresh job",
+        (points.TRAINING,),
+        faults.kill_worker_of_fresh_job,
+        {"valid": (2,)},
+        mend=faults.give_back,
+        ways=_WORKER,
+        params=_PREEMPTIBLE,
     ),
 )
 _FILES = (

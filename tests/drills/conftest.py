@@ -1,6 +1,8 @@
 """One Airflow, one Slurm and one login for all drills, and the table of their outcomes at the end."""
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,20 +13,18 @@ from slurm_service import MiniSlurm
 
 
 @pytest.fixture(scope="session")
-def site(slurm_of_session: MiniSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    home = tmp_path_factory.mktemp("home")
-    folder = tmp_path_factory.mktemp("site")
-    gates = folder / "gates"
-    gates.mkdir()
-    login = LoginNode(slurm_of_session, folder / "login")
-    try:
-        with (
-            small_disk(home / "store"),
-            running_airflow(home, folder, login, Gate(gates, "training")) as airflow,
-        ):
-            yield Site(airflow, slurm_of_session, login, gates)
-    finally:
-        login.stop()
+def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
+    # Not in pytest's folder, which a later session may tidy away: a disk is mounted here.
+    with tempfile.TemporaryDirectory(prefix="steptime-drills-") as folder, ExitStack() as open_things:
+        home, gates = Path(folder, "home"), Path(folder, "gates")
+        gates.mkdir()
+        login = LoginNode(slurm_of_session, Path(folder, "login"))
+        open_things.callback(login.stop)
+        open_things.enter_context(small_disk(home / "store"))
+        airflow = open_things.enter_context(
+            running_airflow(home, Path(folder), login, Gate(gates, "training"))
+        )
+        yield Site(airflow, slurm_of_session, login, gates)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,10 +1,12 @@
 """What is done to a run and to what it runs on, and how it is mended. All of it is real."""
 
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drills import points
 from drills.scene import PUBLISH, WAIT, kill
 from end_to_end.driving import wait_until
 
@@ -169,6 +171,15 @@ def preempt(scene: "Scene") -> None:
     printed = scene.site.slurm.command("sbatch", "--parsable", "--chdir=/tmp", *wrapped)
     scene.kept["taker"] = printed.strip()
     wait_until("the preemption", lambda: job.job_id not in _live(scene), _NOTICED_S)
+
+
+def kill_worker_of_fresh_job(scene: "Scene") -> None:
+    """After a preemption, the worker of the task that waits dies when Slurm has the fresh job."""
+    points.AFTER_SBATCH.prepare(scene)
+    preempt(scene)
+    wait_until("the fresh job's sbatch", partial(points.AFTER_SBATCH.reached, scene), _NOTICED_S)
+    kill_worker(scene)
+    points.AFTER_SBATCH.go_on(scene)
 
 
 def give_back(scene: "Scene") -> None:
