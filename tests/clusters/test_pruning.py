@@ -1,6 +1,7 @@
 """What `steptime clean` takes away: notes of ended jobs of a real local cluster, old copies, nothing else."""
 
 import os
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -68,7 +69,10 @@ async def test_notes_of_ended_jobs_go_and_those_of_live_ones_stay(
     for gated in (runs, waits):
         await local.submit(gated.spec)
 
-    assert names(prune(before=time.time() - 3600, dry_run=False)) == [], "they have just ended"
+    assert prune(before=time.time() + 1, dry_run=False) == [], "their folders are there"
+    for spec in (make_spec("good", ""), make_spec("bad", ""), runs.spec, waits.spec):
+        Path(spec.directory).rename(Path(spec.directory).with_suffix(".gone"))
+    assert prune(before=time.time() - 3600, dry_run=False) == [], "they have just ended"
     assert names(prune(before=time.time() + 1, dry_run=True)) == ["bad", "good"]
     assert notes(tmp_path) == {"bad", "good", "runs", "waits"}
 
@@ -77,8 +81,9 @@ async def test_notes_of_ended_jobs_go_and_those_of_live_ones_stay(
     assert sorted(path.name for path in (tmp_path / "work" / "clusters" / "here").iterdir()) == [
         *("jobs", "queue", "slots", "submit.lock", "tickets")
     ]
-    assert Path(make_spec("good", "").log_path).exists(), "the job's own folder is no note"
     assert await local.find("good") is None
+    for gated in (runs, waits):
+        gated.folder.with_suffix(".gone").rename(gated.folder)
     for gated in (runs, waits):
         gated.let_go()
         assert (await end_of(local, gated.spec.name)).state is JobState.SUCCEEDED
@@ -88,6 +93,7 @@ async def test_a_job_whose_runner_still_lives_keeps_its_notes(
     run_to_end: RunToEnd, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     await run_to_end(make_spec("ends", "true"))
+    shutil.rmtree(make_spec("ends", "").directory)
 
     with locked(JobFolder(tmp_path / "work" / "clusters" / "here", "ends").runner_lock):
         assert prune(before=time.time() + 1, dry_run=False) == []
@@ -98,6 +104,7 @@ async def test_what_an_interrupted_run_left_goes_with_the_next(
     run_to_end: RunToEnd, make_spec: MakeSpec, tmp_path: Path
 ) -> None:
     await run_to_end(make_spec("ends", "true"))
+    shutil.rmtree(make_spec("ends", "").directory)
     left = tmp_path / "work" / "clusters" / "here" / "removed" / "ends"
     left.mkdir(parents=True)
 

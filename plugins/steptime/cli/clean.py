@@ -38,9 +38,10 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:
-    """Remove what this machine keeps of jobs long ended: notes of local jobs, copies of other clusters' logs.
+    """Remove what this machine keeps of jobs long ended: copies of other clusters' logs, notes of local jobs.
 
-    Whatever a live job uses stays, and so do results, experiments with their logs, and what is staged.
+    Notes go once the job's folder is gone: delete old folders below experiments/ first. Whatever a live job
+    uses stays, and so do results, experiments with their logs, and what is staged.
     """
     from steptime.clusters.pruning import Old, prune
 

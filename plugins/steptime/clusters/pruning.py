@@ -1,7 +1,8 @@
-"""What piles up on this machine and can go: the local clusters' notes of jobs long ended, copies of logs.
+"""What piles up on this machine and can go: notes of ended jobs whose folders are gone, and copies of logs.
 
-Nothing that a live job uses is touched: a job counts as ended only by its last word, and with its runner's
-lock and that of submitting held. Experiments with their logs, checkpoints and records stay.
+A job's notes are its name: without them another job could get it, and with it the folder, the log and the
+record of the first. So notes only go after the job's folder has gone. Nothing that a live job uses is
+touched: a job has ended only by its last word, and its runner's lock and that of submitting are held.
 """
 
 import os
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from steptime.clusters.config import list_clusters, load_cluster
 from steptime.clusters.local.cluster import Config as LocalConfig
-from steptime.clusters.local.state import Ended, JobFolder, lock_if_free, locked, open_lock
+from steptime.clusters.local.state import Ended, JobFolder, Submitted, lock_if_free, locked, open_lock
 from steptime.settings import collected_logs_dir
 
 _REMOVED = "removed"
@@ -48,8 +49,10 @@ def _old_jobs(state: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
             shutil.rmtree(state / _REMOVED)  # what an interrupted run has left
     for path in sorted(jobs.iterdir()) if jobs.is_dir() else ():
         job = JobFolder(state, path.name)
-        ended = job.read(Ended)
-        if ended is None or ended.ended_at >= before or job.runner_lives():
+        submitted, ended = job.read(Submitted), job.read(Ended)
+        if submitted is None or ended is None or ended.ended_at >= before or job.runner_lives():
+            continue
+        if Path(submitted.directory).exists():
             continue
         old = Old("local job", job.name, ended.ended_at, _size(path), str(path))
         if dry_run or _take_away(state, job):
