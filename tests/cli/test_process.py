@@ -50,7 +50,9 @@ def test_a_terminal_without_unicode_and_without_colour(start: Callable[..., subp
 
 def test_ctrl_c(start: Callable[..., subprocess.Popen[bytes]], here: Path) -> None:
     os.mkfifo(here / "log.out")
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
     process = start("parse", "log.out", stdout=subprocess.PIPE)
+    signal.signal(signal.SIGINT, former)
     with (here / "log.out").open("wb"):  # opens once the program has opened it, too
         while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:  # it waits for the log's bytes
             time.sleep(0.01)
