@@ -4,7 +4,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +26,7 @@ from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan, PlanRequest, plan
 
+_BEGUN_WITHIN_S = 120
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
 
 
@@ -62,6 +65,39 @@ def staged(tmp_path: Path) -> Staged:
     return Staged(
         python=str(interpreter), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="0" * 64
     )
+
+
+@pytest.fixture
+def first_training(
+    staged: Staged, tmp_path: Path
+) -> Iterator[Callable[[Callable[[str], None]], Future[str]]]:
+    """Lets the first training hang, and gives a function that strikes it: it takes what is to be done then.
+
+    That gets the name of the training's Slurm node, and its result is a future of the same.
+    """
+    assert staged.python is not None
+    interpreter = Path(staged.python)
+    first, begun, end = tmp_path / "first", tmp_path / "begun", tmp_path / "end"
+    trains = interpreter.read_text().removeprefix("#!/bin/sh\n")
+    says = f'echo "$SLURMD_NODENAME" >"{begun}.new"; mv "{begun}.new" "{begun}"'
+    hangs = f'while test ! -e "{end}"; do sleep 0.1; done; exit 1'
+    interpreter.write_text(f'#!/bin/sh\nif mkdir "{first}" 2>/dev/null; then {says}; {hangs}; fi\n{trains}')
+
+    def strike_when_it_hangs(strike: Callable[[str], None]) -> str:
+        deadline = time.monotonic() + _BEGUN_WITHIN_S
+        while not begun.exists():
+            assert time.monotonic() < deadline, "no training has begun"
+            time.sleep(0.05)
+        node = begun.read_text().strip()
+        try:
+            strike(node)
+        except BaseException:
+            end.touch()  # what was not struck would hang for ever
+            raise
+        return node
+
+    with ThreadPoolExecutor(1) as thread:
+        yield lambda strike: thread.submit(strike_when_it_hangs, strike)
 
 
 @pytest.fixture

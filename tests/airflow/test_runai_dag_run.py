@@ -1,7 +1,9 @@
 """A whole DAG run on Run:ai's stand-in, and all that Airflow keeps of it."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ image: ubuntu:24.04
 pvcs: [{{claim: workspace, path: {volume}}}]
 work_dir: {volume}/work
 gpus_per_node: 2
+degraded_after_s: 0
 poll_interval_s: 0.2
 """
 
@@ -61,3 +64,18 @@ def test_a_training_on_runai_is_published_and_its_secret_kept(
     assert any(name.endswith(".db") and dag_run.run_id.encode() in text for name, text in texts.items())
     told = [name for name, text in texts.items() if any(secret.encode() in text for secret in secrets)]
     assert not told
+
+
+def test_a_run_that_lost_its_pod_is_trained_by_a_fresh_workload(
+    run_dag: Callable[..., Any], server: RunaiStandIn, first_training: Callable[..., Future[str]]
+) -> None:
+    lost = first_training(lambda _: server.do(next(iter(server.workloads.values())).lose(0)))
+    dag_run = run_dag(gpus="1", cluster="dgx")
+
+    lost.result()
+    assert dag_run.state == "success"
+    [row] = Store().runs_of("llama31", dag_run.run_id)
+    assert (row["state"], row["job_name"][-2:]) == ("valid", "-2")
+    [before] = json.loads(Store().record(row["job_name"])["content"])["earlier_attempts"]
+    assert before["status"]["cluster_fault"]
+    assert len(server.workloads) == 2

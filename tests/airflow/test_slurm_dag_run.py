@@ -1,9 +1,9 @@
 """A whole DAG run on the mini Slurm of which a node dies under the training."""
 
 import json
-import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from slurm_service import MiniSlurm
 
 from steptime.airflow.base import Submission
 from steptime.airflow.sensors import SUBMISSION_KEY
-from steptime.clusters.base import Staged
 from steptime.clusters.mini_slurm import service
 from steptime.results.store import Store
 
@@ -28,7 +27,6 @@ work_dir: {work_dir}
 gpus_per_node: 8
 poll_interval_s: 0.2
 """
-_STARTED_WITHIN_S = 120
 
 
 @pytest.fixture
@@ -44,28 +42,12 @@ def slurm(home: Path, mini_slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
-    run_dag: Callable[..., Any], slurm: MiniSlurm, staged: Staged, tmp_path: Path
+    run_dag: Callable[..., Any], slurm: MiniSlurm, first_training: Callable[..., Future[str]]
 ) -> None:
-    assert staged.python is not None
-    interpreter, started, go = Path(staged.python), tmp_path / "started", tmp_path / "go"
-    trains = interpreter.read_text().removeprefix("#!/bin/sh\n")
-    hangs = f'test -e "{go}" || {{ echo "$SLURMD_NODENAME" > "{started}"; exec sleep 1000; }}'
-    interpreter.write_text(f"#!/bin/sh\n{hangs}\n{trains}")
-    killed: list[str] = []
-
-    def kill_its_node() -> None:
-        deadline = time.monotonic() + _STARTED_WITHIN_S
-        while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        go.touch()
-        killed.append(started.read_text().strip())
-        service.kill_node(slurm.home, killed[0])
-
-    killer = threading.Thread(target=kill_its_node)
-    killer.start()
+    killed = first_training(partial(service.kill_node, slurm.home))
     dag_run = run_dag(gpus="1", cluster="mini-slurm")
-    killer.join()
 
+    node = killed.result()
     assert dag_run.state == "success"
     [row] = Store().runs_of("llama31", dag_run.run_id)
     assert (row["label"], row["state"]) == ("tiny·fp32·1", "valid")
@@ -75,7 +57,7 @@ def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
         wait.xcom_pull(task_ids=wait.task_id, key=SUBMISSION_KEY, map_indexes=0)
     )
     assert (handed_on.job.name, handed_on.attempt) == (row["job_name"], 2)
-    assert f"#SBATCH --exclude={killed[0]}\n" in handed_on.provenance.script
+    assert f"#SBATCH --exclude={node}\n" in handed_on.provenance.script
     record = json.loads(Store().record(row["job_name"])["content"])
     [before] = record["earlier_attempts"]
     assert (before["job"]["name"], before["status"]["reason"]) == (f"{stem}1", "a node failed")
@@ -84,4 +66,4 @@ def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
     )
     ours = [line.split("|") for line in jobs.splitlines() if line.startswith(stem)]
     assert [job[:2] for job in ours] == [[f"{stem}1", "NODE_FAIL"], [f"{stem}2", "COMPLETED"]]
-    assert ours[0][2] == killed[0] != ours[1][2]
+    assert ours[0][2] == node != ours[1][2]
