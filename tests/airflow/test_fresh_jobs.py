@@ -18,6 +18,7 @@ from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
+from steptime.errors import UserError
 from steptime.recipes.models import Run
 
 MakeContext = Callable[..., dict[str, Any]]
@@ -173,6 +174,21 @@ def test_a_worker_killed_around_the_submit_comes_back_to_the_same_fresh_job(
 
     assert [again.name] == names == live_jobs(cluster)
     assert set(avoided) == {("node3",)}
+
+
+def test_a_cluster_that_cannot_run_it_without_the_failed_nodes_is_told_in_one_sentence(
+    submission: Submit, make_context: MakeContext, lose: Lose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context()
+    event = lose(waits_for(wait_task(submitted), context), "node3")
+
+    async def refuse(self: LocalCluster, spec: JobSpec) -> Job:
+        raise UserError(f"local cannot run job {spec.name}: there are not enough nodes")
+
+    monkeypatch.setattr(LocalCluster, "submit", refuse)
+    said = r"no fresh job without node3 could be submitted: .* there are not enough nodes"
+    with pytest.raises(AirflowFailException, match=said):
+        wait_task(submitted).execute_complete(context, event)
 
 
 def test_a_task_taken_away_while_it_submits_a_fresh_job_leaves_none(

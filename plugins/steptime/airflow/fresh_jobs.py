@@ -17,6 +17,7 @@ from steptime.airflow.base import HoldsJob, Submission
 from steptime.airflow.connections import open_cluster
 from steptime.clusters.base import Job, JobStatus
 from steptime.clusters.config import load_cluster
+from steptime.errors import UserError
 from steptime.frozen import Frozen
 
 if TYPE_CHECKING:
@@ -96,7 +97,11 @@ async def _submit(task: HoldsJob, submission: Submission, fresh: FreshJob, conte
     run = config.avoiding(submission.run, fresh.avoided_nodes)
     spec = specs_of(run, submission.provenance.staged, config, context)(fresh.attempt)
     async with open_cluster(config) as cluster:
-        job = await task.submit_held(cluster, spec, context)
+        try:
+            job = await task.submit_held(cluster, spec, context)
+        except UserError as refused:  # as where a run needs all the nodes that there are
+            without = f" without {', '.join(fresh.avoided_nodes)}" if fresh.avoided_nodes else ""
+            raise UserError(f"no fresh job{without} could be submitted: {refused}") from None
     return submission.model_copy(
         update={
             "job": job,
