@@ -16,6 +16,7 @@ from trainer.families import check_family
 from trainer.launch import Launch, check_world_size, read_launch
 from trainer.progress import Progress
 from trainer.run import read_run
+from trainer.versions import check_versions
 from trainer.watchdog import Limits, watched
 
 EPILOG = """\
@@ -63,6 +64,8 @@ def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Non
     if nemo1.has_nemo_1(run.recipe):
         nemo1.train(run, launch, arguments.output, ending)
         return
+    if (remark := check_versions()) and launch.rank == 0:
+        print(f"steptime: {remark}.", flush=True)
     with heavy_imports():  # many seconds: only for a plan that can be trained
         from trainer.training import Folders, train
     thin_out_log()

@@ -4,6 +4,7 @@ import re
 import sys
 
 from trainer.errors import TrainerError, TrainingFailure
+from trainer.versions import untried
 
 LONGEST_MESSAGE = 500
 REMEDY = "take more ranks, a smaller micro batch, or more tensor or pipeline parallelism"
@@ -28,7 +29,10 @@ def sentence(error: BaseException, rank: int, peak_memory_bytes: int) -> str:
         return _out_of_memory(f"memory of rank {rank}", out_of_memory["size"], peak_memory_bytes)
     if isinstance(error, MemoryError):
         return _out_of_memory(f"memory of rank {rank}", None, peak_memory_bytes)
-    return f"rank {rank} failed: {message[:LONGEST_MESSAGE] or type(error).__name__}"
+    failed = f"rank {rank} failed: {message[:LONGEST_MESSAGE] or type(error).__name__}"
+    if isinstance(error, ImportError | AttributeError | TypeError) and (others := untried()):
+        return f"{failed}; {others}: choose another image if their API differs."
+    return failed
 
 
 def _out_of_memory(whose: str, size: str | None, peak_memory_bytes: int) -> str:

@@ -11,7 +11,6 @@ import torch
 from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch import seed_everything
 from nemo.lightning import NeMoLogger, Trainer
-from nemo.lightning.callback_group import CallbackGroup
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import checkpoint, devices, families, gpu_performance, parallelism
@@ -24,6 +23,11 @@ from trainer.launch import Launch
 from trainer.optimizer import optimizer
 from trainer.profiling import ProfileSteps
 from trainer.run import PlannedRun
+
+try:
+    from nemo.lightning.callback_group import CallbackGroup
+except ModuleNotFoundError:  # before NeMo 2.5
+    CallbackGroup = None
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,9 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devi
     model = build_model(recipe.model, device, options)
     optimizer(recipe.dtype, distributed=device == "cuda").connect(model)
     data = SyntheticData(run, attention_mask=device == "cpu")
-    # NeMo's telemetry, which exports nothing unless told to, must know the run before a checkpoint is saved.
-    CallbackGroup.get_instance().update_config(nemo_version="v2", trainer=trainer, data=data)
+    if CallbackGroup is not None:
+        # NeMo's telemetry, which exports nothing unless told to, must know the run before a save.
+        CallbackGroup.get_instance().update_config(nemo_version="v2", trainer=trainer, data=data)
     trainer.fit(
         model,
         datamodule=data,

@@ -178,9 +178,60 @@ def test_checkpoint_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_mode_is_the_pipelines(tmp_path: Path) -> None:
-    """A plan as the pipeline writes it is read whole: it fails here at the first heavy import, not before."""
+    """A plan as the pipeline writes it is read whole: it fails here for want of NeMo, not before."""
     for mode in (Mode.PERFORMANCE, Mode.CHECKPOINT_SAVE):
         (path,) = write_run(planned(mode=mode), tmp_path)
         ended = light_trainer([path], tmp_path)
-        assert ended.returncode == 2
-        assert "No module named 'torch'" in ended.stdout
+        assert ended.returncode == 1
+        assert "trainer: NeMo is not installed here: run in an image of NeMo" in ended.stdout
+
+
+def _install(folder: Path, **packages: str) -> None:
+    """Packages by their metadata alone, where the trainer of `light_trainer` looks first."""
+    for name, version in packages.items():
+        information = folder / "package" / f"{name}-{version}.dist-info"
+        information.mkdir(parents=True)
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        (information / "METADATA").write_text(metadata, encoding="utf-8")
+
+
+@pytest.mark.parametrize("nemo", ["1.23.0", "2.0.0rc1", "2.8.0", "3.0.0", "main"])
+def test_releases_of_nemo_that_it_is_not_written_for(tmp_path: Path, nemo: str) -> None:
+    _install(tmp_path, nemo_toolkit=nemo, megatron_core="0.15.3")
+    (path,) = write_run(planned(), tmp_path)
+    assert _refusal(Path(path), tmp_path) == (
+        f"trainer: NeMo {nemo} is installed here, and this trainer is written for NeMo 2.2 to 2.7: "
+        "choose another image."
+    )
+
+
+@pytest.mark.parametrize(
+    ("nemo", "megatron_core", "remark"),
+    [
+        ("2.7.3", "0.15.3", None),
+        (
+            "2.4.0rc2",
+            "0.13.1",
+            "NeMo 2.4.0rc2 with Megatron-Core 0.13.1 is installed, and this trainer was tried with 2.7.3 and "
+            "0.15.3 only",
+        ),
+        (
+            "2.7.3",
+            "0.16.0",
+            "NeMo 2.7.3 with Megatron-Core 0.16.0 is installed, and this trainer was tried with 2.7.3 and "
+            "0.15.3 only",
+        ),
+    ],
+)
+def test_releases_that_were_not_tried_are_told(
+    tmp_path: Path, nemo: str, megatron_core: str, remark: str | None
+) -> None:
+    """At the start, and again where something fails as another API would make it fail."""
+    _install(tmp_path, nemo_toolkit=nemo, megatron_core=megatron_core)
+    (path,) = write_run(planned(), tmp_path)
+    ended = light_trainer([path], tmp_path)
+    assert ended.returncode == 2
+    assert (f"steptime: {remark}.\n" in ended.stdout) == (remark is not None)
+    failed = "trainer: rank 0 failed: No module named 'torch'"
+    told = f"{failed}; {remark}: choose another image if their API differs.\n" if remark else f"{failed}\n"
+    assert told in ended.stdout

@@ -4,6 +4,7 @@ A new family is one module with `build_model` and one line in `FAMILIES`.
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
@@ -37,3 +38,15 @@ def builder(architecture: str) -> BuildModel:
     """The family's `build_model`."""
     build: BuildModel = import_module(FAMILIES[architecture]).build_model
     return build
+
+
+def vocabulary(config: type, size: int) -> tuple[dict[str, int], Any]:
+    """The config's field for the vocabulary; before NeMo 2.3, which has none, a tokenizer of that size.
+
+    NeMo 2.2 then rounds the vocabulary up to a multiple of 128 × tensor parallelism.
+    """
+    if any(field.name == "vocab_size" for field in fields(config)):
+        return {"vocab_size": size}, None
+    from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
+
+    return {}, NullTokenizer(vocab_size=size - 1)  # it counts one more than it is told

@@ -10,6 +10,7 @@ from nemo.collections.llm.gpt.model.nemotron import (
     NemotronModel,
 )
 
+from trainer.families import vocabulary
 from trainer.run import ModelShape
 
 SIZES = (Nemotron4Config15B, Nemotron4Config340B)
@@ -22,18 +23,20 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
         from trainer.cpu_layers import zero_centered_layers
 
         device_options = {**device_options, "transformer_layer_spec": zero_centered_layers}
-    config = _config_class(shape)(
+    config_class = _config_class(shape)
+    vocabulary_size, tokenizer = vocabulary(config_class, shape.vocab_size)
+    config = config_class(
         num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
         ffn_hidden_size=shape.ffn_hidden_size,
         num_attention_heads=shape.num_attention_heads,
         num_query_groups=shape.num_query_groups,
         kv_channels=None,  # hidden size / heads, as in both sizes; the base class has 128
-        vocab_size=shape.vocab_size,
+        **vocabulary_size,
         seq_length=shape.seq_length,
         **device_options,
     )
-    return NemotronModel(config)
+    return NemotronModel(config, tokenizer=tokenizer)
 
 
 def _config_class(shape: ModelShape) -> Any:

@@ -1,11 +1,16 @@
 """Nemotron-H: Mamba2, attention and squared-ReLU MLP layers in a pattern, RMSNorm, no position embeddings."""
 
+from dataclasses import fields
 from typing import Any
 
 from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 from nemo.collections.llm.gpt.model.ssm import MambaModel, NemotronHConfigBase
 
-from trainer.run import ModelShape
+from trainer.errors import TrainerError
+from trainer.run import HybridShape, ModelShape
+
+EXPANSION = 2
+"""Width of the Mamba layers over the hidden size, where their heads cannot be given."""
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> MambaModel:
@@ -29,7 +34,7 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
         num_attention_heads=shape.num_attention_heads,
         num_query_groups=shape.num_query_groups,
         kv_channels=hybrid.attention_head_dim,
-        mamba_num_heads=hybrid.mamba_num_heads,
+        **_mamba_heads(shape, hybrid),
         mamba_head_dim=hybrid.mamba_head_dim,
         mamba_num_groups=hybrid.mamba_num_groups,
         mamba_state_dim=hybrid.mamba_state_dim,
@@ -39,3 +44,16 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
     )
     # NeMo takes this family's vocabulary from the tokenizer; NullTokenizer counts one more than it is told.
     return MambaModel(config, tokenizer=NullTokenizer(vocab_size=shape.vocab_size - 1))
+
+
+def _mamba_heads(shape: ModelShape, hybrid: HybridShape) -> dict[str, int]:
+    """The number of heads, which the config takes from NeMo 2.4 on; before, it follows from the sizes."""
+    if any(field.name == "mamba_num_heads" for field in fields(NemotronHConfigBase)):
+        return {"mamba_num_heads": hybrid.mamba_num_heads}
+    heads = EXPANSION * shape.hidden_size // hybrid.mamba_head_dim
+    if hybrid.mamba_num_heads != heads:
+        raise TrainerError(
+            f"this NeMo makes {heads} Mamba heads of these sizes, and the plan has {hybrid.mamba_num_heads}: "
+            "choose an image with NeMo 2.4 or newer."
+        )
+    return {}
