@@ -11,6 +11,7 @@ from drills.scene import PUBLISH, WAIT, kill
 from end_to_end.driving import wait_until
 
 from steptime.clusters.mini_slurm import processes, service
+from steptime.clusters.slurm.states import JobRecord
 
 if TYPE_CHECKING:
     from drills.scene import Scene
@@ -53,21 +54,30 @@ def kill_scheduler(scene: "Scene") -> None:
 
 
 def mark_failed(scene: "Scene") -> None:
+    job = scene.live_job()
     scene.site.airflow.mark_failed(scene.run, scene.known_task(scene.point.task))
+    _wait_for_end(scene, job)
 
 
 def clear(scene: "Scene") -> None:
     first = scene.live_job()
     scene.site.airflow.clear(scene.run, scene.known_task(WAIT))
-    wait_until("the first attempt's end", lambda: first.job_id not in _live(scene), _NOTICED_S)
+    _wait_for_end(scene, first)
 
 
 def delete(scene: "Scene") -> None:
     """Airflow refuses to delete what runs, so it is failed first, as people would."""
+    job = scene.live_job()
     scene.site.airflow.mark_run_failed(scene.run)
     scene.ended()
     scene.site.airflow.delete(scene.run)
     scene.kept["deleted"] = True
+    _wait_for_end(scene, job)
+
+
+def _wait_for_end(scene: "Scene", job: JobRecord) -> None:
+    """Until the job is out of the queue: the run is held, so that only a cancel can have ended it."""
+    wait_until(f"the end of job {job.job_id}", lambda: job.job_id not in _live(scene), _NOTICED_S)
 
 
 def start_another(scene: "Scene") -> None:
@@ -170,7 +180,7 @@ def preempt(scene: "Scene") -> None:
     wrapped = ("--job-name=takes-all", "--nodes=8", "--exclusive", "--output=/dev/null", "--wrap=sleep 600")
     printed = scene.site.slurm.command("sbatch", "--parsable", "--chdir=/tmp", *wrapped)
     scene.kept["taker"] = printed.strip()
-    wait_until("the preemption", lambda: job.job_id not in _live(scene), _NOTICED_S)
+    _wait_for_end(scene, job)
 
 
 def kill_worker_of_fresh_job(scene: "Scene") -> None:

@@ -10,7 +10,7 @@ from drills.scene import PARSE, PUBLISH, SUBMIT, WAIT
 if TYPE_CHECKING:
     from drills.scene import Scene
 
-Act = Callable[["Scene"], None]
+Act = Callable[["Scene"], object]
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,13 @@ AFTER_SBATCH = Point(
     _gate_after_sbatch,
     lambda scene: scene.site.gate("sbatch").arrived > 0,
     _open_sbatch,
+)
+AFTER_SBATCH_IT_TRAINS = Point(
+    "between sbatch and its reply, while it trains",
+    SUBMIT,
+    lambda scene: (_gate_after_sbatch(scene), _hold_training(scene)),
+    lambda scene: scene.site.gate("sbatch").arrived > 0 and scene.training.arrived > 0,
+    lambda scene: (_open_sbatch(scene), _let_train(scene)),
 )
 AFTER_SBATCH_FAILED = Point(
     "when sbatch fails though the job was taken",
