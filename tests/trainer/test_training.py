@@ -184,8 +184,8 @@ def test_without_the_optimizer_state_it_would_not(
 
 @pytest.mark.parametrize(
     "parallelism",
-    [Parallelism(tensor=2, data=1), Parallelism(tensor=2, pipeline=2, data=1), Parallelism(data=4)],
-    ids=["tensor 2", "tensor 2 × pipeline 2", "data 4"],
+    [Parallelism(tensor=2, pipeline=2, data=1), Parallelism(data=4)],
+    ids=["tensor 2 × pipeline 2", "data 4"],
 )
 def test_other_parallelism_takes_the_same_steps(
     train: Train, saved: Trained, uninterrupted: Trained, tmp_path: Path, parallelism: Parallelism
