@@ -14,6 +14,7 @@ from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
 from steptime.logs.naming import named_steps
 from steptime.recipes.models import Mode
 from steptime.results import row_checks
+from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.quality import validate
 
@@ -130,6 +131,18 @@ def test_a_log_without_steps_is_one_sentence(make_result: MakeResult) -> None:
 
     assert "has no line of a training step" in failures["window_complete"]
     assert "losses_finite" not in failures, "what there is none of was not checked"
+
+
+def test_an_mfu_above_100_percent_is_a_warning(make_result: MakeResult) -> None:
+    result = make_result()
+    measured = measure(result.run, result.log).model_copy(update={"mfu_percent": 100.3})
+
+    verdict = validate(result.run, result.status, result.log, measured)
+
+    assert verdict.valid
+    check = by_name(verdict)["mfu_possible"]
+    assert (check.passed, check.severity) == (False, "warning")
+    assert "but it is 100.3 %: the peak is too low" in check.message
 
 
 def test_a_step_listed_twice_is_named(make_result: MakeResult) -> None:

@@ -27,6 +27,8 @@ def validate(run: Run, status: JobStatus, log: TrainingLog, measurement: Measure
         expected = f"every step of the window {run.window} is in the log"
         checks.append(judge("window_complete", False, expected, f"{log.path} has no line of a training step"))
     checks += [_parallelism_as_planned(run, log), _training_completed(log), _measured(run, measurement)]
+    if measurement is not None and measurement.mfu_percent is not None:
+        checks.append(_mfu_possible(measurement.mfu_percent))
     if run.mode in _CHECKS_OF_MODE:
         checks += _CHECKS_OF_MODE[run.mode](run, log)
     return Verdict(checks=tuple(checks))
@@ -127,6 +129,14 @@ def _measured(run: Run, measurement: Measurement | None) -> Check:
     passed = measurement.window == run.window and measurement.steps_in_window == steps
     found = f"it is over {measurement.steps_in_window} of the window {measurement.window}"
     return judge("measured_over_window", passed, expected, found)
+
+
+def _mfu_possible(mfu_percent: float) -> Check:
+    found = (
+        f"it is {mfu_percent:.1f} %: the peak is too low (on the CPU it is measured at the start, perhaps "
+        "beside other work), or the log's step time leaves out a part of the step"
+    )
+    return judge("mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning")
 
 
 def _checkpoint_saved(run: Run, log: TrainingLog) -> Iterator[Check]:
