@@ -6,6 +6,7 @@ it, runs the trainer's own `main`, and writes to the folder's `log.out`; the ran
 """
 
 import json
+import multiprocessing
 import os
 import socket
 import sys
@@ -41,6 +42,8 @@ def main(folders: list[str]) -> None:
                 os.dup2(log, 2)
                 code = train(["run.json", "--history", "history.jsonl"])
                 sys.stdout.flush()
+                for writer in multiprocessing.active_children():  # Megatron's, of checkpoints
+                    writer.terminate()
                 os._exit(code)
             children.append(child)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
