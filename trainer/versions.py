@@ -1,13 +1,18 @@
 """The versions of what trains, from the installed packages: NeMo need not be imported for them."""
 
+import contextlib
 import platform
 import re
+import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from trainer.errors import TrainerError
 
 PACKAGES = {"nemo": "nemo_toolkit", "megatron_core": "megatron-core", "torch": "torch"}
 """Names in the records, and the packages'."""
+DRIVER = Path("/proc/driver/nvidia/version")
+"""What the kernel's NVIDIA driver says of itself; not there without one."""
 TRIED = {"nemo": "2.7.3", "megatron_core": "0.15.3"}
 """What this project has trained with."""
 OLDEST, NEWEST = (2, 2), (2, 7)
@@ -15,9 +20,12 @@ OLDEST, NEWEST = (2, 2), (2, 7)
 
 
 def versions() -> dict[str, str | None]:
-    """Each version, None where the package is not installed."""
-    installed = {name: _version(package) for name, package in PACKAGES.items()}
-    return {**installed, "python": platform.python_version()}
+    """Each version, None where the package is not installed; on GPUs also CUDA, NCCL and the driver."""
+    return {
+        **{name: _version(package) for name, package in PACKAGES.items()},
+        "python": platform.python_version(),
+        **_of_gpus(),
+    }
 
 
 def check_versions() -> str | None:
@@ -49,6 +57,31 @@ def untried() -> str | None:
         f"NeMo {installed['nemo']} with Megatron-Core {installed['megatron_core']} is installed, and this "
         f"trainer was tried with {TRIED['nemo']} and {TRIED['megatron_core']} only"
     )
+
+
+def driver_version(driver: Path = DRIVER) -> str | None:
+    """The version of the NVIDIA driver; None where there is none.
+
+    Its first line is as "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build".
+    """
+    try:
+        found = re.search(r"\b\d{2,}\.\d+(?:\.\d+)*\b", driver.read_text(errors="replace"))
+    except OSError:
+        return None
+    return found[0] if found else None
+
+
+def _of_gpus() -> dict[str, str]:
+    """What is known of GPUs by now: torch tells its own versions once it has been imported."""
+    found = {"nvidia_driver": driver_version()}
+    torch = sys.modules.get("torch")
+    # Asked for while a run fails, too, perhaps in the middle of torch's own import.
+    built_for = getattr(getattr(torch, "version", None), "cuda", None)
+    if torch is not None and built_for is not None:
+        found["cuda"] = str(built_for)
+        with contextlib.suppress(AttributeError, RuntimeError, TypeError):  # no NCCL in it, or half imported
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def _version(package: str) -> str | None:
