@@ -5,6 +5,7 @@ the PATH of a login runs the real ones.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -172,10 +173,12 @@ async def test_a_job_that_squeue_has_forgotten_is_in_the_accounting(
     await behind.cancel("held")
     node.command("squeue", "exit 0")  # what the real one says after MinJobAge
     async with connect(make_slurm_config(), node.connections) as later:
-        for _ in range(50):  # the accounting is told a moment later
+        deadline = time.monotonic() + 60
+        unknown = {"good"}
+        while unknown != {"nobody"}:  # the accounting is told some seconds later
+            assert time.monotonic() < deadline, f"the accounting does not know {unknown}"
             statuses = await later.poll(["good", "bad", "held", "nobody"])
-            if not [status for status in list(statuses.values())[:3] if status.state is JobState.UNKNOWN]:
-                break
+            unknown = {name for name, status in statuses.items() if status.state is JobState.UNKNOWN}
         assert [status.state for status in statuses.values()] == [
             "succeeded",
             "failed",
