@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
-# The rest trains, runs a Slurm or drives a browser: it needs the cores, and runs one test after the other.
+# The rest trains, runs a Slurm or drives a browser: two files at a time, each with services of its own.
 QUICK := not trainer and not end_to_end and not browser and not slurm and not drill
 UNIT := $(QUICK) and not service
 
@@ -44,7 +44,7 @@ test: setup ## every test, with real training, a running Airflow and a browser (
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 -m "$(QUICK)" $(PYTEST_FLAGS)
-	$(BIN)/pytest -m "not ($(QUICK))" $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 2 --dist loadfile -m "not ($(QUICK))" $(PYTEST_FLAGS)
 
 drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(PYTEST_FLAGS)
