@@ -1,11 +1,13 @@
 """A real image of a real environment, and real containers of bwrap: what a job sees in them."""
 
+import asyncio
 import json
 import os
 import pwd
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -134,9 +136,11 @@ async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
         image = await staged_image(cluster, on_slurm, said)
         assert (Path(image.path) / "opt/trainer/pyvenv.cfg").is_file()
         names = [line.split()[2] for line in said if line.startswith("in job ")]
-        told = mini_slurm.command(
-            "sacct", "-nXP", "--name", ",".join(names), "-o", "JobName,State,Partition,NCPUS"
-        )
-        assert sorted(told.split()) == sorted(f"{name}|COMPLETED|batch|1" for name in names)
+        wanted = sorted(f"{name}|COMPLETED|batch|1" for name in names)
+        asked = ("sacct", "-nXP", "--name", ",".join(names), "-o", "JobName,State,Partition,NCPUS")
+        deadline = time.monotonic() + 60
+        while sorted(mini_slurm.command(*asked).split()) != wanted:  # the accounting is told a moment later
+            assert time.monotonic() < deadline, mini_slurm.command(*asked)
+            await asyncio.sleep(0.2)
         assert len(names) == 2
         assert await staged_image(cluster, on_slurm, said) == image

@@ -116,4 +116,6 @@ def test_its_log_becomes_a_valid_result(trainer_python: str, tmp_path: Path) -> 
     log = read_log(folder / "log.out", max_steps=50)
     assert (log.dialect, len(log.steps), log.problems) == ("tqdm", 50, ())
     verdict = validate(run, JobStatus(state=JobState.SUCCEEDED, exit_code=0), log, measure(run, log))
-    assert [check for check in verdict.checks if not check.passed] == []
+    # Only that: the stand-in's step times are of 128 GPUs, and here is one.
+    assert [check.name for check in verdict.checks if not check.passed] == ["mfu_possible"]
+    assert verdict.valid
