@@ -56,6 +56,20 @@ def test_the_trigger_fires_when_the_training_has_ended(submission: Submit) -> No
     assert sensor(submitted).execute_complete({}, event) == event["status"]
 
 
+def test_news_of_a_job_from_before_a_clear_is_passed_over(
+    submission: Submit, make_context: MakeContext
+) -> None:
+    """As a real Airflow on SQLite did: the trigger of the cleared task had the id of the next one's."""
+    submitted, context = submission(STAND_IN="hang"), make_context()
+    before = {**submitted["job"], "submitted_at": submitted["job"]["submitted_at"] - 5}
+    event = {"job": before, "status": {"state": "cancelled", "reason": "cancelled"}}
+
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(submitted).execute_complete(context, event)
+
+    assert deferred.value.trigger.job_json == submitted["job"]
+
+
 def test_a_failed_training_fails_for_good_and_says_why(
     submission: Submit, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
@@ -94,11 +94,16 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take over from the trigger: return the job's status, or fail with one sentence that says why.
 
-        Where the cluster failed the job, a fresh one is submitted, and the trigger waits for that.
+        Where the cluster failed the job, a fresh one is submitted, and the trigger waits for that. News of a
+        job from before this task was cleared is passed over: on SQLite Airflow gives the id of a trigger away
+        again while the old one still runs.
         """
         if "error" in event:
             raise AirflowException(str(event["error"]))
         job, status = Job.model_validate(event["job"]), JobStatus.model_validate(event["status"])
+        if job.submitted_at < Submission.model_validate(self.submission).job.submitted_at:
+            self.log.info("job %s was before this task was cleared: waiting on", job.name)
+            return cast("dict[str, Any]", self.execute(context))
         if (fresh := self._replaced(job, status, context)) is not None:
             self._defer(fresh)
         return self._conclude(job, status)
