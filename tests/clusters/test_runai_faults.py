@@ -108,10 +108,9 @@ async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(
     impatient: RunaiClient, runai_server: RunaiStandIn
 ) -> None:
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=429, headers={"Retry-After": "3600"}))
-    began = time.monotonic()
     with pytest.raises(SystemFailure, match=r"answered GET /workloads with 429 .*; given up after 1 s"):
         await impatient.workloads([])
-    assert time.monotonic() - began < 1
+    assert len(runai_server.calls("GET", "/workloads")) == 1
 
 
 async def test_a_failing_server_is_asked_again_and_then_given_up(

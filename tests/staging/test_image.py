@@ -26,18 +26,19 @@ from steptime.results.models import Result
 from steptime.staging import stage
 from steptime.staging.image import StagedImage, stage_image
 
+from .reported import DEADLINE_S, Reported
+
 NEMO = "nvcr.io/nvidia/nemo:25.04.00"
 URI = "docker://nvcr.io#nvidia/nemo:25.04.00"
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
-DEADLINE_S = 60
 
 
-class Staging:
+class Staging(Reported):
     """One call of `stage_image` with what it reported."""
 
     def __init__(self, config: Config, **changes: Any) -> None:
+        super().__init__()
         self.config = config.model_copy(update=changes)
-        self.lines: list[str] = []
 
     async def __call__(self, name: str = NEMO) -> StagedImage:
         cluster = LocalCluster(self.config)
@@ -49,12 +50,6 @@ class Staging:
             folders=(self.config.root, "/elsewhere/checkpoints"),
             report=self.lines.append,
         )
-
-    async def has_said(self, words: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not any(words in line for line in self.lines):
-            assert time.monotonic() < deadline, self.lines
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +16,10 @@ from steptime.errors import SystemFailure, UserError
 from steptime.staging import build_venv, venv
 from steptime.staging.venv import stage_venv
 
+from .reported import Reported
+
 pytestmark = pytest.mark.service
 
-DEADLINE_S = 60
 
 WAITS_AT_THE_GATE = """
 import os, sys, time
@@ -30,11 +30,11 @@ def main():
 """
 
 
-class Staging:
+class Staging(Reported):
     """One call of `stage_venv` with what it reported."""
 
     def __init__(self, cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path) -> None:
-        self.lines: list[str] = []
+        super().__init__()
         self._cluster, self._config, self._lock, self._bootstrap = cluster, config, lock, bootstrap
 
     async def __call__(self) -> Path:
@@ -46,12 +46,6 @@ class Staging:
             report=self.lines.append,
         )
         return Path(python)
-
-    async def has_said(self, words: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not any(words in line for line in self.lines):
-            assert time.monotonic() < deadline, self.lines
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture
