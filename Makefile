@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
-# The rest trains, runs a Slurm or drives a browser: two files at a time, each with services of its own.
+# The rest trains, runs a Slurm or drives a browser: two files at a time, each with services of its own,
+# but for the end-to-end files, which share theirs (tests/conftest.py).
 QUICK := not trainer and not end_to_end and not browser and not slurm and not drill
 UNIT := $(QUICK) and not service
 

@@ -24,6 +24,21 @@ settings.register_profile("steptime", deadline=None)
 settings.load_profile("steptime")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, all end-to-end files are one: they share an Airflow and its main job."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler.loadfile import LoadFileScheduling
+
+    class OneAirflow(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            folder = "tests/end_to_end/"
+            return folder if nodeid.startswith(folder) else super()._split_scope(nodeid)
+
+    return OneAirflow(config, log)
+
+
 @pytest.fixture(scope="session")
 def make_result() -> Callable[..., Result]:
     """A function that builds the result of a finished run of a tiny Llama; see `_result` for its keywords."""

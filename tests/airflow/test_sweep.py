@@ -265,7 +265,7 @@ def test_a_paused_dag_is_told_at_once(
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_triggers, "_SETTLING_S", 0)
+    monkeypatch.setattr(sweep_triggers, "SETTLING_S", 0)
 
 
 @pytest.mark.usefixtures("at_once")

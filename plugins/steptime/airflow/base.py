@@ -19,6 +19,9 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.results.models import Provenance
 
+SETTLING_S = 1.0
+"""Of a trigger, before it may fire: one that does before the worker has reported "deferred" makes Airflow
+fail the task."""
 _KILL_WITHIN_S = 4.0
 """Airflow sends SIGKILL 5 s after SIGTERM."""
 _END_WITHIN_S = 60.0

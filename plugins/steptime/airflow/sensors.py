@@ -98,12 +98,13 @@ class TrainingSensor(RunOperator, HoldsJob, BaseSensorOperator):
         job from before this task was cleared is passed over: on SQLite Airflow gives the id of a trigger away
         again while the old one still runs.
         """
-        if "error" in event:
-            raise AirflowException(str(event["error"]))
-        job, status = Job.model_validate(event["job"]), JobStatus.model_validate(event["status"])
+        job = Job.model_validate(event["job"])
         if job.submitted_at < Submission.model_validate(self.submission).job.submitted_at:
             self.log.info("job %s was before this task was cleared: waiting on", job.name)
             return cast("dict[str, Any]", self.execute(context))
+        if "error" in event:
+            raise AirflowException(str(event["error"]))
+        status = JobStatus.model_validate(event["status"])
         if (fresh := self._replaced(job, status, context)) is not None:
             self._defer(fresh)
         return self._conclude(job, status)

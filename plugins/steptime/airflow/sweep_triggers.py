@@ -9,8 +9,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from asgiref.sync import sync_to_async
 
-_SETTLING_S = 1.0
-"""A trigger that fires before the worker has reported "deferred" makes Airflow fail the task."""
+from steptime.airflow.base import SETTLING_S
 
 
 class DagRunTrigger(BaseTrigger):
@@ -40,7 +39,7 @@ class DagRunTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the end of the run; its states are told in the task's log."""
-        await asyncio.sleep(_SETTLING_S)
+        await asyncio.sleep(SETTLING_S)
         told: str | None = ""
         while True:
             try:

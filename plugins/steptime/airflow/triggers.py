@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from steptime.airflow.base import as_json
+from steptime.airflow.base import SETTLING_S, as_json
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.following import JobFollower
 from steptime.airflow.watching import watch
@@ -14,14 +14,12 @@ from steptime.clusters.base import Job
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 
-_SETTLING_S = 1.0
-
 
 class TrainingTrigger(BaseTrigger):
     """Fires once, when the job has ended or nothing is heard of it; the task's log tells its progress.
 
     The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON) or
-    `{"error": "one sentence"}`.
+    `{"job": …, "error": "one sentence"}`.
 
     Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer
     does not: the trigger starts again elsewhere and finds the job by its name.
@@ -55,8 +53,7 @@ class TrainingTrigger(BaseTrigger):
             warn=self.log.warning,
             patience_s=self.patience_s,
         )
-        # A trigger that fires before the worker has reported "deferred" makes Airflow fail the task.
-        await asyncio.sleep(_SETTLING_S)
+        await asyncio.sleep(SETTLING_S)
         async with watch(job.cluster) as shared:
             while True:
                 try:
@@ -66,11 +63,11 @@ class TrainingTrigger(BaseTrigger):
                     try:
                         follower.missed(error)
                     except SystemFailure as lost:
-                        yield _event({"error": str(lost)})
+                        yield self._event(error=str(lost))
                         return
                     continue
                 if ended is not None:
-                    yield _event({"job": self.job_json, "status": as_json(ended)})
+                    yield self._event(status=as_json(ended))
                     return
 
     async def on_kill(self) -> None:
@@ -81,6 +78,5 @@ class TrainingTrigger(BaseTrigger):
             await cluster.cancel(job.name)
         self.log.info("job %s is cancelled", job.name)
 
-
-def _event(payload: dict[str, Any]) -> TriggerEvent:
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+    def _event(self, **told: Any) -> TriggerEvent:
+        return TriggerEvent({"job": self.job_json, **told})  # type: ignore[no-untyped-call]

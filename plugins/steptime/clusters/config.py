@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, Posit
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
+from steptime.clusters.containers import Started, in_container, mounted_folders
 from steptime.clusters.profiling import needs_nsight
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
@@ -89,6 +90,37 @@ class ClusterConfig(Frozen):
         Raises UserError for a run that cannot be started so.
         """
         return {}
+
+    def mounted_folders(self, run: Run) -> tuple[str, ...]:
+        """What containers of the run see of this cluster's folders."""
+        return mounted_folders(self.root, self.container_mounts, run.checkpoint_path)
+
+    def in_image(
+        self,
+        command: Sequence[str],
+        run: Run,
+        staged: Staged,
+        *,
+        directory: PurePosixPath,
+        environment: Iterable[str],
+    ) -> Started:
+        """How a command of the run is started in the image that is staged.
+
+        Raises UserError where none is, or this cluster's kind of container cannot be started so.
+        """
+        if staged.image_path is None:
+            raise UserError(
+                f"nothing is staged on cluster {self.name} to run the trainer with: neither is an image."
+            )
+        return in_container(
+            self.container,
+            command,
+            image=staged.image_path,
+            folders=self.mounted_folders(run),
+            directory=str(directory),
+            variables=environment,
+            image_environment=staged.image_environment,
+        )
 
     def step_options(self) -> tuple[str, ...]:
         """The options that a job of the staging is submitted with, in its script. Raises UserError."""

@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import mounted_folders
 from steptime.errors import UserError
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Run
@@ -54,7 +53,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         venv = str(PurePosixPath(python).parents[1])
     if name is None:
         return staged
-    folders = mounted_folders(config.root, config.container_mounts, run.checkpoint_path)
+    folders = config.mounted_folders(run)
     image = await stage_image(cluster, config, name, venv=venv, folders=folders, report=report)
     return staged.model_copy(
         update={

@@ -22,7 +22,6 @@ from pydantic import NonNegativeFloat, PositiveInt
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
-from steptime.clusters.containers import in_container, mounted_folders
 from steptime.clusters.local.command import run_command
 from steptime.clusters.local.state import (
     Ended,
@@ -66,15 +65,7 @@ class Config(ClusterConfig):
         """What stands before the trainer's command: nothing in the staged environment, else its container."""
         if staged.python is not None or staged.image_path is None:
             return {"prefix": ()}
-        started = in_container(
-            self.container,
-            (),
-            image=staged.image_path,
-            folders=mounted_folders(self.root, self.container_mounts, run.checkpoint_path),
-            directory=str(directory),
-            variables=environment,
-            image_environment=staged.image_environment,
-        )
+        started = self.in_image((), run, staged, directory=directory, environment=environment)
         return {"prefix": started.command}
 
     def check_slots(self, what: str, slots: int) -> None:

@@ -54,7 +54,7 @@ class Config(ClusterConfig):
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
         """The options for sbatch and srun, and the command of a rank."""
-        return script_values(run, staged, self, directory=directory, variables=environment)
+        return script_values(run, staged, self, directory=directory, environment=environment)
 
     def step_options(self) -> tuple[str, ...]:
         """One task without GPUs."""

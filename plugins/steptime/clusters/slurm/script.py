@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from steptime.clusters.base import Staged
-from steptime.clusters.containers import Started, in_container, mounted_folders
+from steptime.clusters.containers import Started
 from steptime.clusters.profiling import PROFILE_FOLDER, needs_nsight, profiled
 from steptime.errors import UserError, shown
 from steptime.recipes.models import RUN_FILE, Recipe, Run
@@ -26,12 +26,10 @@ _NVLINK_GPUS_PER_NODE = 4
 
 
 def script_values(
-    run: Run, staged: Staged, site: "SlurmConfig", *, directory: PurePosixPath, variables: Iterable[str]
+    run: Run, staged: Staged, site: "SlurmConfig", *, directory: PurePosixPath, environment: Iterable[str]
 ) -> dict[str, Any]:
     """The template's values beside folder and environment. Raises UserError for what cannot be asked for."""
-    command = profiled(run, ("python" if staged.python is None else staged.python, "-m", "trainer", RUN_FILE))
-    folders = mounted_folders(site.root, site.container_mounts, run.checkpoint_path)
-    started = _started(command, staged, site, folders=folders, directory=directory, variables=variables)
+    started = _started(run, staged, site, directory=directory, environment=environment)
     return {
         "sbatch_options": sbatch_options(run, site),
         "folders": (PROFILE_FOLDER,) if needs_nsight(run) else (),
@@ -106,31 +104,15 @@ def _checked(options: Sequence[str]) -> Sequence[str]:
 
 
 def _started(
-    command: Sequence[str],
-    staged: Staged,
-    site: "SlurmConfig",
-    *,
-    folders: Sequence[str],
-    directory: PurePosixPath,
-    variables: Iterable[str],
+    run: Run, staged: Staged, site: "SlurmConfig", *, directory: PurePosixPath, environment: Iterable[str]
 ) -> Started:
-    """How srun starts a rank's command: in the staged environment, or in the image."""
+    """How srun starts a rank: in the staged environment, or in the image."""
+    python = "python" if staged.python is None else staged.python
+    command = profiled(run, (python, "-m", "trainer", RUN_FILE))
     if staged.python is not None:
         # torch needs no MPI, and Slurm's default plugin for it may look for libraries that are not there.
-        return Started(srun_options=("--mpi=none",), command=tuple(command))
-    if staged.image_path is None:
-        raise UserError(
-            f"nothing is staged on cluster {site.name} to run the trainer with: neither is an image."
-        )
-    started = in_container(
-        site.container,
-        command,
-        image=staged.image_path,
-        folders=folders,
-        directory=str(directory),
-        variables=variables,
-        image_environment=staged.image_environment,
-    )
+        return Started(srun_options=("--mpi=none",), command=command)
+    started = site.in_image(command, run, staged, directory=directory, environment=environment)
     # As the documents: NeMo's tensor-parallel overlap starts through MPI. Images for bwrap have none.
     mpi = "none" if site.container == "bwrap" else "pmix"
     return Started(srun_options=(f"--mpi={mpi}", *started.srun_options), command=started.command)
