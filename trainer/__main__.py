@@ -15,7 +15,8 @@ from trainer.errors import TrainerError
 from trainer.families import check_family
 from trainer.launch import Launch, check_world_size, read_launch
 from trainer.progress import Progress
-from trainer.run import read_run
+from trainer.run import PlannedRun, read_run
+from trainer.thin import limits as thin_limits
 from trainer.versions import check_versions
 from trainer.watchdog import Limits, watched
 
@@ -24,6 +25,7 @@ examples:
   one rank:     python -m trainer run.json
   four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer run.json
   under Slurm:  srun --nodes 2 --ntasks-per-node 4 python -m trainer run.json
+  without NeMo: python -m trainer --loop thin run.json
 
 exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training failed
 (torchrun turns both into 1; the line that begins with "trainer:" says which it was)
@@ -61,6 +63,9 @@ def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Non
     check_world_size(run, launch)
     weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
     prepare(launch, run.recipe)
+    if arguments.loop == "thin":
+        _train_thin(arguments, launch, ending, run)
+        return
     if nemo1.has_nemo_1(run.recipe):
         nemo1.train(run, launch, arguments.output, ending)
         return
@@ -70,6 +75,13 @@ def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Non
         from trainer.training import Folders, train
     thin_out_log()
     train(run, launch, Folders(arguments.output, weights, arguments.history), ending)
+
+
+def _train_thin(arguments: argparse.Namespace, launch: Launch, ending: Ending, run: PlannedRun) -> None:
+    thin_limits.check(run)
+    with heavy_imports():
+        from trainer.thin.loop import Options, train
+    train(run, Options(arguments.output, arguments.history, launch.threads, arguments.compile), ending)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,6 +103,18 @@ def _parser() -> argparse.ArgumentParser:
         "--history",
         type=Path,
         help="write each step's loss and time with all digits into this file, as JSON lines",
+    )
+    parser.add_argument(
+        "--loop",
+        choices=("nemo", "thin"),
+        default="nemo",
+        help="what trains: NeMo, or the trainer's own loop over torch alone, for one device (default: nemo)",
+    )
+    parser.add_argument(
+        "--compile",
+        choices=("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+        help="mode of torch.compile in the thin loop (default: off on the CPU; on GPUs default, or where the "
+        "plan has CUDA graphs reduce-overhead, which records them)",
     )
     return parser
 

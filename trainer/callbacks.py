@@ -1,6 +1,5 @@
 """What happens around NeMo's training loop: its step lines, seeds, steptime's records, and a stop at NaN."""
 
-import json
 import math
 import time
 from pathlib import Path
@@ -12,11 +11,12 @@ from nemo.lightning.pytorch.callbacks import ProgressPrinter
 from nemo.lightning.pytorch.callbacks.progress_bar import MegatronProgressBar
 from nemo.utils.exp_manager import TimingCallback
 
-from trainer import records
+from trainer import ranks, records
 from trainer.ending import Ending
-from trainer.errors import TrainerError, TrainingFailure
+from trainer.errors import TrainerError, diverged
+from trainer.history import write_step
 from trainer.peak import measure_peak
-from trainer.run import PlannedRun
+from trainer.run import TFLOPS_FIELD, PlannedRun
 
 
 class StepLines(ProgressPrinter):
@@ -42,6 +42,25 @@ class StepBar(MegatronProgressBar):
         self.train_progress_bar.refresh()
 
 
+class ModelFlops(Callback):
+    """Logs the model flops per second and GPU of each step, in the field of NeMo's own callback for this.
+
+    NeMo's counts by formulas of its own, where the recipe names one.
+    """
+
+    def __init__(self, run: PlannedRun, timing: TimingCallback):
+        self.run = run
+        self.timing = timing
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After the step's time is known."""
+        tflops = self.run.tflops_per_gpu(float(self.timing.timer["train_step_timing"]))
+        if tflops is not None:
+            pl_module.log(TFLOPS_FIELD, tflops, on_step=True, on_epoch=False, batch_size=1, prog_bar=True)
+
+
 class ModelParallelSeed(Callback):
     """Seeds Megatron's random states, which NeMo does only where it counts a GPU."""
 
@@ -62,8 +81,7 @@ class FiniteLoss(Callback):
         """Check the loss that the step line shows."""
         loss = float(trainer.callback_metrics["reduced_train_loss"])
         if not math.isfinite(loss):
-            step = trainer.global_step - 1
-            raise TrainingFailure(f"the loss of step {step} is {loss}: training diverged and was stopped.")
+            raise diverged(trainer.global_step - 1, loss)
 
 
 class History(Callback):
@@ -81,14 +99,15 @@ class History(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """One JSON line a step."""
-        line = {
-            "global_step": trainer.global_step - 1,
-            "loss": float(trainer.callback_metrics["reduced_train_loss"]),
-            "learning_rate": float(trainer.callback_metrics["lr"]),
-            "step_time_s": float(self.timing.timer["train_step_timing"]),
-        }
-        print(json.dumps(line), file=self.file, flush=True)
+        """One line a step."""
+        if self.file:
+            write_step(
+                self.file,
+                trainer.global_step - 1,
+                loss=float(trainer.callback_metrics["reduced_train_loss"]),
+                learning_rate=float(trainer.callback_metrics["lr"]),
+                step_time_s=float(self.timing.timer["train_step_timing"]),
+            )
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Close the file."""
@@ -108,9 +127,14 @@ class Records(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Measure the peak and say what runs; after a load check that it is the planned step."""
         peak = measure_peak() if self.device == "cpu" else None
-        self.progress.node_names = records.node_names()
+        self.progress.node_names = ranks.node_names()
         started = records.started(
-            self.run, self.device, peak, records.count_parameters(pl_module), self.progress.node_names
+            self.run,
+            ranks.parallelism(),
+            self.device,
+            node_names=self.progress.node_names,
+            peak=peak,
+            parameters=ranks.count_parameters(pl_module),
         )
         if trainer.is_global_zero:
             records.emit("start", started)
@@ -142,7 +166,7 @@ class Records(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Compare the memory of all ranks."""
-        self.progress.highest_memory_bytes = int(records.highest(self.progress.own_peak_memory()))
+        self.progress.highest_memory_bytes = int(ranks.highest(self.progress.own_peak_memory()))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Say why it ends early, at once: to take the ranks apart may take long, or not come to its end."""

@@ -1,44 +1,75 @@
-"""How large checkpoints are and how fast they go: measured around NeMo's own saving and loading."""
+"""How large checkpoints are and how fast they go: measured around NeMo's own saving and loading.
+
+The size is that of the files in `weights/` once every rank has written; the times are this rank's, which
+waits for the others. Where ranks of data parallelism load the same files, these count once.
+"""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
 from nemo.lightning.io.pl import ckpt_to_weights_subdir
+from nemo.utils.callbacks.dist_ckpt_io import AsyncFinalizableCheckpointIO
 
 from trainer.progress import CheckpointTransfer, Progress
 
 
-class MeasuredCheckpointIO(_WrappingCheckpointIO):
-    """Notes the size and the time of each checkpoint; all else is the wrapped one's.
+def measured(checkpoint_io: Any, progress: Progress) -> Any:
+    """NeMo's checkpoint IO, which then also notes each checkpoint in `progress`."""
+    if isinstance(checkpoint_io, AsyncFinalizableCheckpointIO):
+        return _AsyncIO(checkpoint_io.checkpoint_io, progress)
+    return _SyncIO(checkpoint_io, progress)
 
-    The size is that of the files in `weights/` once every rank has written, the time this rank's, which
-    waits for the others. Where ranks of data parallelism load the same files, these count once.
-    """
+
+class _SyncIO(_WrappingCheckpointIO):
+    """A save or load is whole when its call returns."""
 
     def __init__(self, checkpoint_io: Any, progress: Progress):
         super().__init__(checkpoint_io)
         self.progress = progress
 
-    def save_checkpoint(self, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> Any:
+    def save_checkpoint(self, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> None:
         """Save, and note how that went."""
-        return self._noted(
-            "save", path, lambda: self.checkpoint_io.save_checkpoint(checkpoint, path, *arguments, **options)
-        )
+        began_at = time.perf_counter()
+        self.checkpoint_io.save_checkpoint(checkpoint, path, *arguments, **options)
+        _note(self.progress, "save", path, began_at)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> Any:
         """Load, and note how that went."""
-        return self._noted(
-            "load", path, lambda: self.checkpoint_io.load_checkpoint(path, *arguments, **options)
-        )
-
-    def _noted(self, kind: str, path: Any, transfer: Callable[[], Any]) -> Any:
         began_at = time.perf_counter()
-        result = transfer()
-        duration_s = time.perf_counter() - began_at
-        weights = Path(ckpt_to_weights_subdir(path, is_saving=kind == "save"))
-        size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
-        self.progress.checkpoints.append(CheckpointTransfer(kind, size, round(duration_s, 3)))
-        return result
+        loaded = self.checkpoint_io.load_checkpoint(path, *arguments, **options)
+        _note(self.progress, "load", path, began_at)
+        return loaded
+
+
+class _AsyncIO(AsyncFinalizableCheckpointIO):
+    """A save is whole when NeMo finds, after a step or at the end, that every rank has written."""
+
+    def __init__(self, checkpoint_io: Any, progress: Progress):
+        super().__init__(checkpoint_io)
+        self.progress = progress
+        self.under_way: list[tuple[Any, float, float]] = []
+        """Of each save its path, when it began, and how long training waited for it."""
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> None:
+        """Begin to save."""
+        began_at = time.perf_counter()
+        super().save_checkpoint(checkpoint, path, *arguments, **options)
+        self.under_way.append((path, began_at, time.perf_counter() - began_at))
+
+    def maybe_finalize_save_checkpoint(self, blocking: bool = False) -> bool:
+        """Note the saves that are whole now; they are so in the order in which they began."""
+        finalized = bool(super().maybe_finalize_save_checkpoint(blocking))
+        while len(self.under_way) > self.async_calls_queue.get_num_unfinalized_calls():
+            path, began_at, blocked_s = self.under_way.pop(0)
+            _note(self.progress, "save", path, began_at, blocked_s)
+        return finalized
+
+
+def _note(progress: Progress, kind: str, path: Any, began_at: float, blocked_s: float | None = None) -> None:
+    duration_s = time.perf_counter() - began_at
+    weights = Path(ckpt_to_weights_subdir(path, is_saving=kind == "save"))
+    size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
+    blocked_s = duration_s if blocked_s is None else blocked_s
+    progress.checkpoints.append(CheckpointTransfer(kind, size, round(duration_s, 3), round(blocked_s, 3)))

@@ -1,4 +1,4 @@
-"""Where the training runs: CUDA as it is, or the CPU answering for CUDA.
+"""The CPU answering for CUDA.
 
 NeMo and Megatron-Core name CUDA throughout: `device="cuda"`, `.cuda()`, streams, memory statistics.
 `cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated, the arithmetic, the collectives
@@ -17,26 +17,7 @@ from megatron.core.tensor_parallel import random as megatron_random
 from nemo.lightning.io import pl as nemo_checkpoint_io
 from torch.overrides import TorchFunctionMode
 
-from trainer.errors import TrainerError
 from trainer.progress import peak_resident_bytes
-
-
-def training_device(gpu_type: str) -> str:
-    """`cpu` or `cuda`, as planned.
-
-    Raises:
-        TrainerError: a GPU is planned and this machine offers none.
-    """
-    if gpu_type == "cpu":
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise TrainerError(f"the plan is for the GPU type '{gpu_type}', but torch finds no CUDA device here.")
-    return "cuda"
-
-
-def peak_memory_bytes(device: str) -> int:
-    """The most memory this rank has held: GPU memory, or on the CPU the process's resident memory."""
-    return int(torch.cuda.max_memory_allocated()) if device == "cuda" else peak_resident_bytes()
 
 
 @contextlib.contextmanager

@@ -6,8 +6,6 @@ layers with Transformer Engine, as in Megatron's own local layers.
 
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.ssm.mamba_block import MambaStack, MambaStackSubmodules
 from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
@@ -23,33 +21,25 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 from nemo.collections.llm.gpt.model.base import local_layer_spec
-from torch import Tensor, nn
 
 from trainer.mamba_reference import ReferenceMambaMixer
+from trainer.norms import ZeroCenteredLayerNorm
 
 
-class ZeroCenteredLayerNorm(nn.Module):
-    """LayerNorm whose weight is stored as its difference from 1 ("layernorm1p"), which torch's cannot."""
+class MegatronLayerNorm(ZeroCenteredLayerNorm):
+    """`ZeroCenteredLayerNorm`, made as Megatron makes its norms."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5):
-        super().__init__()
-        self.shape = (hidden_size,)
-        self.epsilon = eps
-        self.weight = nn.Parameter(torch.zeros(hidden_size, dtype=config.params_dtype))
-        self.bias = nn.Parameter(torch.zeros(hidden_size, dtype=config.params_dtype))
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Normalize the last dimension."""
-        return F.layer_norm(hidden_states, self.shape, 1 + self.weight, self.bias, self.epsilon)
+        super().__init__(hidden_size, eps, config.params_dtype)
 
 
 def zero_centered_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """Megatron's local layers with `ZeroCenteredLayerNorm`, as many as this pipeline stage has."""
+    """Megatron's local layers with `MegatronLayerNorm`, as many as this pipeline stage has."""
     layer = local_layer_spec(config)
-    layer.submodules.input_layernorm = ZeroCenteredLayerNorm
-    layer.submodules.pre_mlp_layernorm = ZeroCenteredLayerNorm
+    layer.submodules.input_layernorm = MegatronLayerNorm
+    layer.submodules.pre_mlp_layernorm = MegatronLayerNorm
     return TransformerBlockSubmodules(
-        layer_specs=[layer] * get_num_layers_to_build(config, vp_stage), layer_norm=ZeroCenteredLayerNorm
+        layer_specs=[layer] * get_num_layers_to_build(config, vp_stage), layer_norm=MegatronLayerNorm
     )
 
 

@@ -11,3 +11,8 @@ class TrainingFailure(TrainerError):
     """The training began as planned and could not go on. Exit code 2."""
 
     exit_code = 2
+
+
+def diverged(step: int, loss: float) -> TrainingFailure:
+    """For a loss that is no number."""
+    return TrainingFailure(f"the loss of step {step} is {loss}: training diverged and was stopped.")

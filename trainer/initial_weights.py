@@ -7,9 +7,7 @@ for its checkpoints. The distributions are Megatron's. A rank draws all of each 
 cheap for what the CPU trains, and for nothing larger.
 """
 
-import hashlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +15,8 @@ from lightning.pytorch import Callback
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
 from torch import Tensor
+
+from trainer.drawing import Draw, drawn
 
 INTO = (
     "word_embeddings.weight",
@@ -31,8 +31,6 @@ CONVOLUTION_WIDTH = 4
 DECAY = (1.0, 16.0)
 TIME_STEP = (0.001, 0.1)
 """The ranges of the state space's A and Δ in Megatron's mixer, which does not keep them."""
-
-Draw = Callable[[Tensor], object]
 
 
 class InitialWeights(Callback):
@@ -54,16 +52,9 @@ class InitialWeights(Callback):
 def _fill(part: ShardedTensor, draw: Draw, seed: int) -> None:
     stacked = part.prepend_axis_num  # 1 where a name stands for all layers, with the layer as first index
     layer, offset = part.global_offset[:stacked], part.global_offset[stacked:]
-    whole = torch.empty(part.global_shape[stacked:], dtype=torch.float32)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_seed_of(f"{seed} {part.key} {tuple(layer)}"))
-        draw(whole)
+    whole = drawn(part.global_shape[stacked:], draw, seed=seed, name=part.key, layer=layer)
     own = tuple(slice(at, at + size) for at, size in zip(offset, part.data.shape, strict=True))
     part.data.copy_(whole[own])
-
-
-def _seed_of(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) // 2
 
 
 def _distribution(key: str, config: Any) -> Draw | None:

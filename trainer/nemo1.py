@@ -58,11 +58,11 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
         runpy.run_path(str(PROGRAM), run_name="__main__")
     finally:
         sys.argv = told
-    from trainer import records  # torch and Megatron, which the program has loaded
+    from trainer import ranks, records  # torch and Megatron, which the program has loaded
 
-    ending.progress.node_names = records.node_names()
+    node_names = ending.progress.node_names = ranks.node_names()
     if launch.rank == 0:
-        records.emit("start", records.started(run, "cuda", None, None, ending.progress.node_names))
+        records.emit("start", records.started(run, ranks.parallelism(), "cuda", node_names=node_names))
 
 
 def overrides(run: PlannedRun, launch: Launch, output: Path) -> Iterator[str]:

@@ -54,7 +54,12 @@ def model_options(device: str) -> dict[str, Any]:
 
 
 def strategy(
-    parallelism: Parallelism, num_layers: int, device: str, *, records_graphs: bool = False
+    parallelism: Parallelism,
+    num_layers: int,
+    device: str,
+    *,
+    records_graphs: bool = False,
+    async_save: bool = False,
 ) -> MegatronStrategy:
     """NeMo's MegatronStrategy in the planned parallelism; CUDA graphs need random states of their own."""
     cuda = device == "cuda"
@@ -70,7 +75,7 @@ def strategy(
         sequence_parallel=cuda and parallelism.tensor > 1,
         pipeline_dtype=None if cuda else torch.float32,
         use_te_rng_tracker=records_graphs,
-        ckpt_async_save=False,  # the save's duration is measured whole
+        ckpt_async_save=async_save,
         ddp=DistributedDataParallelConfig(
             use_distributed_optimizer=cuda,  # its checkpoint format needs CUDA
             grad_reduce_in_fp32=True,

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 
-from trainer.run import ProfileWindow
-
-TRACE_FOLDER = "torch_profile"
+from trainer.run import TRACE_FOLDER, ProfileWindow
 
 
 class ProfileSteps(Callback):

@@ -27,6 +27,9 @@ class CheckpointTransfer:
     """`save` or `load`."""
     size_bytes: int
     duration_s: float
+    """Until it was whole."""
+    blocked_s: float
+    """Of them, how long training waited; less than all in an asynchronous save."""
 
     def as_record(self) -> dict[str, Any]:
         """With its rate, in 10⁹ bytes per second."""

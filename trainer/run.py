@@ -19,6 +19,12 @@ HYBRID = "nemotron_h"
 VOCABULARY_BLOCK = 128
 """NeMo's make_vocab_size_divisible_by."""
 
+TRACE_FOLDER = "torch_profile"
+"""Below the job's folder: what torch's profiler writes."""
+
+TFLOPS_FIELD = "TFLOPS_per_GPU"
+"""Of a step's line; NeMo's name for it."""
+
 Record = TypeVar("Record")
 
 
@@ -123,11 +129,22 @@ class PlannedRun:
     max_steps: int
     seed: int
     checkpoint_path: str | None = None
+    async_save: bool = False
+    """Whether training goes on while another process writes the checkpoint."""
     profile: ProfileWindow | None = None
+    model_flops: float | None = None
+    """Floating-point operations of a step on one sample; with them each step is logged with its TFLOPS."""
     cuda_graphs: bool | None = None
     """Whether steps are recorded as CUDA graphs; None for what the recipe says."""
     tp_comm_overlap: bool | None = None
     """Whether tensor-parallel communication overlaps with matrix products; None for what the recipe says."""
+
+    def tflops_per_gpu(self, step_time_s: float) -> float | None:
+        """Of one rank, in 10¹² operations per second; None where the plan does not say what a step takes."""
+        if self.model_flops is None:
+            return None
+        operations = self.model_flops * self.recipe.global_batch_size
+        return operations / step_time_s / self.recipe.parallelism.world_size / 1e12
 
     @property
     def records_graphs(self) -> bool:
@@ -236,6 +253,8 @@ def _check_mode(run: PlannedRun) -> None:
             f"mode '{run.mode}' with checkpoint_path {run.checkpoint_path!r}: a checkpoint_load needs one, "
             "and no other mode takes one."
         )
+    if run.async_save and run.mode != "checkpoint_save":
+        raise TrainerError(f"async_save is for the mode 'checkpoint_save', and the plan's is '{run.mode}'.")
     if (run.mode == "profile") != (run.profile is not None):
         raise TrainerError(
             f"mode '{run.mode}' with profile {run.profile}: a profile run says what is profiled, "

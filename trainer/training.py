@@ -14,8 +14,9 @@ from nemo.lightning import NeMoLogger, Trainer
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import checkpoint, devices, families, gpu_performance, parallelism
-from trainer.callbacks import FiniteLoss, History, ModelParallelSeed, Records, StepBar, StepLines
-from trainer.checkpoint_io import MeasuredCheckpointIO
+from trainer.callbacks import FiniteLoss, History, ModelFlops, ModelParallelSeed, Records, StepBar, StepLines
+from trainer.checkpoint_io import measured
+from trainer.cpu_as_cuda import cpu_as_cuda
 from trainer.data import SyntheticData
 from trainer.ending import Ending
 from trainer.initial_weights import InitialWeights
@@ -53,7 +54,7 @@ def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> 
     parallelism.check_device_trains(run.recipe, device)
     ending.progress.own_peak_memory = partial(devices.peak_memory_bytes, device)
     ending.progress.moved_at = time.perf_counter()  # NeMo's imports are behind us
-    with devices.cpu_as_cuda() if device == "cpu" else contextlib.nullcontext():
+    with cpu_as_cuda() if device == "cpu" else contextlib.nullcontext():
         if device == "cpu":
             torch.set_num_threads(launch.threads)
         _fit(run, launch, folders, ending, device)
@@ -63,9 +64,13 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devi
     recipe = run.recipe
     seed_everything(run.seed, verbose=False)
     strategy = parallelism.strategy(
-        recipe.parallelism, recipe.model.num_layers, device, records_graphs=run.records_graphs
+        recipe.parallelism,
+        recipe.model.num_layers,
+        device,
+        records_graphs=run.records_graphs,
+        async_save=run.async_save,
     )
-    strategy.checkpoint_io = MeasuredCheckpointIO(strategy.checkpoint_io, ending.progress)
+    strategy.checkpoint_io = measured(strategy.checkpoint_io, ending.progress)
     trainer = Trainer(
         accelerator="cpu" if device == "cpu" else "gpu",
         devices=launch.local_world_size,
@@ -110,7 +115,13 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     """In the order in which they act at the end of a step: the time first, as the lines after it show it."""
     timing = TimingCallback()
     step_log = StepBar() if run.recipe.step_log == "bar" else StepLines(log_interval=1)
-    callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device, ending), step_log]
+    callbacks = [
+        timing,
+        ModelFlops(run, timing),
+        ModelParallelSeed(run.seed),
+        Records(run, device, ending),
+        step_log,
+    ]
     if folders.history and launch.rank == 0:
         callbacks.append(History(folders.history, timing))
     callbacks.append(FiniteLoss())

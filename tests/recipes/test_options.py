@@ -62,6 +62,15 @@ def test_a_profile_is_the_documents_where_nothing_else_is_said(
     assert run.experiment.endswith("_nsys")
 
 
+def test_only_a_saving_run_saves_asynchronously() -> None:
+    assert run_of(gpus="2", save_checkpoint=True, async_save=True).async_save
+    assert not run_of(gpus="2", save_checkpoint=True).async_save
+    made = plan(parse_request({"workload": "llama3.1", "checkpoint": True, "async_save": True}))
+    assert [(run.mode, run.async_save) for run in made.all_runs if run.async_save] == [
+        (Mode.CHECKPOINT_SAVE, True)
+    ]
+
+
 def test_ranks_and_gpu_metrics_of_a_profile() -> None:
     run = run_of(size="8b", gpus="16", profile=True, profile_ranks="8-10, 0", gpu_metrics=True)
     assert run.profile == ProfileWindow(first_step=20, last_step=25, ranks=(0, 8, 9, 10), gpu_metrics=True)
@@ -168,6 +177,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"profile": True, "checkpoint": True}, "checkpoint and profile cannot be in one request"),
     ({"load_checkpoint": "/x", "profile": True}, "load_checkpoint and profile cannot be in one request"),
     ({"save_checkpoint": True, "load_checkpoint": "/x"}, "save_checkpoint and load_checkpoint cannot be in"),
+    ({"async_save": True}, "async_save is for runs that save: ask for checkpoint or save_checkpoint, too."),
+    ({"async_save": True, "load_checkpoint": "/x"}, "async_save is for runs that save"),
     ({"profile_start": 0}, "profile_start is for profile runs: ask for profile, too"),
     ({"profile_ranks": "0"}, "profile_ranks is for profile runs"),
     ({"gpu_metrics": True}, "gpu_metrics is for profile runs"),

@@ -163,6 +163,7 @@ def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: Mak
         {"workload": "nemotron4-340b", "gpu_type": "gb200", "gpus": "512", "scaling": "strong"},
         {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "max_steps": 6, "window": "2:4"},
         {"workload": "nemotron4", "size": "15b", "gpu_type": "h100", "gpus": "16", "save_checkpoint": True},
+        {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True},
         {"workload": "llama3.1", "gpus": "2", "profile": True, "profile_ranks": "1", "profile_stop": 30},
         {"workload": "llama3.1", "gpus": "2", "nccl_trace": True},
         {"workload": "llama3.1", "size": "70b", "cuda_graphs": True, "tp_comm_overlap": False},

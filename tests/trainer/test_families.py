@@ -191,6 +191,7 @@ def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: s
     numbers = 3 * trained.record("start")["num_parameters"]
     assert size == pytest.approx(4 * numbers, rel=0.05)
     (timing,) = read_log(trained.folder / "log.out").checkpoints
+    assert measured["blocked_s"] == measured["duration_s"]
     assert measured["duration_s"] == pytest.approx(timing.duration_s, abs=0.5)
     assert measured["gb_per_s"] == pytest.approx(size / measured["duration_s"] / 1e9)
 

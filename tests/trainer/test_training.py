@@ -63,6 +63,14 @@ def test_its_lines_are_the_rounded_history(one_rank: Trained) -> None:
         assert float(line["train_step_timing in s"]) == pytest.approx(exact["step_time_s"], rel=5e-4)
 
 
+def test_its_lines_have_the_model_flops(one_rank: Trained) -> None:
+    # 24·2·256·(256·1.5 + 128) attention, 36·768·256 MLP, 6·4096·256 output, for 128 tokens; 8 samples a step.
+    flops = 128 * (24 * 256 * (256 * 1.5 + 128) + 36 * 768 * 256 + 6 * 4096 * 256)
+    for line, exact in zip(one_rank.step_lines, one_rank.history, strict=True):
+        expected = 8 * flops / exact["step_time_s"] / 1e12
+        assert float(line["TFLOPS_per_GPU"]) == pytest.approx(expected, rel=5e-4)
+
+
 def test_the_stream_is_learned(one_rank: Trained) -> None:
     losses = one_rank.losses
     assert losses[0] == pytest.approx(math.log(4096), abs=0.2)
@@ -158,6 +166,29 @@ def test_load_continues_as_if_uninterrupted(
         assert step["loss"] == pytest.approx(expected["loss"], rel=ROUNDING)
         assert step["learning_rate"] == expected["learning_rate"]
     assert (loaded.record("result")["global_step"], loaded.record("result")["steps_trained"]) == (END - 1, 2)
+
+
+def test_an_asynchronous_save_is_whole_at_the_end(
+    train: Train, uninterrupted: Trained, tmp_path: Path
+) -> None:
+    (tmp_path / "save").mkdir()
+    run = _two_ranks(max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE, async_save=True)
+    saved = train(run, tmp_path / "save")
+    assert saved.exit_code == 0, saved.log
+    log = read_log(saved.folder / "log.out", max_steps=SAVED_AT)
+    assert log.problems == ()
+    (timing,) = log.checkpoints
+    (measured,) = saved.record("result")["checkpoints"]
+    assert measured["blocked_s"] == pytest.approx(timing.duration_s, abs=0.5)  # what NeMo's line tells
+    assert measured["blocked_s"] < measured["duration_s"]
+    (checkpoint,) = saved.checkpoints.iterdir()  # and no mark of an unfinished one beside it
+    size = sum(file.stat().st_size for file in (checkpoint / "weights").iterdir())
+    assert measured["size_bytes"] == size
+    (tmp_path / "load").mkdir()
+    again = loading(saved.checkpoints, SAVED_AT, END, parallelism=DATA_2, gbs=GBS)
+    loaded = train(again, tmp_path / "load")
+    expected = {step: uninterrupted.losses[step] for step in range(SAVED_AT, END)}
+    assert loaded.losses == pytest.approx(expected, rel=ROUNDING)
 
 
 def test_without_the_optimizer_state_it_would_not(

@@ -17,7 +17,10 @@ SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Model": ("size", "dtype", "proxy"),
         "Scale": ("gpu_type", "gpus", "scaling", "tensor_parallel", "repeats"),
-        "Run": ("max_steps", "window", "time_limit", "checkpoint", "save_checkpoint", "load_checkpoint"),
+        "Run": (
+            *("max_steps", "window", "time_limit"),
+            *("checkpoint", "save_checkpoint", "load_checkpoint", "async_save"),
+        ),
         "Profile and trace": (
             *("profile", "profile_start", "profile_stop", "profile_ranks", "gpu_metrics"),
             "nccl_trace",
@@ -32,6 +35,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Sections of the trigger form, in the order people read them."""
 
 _WORDS = {
+    "async": "asynchronous",
     "comm": "communication",
     "cuda": "CUDA",
     "dtype": "number format (dtype)",

@@ -4,7 +4,7 @@ from collections import Counter
 from enum import StrEnum
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
 from steptime.recipes.slurm_options import SlurmOptions
@@ -202,6 +202,8 @@ class Run(Frozen):
     seed: int = 1234
     checkpoint_path: str | None = None
     """Folder above `weights/` to load from; set when the saving job has ended."""
+    async_save: bool = False
+    """Whether training goes on while the checkpoint is written; in the mode `checkpoint_save` only."""
     environment: dict[str, str] = Field(default_factory=dict)
     profile: ProfileWindow | None = None
     """For the mode `profile`, and only there."""
@@ -209,6 +211,8 @@ class Run(Frozen):
     """Whether steps are recorded as CUDA graphs; None for what the recipe does."""
     tp_comm_overlap: bool | None = None
     """Whether tensor-parallel communication overlaps with matrix products; None for what the recipe does."""
+    model_flops: PositiveFloat | None = None
+    """Floating-point operations of a step on one sample, by the recipe's formula: for TFLOPS in the log."""
     slurm: SlurmOptions | None = None
     """What is asked of Slurm; None elsewhere, and where nothing is."""
 

@@ -50,6 +50,8 @@ def mode_of(request: PlanRequest) -> Mode:
     for name in _OF_PROFILES:
         if mode is not Mode.PROFILE and _is_given(request, name):
             raise UserError(f"{name} is for profile runs: ask for profile, too, or leave it out.")
+    if request.async_save and mode is not Mode.CHECKPOINT_SAVE and not request.checkpoint:
+        raise UserError("async_save is for runs that save: ask for checkpoint or save_checkpoint, too.")
     return mode
 
 

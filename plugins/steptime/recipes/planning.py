@@ -12,6 +12,7 @@ from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.choice import Choice, choose, recipes_of
 from steptime.recipes.environment import check_environment
+from steptime.recipes.flops import model_flops
 from steptime.recipes.machine_options import (
     check_graphs_and_overlap,
     slurm_options,
@@ -85,10 +86,12 @@ def plan(request: PlanRequest) -> Plan:
             cluster=request.cluster,
             repeat=repeat,
             checkpoint_path=request.load_checkpoint,
+            async_save=request.async_save and mode is Mode.CHECKPOINT_SAVE,
             environment=request.environment,
             profile=profile_of(request, choice, recipe, course.max_steps) if mode is Mode.PROFILE else None,
             cuda_graphs=request.cuda_graphs,
             tp_comm_overlap=request.tp_comm_overlap,
+            model_flops=model_flops(recipe.model, recipe.flops_formula),
             slurm=slurm,
         )
 

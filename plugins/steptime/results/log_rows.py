@@ -55,7 +55,9 @@ def log_row(
         "log_path": cluster_path(logs[-1]),
         "state": _state(fatal, lacks_steps=bool(missing or refusal)),
         "reason": _sentences([*(problem.message for problem in fatal), *missing, refusal]),
-        "warnings": _sentences([remark, *(problem.message for problem in log.problems if not problem.fatal)]),
+        "warnings": _sentences(
+            [remark, _loop(log), *(problem.message for problem in log.problems if not problem.fatal)]
+        ),
         "dialect": log.dialect,
         **_what_was_run(run, log),
         "window": None if counts is None else str(counts),
@@ -79,6 +81,12 @@ def _planned_run(path: Path) -> tuple[Run | None, str | None]:
             None,
             f"'{path}' is no planned run of this version of steptime: the window and limits are not used",
         )
+
+
+def _loop(log: TrainingLog) -> str | None:
+    """A remark where it was not NeMo that trained: its times are the hardware's, not the recipe's."""
+    loop = (log.started or {}).get("loop", "nemo")
+    return None if loop == "nemo" else f"trained by the trainer's {loop} loop, not by NeMo"
 
 
 def _choose_window(

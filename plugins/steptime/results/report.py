@@ -170,6 +170,7 @@ def repeat_command(run: Run) -> str | None:
         "time_limit": format_time_limit(run.time_limit_s),
         "cluster": run.cluster,
         "environment": run.environment,
+        "async_save": run.async_save,
         "image": None if recipe.image == documented else recipe.image,
         "cuda_graphs": run.cuda_graphs,
         "tp_comm_overlap": run.tp_comm_overlap,

@@ -24,7 +24,8 @@ with heavy_imports():
     from meta_models import META, matrix_product_flops, parameters
     from nemo.collections.llm.recipes.precision import mixed_precision
 
-    from trainer import devices, families, gpu_performance, parallelism
+    from trainer import families, gpu_performance, parallelism
+    from trainer.cpu_as_cuda import cpu_as_cuda
     from trainer.data import SyntheticData
     from trainer.run import PlannedRun, read_run
 
@@ -130,7 +131,7 @@ def main(asked_path: str, built_path: str) -> None:
     counted: dict[Any, int] = {}
     flops: dict[Any, int] = {}
     rows = []
-    with devices.cpu_as_cuda(), tempfile.TemporaryDirectory() as folder:
+    with cpu_as_cuda(), tempfile.TemporaryDirectory() as folder:
         torch.cuda.current_device = lambda: META  # what Megatron allocates is not allocated either
         for content in asked["runs"]:
             path = Path(folder, "run.json")

@@ -1,0 +1,202 @@
+"""The loop without NeMo against NeMo itself: the same plan, the same weights, the same steps."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Mode, ProfileWindow, Run, Window
+from steptime.results.log_rows import log_row
+
+from .jobs import ROOT, Trained, light_trainer, planned, write_run
+
+Train = Callable[..., Trained]
+
+STEPS = 6
+TORCHAO = "torchao==0.18.0"
+ROUNDING = 1e-6
+"""Relative, of a loss in float32; measured: 1.3e-7 at most."""
+
+
+@pytest.fixture(scope="module", params=["llama3.1", "nemotron4"])
+def twins(
+    request: pytest.FixtureRequest, train: Train, tmp_path_factory: pytest.TempPathFactory
+) -> list[Trained]:
+    """One plan, trained by NeMo and by the thin loop."""
+    run = planned(workload=request.param, max_steps=STEPS, window=Window(first=3, last=5))
+    options = {"nemo": (), "thin": ("--loop", "thin")}
+    trained = [train(run, tmp_path_factory.mktemp(name), *given) for name, given in options.items()]
+    assert [one.exit_code for one in trained] == [0, 0], trained[1].log
+    return trained
+
+
+@pytest.mark.trainer
+def test_it_takes_nemos_steps(twins: list[Trained]) -> None:
+    nemo, thin = twins
+    assert list(thin.losses) == list(range(STEPS))
+    assert thin.losses == pytest.approx(nemo.losses, rel=ROUNDING)
+    rates = [[step["learning_rate"] for step in one.history] for one in twins]
+    assert rates[1] == pytest.approx(rates[0], rel=ROUNDING)
+
+
+@pytest.mark.trainer
+def test_its_result_names_the_loop(twins: list[Trained]) -> None:
+    nemo, thin = (one.record("start") for one in twins)
+    assert (nemo.pop("loop"), thin.pop("loop")) == ("nemo", "thin")
+    same = nemo.keys() - {"peak_tflops_per_rank", "peak_source"}  # measured by each
+    assert {name: thin[name] for name in same} == {name: nemo[name] for name in same}
+    row = log_row([twins[1].folder / "log.out"])
+    assert row["state"] == "complete"
+    assert row["mfu_percent"] is not None
+    assert "trained by the trainer's thin loop, not by NeMo" in row["warnings"]
+    assert "thin" not in (log_row([twins[0].folder / "log.out"])["warnings"] or "")
+
+
+@pytest.mark.trainer
+def test_the_pipeline_reads_its_log_whole(twins: list[Trained]) -> None:
+    thin = twins[1]
+    log = read_log(thin.folder / "log.out", max_steps=STEPS)
+    assert log.problems == ()
+    assert log.ended == thin.record("result")
+    exact = [step["step_time_s"] for step in thin.history]
+    assert [step.step_time_s for step in log.steps] == pytest.approx(exact, rel=5e-4)
+
+
+@pytest.mark.trainer
+def test_bf16_stays_near_fp32(train: Train, tmp_path: Path, twins: list[Trained]) -> None:
+    """Weights and gradients are kept in fp32; what the model computes with has three digits of them."""
+    exact = twins[1].record("start")["experiment"]
+    run = planned(workload="llama3.1" if "llama" in exact else "nemotron4", max_steps=STEPS)
+    half = train(_in(run, dtype="bf16"), tmp_path, "--loop", "thin")
+    assert half.exit_code == 0, half.log
+    assert half.losses == pytest.approx(twins[1].losses, rel=5e-3)
+    assert half.losses != twins[1].losses
+
+
+@pytest.mark.trainer
+def test_fp8_by_torchao_stays_near_bf16(train: Train, tmp_path: Path, trainer_python: str) -> None:
+    """On the CPU torchao rounds to FP8 and multiplies in bf16: the numbers of a GPU, at no GPU's speed."""
+    libraries = tmp_path / "libraries"
+    subprocess.run(
+        [trainer_python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(libraries), TORCHAO],
+        check=True,
+    )
+    run = planned(max_steps=STEPS)
+    trained = {}
+    for dtype, recipe in (("bf16", None), ("fp8", "current")):
+        folder = tmp_path / dtype
+        folder.mkdir()
+        path = os.pathsep.join((str(folder / "package"), str(libraries)))
+        one = train(_in(run, dtype=dtype, fp8_recipe=recipe), folder, "--loop", "thin", PYTHONPATH=path)
+        assert one.exit_code == 0, one.log
+        trained[dtype] = one.losses
+    assert trained["fp8"] == pytest.approx(trained["bf16"], rel=1e-2)
+    assert trained["fp8"] != trained["bf16"]
+
+
+@pytest.mark.trainer
+def test_fp8_without_torchao(train: Train, tmp_path: Path) -> None:
+    ended = train(_in(planned(), dtype="fp8", fp8_recipe="current"), tmp_path, "--loop", "thin")
+    assert ended.exit_code == 1
+    assert "trainer: the thin loop computes fp8 by torchao, which is not installed here." in ended.log
+    assert "Traceback" not in ended.log
+
+
+@pytest.mark.trainer
+def test_a_profile_tells_what_took_longest(train: Train, tmp_path: Path) -> None:
+    window = ProfileWindow(first_step=2, last_step=3, ranks=(0,))
+    run = planned(mode=Mode.PROFILE, profile=window, max_steps=5)
+    trained = train(run, tmp_path, "--loop", "thin")
+    assert trained.exit_code == 0, trained.log
+    assert "aten::mm" in trained.log
+    with gzip.open(tmp_path / "torch_profile" / "rank0.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    steps = {event["name"] for event in events if event.get("name", "").startswith("ProfilerStep#")}
+    assert steps == {"ProfilerStep#2", "ProfilerStep#3"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"workload": "nemotron-h"}, "no architecture 'nemotron_h'; it has: llama, nemotron4."),
+        ({"mode": Mode.CHECKPOINT_SAVE}, "no mode 'checkpoint_save'; it has: performance, profile."),
+    ],
+)
+def test_what_it_does_not_have(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    ended = light_trainer([*write_run(planned(**changes), tmp_path), "--loop", "thin"], tmp_path)
+    assert ended.returncode == 1
+    assert ended.stdout.splitlines()[0] == f"trainer: the thin loop has {reason}"
+
+
+def test_several_ranks_are_nemos(tmp_path: Path) -> None:
+    ended = light_trainer(
+        [*write_run(planned(2), tmp_path), "--loop", "thin"],
+        tmp_path,
+        RANK="0",
+        WORLD_SIZE="2",
+        LOCAL_WORLD_SIZE="2",
+    )
+    assert ended.returncode == 1
+    assert "the thin loop trains on one device, and the plan is for 2: plan one, or" in ended.stdout
+
+
+def test_delayed_scaling_is_transformer_engines(tmp_path: Path) -> None:
+    run = _in(planned(), dtype="fp8", fp8_recipe="delayed")
+    ended = light_trainer([*write_run(run, tmp_path), "--loop", "thin"], tmp_path)
+    assert ended.returncode == 1
+    assert "the thin loop has no FP8 recipe 'delayed'; it has: current." in ended.stdout
+
+
+NVIDIA_SMI = """\
+#!/bin/sh
+echo "NVIDIA H200, 570.86, 1980, 700.00, 1980, 3201, 650.50, 61"
+echo "NVIDIA H200, 570.86, 1980, 700.00, 1755, 3201, 699.50, 67"
+echo "NVIDIA H200, 570.86, 1980, 70"
+touch "$TOLD"
+exec sleep 60
+"""
+WAITS_FOR_IT = """import os, pathlib, time
+from trainer.thin import gpu_state
+with gpu_state.recorded():
+    while "TOLD" in os.environ and not pathlib.Path(os.environ["TOLD"]).exists():
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_gpus_state_is_recorded(tmp_path: Path, *, there: bool) -> None:
+    """By a stand-in for nvidia-smi, which goes on telling until it is ended."""
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    if there:
+        smi = tmp_path / "nvidia-smi"
+        smi.write_text(NVIDIA_SMI)
+        smi.chmod(0o755)
+        environment["TOLD"] = str(tmp_path / "told")
+    ended = subprocess.run(
+        [sys.executable, "-c", WAITS_FOR_IT],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    state = json.loads(ended.stdout.removeprefix("steptime.gpu "))
+    if not there:
+        assert state == {"error": "nvidia-smi could not be started: No such file or directory"}
+        return
+    assert state["name"] == "NVIDIA H200"
+    assert state["power_w"] == {"lowest": 650.5, "mean": 675.0, "highest": 699.5}
+    assert state["sm_clock_mhz"] == {"lowest": 1755.0, "mean": 1867.5, "highest": 1980.0}
+    assert state["samples"] == 2
+
+
+def _in(run: Run, **fields: object) -> Run:
+    """The run with other fields of its recipe."""
+    return run.model_copy(update={"recipe": run.recipe.model_copy(update=fields)})

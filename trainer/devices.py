@@ -1,0 +1,24 @@
+"""Where the training runs, as the plan says, and the memory that it holds there."""
+
+import torch
+
+from trainer.errors import TrainerError
+from trainer.progress import peak_resident_bytes
+
+
+def training_device(gpu_type: str) -> str:
+    """`cpu` or `cuda`, as planned.
+
+    Raises:
+        TrainerError: a GPU is planned and this machine offers none.
+    """
+    if gpu_type == "cpu":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise TrainerError(f"the plan is for the GPU type '{gpu_type}', but torch finds no CUDA device here.")
+    return "cuda"
+
+
+def peak_memory_bytes(device: str) -> int:
+    """The most memory this rank has held: GPU memory, or on the CPU the process's resident memory."""
+    return int(torch.cuda.max_memory_allocated()) if device == "cuda" else peak_resident_bytes()

@@ -1,0 +1,28 @@
+"""Random weights that depend on the seed and the weight's name only."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+Draw = Callable[[Tensor], object]
+"""Fills a tensor in place."""
+
+
+def drawn(
+    shape: Sequence[int], draw: Draw, *, seed: int, name: str, layer: Sequence[int], device: str = "cpu"
+) -> Tensor:
+    """The whole weight of this name, fp32, of one layer where layers share the name.
+
+    Another device draws other values from the same distribution.
+    """
+    whole = torch.empty(tuple(shape), dtype=torch.float32, device=device)
+    with torch.random.fork_rng(devices=[] if device == "cpu" else None):
+        torch.manual_seed(_seed_of(f"{seed} {name} {tuple(layer)}"))
+        draw(whole)
+    return whole
+
+
+def _seed_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) // 2

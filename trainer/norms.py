@@ -1,0 +1,19 @@
+"""A norm that torch does not have."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ZeroCenteredLayerNorm(nn.Module):
+    """LayerNorm whose weight is stored as its difference from 1 ("layernorm1p"), which torch's cannot."""
+
+    def __init__(self, hidden_size: int, eps: float = 1e-5, dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.epsilon = eps
+        self.weight = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(hidden_size, dtype=dtype))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Normalize the last dimension."""
+        return F.layer_norm(hidden_states, self.weight.shape, 1 + self.weight, self.bias, self.epsilon)

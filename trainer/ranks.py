@@ -1,0 +1,43 @@
+"""What the ranks find out together, in collective calls: how Megatron set them up, what they have in all."""
+
+import torch
+from megatron.core import parallel_state
+
+from trainer.records import own_node_name
+from trainer.run import Parallelism
+
+
+def parallelism() -> Parallelism:
+    """The parallelism that Megatron set up."""
+    return Parallelism(
+        tensor=parallel_state.get_tensor_model_parallel_world_size(),
+        pipeline=parallel_state.get_pipeline_model_parallel_world_size(),
+        context=parallel_state.get_context_parallel_world_size(),
+        data=parallel_state.get_data_parallel_world_size(),
+    )
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Parameters of the whole model, over its tensor- and pipeline-parallel ranks."""
+    tensor_ranks = parallel_state.get_tensor_model_parallel_world_size()
+    own = sum(
+        parameter.numel() * (tensor_ranks if getattr(parameter, "tensor_model_parallel", False) else 1)
+        for parameter in model.parameters()
+    )
+    total = torch.tensor(own, dtype=torch.int64, device=torch.cuda.current_device())
+    torch.distributed.all_reduce(total, group=parallel_state.get_pipeline_model_parallel_group())
+    return int(total)
+
+
+def node_names() -> list[str]:
+    """The names of the nodes, in the order of their first rank."""
+    names: list[str | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(names, own_node_name())
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def highest(value: float) -> float:
+    """The highest of all ranks' values."""
+    result = torch.tensor(value, dtype=torch.float64, device=torch.cuda.current_device())
+    torch.distributed.all_reduce(result, op=torch.distributed.ReduceOp.MAX)
+    return float(result)

@@ -1,0 +1,82 @@
+"""What the GPU was doing while it trained: clocks, power and temperature, as nvidia-smi tells them."""
+
+import contextlib
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+
+from trainer.records import emit
+
+INTERVAL_MS = 500
+FIELDS = {
+    "clocks.sm": "sm_clock_mhz",
+    "clocks.mem": "memory_clock_mhz",
+    "power.draw": "power_w",
+    "temperature.gpu": "temperature_c",
+}
+"""nvidia-smi's names, and ours with their units."""
+FIXED = {
+    "name": "name",
+    "driver_version": "driver_version",
+    "clocks.max.sm": "sm_clock_max_mhz",
+    "power.limit": "power_limit_w",
+}
+"""What does not change."""
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """Read the state of the first GPU every half second, and write a record `steptime.gpu` at the end.
+
+    Where nvidia-smi is not there or says nothing, the record says that.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as told:
+        try:
+            watcher = subprocess.Popen(
+                _query([*FIXED, *FIELDS], f"--loop-ms={INTERVAL_MS}"), stdout=told, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            emit("gpu", {"error": f"nvidia-smi could not be started: {error.strerror}"})
+            yield
+            return
+        try:
+            yield
+        finally:
+            watcher.terminate()
+            watcher.wait()
+            told.seek(0)
+            emit("gpu", summary(told.read()))
+
+
+def _query(fields: list[str], *options: str) -> list[str]:
+    return [
+        "nvidia-smi",
+        "--id=0",
+        f"--query-gpu={','.join(fields)}",
+        "--format=csv,noheader,nounits",
+        *options,
+    ]
+
+
+def summary(text: str) -> dict[str, object]:
+    """Of nvidia-smi's lines: what does not change, and lowest, mean and highest of what does."""
+    names = [*FIXED, *FIELDS]
+    rows = [dict(zip(names, line.split(", "), strict=False)) for line in text.splitlines()]
+    rows = [row for row in rows if len(row) == len(names)]  # the last may be cut
+    if not rows:
+        return {"error": f"nvidia-smi told nothing: {text.strip()[:200] or 'no output'}"}
+    state: dict[str, object] = {ours: rows[-1][theirs] for theirs, ours in FIXED.items()}
+    for theirs, ours in FIELDS.items():
+        values = [float(row[theirs]) for row in rows if _is_number(row[theirs])]
+        if values:  # nvidia-smi writes [N/A] for what this GPU does not tell
+            state[ours] = {
+                "lowest": min(values),
+                "mean": round(statistics.fmean(values), 1),
+                "highest": max(values),
+            }
+    return {**state, "samples": len(rows)}
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()

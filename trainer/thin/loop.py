@@ -1,0 +1,203 @@
+"""The training loop for one device: the steps of a planned run, logged in the form of NeMo's lines."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import default_collate
+
+from trainer import devices, records
+from trainer.ending import Ending
+from trainer.errors import TrainerError, diverged
+from trainer.history import write_step
+from trainer.peak import Peak, measure_peak
+from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, PlannedRun
+from trainer.thin import gpu_state
+from trainer.thin.model import Model, build_model
+from trainer.thin.weights import MainWeights, learning_rate
+from trainer.tokens import SyntheticTokens
+
+ATTENTION = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+"""torch's kernels, the fastest on Hopper first; one that cannot is passed over."""
+TOP_KERNELS = 15
+
+Compute = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How it trains, beside the plan."""
+
+    output: Path
+    """The job's folder; a profile goes below it."""
+    history: Path | None = None
+    """A file for every step's loss and time with all digits."""
+    threads: int = 1
+    """On the CPU."""
+    compile_mode: str | None = None
+    """Of torch.compile; `off` for none, None for what the plan asks of this device."""
+
+
+def train(run: PlannedRun, options: Options, ending: Ending) -> None:
+    """Train the planned steps on one device.
+
+    Raises:
+        TrainerError: this machine lacks what the plan asks for.
+        TrainingFailure: the training diverged.
+    """
+    device = devices.training_device(run.recipe.gpu_type)
+    if device == "cpu":
+        torch.set_num_threads(options.threads)
+    model = build_model(run.recipe.model, run.seed, device, half=run.recipe.dtype != "fp32")
+    if run.recipe.dtype == "fp8":
+        _compute_in_fp8(model, emulated=device == "cpu")
+    _record_start(run, model, device, ending)
+    profiler = _profiler(run, device, options.output)
+    with contextlib.ExitStack() as around:
+        around.enter_context(sdpa_kernel(ATTENTION, set_priority=True))
+        if device == "cuda":
+            around.enter_context(gpu_state.recorded())
+        history = around.enter_context(options.history.open("w")) if options.history else None
+        if profiler:
+            around.enter_context(profiler)
+        compute = _compiled(model, options.compile_mode or _usual_mode(run, device))
+        for step, loss, duration_s in steps(run, compute, MainWeights(model)):
+            ending.progress.step_ended(step)
+            print(step_line(run, step, loss, duration_s, devices.peak_memory_bytes(device)), flush=True)
+            if history:
+                write_step(
+                    history, step, loss=loss, learning_rate=learning_rate(step), step_time_s=duration_s
+                )
+            if not math.isfinite(loss):
+                raise diverged(step, loss)
+            if profiler:
+                profiler.step()
+    ending.progress.highest_memory_bytes = devices.peak_memory_bytes(device)
+
+
+def _usual_mode(run: PlannedRun, device: str) -> str:
+    if device == "cpu":
+        return "off"
+    return "reduce-overhead" if run.records_graphs else "default"
+
+
+def _compiled(model: Model, mode: str) -> Compute:
+    return model if mode == "off" else torch.compile(model, mode=mode, dynamic=False)
+
+
+def _compute_in_fp8(model: Model, *, emulated: bool) -> None:
+    """Let torchao compute the layers' matrix products in FP8; emulated, it only rounds to it."""
+    try:
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    except ModuleNotFoundError:
+        raise TrainerError("the thin loop computes fp8 by torchao, which is not installed here.") from None
+    convert_to_float8_training(model.decoder, config=Float8LinearConfig(emulate=emulated))
+
+
+def _record_start(run: PlannedRun, model: Model, device: str, ending: Ending) -> None:
+    progress = ending.progress
+    progress.node_names = [records.own_node_name()]
+    progress.own_peak_memory = partial(devices.peak_memory_bytes, device)
+    started = records.started(
+        run,
+        run.recipe.parallelism,
+        device,
+        node_names=progress.node_names,
+        peak=_peak() if device == "cpu" else None,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        loop="thin",
+    )
+    records.emit("start", started)
+    progress.moved_at = progress.training_began_at = time.perf_counter()
+
+
+def _peak() -> Peak:
+    """The CPU's peak; its measurement is for any number of ranks, of which this is the only one."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        return measure_peak()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _profiler(run: PlannedRun, device: str, output: Path) -> torch.profiler.profile | None:
+    """torch's profiler for the planned steps; at their end it tells the kernels that took longest."""
+    window = run.profile
+    if window is None:
+        return None
+    path = output / TRACE_FOLDER / "rank0.json.gz"
+
+    def tell(profiler: torch.profiler.profile) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(path))
+        by = f"self_{device}_time_total"
+        print(profiler.key_averages().table(sort_by=by, row_limit=TOP_KERNELS), flush=True)
+        print(f"profile of rank 0: {path}", flush=True)
+
+    warm_up = min(1, window.first_step)
+    return torch.profiler.profile(
+        schedule=torch.profiler.schedule(
+            wait=window.first_step - warm_up,
+            warmup=warm_up,
+            active=min(window.last_step, run.max_steps - 1) - window.first_step + 1,
+            repeat=1,
+        ),
+        on_trace_ready=tell,
+    )
+
+
+def steps(run: PlannedRun, compute: Compute, weights: MainWeights) -> Iterator[tuple[int, float, float]]:
+    """Train; of each global step its number, its loss, and the seconds it took."""
+    shape = run.recipe.model
+    samples = SyntheticTokens(shape.vocab_size, shape.seq_length, run.seed, attention_mask=False)
+    for step in range(run.max_steps):
+        began_at = time.perf_counter()
+        loss = _take_step(run, step, compute, weights, samples)
+        yield step, loss, time.perf_counter() - began_at
+
+
+def _take_step(
+    run: PlannedRun, step: int, compute: Compute, weights: MainWeights, samples: SyntheticTokens
+) -> float:
+    """One step over the global batch; gives its mean loss, which is there when the device is done."""
+    batch_size, micro_batch_size = run.recipe.global_batch_size, run.recipe.micro_batch_size
+    micro_batches = batch_size // micro_batch_size
+    total = torch.zeros((), device=weights.device)
+    for first in range(step * batch_size, (step + 1) * batch_size, micro_batch_size):
+        batch = default_collate([samples[index] for index in range(first, first + micro_batch_size)])
+        loss = compute(batch["tokens"].to(weights.device), batch["labels"].to(weights.device)) / micro_batches
+        loss.backward()
+        weights.collect_gradients()
+        total += loss.detach()
+    weights.step(learning_rate(step))
+    return float(total)
+
+
+def step_line(run: PlannedRun, step: int, loss: float, duration_s: float, memory_bytes: int) -> str:
+    """A step in the form of NeMo's lines."""
+    recipe = run.recipe
+    tflops = run.tflops_per_gpu(duration_s)
+    fields = {
+        "lr": f"{learning_rate(step):.4g}",
+        "global_batch_size": recipe.global_batch_size,
+        "global_step": step,
+        "max_memory_allocated": memory_bytes,
+        "reduced_train_loss": f"{loss:.4g}",
+        "train_step_timing in s": f"{duration_s:.4g}",
+        **({} if tflops is None else {TFLOPS_FIELD: f"{tflops:.4g}"}),
+        "consumed_samples": (step + 1) * recipe.global_batch_size,
+    }
+    told = " | ".join(f"{name}: {value}" for name, value in fields.items())
+    return f"Training epoch 0, iteration {step}/{run.max_steps - 1} | {told}"

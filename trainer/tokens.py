@@ -1,0 +1,60 @@
+"""A synthetic token stream that can be learned, the same for any number of ranks.
+
+Sample `i` depends on the seed and on `i` alone. The samples `step × global batch …` are dealt to the
+data-parallel ranks, so a step's global batch is the same however the ranks are split, and after a resume it
+is the batch that the uninterrupted run would have had.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, default_collate
+
+RESTART_PROBABILITY = 0.25
+ENDLESS = 2**40
+"""Samples in the stream: more than any run consumes."""
+
+
+class SyntheticTokens(Dataset):
+    """Runs of counting tokens that start anew at tokens drawn by Zipf's law.
+
+    Each token is the one before plus one (modulo the vocabulary), or, with `RESTART_PROBABILITY`, a fresh one
+    with probability ∝ 1/rank. A model first learns which tokens are frequent (the loss leaves ln(vocabulary)
+    within a few steps) and then how to count.
+    """
+
+    def __init__(self, vocab_size: int, seq_length: int, seed: int, *, attention_mask: bool):
+        self.vocab_size = vocab_size
+        self.seq_length = seq_length
+        self.seed = seed
+        self.fixed: dict[str, torch.Tensor] = {
+            "loss_mask": torch.ones(seq_length),
+            "position_ids": torch.arange(seq_length),
+        }
+        if (
+            attention_mask
+        ):  # Megatron's own attention takes a mask (True is hidden), Transformer Engine's needs none
+            self.fixed["attention_mask"] = torch.ones(1, seq_length, seq_length).tril() < 0.5
+
+    def __len__(self) -> int:
+        return ENDLESS
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = torch.from_numpy(self.tokens(index))
+        return {"tokens": tokens[:-1], "labels": tokens[1:], **self.fixed}
+
+    def tokens(self, index: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        """The `seq_length + 1` tokens of one sample."""
+        random = np.random.default_rng((self.seed, index))
+        length = self.seq_length + 1
+        # exp of a uniform number is log-uniform, and its integer part follows Zipf's law with exponent 1.
+        fresh = np.exp(random.random(length) * np.log(self.vocab_size + 1)).astype(np.int64) - 1
+        position = np.arange(length)
+        restarts = random.random(length) < RESTART_PROBABILITY
+        restarts[0] = True
+        last_restart = np.maximum.accumulate(np.where(restarts, position, 0))
+        tokens: np.ndarray[Any, np.dtype[np.int64]] = fresh[last_restart] + position - last_restart
+        return tokens % self.vocab_size
+
+    collate_fn = staticmethod(default_collate)
