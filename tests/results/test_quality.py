@@ -17,6 +17,7 @@ from steptime.results import row_checks
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.quality import validate
+from steptime.results.record import Attempt, make_record, recorded_attempts
 
 MakeResult = Callable[..., Result]
 
@@ -143,6 +144,27 @@ def test_an_mfu_above_100_percent_is_a_warning(make_result: MakeResult) -> None:
     check = by_name(verdict)["mfu_possible"]
     assert (check.passed, check.severity) == (False, "warning")
     assert "but it is 100.3 %: the peak is too low" in check.message
+
+
+def test_a_run_that_needed_another_job_counts_and_says_so(make_result: MakeResult) -> None:
+    result = make_result()
+    lost = JobStatus(state=JobState.FAILED, reason="NODE_FAIL")
+    first = result.job.model_copy(update={"job_id": "17"})
+    record = make_record(
+        run=result.run,
+        job=result.job,
+        status=result.status,
+        log=result.log,
+        provenance=result.provenance,
+        earlier_attempts=(Attempt(job=first, status=lost),),
+    )
+
+    earlier = recorded_attempts(record)
+    verdict = validate(result.run, result.status, result.log, result.measurement, earlier_attempts=earlier)
+
+    assert verdict.valid
+    assert "this is attempt 2, after job 17 (failed: NODE_FAIL)." in by_name(verdict)["first_attempt"].message
+    assert recorded_attempts("{}") == ()
 
 
 def test_a_step_listed_twice_is_named(make_result: MakeResult) -> None:

@@ -153,12 +153,16 @@ class ValidateOperator(RunOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
         """Judge. Returns the `Result` as JSON."""
         from steptime.results.quality import validate
+        from steptime.results.record import recorded_attempts
         from steptime.results.store import Store
 
         reading = Reading.model_validate(self.reading)
         run, job = reading.submission.run, reading.submission.job
         with airflow_errors():
-            verdict = validate(run, reading.status, reading.log, reading.measurement)
+            earlier = recorded_attempts(reading.record)
+            verdict = validate(
+                run, reading.status, reading.log, reading.measurement, earlier_attempts=earlier
+            )
             result = Result(
                 run=run,
                 job=job,

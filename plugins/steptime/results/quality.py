@@ -3,7 +3,7 @@
 The steps are judged by Great Expectations (`row_checks`); the run as a whole in plain Python here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from steptime.clusters.base import JobState, JobStatus
@@ -11,10 +11,18 @@ from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.naming import named_steps
 from steptime.recipes.models import Mode, Run
 from steptime.results.models import Check, Measurement, Verdict
+from steptime.results.record import Attempt
 from steptime.results.row_checks import check_rows, judge
 
 
-def validate(run: Run, status: JobStatus, log: TrainingLog, measurement: Measurement | None) -> Verdict:
+def validate(
+    run: Run,
+    status: JobStatus,
+    log: TrainingLog,
+    measurement: Measurement | None,
+    *,
+    earlier_attempts: Sequence[Attempt] = (),
+) -> Verdict:
     """All checks of one run; a failed one never raises.
 
     Raises SystemFailure where Great Expectations itself fails, UserError for a broken
@@ -29,6 +37,8 @@ def validate(run: Run, status: JobStatus, log: TrainingLog, measurement: Measure
     checks += [_parallelism_as_planned(run, log), _training_completed(log), _measured(run, measurement)]
     if measurement is not None and measurement.mfu_percent is not None:
         checks.append(_mfu_possible(measurement.mfu_percent))
+    if earlier_attempts:
+        checks.append(_first_attempt(earlier_attempts))
     if run.mode in _CHECKS_OF_MODE:
         checks += _CHECKS_OF_MODE[run.mode](run, log)
     return Verdict(checks=tuple(checks))
@@ -129,6 +139,16 @@ def _measured(run: Run, measurement: Measurement | None) -> Check:
     passed = measurement.window == run.window and measurement.steps_in_window == steps
     found = f"it is over {measurement.steps_in_window} of the window {measurement.window}"
     return judge("measured_over_window", passed, expected, found)
+
+
+def _first_attempt(earlier: Sequence[Attempt]) -> Check:
+    """The numbers are of the last job alone and count; that others had to be given up should be seen."""
+    before = " and ".join(
+        f"job {attempt.job.job_id} ({': '.join(filter(None, (attempt.status.state, attempt.status.reason)))})"
+        for attempt in earlier
+    )
+    found = f"this is attempt {len(earlier) + 1}, after {before}"
+    return judge("first_attempt", False, "the run's first job was its last", found, severity="warning")
 
 
 def _mfu_possible(mfu_percent: float) -> Check:

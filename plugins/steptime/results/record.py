@@ -99,6 +99,14 @@ async def earlier_attempts(cluster: Cluster, job: Job) -> tuple[Attempt, ...]:
     return tuple(Attempt(job=job, status=statuses[job.name]) for job in jobs if job is not None)
 
 
+def recorded_attempts(record: str) -> tuple[Attempt, ...]:
+    """The earlier attempts that a record tells of; none where somebody has changed it beyond reading."""
+    try:
+        return RunRecord.model_validate_json(record).earlier_attempts
+    except ValidationError:
+        return ()
+
+
 def record_path(log_path: str) -> str:
     """Where the record of a log's run is, on the same cluster."""
     return str(PurePosixPath(log_path).with_name(RECORD_FILE))
