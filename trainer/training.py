@@ -114,14 +114,11 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devi
 def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> list[Any]:
     """In the order in which they act at the end of a step: the time first, as the lines after it show it."""
     timing = TimingCallback()
-    step_log = StepBar() if run.recipe.step_log == "bar" else StepLines(log_interval=1)
-    callbacks = [
-        timing,
-        ModelFlops(run, timing),
-        ModelParallelSeed(run.seed),
-        Records(run, device, ending),
-        step_log,
-    ]
+    callbacks = [timing, ModelParallelSeed(run.seed), Records(run, device, ending)]
+    if run.recipe.step_log == "bar":
+        callbacks.append(StepBar())
+    else:  # the bar of release 24.11 had no flops
+        callbacks += [ModelFlops(run, timing), StepLines(log_interval=1)]
     if folders.history and launch.rank == 0:
         callbacks.append(History(folders.history, timing))
     callbacks.append(FiniteLoss())

@@ -51,6 +51,7 @@ def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
     assert dag_run.state == "success"
     [row] = Store().runs_of("llama31", dag_run.run_id)
     assert (row["label"], row["state"]) == ("tiny·fp32·1", "valid")
+    assert "this is attempt 2, after job " in row["warnings"]
     stem = row["job_name"].removesuffix("2")
     [wait] = [ti for ti in dag_run.get_task_instances() if ti.task_id == "performance.wait"]
     handed_on = Submission.model_validate(

@@ -19,8 +19,8 @@ DIVERGE = """
 import sys
 from trainer.__main__ import main
 if __name__ == "__main__":
-    from trainer import optimizer
-    optimizer.LEARNING_RATE = 1e30
+    from trainer import hyperparameters
+    hyperparameters.LEARNING_RATE = 1e30
     sys.exit(main())
 """
 HANG = """
