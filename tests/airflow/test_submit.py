@@ -125,6 +125,7 @@ def test_on_kill_tells_a_task_that_was_taken_away_from_a_worker_that_stops(
     assert state(cluster, submitted).is_live is lives
 
 
+@pytest.mark.service
 def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
     submit: Callable[..., Submission], home: Path, staged: Staged, a_run: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 import sqlalchemy
 
 from steptime.results import database, schema
@@ -14,6 +15,8 @@ from steptime.results.models import Result
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
+
+pytestmark = pytest.mark.service
 
 _FORK = multiprocessing.get_context("fork")
 

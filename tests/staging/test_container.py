@@ -68,6 +68,7 @@ async def staged_image(cluster: Cluster, config: ClusterConfig, said: list[str])
     )
 
 
+@pytest.mark.service
 async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing_else_of_the_machine(
     config: Config, tmp_path: Path
 ) -> None:

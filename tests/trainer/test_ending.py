@@ -19,6 +19,8 @@ from trainer.watchdog import Limits
 
 from .jobs import ROOT, light_trainer, planned, write_run
 
+pytestmark = pytest.mark.service
+
 PROGRAM = Path(__file__).parent / "programs" / "end.py"
 HANG_S = 20
 
