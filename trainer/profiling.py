@@ -1,9 +1,11 @@
-"""A profile of some steps on some ranks: Nsight Systems' capture range on GPUs, torch's profiler on the CPU.
+"""A profile of some steps on some ranks: by Nsight Systems where that started the process, else by torch.
 
-Nsight Systems has to have started the process (`nsys profile --capture-range=cudaProfilerApi`); it writes the
-report itself. torch's profiler writes `torch_profile/rank<N>.json.gz`, for Perfetto or chrome://tracing.
+Nsight Systems (`nsys profile --capture-range=cudaProfilerApi`) writes its report itself; the job script says
+by a variable that it started the process. torch's profiler writes `torch_profile/rank<N>.json.gz`, for
+Perfetto or chrome://tracing.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,21 @@ from lightning.pytorch import Callback
 
 from trainer.run import TRACE_FOLDER, ProfileWindow
 
+NSIGHT_VARIABLE = "STEPTIME_NSIGHT"
+
 
 class ProfileSteps(Callback):
     """Profiles the planned steps on the planned ranks."""
 
-    def __init__(self, window: ProfileWindow, device: str, output: Path):
+    def __init__(self, window: ProfileWindow, output: Path):
         self.window = window
-        self.device = device
         self.folder = output / TRACE_FOLDER
         self.profiler: Any = None
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Start before the first step of the window."""
         if trainer.global_step == self.window.first_step and trainer.global_rank in self.window.ranks:
-            self.profiler = _Capture() if self.device == "cuda" else torch.profiler.profile()
+            self.profiler = _Capture() if NSIGHT_VARIABLE in os.environ else torch.profiler.profile()
             self.profiler.start()
 
     def on_train_batch_end(
@@ -43,7 +46,7 @@ class ProfileSteps(Callback):
         if self.profiler is None:
             return
         self.profiler.stop()
-        if self.device == "cpu":
+        if not isinstance(self.profiler, _Capture):
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"rank{trainer.global_rank}.json.gz"
             self.profiler.export_chrome_trace(str(path))

@@ -125,7 +125,7 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     if device == "cpu" and run.checkpoint_path is None:
         callbacks.append(InitialWeights(run.seed))
     if run.profile is not None:
-        callbacks.append(ProfileSteps(run.profile, device, folders.output))
+        callbacks.append(ProfileSteps(run.profile, folders.output))
     if device == "cuda":
         callbacks.append(gpu_performance.communication_overlap(run))
     if run.mode == "checkpoint_save":

@@ -1,13 +1,16 @@
 """The job script for Slurm: what is asked for, how the ranks are started, and what is refused."""
 
 import re
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steptime.clusters.base import Staged
 from steptime.clusters.jobscript import job_spec
+from steptime.clusters.profiling import profiled
 from steptime.clusters.slurm.cluster import Config
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, ProfileWindow, Run
@@ -215,12 +218,32 @@ def test_nsight_starts_every_rank_of_a_profile_run() -> None:
     run = planned("llama3.1", size="8b", gpus="16", profile=True)
     script = script_of(run, site(container="pyxis"), IMAGE)
     assert "\nmkdir -p nsys_profile\n" in script
-    assert "  nsys \\\n  profile \\\n" in script
+    assert 'exec nsys profile "$@"' in script
     assert (
         "  '--output=nsys_profile/profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}' \\\n  python"
         in script
     )
     assert "gpu-metrics" not in script
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("gpu_metrics", [True, False])
+def test_nsight_is_used_where_an_image_has_it(tmp_path: Path, *, installed: bool, gpu_metrics: bool) -> None:
+    """By a stand-in for nsys that tells what it was called with."""
+    if installed:
+        nsys = tmp_path / "nsys"
+        nsys.write_text('#!/bin/sh\necho "nsys $STEPTIME_NSIGHT $*"\n')
+        nsys.chmod(0o755)
+    run = planned("llama3.1", size="8b", gpus="16", profile=True, gpu_metrics=gpu_metrics)
+    command = profiled(run, ("echo", "trained", "--run", "$(x)"))
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_LOCALID": "0"}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    if not installed:
+        assert told == "trained --run $(x)\n"
+        return
+    assert told.startswith("nsys 1 profile ")
+    assert told.endswith(" echo trained --run $(x)\n")
+    assert ("--gpu-metrics-devices=all" in told) is gpu_metrics
 
 
 def test_a_profile_on_the_cpu_is_the_trainers(two_ranks: Run) -> None:

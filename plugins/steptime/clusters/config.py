@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, Posit
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import Started, in_container, mounted_folders
-from steptime.clusters.profiling import needs_nsight
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
@@ -67,10 +66,10 @@ class ClusterConfig(Frozen):
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that this cluster can never run: known before anything is staged."""
-        if needs_nsight(run):
+        if run.profile is not None and run.profile.gpu_metrics:
             raise UserError(
-                f"{run.label} cannot be profiled on cluster {self.name}: only Slurm clusters start ranks "
-                "under Nsight Systems."
+                f"gpu_metrics needs Nsight Systems, and cluster {self.name} starts no ranks under it, only "
+                "Slurm clusters do: leave it out, and torch's profiler is used."
             )
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:

@@ -10,10 +10,14 @@ PROFILE_FOLDER = "nsys_profile"
 _REPORT = f"{PROFILE_FOLDER}/profile_%q{{SLURM_JOB_ID}}_%q{{SLURM_NODEID}}_%q{{SLURM_PROCID}}"
 """Nsight Systems replaces `%q{NAME}` by a variable of the environment."""
 
-_METRICS_ON_FIRST = (
-    'if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; exec nsys profile "$@"'
+_METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; '
+"""Only one process of a node can sample its GPUs' counters."""
+_WHERE_INSTALLED = (
+    'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; {metrics}exec nsys profile "$@"; fi; '
+    'while [[ $1 == --* ]]; do shift; done; exec "$@"'
 )
-"""Only one process of a node can sample its GPUs' counters. What is run comes as arguments, never as text."""
+"""What is run comes as arguments, never as text: Nsight Systems' options, then the command, which is left
+alone where an image does not have it. Without the variable the trainer takes torch's profiler."""
 
 _TRACES = {
     # Every collective and point-to-point call, with its sizes.
@@ -23,18 +27,18 @@ _TRACES = {
 }
 
 
-def needs_nsight(run: Run) -> bool:
-    """Whether Nsight Systems starts the ranks: in a profile run on GPUs. On the CPU torch's profiler does."""
+def wants_nsight(run: Run) -> bool:
+    """Whether Nsight Systems starts the ranks where it is installed: in a profile run on GPUs."""
     return run.profile is not None and run.recipe.gpu_type != "cpu"
 
 
 def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
-    """The command under Nsight Systems, for a profile run on GPUs; otherwise as it is.
+    """The command under Nsight Systems, for a profile run on GPUs where that is installed; else as it is.
 
     Every rank is started so. Those that are to be profiled call for it (cudaProfilerStart) at the first step,
     and only they leave a report.
     """
-    if run.profile is None or not needs_nsight(run):
+    if run.profile is None or not wants_nsight(run):
         return tuple(command)
     options = (
         "--sample=none",
@@ -45,9 +49,8 @@ def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
         "--force-overwrite=true",
         f"--output={_REPORT}",
     )
-    if run.profile.gpu_metrics:
-        return ("bash", "-c", _METRICS_ON_FIRST, "nsys", *options, *command)
-    return ("nsys", "profile", *options, *command)
+    start = _WHERE_INSTALLED.format(metrics=_METRICS_ON_FIRST if run.profile.gpu_metrics else "")
+    return ("bash", "-c", start, "nsys", *options, *command)
 
 
 def trace_environment(run: Run) -> dict[str, str]:

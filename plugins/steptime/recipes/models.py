@@ -172,7 +172,7 @@ class Window(Frozen):
 
 
 class ProfileWindow(Frozen):
-    """What a profile run looks at: with Nsight Systems on GPUs, with torch's profiler on the CPU."""
+    """What a profile run looks at: with Nsight Systems on GPUs that have it, else with torch's profiler."""
 
     first_step: int = Field(ge=0)
     last_step: PositiveInt

@@ -88,7 +88,7 @@ class PlanRequest(Frozen):
     )
     profile: bool = Field(
         False,
-        description="Run under a profiler instead: Nsight Systems on GPUs, torch's on the CPU. "
+        description="Run under a profiler instead: Nsight Systems on GPUs that have it, else torch's. "
         "Its times are not for comparison.",
     )
     profile_start: int | None = Field(

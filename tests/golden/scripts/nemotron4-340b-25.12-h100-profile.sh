@@ -37,7 +37,7 @@ exec srun \
   --no-container-mount-home \
   bash \
   -c \
-  'if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; exec nsys profile "$@"' \
+  'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; exec nsys profile "$@"; fi; while [[ $1 == --* ]]; do shift; done; exec "$@"' \
   nsys \
   --sample=none \
   --trace=cuda,nvtx \

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import Started
-from steptime.clusters.profiling import PROFILE_FOLDER, needs_nsight, profiled
+from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
 from steptime.errors import UserError, shown
 from steptime.recipes.models import RUN_FILE, Recipe, Run
 from steptime.recipes.slurm_options import SlurmOptions
@@ -32,7 +32,7 @@ def script_values(
     started = _started(run, staged, site, directory=directory, environment=environment)
     return {
         "sbatch_options": sbatch_options(run, site),
-        "folders": (PROFILE_FOLDER,) if needs_nsight(run) else (),
+        "folders": (PROFILE_FOLDER,) if wants_nsight(run) else (),
         "srun_options": ("--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
         "command": started.command,
     }
