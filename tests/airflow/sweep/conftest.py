@@ -1,0 +1,108 @@
+"""A sweep to check, and a supervisor that keeps DAG runs as Airflow's does."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time.comms import (
+    DagResult,
+    DagRunStateResult,
+    DRCount,
+    ErrorResponse,
+    GetDag,
+    GetDagRunState,
+    GetDRCount,
+    OKResponse,
+    TriggerDagRun,
+)
+
+from steptime.airflow.sweep_operators import CheckSweepOperator
+from tests.airflow.conftest import TaskInstance
+
+GROUPS = ["local_1_gpus", "local_2_gpus", "local_4_gpus"]
+
+
+@dataclass
+class Supervisor:
+    """Answers what tasks and triggers ask of Airflow about DAG runs."""
+
+    runs: dict[tuple[str, str], str] = field(default_factory=dict)
+    started: list[TriggerDagRun] = field(default_factory=list)
+    paused: bool = False
+
+    def send(self, msg: Any) -> Any:
+        match msg:
+            case TriggerDagRun():
+                if (msg.dag_id, msg.run_id) in self.runs:
+                    return ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
+                self.runs[msg.dag_id, msg.run_id] = "queued"
+                self.started.append(msg)
+                return OKResponse(ok=True)
+            case GetDRCount():
+                return DRCount(count=sum((msg.dag_id, run_id) in self.runs for run_id in msg.run_ids or ()))
+            case GetDagRunState():
+                return DagRunStateResult(state=self.runs[msg.dag_id, msg.run_id])
+            case GetDag():
+                return DagResult.model_construct(dag_id=msg.dag_id, is_paused=self.paused)
+        raise AssertionError(f"unexpected: {msg}")
+
+
+@pytest.fixture
+def airflow_runs(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    supervisor = Supervisor()
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", supervisor, raising=False)
+    return supervisor
+
+
+@dataclass
+class SweepTask(TaskInstance):
+    """A task of a sweep's DAG run, with its XComs and what it may ask of Airflow."""
+
+    dag_id: str = "weekly_scaling_sweep"
+    xcoms: dict[Any, Any] = field(default_factory=dict)
+
+    def get_dag(self, dag_id: str) -> Any:
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        return RuntimeTaskInstance.get_dag(dag_id)
+
+    def xcom_pull(self, *, key: str, task_ids: str | None = None, map_indexes: int | None = None) -> Any:
+        return self.xcoms.get((task_ids, map_indexes, key), self.pushed.get(key))
+
+
+@pytest.fixture
+def write_sweep(home: Path) -> Callable[..., None]:
+    """Writes the sweep `night` into the test's config, the only one; keywords are its fields."""
+    folder = Path(home).parent / "config" / "sweeps"
+    folder.unlink()
+    folder.mkdir()
+
+    def write(**fields: Any) -> None:
+        runs = [{"workload": "llama3.1", "gpus": [1, 2]}]
+        content = {"name": "night", "gpu_hours_max": 10, "runs": runs, **fields}
+        (folder / "night.yaml").write_text(json.dumps(content))
+
+    write()
+    return write
+
+
+@pytest.fixture
+def check(
+    write_sweep: Callable[..., None], make_context: Callable[..., Any]
+) -> Callable[..., dict[str, Any]]:
+    """Checks a sweep `night` with these fields, as the DAG's first task."""
+
+    def check(
+        *, conf: dict[str, Any] | None = None, groups: list[str] = GROUPS, **fields: Any
+    ) -> dict[str, Any]:
+        write_sweep(**fields)
+        context = make_context()
+        context["params"] = {"sweep": "night"}
+        context["dag_run"].conf = conf
+        return CheckSweepOperator(task_id="check_sweep", groups=groups).execute(context)
+
+    return check

@@ -1,0 +1,121 @@
+"""Who is asked before a sweep, and what is told after it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
+
+from steptime.airflow.sweep_cells import all_groups
+from steptime.airflow.sweep_operators import ApproveSweepOperator, ReportSweepOperator
+from steptime.results.store import Store
+
+from .conftest import Supervisor, SweepTask
+
+ONE, TWO = (("local_1_gpus.run", 0, "started_run_id"), ("local_2_gpus.run", 0, "started_run_id"))
+"""Where the XComs of the two cells' runs are."""
+
+
+def test_nobody_is_asked_below_the_limit(check: Callable[..., dict[str, Any]]) -> None:
+    for fields in ({}, {"approval_above_gpu_hours": 1}):
+        operator = ApproveSweepOperator(task_id="approve", checked=check(**fields))
+        with pytest.raises(AirflowSkipException, match=r"at most 0\.50 GPU-hours"):
+            operator.execute({})
+
+
+def test_above_the_limit_somebody_sees_what_it_costs(
+    check: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **said: asked.update(said)
+    )
+    operator = ApproveSweepOperator(task_id="approve", checked=check(approval_above_gpu_hours=0.2))
+
+    with pytest.raises(TaskAwaitingInput):
+        operator.execute({"task_instance": TaskInstanceWithId()})
+    assert asked["subject"] == "Start sweep night: 2 jobs, at most 0.50 GPU-hours?"
+    assert "| llama3.1·tiny·fp32·2 | local | 1 | 2 | 0.33 | llama31 |" in asked["body"].splitlines()
+    assert asked["options"] == ["Approve", "Reject"]
+
+
+@dataclass
+class TaskInstanceWithId:
+    id: str = "01"
+
+
+@pytest.fixture
+def report(check: Callable[..., dict[str, Any]], home: Path) -> Callable[..., None]:
+    """Reports on a sweep of one and two ranks; the XComs are those of its tasks."""
+    checked = check()
+
+    def report(xcoms: dict[Any, Any], checked: Any = checked) -> None:
+        context: Any = {"ti": SweepTask(task_id="report", map_index=-1, xcoms=xcoms)}
+        ReportSweepOperator(task_id="report", checked=checked).execute(context)
+
+    return report
+
+
+def test_the_report_shows_the_step_times_of_each_cell(
+    report: Callable[..., None],
+    airflow_runs: Supervisor,
+    make_result: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Store() as store:
+        for gpus in (1, 2):
+            store.publish(
+                make_result(f"job-{gpus}", gpus=gpus, dag_run_id=f"r{gpus}", step_times=[gpus / 8] * 20)
+            )
+    airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
+
+    report({ONE: "r1", TWO: "r2"})
+    told = capsys.readouterr().out
+    assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", told)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 ", told)
+    assert "all 2 cells have valid results" in told
+
+
+def test_the_report_fails_for_a_cell_that_failed_and_one_that_never_began(
+    report: Callable[..., None], airflow_runs: Supervisor
+) -> None:
+    airflow_runs.runs = {("llama31", "r1"): "failed"}
+
+    with pytest.raises(AirflowFailException, match=r"2 of 2 cells have no valid result: .*·1, .*·2"):
+        report({ONE: "r1"})
+
+
+def test_a_rejected_sweep_is_no_failure(
+    report: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report({("approve", None, "rejected_by"): "ada"})
+    assert "rejected by ada: nothing was started" in capsys.readouterr().out
+
+
+def test_a_sweep_that_was_refused_has_failed(report: Callable[..., None]) -> None:
+    with pytest.raises(AirflowFailException, match="nothing was started: the task check_sweep says why"):
+        report({}, None)
+
+
+def test_a_rejection_is_kept_for_the_report(check: Callable[..., dict[str, Any]]) -> None:
+    operator = ApproveSweepOperator(task_id="approve", checked=check())
+    ti = SweepTask()
+    event = {
+        "chosen_options": [ApprovalOperator.REJECT],
+        "params_input": {},
+        "responded_by_user": {"id": "1", "name": "ada"},
+        "responded_at": datetime.now(UTC),
+    }
+    operator.execute_complete({"ti": ti}, event)  # type: ignore[arg-type]
+    assert ti.pushed == {"rejected_by": "ada"}
+
+
+def test_a_sweep_that_cannot_be_run_has_no_tasks_and_breaks_no_dag(write_sweep: Callable[..., None]) -> None:
+    assert [group.group_id for group in all_groups()] == ["local_2_gpus", "local_1_gpus"]
+    write_sweep(cluster="moon")
+    assert all_groups() == []

@@ -1,0 +1,213 @@
+"""The cells of a sweep: grouped, each started once, and waited for to its end."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRuntimeError,
+    ErrorType,
+    TaskDeferred,
+)
+from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.triggers.base import TaskSuccessEvent
+
+from steptime.airflow import sweep_triggers
+from steptime.airflow.sweep_operators import CellOutcomeOperator, RunCellOperator
+from steptime.airflow.sweep_triggers import DagRunTrigger
+
+from .conftest import Supervisor, SweepTask
+
+ONE, TWO = (("local_1_gpus.run", 0, "started_run_id"), ("local_2_gpus.run", 0, "started_run_id"))
+"""Where the XComs of the two cells' runs are."""
+
+
+@pytest.fixture
+def start(
+    check: Callable[..., dict[str, Any]], make_context: Callable[..., Any], airflow_runs: Supervisor
+) -> Callable[..., DagRunTrigger]:
+    """One try of a mapped task `run`, for the cell of two ranks; gives the trigger that it waits with."""
+    cell = check()["local_2_gpus"][0]
+
+    def start(**task_instance: Any) -> DagRunTrigger:
+        context = make_context() | {"ti": SweepTask(**task_instance)}
+        with pytest.raises(TaskDeferred) as deferred:
+            RunCellOperator(task_id="run", cell=cell).execute(context)
+        trigger = deferred.value.trigger
+        assert isinstance(trigger, DagRunTrigger)
+        return trigger
+
+    return start
+
+
+async def fired(trigger: DagRunTrigger) -> Any:
+    return await anext(trigger.run())
+
+
+def test_the_cells_are_grouped_by_cluster_and_slots(check: Callable[..., dict[str, Any]]) -> None:
+    checked = check(repeats=2)
+
+    assert checked["plan"]["sweep"] == "night"
+    assert {
+        group: [cell["label"] for cell in cells] for group, cells in checked.items() if group != "plan"
+    } == {
+        "local_1_gpus": ["llama3.1·tiny·fp32·1", "llama3.1·tiny·fp32·1·repeat 2"],
+        "local_2_gpus": ["llama3.1·tiny·fp32·2", "llama3.1·tiny·fp32·2·repeat 2"],
+    }
+    assert json.loads(json.dumps(checked)) == checked
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"conf": {"sweep": "nigth"}}, "unknown sweep 'nigth': did you mean 'night'"),
+        ({"conf": {"sweeps": "night"}}, "unknown parameter 'sweeps': did you mean 'sweep'"),
+        ({"groups": ["local_1_gpus"]}, "sweep 'night' needs tasks for 2 GPUs of cluster 'local'"),
+        ({"gpu_hours_max": 0.1}, "may cost 0.50 GPU-hours, more than its gpu_hours_max of 0.10"),
+        ({"exclude": [{"gpus": 4}]}, "exclude.0 (gpus 4) excludes nothing"),
+    ],
+)
+def test_what_cannot_be_run_starts_nothing(
+    check: Callable[..., dict[str, Any]], asked: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=re.escape(sentence)) as refused:
+        check(**asked)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_is_started_with_every_default_filled_in(
+    start: Callable[..., DagRunTrigger], airflow_runs: Supervisor
+) -> None:
+    trigger = start()
+
+    [started] = airflow_runs.started
+    assert (trigger.dag_id, trigger.run_id) == (started.dag_id, started.run_id) == ("llama31", started.run_id)
+    assert re.fullmatch(r"sweep__tiny-fp32-2__[0-9a-f]{12}", started.run_id)
+    assert started.logical_date is None
+    assert started.conf is not None
+    asked = {"gpus": "2", "size": "tiny", "repeats": 1, "checkpoint": False, "cluster": "local"}
+    assert asked.items() <= started.conf.items()
+    assert "workload" not in started.conf
+
+
+def test_a_retry_finds_the_run_of_the_try_before(
+    start: Callable[..., DagRunTrigger], airflow_runs: Supervisor
+) -> None:
+    first, second = start(), start()
+
+    assert second.run_id == first.run_id
+    assert len(airflow_runs.started) == 1
+
+
+def test_other_sweep_runs_and_other_repeats_have_runs_of_their_own(
+    start: Callable[..., DagRunTrigger], airflow_runs: Supervisor
+) -> None:
+    runs = [start(run_id=run_id).run_id for run_id in ("scheduled__2026-11-23", "scheduled__2026-11-30")]
+
+    assert len(set(runs)) == len(airflow_runs.started) == 2
+
+
+def test_a_cleared_task_waits_for_the_run_that_still_runs(
+    start: Callable[..., DagRunTrigger], airflow_runs: Supervisor
+) -> None:
+    first, cleared = start(max_tries=2), start(max_tries=3)
+
+    assert cleared.run_id == first.run_id
+    assert len(airflow_runs.started) == 1
+
+
+@pytest.mark.parametrize("ended", ["failed", "success"])
+def test_a_cleared_task_runs_anew_where_its_run_has_ended(
+    start: Callable[..., DagRunTrigger], airflow_runs: Supervisor, ended: str
+) -> None:
+    first = start(max_tries=2)
+    airflow_runs.runs["llama31", first.run_id] = ended
+    cleared, retried = start(max_tries=3), start(max_tries=3)
+
+    assert cleared.run_id == retried.run_id == f"{first.run_id}__attempt2"
+    assert len(airflow_runs.started) == 2
+
+
+def test_a_cleared_task_starts_a_run_that_was_deleted_again(
+    start: Callable[..., DagRunTrigger], airflow_runs: Supervisor
+) -> None:
+    first = start(max_tries=2)
+    airflow_runs.runs.clear()
+
+    assert start(max_tries=3).run_id == first.run_id
+    assert len(airflow_runs.started) == 2
+
+
+def test_a_paused_dag_is_told_at_once(
+    check: Callable[..., dict[str, Any]], make_context: Callable[..., Any], airflow_runs: Supervisor
+) -> None:
+    airflow_runs.paused = True
+    cell = check()["local_1_gpus"][0]
+
+    with pytest.raises(AirflowFailException, match="the DAG 'llama31' is paused"):
+        RunCellOperator(task_id="run", cell=cell).execute(make_context() | {"ti": SweepTask()})
+    assert not airflow_runs.started
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_triggers, "SETTLING_S", 0)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("state", ["success", "failed", None])
+async def test_waiting_is_over_with_the_run_however_it_ended(
+    airflow_runs: Supervisor, state: str | None
+) -> None:
+    if state is not None:
+        airflow_runs.runs["llama31", "r"] = state
+
+    event = await fired(DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=1))
+    assert isinstance(event, TaskSuccessEvent)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_an_airflow_that_does_not_answer_is_asked_again(
+    check: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> None:
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+
+    monkeypatch.setattr(sweep_triggers, "state_of_dag_run", no_answer)
+    event = await fired(DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=1))
+    operator = RunCellOperator(task_id="run", cell=check()["local_1_gpus"][0])
+
+    with pytest.raises(AirflowException, match="nothing is heard of the run: API_SERVER_ERROR") as failed:
+        operator.execute_complete({}, event.payload)
+    assert not isinstance(failed.value, AirflowFailException)
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [("failed", "run r of llama31 is failed, and its tasks say why"), (None, "run r of llama31 was deleted")],
+)
+def test_the_outcome_is_that_of_the_run(
+    check: Callable[..., dict[str, Any]], airflow_runs: Supervisor, state: str | None, sentence: str
+) -> None:
+    operator = CellOutcomeOperator(
+        task_id="outcome", cell=check()["local_1_gpus"][0], started_in="local_1_gpus.run"
+    )
+    context: Any = {"ti": SweepTask(xcoms={ONE: "r"})}
+    airflow_runs.runs["llama31", "r"] = "success"
+    operator.execute(context)
+
+    airflow_runs.runs = {} if state is None else {("llama31", "r"): state}
+    with pytest.raises(AirflowFailException, match=f"llama3.1·tiny·fp32·1: {sentence}"):
+        operator.execute(context)
+
+
+def test_a_trigger_comes_back_from_what_airflow_stores() -> None:
+    trigger = DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=3)
+    path, arguments = trigger.serialize()
+
+    assert path == "steptime.airflow.sweep_triggers.DagRunTrigger"
+    assert DagRunTrigger(**arguments).serialize() == (path, arguments)
