@@ -69,36 +69,37 @@ def test_the_pipeline_reads_its_log_whole(twins: list[Trained]) -> None:
     assert [step.step_time_s for step in log.steps] == pytest.approx(exact, rel=5e-4)
 
 
-@pytest.mark.trainer
-def test_bf16_stays_near_fp32(train: Train, tmp_path: Path, twins: list[Trained]) -> None:
-    """Weights and gradients are kept in fp32; what the model computes with has three digits of them."""
-    exact = twins[1].record("start")["experiment"]
-    run = planned(workload="llama3.1" if "llama" in exact else "nemotron4", max_steps=STEPS)
-    half = train(_in(run, dtype="bf16"), tmp_path, "--loop", "thin")
-    assert half.exit_code == 0, half.log
-    assert half.losses == pytest.approx(twins[1].losses, rel=5e-3)
-    assert half.losses != twins[1].losses
-
-
-@pytest.mark.trainer
-def test_fp8_by_torchao_stays_near_bf16(train: Train, tmp_path: Path, trainer_python: str) -> None:
-    """On the CPU torchao rounds to FP8 and multiplies in bf16: the numbers of a GPU, at no GPU's speed."""
-    libraries = tmp_path / "libraries"
-    subprocess.run(
-        [trainer_python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(libraries), TORCHAO],
-        check=True,
-    )
-    run = planned(max_steps=STEPS)
-    trained = {}
-    for dtype, recipe in (("bf16", None), ("fp8", "current")):
-        folder = tmp_path / dtype
-        folder.mkdir()
+@pytest.fixture(scope="module")
+def of_dtypes(
+    train: Train, tmp_path_factory: pytest.TempPathFactory, trainer_python: str
+) -> dict[str, dict[int, float]]:
+    """The losses of one plan in each number format."""
+    libraries = tmp_path_factory.mktemp("libraries")
+    install = [trainer_python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(libraries)]
+    subprocess.run([*install, TORCHAO], check=True)
+    losses = {}
+    for dtype, fp8_recipe in (("fp32", None), ("bf16", None), ("fp8", "current")):
+        folder = tmp_path_factory.mktemp(dtype)
+        run = _in(planned(max_steps=STEPS), dtype=dtype, fp8_recipe=fp8_recipe)
         path = os.pathsep.join((str(folder / "package"), str(libraries)))
-        one = train(_in(run, dtype=dtype, fp8_recipe=recipe), folder, "--loop", "thin", PYTHONPATH=path)
-        assert one.exit_code == 0, one.log
-        trained[dtype] = one.losses
-    assert trained["fp8"] == pytest.approx(trained["bf16"], rel=1e-2)
-    assert trained["fp8"] != trained["bf16"]
+        trained = train(run, folder, "--loop", "thin", PYTHONPATH=path)
+        assert trained.exit_code == 0, trained.log
+        losses[dtype] = trained.losses
+    return losses
+
+
+@pytest.mark.trainer
+def test_bf16_stays_near_fp32(of_dtypes: dict[str, dict[int, float]]) -> None:
+    """Weights and gradients are kept in fp32; what the model computes with has three digits of them."""
+    assert of_dtypes["bf16"] == pytest.approx(of_dtypes["fp32"], rel=5e-3)
+    assert of_dtypes["bf16"] != of_dtypes["fp32"]
+
+
+@pytest.mark.trainer
+def test_fp8_by_torchao_stays_near_bf16(of_dtypes: dict[str, dict[int, float]]) -> None:
+    """On the CPU torchao rounds to FP8 and multiplies in bf16: the numbers of a GPU, at no GPU's speed."""
+    assert of_dtypes["fp8"] == pytest.approx(of_dtypes["bf16"], rel=1e-2)
+    assert of_dtypes["fp8"] != of_dtypes["bf16"]
 
 
 @pytest.mark.trainer
