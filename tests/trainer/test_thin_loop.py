@@ -19,6 +19,8 @@ from .jobs import ROOT, Trained, light_trainer, planned, write_run
 
 Train = Callable[..., Trained]
 
+pytestmark = pytest.mark.timeout(900)
+
 STEPS = 6
 TORCHAO = "torchao==0.18.0"
 ROUNDING = 1e-6
