@@ -105,6 +105,16 @@ def test_fp8_by_torchao_stays_near_bf16(of_dtypes: dict[str, dict[int, float]]) 
 
 
 @pytest.mark.trainer
+def test_compiled_it_takes_the_same_steps(
+    train: Train, tmp_path: Path, of_dtypes: dict[str, dict[int, float]]
+) -> None:
+    """By torch.compile, as on GPUs; for the CPU it needs a C++ compiler."""
+    compiled = train(planned(max_steps=STEPS), tmp_path, "--loop", "thin", "--compile", "default")
+    assert compiled.exit_code == 0, compiled.log
+    assert compiled.losses == pytest.approx(of_dtypes["fp32"], rel=ROUNDING)
+
+
+@pytest.mark.trainer
 def test_fp8_without_torchao(train: Train, tmp_path: Path) -> None:
     ended = train(_in(planned(), dtype="fp8", fp8_recipe="current"), tmp_path, "--loop", "thin")
     assert ended.exit_code == 1
