@@ -89,6 +89,8 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "scheduler_idle_sleep_time": "0.5",
             # A task whose worker was killed is tried again after a minute instead of five.
             "task_instance_heartbeat_timeout": "60",
+            # Nor do tasks of a scheduler that was killed wait for five minutes: only this check finds them.
+            "orphaned_tasks_check_interval": "30",
         },
         "dag_processor": {
             # A changed DAG file is parsed at once whatever this says. Parsing unchanged ones again and again
