@@ -3,21 +3,22 @@
     python benchmarks/cpu_scaling.py [--repeats N] [--workload NAME ...]
 
 Each run is trained alone, outside of Airflow, with one thread a rank, in the environment that a local cluster
-stages. A scale counts with the median of its repeats; efficiency is tokens per second and rank against one
-rank. On fewer cores than ranks the ranks share them, and no efficiency can be expected.
+stages. A scale counts with the median of its repeats; the deviation is over the steps of its window, and the
+efficiency is tokens per second and rank against one rank. On fewer cores than ranks the ranks share them, and
+no efficiency can be expected.
 """
 
 import argparse
 import asyncio
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from steptime.clusters.config import load_cluster, open_cluster
 from steptime.errors import SystemFailure
@@ -29,7 +30,7 @@ from steptime.staging import stage
 WORKLOADS = ("llama3.1", "nemotron4", "nemotron-h")
 SCALINGS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
 TRAINER = Path(__file__).parents[1]
-COLUMNS = ("workload", "scaling", "ranks", "global batch", "step s", "spread", "tokens/s", "efficiency")
+COLUMNS = ("workload", "scaling", "ranks", "global batch", "step s ± std", "tokens/s", "efficiency")
 
 
 def runs_of(workload: str, scaling: Literal["weak", "strong"]) -> tuple[Run, ...]:
@@ -38,8 +39,8 @@ def runs_of(workload: str, scaling: Literal["weak", "strong"]) -> tuple[Run, ...
     return plan(request).runs
 
 
-def trained(run: Run, python: str, folder: Path) -> tuple[float, float]:
-    """Train a run to its end; the mean step time of its window in seconds, and tokens per second.
+def trained(run: Run, python: str, folder: Path) -> dict[str, Any]:
+    """Train a run to its end; what its log tells, with the columns of `steptime parse`.
 
     Raises SystemFailure where it does not end well.
     """
@@ -59,33 +60,29 @@ def trained(run: Run, python: str, folder: Path) -> tuple[float, float]:
     row = log_row([log])
     if row["state"] != "complete":
         raise SystemFailure(f"{run.experiment} is {row['state']}: {row['reason']}")
-    return row["step_time_mean_s"], row["tokens_per_s"]
+    return row
 
 
 def rows(workloads: list[str], repeats: int, python: str, folder: Path) -> Iterator[tuple[str, ...]]:
-    """A row for each scale, when it has been trained `repeats` times."""
+    """A row for each scale, when it has been trained `repeats` times: of the repeat with the median time."""
     for workload in workloads:
         for scaling in SCALINGS:
             alone = 0.0
             for run in runs_of(workload, scaling):
-                times, rates = zip(
-                    *(
-                        trained(run, python, folder / f"{run.experiment}-{scaling}-{number}")
-                        for number in range(repeats)
-                    ),
-                    strict=True,
-                )
-                ranks, rate = run.recipe.gpus, statistics.median(rates)
-                alone = alone or rate / ranks
+                told = [
+                    trained(run, python, folder / f"{run.experiment}-{scaling}-{number}")
+                    for number in range(repeats)
+                ]
+                row = sorted(told, key=itemgetter("step_time_mean_s"))[repeats // 2]
+                alone = alone or row["tokens_per_s_per_gpu"]
                 yield (
                     workload,
                     scaling,
-                    str(ranks),
+                    str(run.recipe.gpus),
                     str(run.recipe.global_batch_size),
-                    f"{statistics.median(times):.3f}",
-                    f"{min(times):.3f} to {max(times):.3f}",
-                    f"{rate:,.0f}",
-                    f"{rate / ranks / alone:.0%}",
+                    f"{row['step_time_mean_s']:.3f} ± {row['step_time_std_s']:.3f}",
+                    f"{row['tokens_per_s']:,.0f}",
+                    f"{row['tokens_per_s_per_gpu'] / alone:.0%}",
                 )
 
 
