@@ -3,6 +3,7 @@
 Everything here is real: processes are killed with SIGKILL, and jobs are counted in the cluster's records.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -161,5 +162,6 @@ def test_the_log_of_the_waiting_task_tells_script_states_and_steps(airflow: Airf
     assert wait is not None
     assert "torch.distributed.run" in airflow.log_text(run, submit)
     told = airflow.log_text(run, wait)
-    for words in ("running since", "step 0 of 0-19", "19 of 0-19", "loss", "left", "succeeded"):
+    for words in ("running since", "19 of 0-19", "loss", "left", "succeeded"):
         assert words in told
+    assert re.search(r"step 0 of 0-19|steps 0-\d+ of 0-19", told)  # several that come at once are one line

@@ -161,7 +161,7 @@ def test_a_log_link_leads_to_the_log_of_the_training(page: Page, rows: Rows) -> 
     shown(page).locator(f"tr[data-job='{row['job_name']}']").get_by_role("link", name="Log").click()
     page.wait_for_url(f"**/tasks/{row['task_id']}/mapped/{row['map_index']}")
     expect(page.locator("body")).to_contain_text(f"job {row['job_name']}")
-    expect(page.locator("body")).to_contain_text("step 19 of 0-19")
+    expect(page.locator("body")).to_contain_text("19 of 0-19")
     page.go_back()
     shown(page)
 
