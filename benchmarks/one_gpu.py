@@ -58,7 +58,6 @@ def proxy(published: Recipe, gpu_type: str, layers: int, mode: Mode) -> Run:
             "gpus_per_node": 1,
             "model": published.model.model_copy(update={"num_layers": layers}),
             "parallelism": Parallelism(data=1),
-            "micro_batch_size": published.micro_batch_size,
             "global_batch_size": max(
                 published.global_batch_size // published.gpus, published.micro_batch_size
             ),
@@ -81,13 +80,18 @@ def proxy(published: Recipe, gpu_type: str, layers: int, mode: Mode) -> Run:
     )
 
 
+def place_of(folder: Path, published: Recipe, mode: Mode) -> Path:
+    """Where the plan and the log of a run are."""
+    return folder / f"{published.workload}-{published.size}-{published.dtype}-{mode.value}"
+
+
 def write_plan(folder: Path, gpu_type: str, layers: int) -> None:
     """A folder for each run, and the script."""
     for workload, size, dtype in MODELS:
         published = published_recipe(workload, size, dtype)
         for mode in (Mode.PERFORMANCE, Mode.PROFILE):
             run = proxy(published, gpu_type, layers, mode)
-            place = folder / f"{published.workload}-{size}-{dtype}-{mode.value}"
+            place = place_of(folder, published, mode)
             place.mkdir(parents=True, exist_ok=True)
             (place / RUN_FILE).write_text(run.model_dump_json(indent=1), encoding="utf-8")
     script = folder / "measure.sh"
@@ -101,7 +105,7 @@ def report(folder: Path) -> int:
     complete = True
     for workload, size, dtype in MODELS:
         published = published_recipe(workload, size, dtype)
-        place = folder / f"{published.workload}-{size}-{dtype}-{Mode.PERFORMANCE.value}"
+        place = place_of(folder, published, Mode.PERFORMANCE)
         log = place / "log.out"
         if not log.is_file():
             complete = False

@@ -223,8 +223,9 @@ def _kinds(run: Run) -> list[dict[str, Any]]:
 
 
 def _same_work(one: Run, other: Run) -> bool:
-    # Which repeat it was, and where the saving job put its checkpoint, is no part of the work.
-    apart = {"repeat", "checkpoint_path"}
+    # Which repeat it was, and where the saving job put its checkpoint, is no part of the work. The model
+    # flops follow from the recipe, and plans of before have none.
+    apart = {"repeat", "checkpoint_path", "model_flops"}
     return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
 
 
