@@ -102,7 +102,9 @@ def up(
         if leftover is not None:
             _end_session(leftover, report)
         while True:
-            service = _start(_free_port(port, leftover, report))
+            free = _free_port(port, leftover, report)
+            report(f"starting Airflow on port {free}")
+            service = _start(free)
             try:
                 _wait_until_ready(service, report, timeout_s)
             except _PortTaken:

@@ -68,6 +68,13 @@ def _serve() -> None:
     ThreadingHTTPServer((config["api"]["host"], config["api"].getint("port")), Api).serve_forever()
 
 
+def _tell_pid(name: str, pid: int) -> None:
+    """Tests read the file at any moment, so it is never half written."""
+    half = HOME / f"{name}.pid.half"
+    half.write_text(str(pid))
+    half.replace(HOME / f"{name}.pid")
+
+
 def main() -> None:
     component = sys.argv[1]
     if component == "db":
@@ -76,11 +83,11 @@ def main() -> None:
         sys.exit(f"{component} is broken on purpose")
     if component == "db":
         return
-    (HOME / f"{component}.pid").write_text(str(os.getpid()))
     if component == "scheduler":
         # As a task does: a process group of its own in the same session, deaf to SIGTERM.
         task = subprocess.Popen([sys.executable, "-c", STUBBORN], process_group=0)
-        (HOME / "task.pid").write_text(str(task.pid))
+        _tell_pid("task", task.pid)
+    _tell_pid(component, os.getpid())  # last, as it means healthy
     if component == "api-server":
         _serve()
     else:
