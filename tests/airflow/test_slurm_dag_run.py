@@ -16,7 +16,7 @@ from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.clusters.mini_slurm import service
 from steptime.results.store import Store
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore:Using `httpx`")]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
 
 CLUSTER = """
 name: mini-slurm

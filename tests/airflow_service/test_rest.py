@@ -121,14 +121,14 @@ def test_addresses_are_written_as_airflow_writes_them(api: Any, client: AirflowC
 
 
 def test_nobody_there() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    with (
-        AirflowClient(url, "ada", "x") as client,
-        pytest.raises(SystemFailure, match=f"no Airflow answers at {url}"),
-    ):
-        client.health()
+    with socket.socket() as bound:  # and never listened on
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        with (
+            AirflowClient(url, "ada", "x") as client,
+            pytest.raises(SystemFailure, match=f"no Airflow answers at {url}"),
+        ):
+            client.health()
 
 
 def test_a_proxy_is_not_asked_for_this_machine(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:

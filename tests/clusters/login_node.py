@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from free_ports import free_port
 from slurm_service import MiniSlurm
 
 from steptime.clusters.connections import Connection
 
-_READY_S = 20
+_READY_S = 90
 
 
 class LoginNode:
@@ -26,9 +27,7 @@ class LoginNode:
     ) -> None:
         self.bin = folder / "bin"
         self.bin.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         lines = (slurm.layout.root / "etc/sshd_config").read_text().splitlines()
         own = {
             "ListenAddress": f"127.0.0.1:{self.port}",

@@ -137,7 +137,7 @@ def test_bash_and_shellcheck_find_nothing(scripts: dict[tuple[Row, Mode], str], 
         if program is None:
             pytest.fail(f"{command[0]} is missing: apt-get install --yes {command[0]}")
         found = subprocess.run(
-            [program, *command[1:], *files], capture_output=True, text=True, check=False, timeout=100
+            [program, *command[1:], *files], capture_output=True, text=True, check=False, timeout=250
         )
         assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 

@@ -20,6 +20,7 @@ from steptime.clusters.local import state
 from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.clusters.local.state import JobFolder, Runner, Submitted
 from steptime.errors import SystemFailure
+from steptime.process_identity import start_tick
 
 MakeConfig = Callable[..., Config]
 MakeSpec = Callable[..., JobSpec]
@@ -250,7 +251,7 @@ async def test_a_reused_process_id_is_left_alone(
     job.write(record)
     bystander = await asyncio.create_subprocess_exec("sleep", "1000")
     with state.locked(job.runner_lock):
-        job.write(Runner(pid=bystander.pid, created_at=psutil.Process(bystander.pid).create_time() - 1))
+        job.write(Runner(pid=bystander.pid, start_tick=start_tick(bystander.pid) - 1))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(local.cancel("again"), 0.2)
         assert bystander.returncode is None

@@ -60,6 +60,7 @@ async def test_notes_of_ended_jobs_go_and_those_of_live_ones_stay(
     make_spec: MakeSpec,
     make_gated: Callable[..., GatedJob],
     end_of: EndOf,
+    eventually: Eventually,
     run_to_end: RunToEnd,
     tmp_path: Path,
 ) -> None:
@@ -68,6 +69,7 @@ async def test_notes_of_ended_jobs_go_and_those_of_live_ones_stay(
         await run_to_end(job)
     for gated in (runs, waits):
         await local.submit(gated.spec)
+    await eventually(lambda: runs.pid)
 
     assert prune(before=time.time() + 1, dry_run=False) == [], "their folders are there"
     for spec in (make_spec("good", ""), make_spec("bad", ""), runs.spec, waits.spec):

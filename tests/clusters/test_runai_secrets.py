@@ -57,7 +57,7 @@ async def test_the_secret_is_in_no_text(
     await eventually(lambda: gated.pid)
     seen["processes while the job runs"] = processes()
     command = asyncio.create_task(runai.run(["env"]))
-    await eventually(lambda: runai_server.calls("GET", "/workloads/.*"))
+    await eventually(lambda: runai_server.calls("GET", "/workloads/.*") or command.done())
     seen["processes while a command runs"] = processes()
     seen["output of a command"] = (await command).stdout
     runai_server.revoke_tokens()  # the server names the token that it refuses

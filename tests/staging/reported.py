@@ -2,8 +2,11 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
-DEADLINE_S = 60
+import psutil
+
+DEADLINE_S = 240
 
 
 class Reported:
@@ -18,3 +21,12 @@ class Reported:
         while not any(words in line for line in self.lines):
             assert time.monotonic() < deadline, self.lines
             await asyncio.sleep(0.02)
+
+
+def child_running(program: str) -> psutil.Process:
+    """The child of this process whose command names the program; zombies of other tests are passed over."""
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if any(program in word for word in child.cmdline()):
+                return child
+    raise AssertionError(f"no child runs {program}")

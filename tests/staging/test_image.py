@@ -13,20 +13,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from steptime.clusters.base import JobStatus
 from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
 from steptime.staging import stage
 from steptime.staging.image import StagedImage, stage_image
 
-from .reported import DEADLINE_S, Reported
+from .reported import DEADLINE_S, Reported, child_running
 
 NEMO = "nvcr.io/nvidia/nemo:25.04.00"
 URI = "docker://nvcr.io#nvidia/nemo:25.04.00"
@@ -150,7 +150,7 @@ async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_af
     killed, again = Staging(config), Staging(config)
     importing = asyncio.create_task(killed())
     await killed.has_said("Creating squashfs")
-    os.kill(importer().pid, signal.SIGKILL)  # enroot goes on without it
+    os.kill(child_running("import_image.py").pid, signal.SIGKILL)  # enroot goes on without it
     waiting = asyncio.create_task(again())
     await again.has_said("waiting for another import of")
     (programs / "gate").unlink()
@@ -167,22 +167,13 @@ async def test_an_import_that_is_ended_ends_enroot_and_clears_away(config: Confi
     ended = Staging(config)
     importing = asyncio.create_task(ended())
     await ended.has_said("Creating squashfs")
-    process = importer()
+    process = child_running("import_image.py")
     (enroot,) = process.children()
     process.terminate()
     with pytest.raises(SystemFailure, match="it was ended from outside"):
         await importing
     assert not enroot.is_running()
     assert images(config) == set()
-
-
-def importer() -> psutil.Process:
-    return next(
-        child
-        for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE
-        and any("import_image.py" in word for word in child.cmdline())
-    )
 
 
 @pytest.mark.parametrize(
@@ -325,6 +316,30 @@ async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(
     assert first.lines[0] == second.lines[0]
     assert first.lines[0].startswith("in job stage-")
     assert len(calls(programs, "import")) == 1
+    assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
+
+
+async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
+    config: Config, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (programs / "gate").touch()
+    first, second = Staging(config, import_in_job=True), Staging(config, import_in_job=True)
+    look = LocalCluster.poll
+    staged: list[asyncio.Task[StagedImage]] = []
+
+    async def look_and_be_overtaken(cluster: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+        seen = await look(cluster, names)
+        if not staged:
+            staged.append(asyncio.create_task(second()))
+            await second.has_said("Creating squashfs")
+        return seen
+
+    monkeypatch.setattr(LocalCluster, "poll", look_and_be_overtaken)
+    waiting = asyncio.create_task(first())
+    await first.has_said("Creating squashfs")
+    (programs / "gate").unlink()
+    assert await waiting == await staged[0]
+    assert first.lines[0] == second.lines[0]
     assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
 
 

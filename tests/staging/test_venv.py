@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from steptime.clusters.local.cluster import Config, LocalCluster
@@ -16,9 +15,9 @@ from steptime.errors import SystemFailure, UserError
 from steptime.staging import build_venv, venv
 from steptime.staging.venv import stage_venv
 
-from .reported import Reported
+from .reported import Reported, child_running
 
-pytestmark = pytest.mark.service
+pytestmark = [pytest.mark.service, pytest.mark.timeout(900)]
 
 
 WAITS_AT_THE_GATE = """
@@ -113,10 +112,7 @@ async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_sta
     killed, again = new_staging(), new_staging()
     building = asyncio.create_task(killed())
     await killed.has_said("[4/5]")
-    builder = next(
-        child for child in psutil.Process().children() if any("build.py" in word for word in child.cmdline())
-    )
-    os.kill(builder.pid, signal.SIGKILL)  # the installer goes on without it
+    os.kill(child_running("build.py").pid, signal.SIGKILL)  # the installer goes on without it
     waiting = asyncio.create_task(again())
     await again.has_said("waiting for another build of")
     gate.unlink()

@@ -14,7 +14,7 @@ from web.framed import column, opened
 from steptime.results.models import Result
 from steptime.results.store import Store
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 Publish = Callable[..., Result]
 

@@ -13,7 +13,7 @@ from steptime.results.record import Attempt, make_record
 from steptime.results.report import with_scaling_efficiency
 from steptime.results.store import Store
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 Publish = Callable[..., Result]
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"

@@ -26,6 +26,7 @@ from steptime.airflow.standalone_config import ADMIN, child_environment, passwor
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.frozen import Frozen
+from steptime.process_identity import boot_id, start_tick
 
 DEFAULT_PORT = 8080
 START_TIMEOUT_S = 300.0
@@ -49,9 +50,11 @@ class Service(Frozen):
 
     pid: int
     """The supervisor's, and the id of the session that all of Airflow's processes belong to."""
-    created: float
-    """When the supervisor's process was created, unix seconds, as the operating system says."""
+    start_tick: int
+    """When the supervisor was started, in clock ticks since the boot: see `steptime.process_identity`."""
     boot_id: str
+    started_at: float
+    """The same, unix seconds."""
     port: int
 
     @property
@@ -230,7 +233,7 @@ def _is_free(port: int) -> bool:
 def _listens(service: Service) -> bool:
     """Whether a process of this service, and no other program, listens on its port."""
     for member in _session(service):
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error):
             for connection in member.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN and connection.laddr.port == service.port:
                     return True
@@ -246,6 +249,7 @@ def _start(port: int) -> Service:
     for log in logs.glob("*.log"):
         log.replace(log.with_suffix(".log.1"))
     new_file = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    started_at = time.time()
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-P", "-m", "steptime.airflow.supervisor"],
@@ -257,7 +261,9 @@ def _start(port: int) -> Service:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )
-    service = Service(pid=pid, created=psutil.Process(pid).create_time(), boot_id=_boot_id(), port=port)
+    service = Service(
+        pid=pid, start_tick=start_tick(pid), boot_id=boot_id(), started_at=started_at, port=port
+    )
     write_whole(_state_file(), service.model_dump_json(indent=2))
     return service
 
@@ -304,12 +310,21 @@ def _missing(service: Service, client: AirflowClient) -> str | None:
     except SystemFailure:
         return "waiting for the api-server"
     # A heartbeat from before this start says nothing.
-    ill = [name for name in health.components if not health.is_healthy(name, since=service.created)]
+    ill = [name for name in health.components if not health.is_healthy(name, since=service.started_at)]
     if ill:
         return f"waiting for the {', '.join(name.replace('_', '-') for name in ill)}"
-    if any(dag.dag_id == _FIRST_DAG for dag in client.dags()):
+    return _missing_dag(client)
+
+
+def _missing_dag(client: AirflowClient) -> str | None:
+    """The same of the DAGs. Raises SystemFailure where they cannot be read."""
+    try:
+        dags, import_errors = client.dags(), client.import_errors()
+    except SystemFailure:
+        return "waiting for the DAGs"  # of a busy database the first answers may be errors
+    if any(dag.dag_id == _FIRST_DAG for dag in dags):
         return None
-    for name, error in client.import_errors().items():
+    for name, error in import_errors.items():
         if Path(name).stem == _FIRST_DAG:
             raise SystemFailure(f"Airflow cannot read the DAG in {name}: {error}")
     return "waiting for the DAGs"
@@ -331,8 +346,8 @@ def _end_session(service: Service, report: Report) -> None:
     process = _supervisor_process(service)
     if process is not None:
         report("stopping Airflow")
-        process.terminate()
-        with suppress(psutil.TimeoutExpired):
+        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            process.terminate()
             process.wait(_STOP_TIMEOUT_S)
     left = _session(service)
     if left:
@@ -342,7 +357,7 @@ def _end_session(service: Service, report: Report) -> None:
                 member.kill()
         left = _wait_for_empty(service, _KILL_TIMEOUT_S)
     if left:
-        told = ", ".join(f"{member.pid} ({member.name()})" for member in left)
+        told = ", ".join(str(member.pid) for member in left)
         raise SystemFailure(f"these processes of Airflow cannot be ended: {told}")
     _state_file().unlink(missing_ok=True)
     supervisor.state_file().unlink(missing_ok=True)
@@ -361,22 +376,20 @@ def _session(service: Service) -> list[psutil.Process]:
     While a session has members its id is given to no other process, so members of the recorded id are this
     service's unless the machine has booted since or the id now belongs to a younger leader.
     """
-    if service.boot_id != _boot_id():
-        return []
-    members = supervisor.session_members(service.pid)
-    leader = next((member for member in members if member.pid == service.pid), None)
-    if leader is not None and _supervisor_process(service) is None:
-        return []
-    return members
+    try:
+        another = start_tick(service.pid) != service.start_tick
+    except ProcessLookupError:
+        another = False  # the supervisor has ended; what it started may live
+    return [] if another or service.boot_id != boot_id() else supervisor.session_members(service.pid)
 
 
 def _supervisor_process(service: Service) -> psutil.Process | None:
     """The supervisor, if it lives; a zombie, or another process of the same id, is not it."""
     try:
         process = psutil.Process(service.pid)
-        same = service.boot_id == _boot_id() and abs(process.create_time() - service.created) < 1
+        same = service.boot_id == boot_id() and start_tick(service.pid) == service.start_tick
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ProcessLookupError):
         return None
 
 
@@ -385,7 +398,3 @@ def _supervisor_state() -> supervisor.SupervisorState | None:
         return supervisor.SupervisorState.model_validate_json(supervisor.state_file().read_bytes())
     except FileNotFoundError:
         return None
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -195,8 +195,9 @@ def _end(components: list[Component]) -> None:
             component.wait(max(_LEAST_GRACE_S, deadline - time.monotonic()))
     for member in session_members(os.getpid()):
         if member.pid != os.getpid():
-            log.warning("killing process %d (%s), left behind", member.pid, member.name())
-            member.kill()
+            with suppress(psutil.NoSuchProcess):
+                log.warning("killing process %d (%s), left behind", member.pid, member.name())
+                member.kill()
 
 
 def prepare_database() -> int:

@@ -7,8 +7,10 @@ touched: a job has ended only by its last word, and its runner's lock and that o
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import NamedTuple
 
 from steptime.clusters.config import list_clusters, load_cluster
@@ -79,7 +81,7 @@ def _old_copies(folder: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
     from filelock import FileLock, Timeout
 
     for path in sorted(folder.glob("*/*")):
-        used = max((file.stat().st_mtime for file in path.iterdir() if file.is_file()), default=None)
+        used = max((stat.st_mtime for stat in _stats(path.iterdir())), default=None)
         if used is None or used >= before:
             continue
         old = Old("copy of a log", path.name, used, _size(path), str(path))
@@ -93,4 +95,13 @@ def _old_copies(folder: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
 
 
 def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return sum(stat.st_size for stat in _stats(folder.rglob("*")))
+
+
+def _stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
+    """Of the files among them that are still there: a copy under way gets its name at its end."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            stat = path.stat()
+            if S_ISREG(stat.st_mode):
+                yield stat

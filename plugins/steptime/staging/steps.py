@@ -111,10 +111,13 @@ async def _live_job(cluster: Cluster, config: ClusterConfig, argv: Sequence[str]
         statuses = await cluster.poll(names)
         for name in names:
             state = statuses[name].state
-            if state.is_live or state is JobState.UNKNOWN:
-                job = await cluster.find(name)
-                if job is not None and state.is_live:
-                    return job
-                if job is None:
-                    return await cluster.submit(step_spec(name, argv, config, time_limit_s=_TIMEOUT_S))
+            if not state.is_live and state is not JobState.UNKNOWN:
+                continue
+            job = await cluster.find(name)
+            if job is None:
+                return await cluster.submit(step_spec(name, argv, config, time_limit_s=_TIMEOUT_S))
+            if not state.is_live:  # it is lost, or somebody has submitted it since the poll
+                state = (await cluster.poll([name]))[name].state
+            if state.is_live:
+                return job
         first += _NAMES_AT_ONCE

@@ -75,7 +75,10 @@ class StandInWorkload:
 
     async def bring_up(self) -> None:
         """Start the pods once the workload's objects are made."""
-        await asyncio.sleep(self.dwell_s.get("Creating", 0))
+        while time.time() - self.created_at < self.dwell_s.get("Creating", 0):
+            await asyncio.sleep(0.02)
+            if self.phase != "Creating":
+                return  # it has failed meanwhile
         port = _free_port()
         self.enter("Pending")
         for rank in range(self.pods):

@@ -29,13 +29,13 @@ from steptime.clusters.local.state import (
     Runner,
     Started,
     Submitted,
-    boot_id,
     locked,
     open_lock,
     settle_abandoned,
 )
 from steptime.errors import SystemFailure, UserError
 from steptime.files import write_whole
+from steptime.process_identity import boot_id, start_tick
 from steptime.recipes.models import Run
 
 _CANCEL_MARGIN_S = 60
@@ -305,9 +305,9 @@ def _press_to_end(job: JobFolder) -> bool:
         return settle_abandoned(job) is not None
     runner = job.read(Runner)
     if runner is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             process = psutil.Process(runner.pid)
-            if process.create_time() == runner.created_at:
+            if start_tick(runner.pid) == runner.start_tick:
                 process.terminate()
     return False
 

@@ -33,6 +33,7 @@ from steptime.clusters.local.state import (
     open_lock,
     settle_abandoned,
 )
+from steptime.process_identity import start_tick
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _PASSED_ON = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")
@@ -55,8 +56,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the starter waits for this process only; the runner goes on as a child of init
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    process = psutil.Process()
-    job.write(Runner(pid=process.pid, created_at=process.create_time()))
+    job.write(Runner(pid=os.getpid(), start_tick=start_tick(os.getpid())))
     if job.cancel_wish.exists():
         job.write(ended_now("cancelled", NEVER_STARTED))
         return

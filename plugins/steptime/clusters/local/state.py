@@ -36,9 +36,13 @@ import psutil
 
 from steptime.clusters.names import check_job_name
 from steptime.files import write_whole
+from steptime.process_identity import boot_id
 
 JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
 """Set in the environment of each job's processes: by it those are found that outlive a killed runner."""
+
+_CLEAN_PASSES = 2
+"""A process that is just starting another program has no environment to be seen for an instant."""
 
 NEVER_STARTED = "cancelled before it started"
 """The reason of jobs that were cancelled in the queue."""
@@ -65,10 +69,11 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Runner:
-    """`runner.json`: the process that runs the job; its time of creation guards against a reused id."""
+    """`runner.json`: the process that runs the job; its start guards against a reused id."""
 
     pid: int
-    created_at: float
+    start_tick: int
+    """See `steptime.process_identity`."""
 
 
 @dataclass(frozen=True)
@@ -176,27 +181,22 @@ def _unknown_end(job: JobFolder) -> Ended:
 def kill_marked(job_id: str, patience_s: float = 10) -> int:
     """Kill every process that bears the job's id in its environment, until none is left; gives the number."""
     marker = {JOB_ID_VARIABLE: job_id}.items()
-    killed: set[tuple[int, float]] = set()
+    killed: set[psutil.Process] = set()
     deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
+    clean_passes = 0
+    while clean_passes < _CLEAN_PASSES and time.monotonic() < deadline:
         found = False
         for process in psutil.process_iter():
             try:
                 if process.status() != psutil.STATUS_ZOMBIE and marker <= process.environ().items():
                     process.kill()
-                    killed.add((process.pid, process.create_time()))
+                    killed.add(process)
                     found = True
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue  # gone meanwhile, or another user's: none of ours
-        if not found:
-            break
+        clean_passes = 0 if found else clean_passes + 1
         time.sleep(0.02)
     return len(killed)
-
-
-def boot_id() -> str:
-    """The kernel's name for the time since the machine was started."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def ended_now(state: str, reason: str, exit_code: int | None = None) -> Ended:

@@ -24,8 +24,9 @@ USABLE = ("idle", "mixed", "allocated", "completing")
 _POLL_S = 0.05
 _EXEC_S = 2.0
 """A process that is just being started does not bear its name yet."""
-_COMMAND_TIMEOUT_S = 20
-_READY_TIMEOUT_S = 30
+_COMMAND_TIMEOUT_S = 60
+_READY_TIMEOUT_S = 120
+"""The first start creates the tables of the accounting."""
 
 
 def start(layout: Layout, daemon: str) -> None:

@@ -242,7 +242,7 @@ def _stop(layout: Layout, report: Report) -> bool:
         processes.end([alive[name] for name in group if name in alive], grace_s=_STOP_GRACE_S)
     left = processes.end(processes.everything(layout), grace_s=2)
     if left:
-        told = ", ".join(f"{process.pid} ({process.name()})" for process in left)
+        told = ", ".join(str(process.pid) for process in left)
         raise SystemFailure(f"these processes of the mini Slurm cannot be ended: {told}")
     return True
 

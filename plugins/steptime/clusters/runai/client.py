@@ -218,7 +218,8 @@ class RunaiClient:
         async with self._token_lock:
             while time.monotonic() >= self._token_ends:
                 wait_s = await self._renew_token()
-                if time.monotonic() + wait_s > deadline:
+                now = time.monotonic()
+                if now >= self._token_ends and now + wait_s > deadline:
                     raise SystemFailure(
                         f"Run:ai at {self.base_url} gives no token; given up after {self._patience_s:g} s"
                     )

@@ -359,7 +359,8 @@ class RunaiCluster:
     async def _stop(self, job: Submitted, stop: Stop) -> None:
         patience_s = self._config.grace_s + _CANCEL_MARGIN_S
         began = time.monotonic()
-        seen = asked = deleted = False
+        deleted_at: float | None = None
+        seen = asked = False
         while True:
             workload = await self._client.workload(job.workload_id)
             gone = workload is None or workload.get("deletedAt")
@@ -372,13 +373,13 @@ class RunaiCluster:
                 await asyncio.to_thread(self._notes(job.name).write_stop, stop)
                 await self._client.suspend(job.kind, job.workload_id)
                 asked = True
-            waited_s = time.monotonic() - began
-            if waited_s > patience_s and not deleted:
+            now = time.monotonic()
+            if deleted_at is None and now - began > patience_s:
                 await self._client.delete(job.kind, job.workload_id)
-                deleted = True
-            if waited_s > 2 * patience_s:
+                deleted_at = time.monotonic()
+            elif deleted_at is not None and now - deleted_at > patience_s:
                 raise SystemFailure(
-                    f"job {job.name} on {self.name} was told to end {waited_s:.0f} s ago and its workload "
+                    f"job {job.name} on {self.name} was told to end {now - began:.0f} s ago and its workload "
                     f"{job.workload} is still {(workload or {}).get('phase')}: delete it in Run:ai"
                 )
             await asyncio.sleep(min(_LOOK_S, self._config.poll_interval_s))

@@ -25,12 +25,14 @@ if [[ ${WORLD_SIZE:-1} != "$STEPTIME_PODS" ]]; then
 fi
 
 cd "$STEPTIME_DIRECTORY" || note_end 78 itself
+how=itself
+child=
+trap 'how=told; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null' TERM
 # Without a tty, `timeout` leads a process group of its own and hands a SIGTERM on to all of it.
 timeout --kill-after="$STEPTIME_GRACE_S" "$STEPTIME_TIME_LIMIT_S" \
   bash "$STEPTIME_SCRIPT" </dev/null >>"$log" 2>&1 &
 child=$!
-how=itself
-trap 'how=told; kill -TERM "$child" 2>/dev/null' TERM
+[[ $how == itself ]] || kill -TERM "$child" 2>/dev/null # told in the instant before
 wait "$child"
 code=$?
 while kill -0 "$child" 2>/dev/null; do # a signal interrupts `wait`

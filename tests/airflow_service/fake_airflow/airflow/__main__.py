@@ -59,7 +59,12 @@ class Api(BaseHTTPRequestHandler):
 
 
 def _status(component: str) -> str:
-    return "healthy" if (HOME / f"{component.replace('_', '-')}.pid").exists() else "unhealthy"
+    """Healthy once it has told its pid; one of an earlier start is of another session, or nobody's."""
+    try:
+        told = int((HOME / f"{component.replace('_', '-')}.pid").read_text())
+        return "healthy" if os.getsid(told) == os.getsid(0) else "unhealthy"
+    except (FileNotFoundError, ProcessLookupError):
+        return "unhealthy"
 
 
 def _serve() -> None:
