@@ -19,6 +19,8 @@ from steptime.results.store import Store
 
 IMAGES = Path(__file__).parent / "images"
 SIZE = ViewportSize(width=1440, height=900)
+PATIENCE_MS = 120_000
+"""A machine that is busy may take as long to draw a page."""
 
 
 def main() -> int:
@@ -49,6 +51,7 @@ def take(output: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(base_url=service.url, viewport=SIZE, timezone_id="UTC")
+        page.set_default_timeout(PATIENCE_MS)
         log_in(page)
         picture(page, "/plugin/step-times", output / "results.png")
         run = dag_run_path(newest["dag_id"], newest["dag_run_id"])

@@ -17,7 +17,7 @@ _NO_SANDBOX_NO_NETWORK = [
     "--disable-sync",
     "--no-first-run",
 ]
-_PATIENCE_MS = 20_000  # a busy machine may take seconds to draw
+_PATIENCE_MS = 60_000  # a busy machine may take many seconds to draw
 # Chromium says so of any iframe with the sandbox that Airflow gives to pages of plugins.
 _OF_AIRFLOW = "allow-scripts and allow-same-origin"
 
@@ -30,7 +30,9 @@ def chromium() -> Iterator[Browser]:
         pytest.fail("Chromium is missing, pages are tested in it: apt-get install -y chromium")
     with sync_playwright() as playwright:
         expect.set_options(timeout=_PATIENCE_MS)
-        browser = playwright.chromium.launch(executable_path=program, args=_NO_SANDBOX_NO_NETWORK)
+        browser = playwright.chromium.launch(
+            executable_path=program, args=_NO_SANDBOX_NO_NETWORK, timeout=2 * _PATIENCE_MS
+        )
         yield browser
         browser.close()
 

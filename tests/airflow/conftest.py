@@ -26,7 +26,7 @@ from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan, PlanRequest, plan
 
-_BEGUN_WITHIN_S = 120
+_BEGUN_WITHIN_S = 600
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
 
 
@@ -85,11 +85,11 @@ def first_training(
 
     def strike_when_it_hangs(strike: Callable[[str], None]) -> str:
         deadline = time.monotonic() + _BEGUN_WITHIN_S
-        while not begun.exists():
-            assert time.monotonic() < deadline, "no training has begun"
-            time.sleep(0.05)
-        node = begun.read_text().strip()
         try:
+            while not begun.exists():
+                assert time.monotonic() < deadline, "no training has begun"
+                time.sleep(0.05)
+            node = begun.read_text().strip()
             strike(node)
         except BaseException:
             end.touch()  # what was not struck would hang for ever

@@ -11,7 +11,7 @@ import pytest
 from steptime import settings
 from steptime.results.store import Store
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 
 def test_airflow_dags_test_trains_and_publishes(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A whole DAG run on the mini Slurm of which a node dies under the training."""
 
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -62,9 +63,14 @@ def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
     record = json.loads(Store().record(row["job_name"])["content"])
     [before] = record["earlier_attempts"]
     assert (before["job"]["name"], before["status"]["reason"]) == (f"{stem}1", "a node failed")
-    jobs = slurm.ssh(
-        *["sacct", "-X", "-D", "-n", "-P", "--starttime=now-1hours", "--format=JobName,State,NodeList"]
-    )
-    ours = [line.split("|") for line in jobs.splitlines() if line.startswith(stem)]
+    shown = ["sacct", "-X", "-D", "-n", "-P", "--starttime=now-1hours", "--format=JobName,State,NodeList"]
+
+    def accounted() -> list[list[str]]:
+        return [line.split("|") for line in slurm.ssh(*shown).splitlines() if line.startswith(stem)]
+
+    deadline = time.monotonic() + 60  # the accounting may lag
+    while "RUNNING" in [job[1] for job in accounted()] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    ours = accounted()
     assert [job[:2] for job in ours] == [[f"{stem}1", "NODE_FAIL"], [f"{stem}2", "COMPLETED"]]
     assert ours[0][2] == node != ours[1][2]

@@ -1,6 +1,7 @@
 """Many triggers, one poll per interval."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,25 @@ async def test_a_thousand_waits_share_each_poll_and_one_connection(
     assert {status.state for status in ended} == {JobState.SUCCEEDED}
     assert [len(names) for names in cluster.polls] == [1000, 1000, 1000]
     assert (cluster.opened, cluster.closed) == (1, 1)
+
+
+async def test_who_comes_during_a_poll_is_answered_by_the_next(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = use(ScriptedCluster(DONE), monkeypatch)
+    late: list[asyncio.Task[JobStatus]] = []
+    poll = cluster.poll
+
+    async def poll_while_another_comes(names: Sequence[str]) -> dict[str, JobStatus]:
+        if not late:
+            late.append(asyncio.create_task(wait_for("late")))
+            await asyncio.sleep(0)  # it has registered
+        return await poll(names)
+
+    monkeypatch.setattr(cluster, "poll", poll_while_another_comes)
+    assert await wait_for("early") == DONE
+    assert await late[0] == DONE
+    assert [tuple(names) for names in cluster.polls] == [("early",), ("late",)]
 
 
 async def test_a_failed_poll_is_told_to_everybody_and_the_next_one_opens_anew(

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drills import points
-from drills.scene import PUBLISH, WAIT, kill
-from end_to_end.driving import wait_until
+from drills.scene import PUBLISH, WAIT
+from end_to_end.driving import kill, wait_until
 
 from steptime.clusters.mini_slurm import processes, service
 from steptime.clusters.slurm.states import JobRecord

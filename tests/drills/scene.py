@@ -2,7 +2,6 @@
 
 import shlex
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,20 +118,13 @@ class Scene:
 
         return wait_until(f"a process that works on {task_id}", look, 60)
 
-    def ended(self, deadline_s: float = 300) -> None:
+    def ended(self, deadline_s: float = 600) -> None:
         """Wait for the end of every DAG run that is still there."""
         if self.kept.get("deleted"):
             return
         for number, run in enumerate(self.runs):
             self.runs[number] = self.site.airflow.ended(run, deadline_s)
         self.note(f"ended: {', '.join(run.state for run in self.runs)}")
-
-
-def kill(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL, each if it still lives."""
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
 
 
 def shell_path(path: Path) -> str:

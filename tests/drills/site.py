@@ -3,11 +3,10 @@
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import psutil
 import pytest
 import yaml
 from clusters.login_node import LoginNode
-from end_to_end.driving import Airflow, command_of, processes_of, wait_until
+from end_to_end.driving import Airflow, assert_nothing_lives, wait_until
 from slurm_service import MiniSlurm
 
 from steptime import settings
@@ -119,14 +118,17 @@ class Site:
         def look() -> psutil.Process | None:
             state = json.loads((self.airflow.home / "airflow/service/components.json").read_text())
             (pid,) = [one["pid"] for one in state["components"] if one["name"] == name]
-            return psutil.Process(pid) if pid and psutil.pid_exists(pid) else None
+            with suppress(psutil.NoSuchProcess):
+                if pid and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
+                    return process
+            return None
 
         return wait_until(f"the {name}", look)
 
     def restore(self) -> None:
         """Mend whatever a drill may have left broken."""
-        shutil.rmtree(self.gates)
-        self.gates.mkdir()
+        for file in self.gates.iterdir():  # the folder stays: who waits there may write into it yet
+            file.unlink(missing_ok=True)
         for wrapper in self.login.bin.iterdir():
             wrapper.unlink()
         self.filler.unlink(missing_ok=True)
@@ -239,8 +241,7 @@ def running_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("STEPTIME_HOME", str(home))
             standalone.down(_quietly)
-    left = [command_of(process) for process in processes_of(home)]
-    assert not left, f"left behind after steptime down: {left}"
+    assert_nothing_lives(home)
 
 
 _quietly: Callable[[str], None] = lambda _: None  # noqa: E731

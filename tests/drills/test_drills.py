@@ -19,7 +19,7 @@ from drills.site import Site
 from drills.table import Outcome, write_down
 from end_to_end.driving import wait_until
 
-pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
 IN_EVERY_TEST_RUN = (1, 5, 7, 17, 20, 27, 50)
 """Seeds of different kinds of faults that take a few minutes together; the rest is for `make drills`."""
@@ -55,7 +55,7 @@ def perform(scene: Scene) -> None:
     schedule, drill, point = scene.schedule, scene.drill, scene.point
     point.prepare(scene)
     scene.start_run()
-    wait_until(f"{point.name} ({point.task})", lambda: point.reached(scene), 120)
+    wait_until(f"{point.name} ({point.task})", lambda: point.reached(scene), 300)
     scene.note(f"reached: {point.name}")
     drill.strike(scene)
     scene.note(f"struck: {drill.name}")

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from end_to_end.driving import Airflow, processes_of, steptime
+from end_to_end.driving import Airflow, assert_nothing_lives, steptime
 
 from steptime import settings
 from steptime.airflow.rest import AirflowClient
@@ -26,9 +26,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     for shipped in settings.shipped("dags").glob("*.py"):
         shutil.copy(shipped, dags)
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
+    venvs = settings.home() / "venvs"  # built once for all tests: it takes minutes
+    venvs.mkdir(parents=True, exist_ok=True)
+    (home / "venvs").symlink_to(venvs)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("STEPTIME_DAGS_DIR", str(dags))
-        up = steptime(home, "up", timeout_s=400)
+        up = steptime(home, "up", "--timeout", "900", timeout_s=1000)
     assert up.returncode == 0, up.stderr
     said = dict(line.split(":", 1) for line in up.stdout.splitlines() if ":" in line)
     url, user, password = (said[name].strip() for name in ("address", "user", "password"))
@@ -36,13 +39,12 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
         yield Airflow(home, url, user, password, client)
     down = steptime(home, "down", "--cancel-jobs")
     assert down.returncode == 0, down.stderr
-    left = processes_of(home)
-    assert not left, f"left behind after steptime down: {[process.cmdline() for process in left]}"
+    assert_nothing_lives(home)
 
 
 @pytest.fixture(scope="session")
 def main_job(airflow: Airflow) -> subprocess.CompletedProcess[str]:
     """The main job as `make demo` runs it: 1 and 2 ranks, and a checkpoint saved and loaded."""
     return airflow.steptime(
-        "run", "llama3.1", "--gpus", "1,2", "--checkpoint", "--wait", "--format", "json", timeout_s=900
+        "run", "llama3.1", "--gpus", "1,2", "--checkpoint", "--wait", "--format", "json", timeout_s=2400
     )

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ import pytest
 
 from steptime.airflow.rest import AirflowClient, DagRun, TaskInstance
 from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.errors import SystemFailure
 
 Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
@@ -62,7 +64,7 @@ class Airflow:
         lines = self.client.log(run.dag_id, run.dag_run_id, task)
         return "\n".join(f"{line.event} {line.error or ''}" for line in lines)
 
-    def ended(self, run: DagRun, deadline_s: float = 240) -> DagRun:
+    def ended(self, run: DagRun, deadline_s: float = 600) -> DagRun:
         """The DAG run when it has ended."""
 
         def look() -> DagRun | None:
@@ -119,12 +121,12 @@ class Airflow:
         path = f"{_path(run)}/taskInstances"
         found = self._send("GET", f"{path}/{task.task_id}/{task.map_index}")["id"]
         # LocalExecutor names its worker processes after the task instance.
-        return [
-            process
-            for worker in processes_of(self.home)
-            if found in command_of(worker)
-            for process in (worker, *worker.children(recursive=True))
-        ]
+        members = {}
+        for worker in processes_of(self.home):
+            if found in command_of(worker):
+                with suppress(psutil.NoSuchProcess):
+                    members |= {one.pid: one for one in (worker, *worker.children(recursive=True))}
+        return list(members.values())
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """The records of all jobs that this machine's cluster has ever had, by name."""
@@ -165,14 +167,33 @@ def steptime(home: Path, *arguments: str, timeout_s: float = 600) -> subprocess.
     )
 
 
-def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 120) -> Found:
-    """The first true answer of `look`; fails, saying what was waited for, after `deadline_s`."""
+def wait_until(what: str, look: Callable[[], Found | None], deadline_s: float = 300) -> Found:
+    """The first true answer of `look`; fails, saying what was waited for, after `deadline_s`.
+
+    An Airflow that cannot answer for the moment is asked again.
+    """
     end = time.monotonic() + deadline_s
+    failure: SystemFailure | None = None
     while time.monotonic() < end:
-        if found := look():
-            return found
+        try:
+            if found := look():
+                return found
+        except SystemFailure as error:
+            failure = error
         time.sleep(0.3)
-    pytest.fail(f"{what}: not within {deadline_s:.0f} s")
+    pytest.fail(f"{what}: not within {deadline_s:.0f} s; last failure: {failure}")
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL, each if it still lives."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def assert_nothing_lives(home: Path) -> None:
+    """That no process of `home` is left, but for what is just ending."""
+    wait_until("the end of every process", lambda: not processes_of(home), 30)
 
 
 def processes_of(home: Path) -> list[psutil.Process]:

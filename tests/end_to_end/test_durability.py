@@ -9,11 +9,11 @@ from typing import Any
 
 import psutil
 import pytest
-from end_to_end.driving import Airflow, command_of, processes_of, wait_until
+from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
 
 from steptime.airflow.rest import DagRun, TaskInstance
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(1800)]
 
 ENDLESS = {"max_steps": 100_000, "window": "10:19"}
 """More training than the time limit allows: the test ends it."""
@@ -74,8 +74,7 @@ def test_a_killed_worker_comes_back_to_the_same_job(airflow: Airflow) -> None:
     task = wait_in_state(airflow, run, "running")
     workers = airflow.worker_of(run, task)
     assert workers, f"no process works on {WAIT}"
-    for worker in workers:
-        worker.kill()
+    kill(workers)
 
     assert airflow.ended(run).state == "success"
     assert new_jobs(airflow, before) == {job_name}, "a second job was submitted"
@@ -96,10 +95,9 @@ def test_a_killed_triggerer_comes_back_to_the_same_job(airflow: Airflow) -> None
         process for process in processes_of(airflow.home) if "airflow triggerer" in command_of(process)
     ]
     assert triggerers, "no triggerer runs"
-    for triggerer in triggerers:
-        triggerer.kill()
+    kill(triggerers)
 
-    assert airflow.ended(run, 400).state == "success"
+    assert airflow.ended(run).state == "success"
     assert new_jobs(airflow, before) == {job_name}, "a second job was submitted"
     assert state_of(airflow, job_name) == "succeeded"
 
@@ -119,7 +117,7 @@ def test_marking_the_waiting_task_failed_ends_the_job(airflow: Airflow) -> None:
 
 def test_clearing_the_waiting_task_ends_the_job_and_starts_another(airflow: Airflow) -> None:
     before = set(airflow.jobs())
-    run = airflow.trigger(max_steps=300, window="10:19")
+    run = airflow.trigger(**ENDLESS)
     first = started_training(airflow, before)
     task = wait_in_state(airflow, run, "deferred")
     airflow.clear(run, task)
@@ -162,6 +160,6 @@ def test_the_log_of_the_waiting_task_tells_script_states_and_steps(airflow: Airf
     assert wait is not None
     assert "torch.distributed.run" in airflow.log_text(run, submit)
     told = airflow.log_text(run, wait)
-    for words in ("running since", "19 of 0-19", "loss", "left", "succeeded"):
+    for words in ("running since", "19 of 0-19", "loss", "succeeded"):
         assert words in told
     assert re.search(r"step 0 of 0-19|steps 0-\d+ of 0-19", told)  # several that come at once are one line

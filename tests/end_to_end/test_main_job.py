@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.driving import Airflow
+from end_to_end.driving import Airflow, wait_until
 
 from steptime.recipes.flops import model_flops
 from steptime.recipes.workloads import load_workload
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(3000)]
 
 Rows = dict[tuple[str, int], dict[str, Any]]
 
@@ -95,6 +95,8 @@ def test_a_second_up_says_where_it_runs(airflow: Airflow) -> None:
 
 
 def test_status_is_healthy(airflow: Airflow) -> None:
-    status = airflow.steptime("status", "--format", "json")
-    assert status.returncode == 0, status.stdout
-    assert set(json.loads(status.stdout)["health"].values()) == {"healthy"}
+    def healthy() -> bool:  # on a busy machine a heartbeat may be late
+        status = airflow.steptime("status", "--format", "json")
+        return status.returncode == 0 and set(json.loads(status.stdout)["health"].values()) == {"healthy"}
+
+    wait_until("a healthy Airflow", healthy)

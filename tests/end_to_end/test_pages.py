@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.end_to_end,
     pytest.mark.trainer,  # whose results the pages show
     pytest.mark.browser,
-    pytest.mark.timeout(1200),  # the main job included, where this test is the first to need it
+    pytest.mark.timeout(3000),  # the main job included, where this test is the first to need it
 ]
 
 Rows = dict[str, dict[str, Any]]
@@ -84,7 +84,7 @@ def test_anonymous_requests_get_401_on_every_route(airflow: Airflow, rows: Rows)
         *(f"api/runs/{job}" for job in rows),
         *(f"static/{name}" for name in files),
     ]
-    with httpx.Client(base_url=f"{airflow.url}/steptime/") as anonymous:
+    with httpx.Client(base_url=f"{airflow.url}/steptime/", timeout=60) as anonymous:
         for address in addresses:
             for headers in ({}, {"Authorization": "Bearer forged"}, {"Cookie": "_token=forged"}):
                 response = anonymous.get(address, headers=headers)
@@ -209,7 +209,7 @@ def test_the_pictures_of_the_readme_can_be_taken(airflow: Airflow, rows: Rows, t
         env=os.environ | {"STEPTIME_HOME": str(airflow.home)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert taken.returncode == 0, taken.stderr

@@ -16,7 +16,7 @@ import pytest
 
 from steptime.results.database import close_engines
 
-_START_S = 30
+_START_S = 120
 
 
 def _programs() -> Path:

@@ -27,7 +27,7 @@ def _run_in_processes(target: Callable[..., None], arguments: list[tuple[Any, ..
     for process in processes:
         process.start()
     for process in processes:
-        process.join(timeout=60)
+        process.join(timeout=240)
     return [process.exitcode for process in processes]
 
 

@@ -15,7 +15,7 @@ from steptime.recipes.models import Mode, Parallelism, Run
 from steptime.recipes.planning import PlanRequest, plan
 
 ROOT = Path(__file__).parents[2]
-JOB_TIMEOUT_S = 600
+JOB_TIMEOUT_S = 1500
 
 
 @dataclasses.dataclass(frozen=True)

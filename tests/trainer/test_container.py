@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.trainer, pytest.mark.slurm]
 IMAGE = "steptime/trainer:cpu"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2400)
 async def test_a_tiny_llama_is_trained_in_a_real_image(
     trainer_python: str, mini_slurm: MiniSlurm, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from steptime.recipes.models import Mode, Parallelism
 
 from .jobs import Trained, loading, planned, start_trainer, write_run
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 FAMILIES = ("llama3.1", "nemotron4", "nemotron-h")
 LOADING = ("nemotron4", "nemotron-h")
@@ -192,7 +192,7 @@ def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: s
     assert size == pytest.approx(4 * numbers, rel=0.05)
     (timing,) = read_log(trained.folder / "log.out").checkpoints
     assert measured["blocked_s"] == measured["duration_s"]
-    assert measured["duration_s"] == pytest.approx(timing.duration_s, abs=0.5)
+    assert measured["duration_s"] >= timing.duration_s - 0.01  # NeMo's line tells a part of it, rounded
     assert measured["gb_per_s"] == pytest.approx(size / measured["duration_s"] / 1e9)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from .jobs import start_trainer
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 
 def test_it_is_the_recurrence(trainer_python: str, tmp_path: Path) -> None:

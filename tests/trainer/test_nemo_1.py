@@ -99,7 +99,7 @@ def test_the_watchdog_leaves_it_alone() -> None:
 
 
 @pytest.mark.trainer
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_its_log_becomes_a_valid_result(trainer_python: str, tmp_path: Path) -> None:
     folder = tmp_path / "it's a $(folder), [with] what = 'shells\\' \\and Hydra\\' read\\"
     folder.mkdir()

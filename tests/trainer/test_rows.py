@@ -17,7 +17,7 @@ from steptime.recipes.workloads import list_workloads, load_workload
 
 from .jobs import start_trainer
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 RECIPES = [
     recipe

@@ -19,7 +19,7 @@ from .jobs import ROOT, Trained, light_trainer, planned, write_run
 
 Train = Callable[..., Trained]
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2400)
 
 STEPS = 6
 TORCHAO = "torchao==0.18.0"
@@ -77,8 +77,8 @@ def of_dtypes(
 ) -> dict[str, dict[int, float]]:
     """The losses of one plan in each number format."""
     libraries = tmp_path_factory.mktemp("libraries")
-    install = [trainer_python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(libraries)]
-    subprocess.run([*install, TORCHAO], check=True)
+    install = [trainer_python, "-m", "pip", "install", "--quiet", "--retries", "10", "--timeout", "60"]
+    subprocess.run([*install, "--no-deps", "--target", str(libraries), TORCHAO], check=True)
     losses = {}
     for dtype, fp8_recipe in (("fp32", None), ("bf16", None), ("fp8", "current")):
         folder = tmp_path_factory.mktemp(dtype)

@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from steptime.airflow.connections import open_cluster
@@ -51,22 +51,22 @@ class ClusterWatch:
                 async with open_cluster(config) as self._cluster:
                     while True:
                         await asyncio.sleep(interval_s)
-                        if self._waiting:
-                            self._answer(await self._cluster.poll(tuple(self._waiting)))
+                        if asked := tuple(self._waiting):
+                            # Who comes meanwhile was not asked for, and waits for the next poll.
+                            self._answer(asked, await self._cluster.poll(asked))
                         failures = 0
             except (
                 Exception
             ) as error:  # whatever it is, those who wait must hear of it, and polling must go on
                 failures += 1
-                self._answer(error)
+                self._answer(tuple(self._waiting), error)
                 await asyncio.sleep(min(_LONGEST_BACK_OFF_S, interval_s * 2**failures))
             finally:
                 self._cluster = None
 
-    def _answer(self, outcome: Mapping[str, JobStatus] | Exception) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for job_name, answers in waiting.items():
-            for answer in answers:
+    def _answer(self, job_names: Sequence[str], outcome: Mapping[str, JobStatus] | Exception) -> None:
+        for job_name in job_names:
+            for answer in self._waiting.pop(job_name):
                 if answer.done():  # its trigger was cancelled
                     continue
                 if isinstance(outcome, Exception):

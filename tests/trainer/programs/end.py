@@ -10,7 +10,7 @@ from trainer.launch import read_launch
 from trainer.progress import Progress
 from trainer.watchdog import Limits, watched
 
-LIMITS = Limits(floor_s=1.0, outside_steps=1.0, stacks_within_s=2.0)
+LIMITS = Limits(floor_s=1.0, outside_steps=1.0, stacks_within_s=float(os.environ.get("STACKS_WITHIN_S", "2")))
 
 
 def wait_for_another_rank() -> None:

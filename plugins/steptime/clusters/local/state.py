@@ -162,8 +162,8 @@ def settle_abandoned(job: JobFolder) -> Ended | None:
                 return ended
         finally:
             os.close(descriptor)
-        if not started:
-            return None  # it has a runner again
+        if not started and job.runner_lives():
+            return None  # it has a runner again; else somebody only asked whether it has
         time.sleep(0.02)
 
 

@@ -20,7 +20,7 @@ from steptime.frozen import Frozen
 Report = Callable[[str], None]
 
 _LOCK_TIMEOUT_S = 120
-_JOBS_END_S = 15
+_JOBS_END_S = 60
 """What cancelled jobs are given to end; Slurm itself kills them after its KillWait of 5 s."""
 _STOP_GRACE_S = 10
 
@@ -254,7 +254,10 @@ def _cancel_jobs(layout: Layout, report: Report) -> None:
         if not jobs:
             return
         report(f"cancelling {len(jobs)} jobs")
-        daemons.command(layout, "scancel", *sorted(jobs))
+        try:
+            daemons.command(layout, "scancel", *sorted(jobs))
+        except SystemFailure as failure:  # of one that has ended meanwhile, too: the others have been told
+            report(str(failure))
         deadline = time.monotonic() + _JOBS_END_S
         while time.monotonic() < deadline and daemons.command(layout, "squeue", "-h", "-o", "%A"):
             time.sleep(0.1)
