@@ -6,7 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
-# The rest trains, runs a Slurm or drives a browser: two files at a time, each with services of its own,
+# Many of these wait more than they compute: three at a time keep two cores busy.
+SIDE_BY_SIDE := -n 3 --dist worksteal
+# The rest trains, runs a Slurm or drives a browser: three files at a time, each with services of its own,
 # but for the end-to-end files, which share theirs (tests/conftest.py).
 QUICK := not trainer and not end_to_end and not browser and not slurm and not drill
 UNIT := $(QUICK) and not service
@@ -37,15 +39,15 @@ check: setup ## lint, types and unit tests (under 2 minutes)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "$(UNIT)" $(PYTEST_FLAGS)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "$(UNIT)" $(PYTEST_FLAGS)
 
 test: setup ## every test, with real training, a running Airflow and a browser (under 25 minutes)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "$(QUICK)" $(PYTEST_FLAGS)
-	$(BIN)/pytest -n 2 --dist loadfile -m "not ($(QUICK))" $(PYTEST_FLAGS)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "$(QUICK)" $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 3 --dist loadfile -m "not ($(QUICK))" $(PYTEST_FLAGS)
 
 drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(PYTEST_FLAGS)

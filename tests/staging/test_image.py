@@ -28,6 +28,8 @@ from steptime.staging.image import StagedImage, stage_image
 
 from .reported import DEADLINE_S, Reported, child_running
 
+pytestmark = pytest.mark.service
+
 NEMO = "nvcr.io/nvidia/nemo:25.04.00"
 URI = "docker://nvcr.io#nvidia/nemo:25.04.00"
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
