@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -127,8 +128,11 @@ class Site:
 
     def restore(self) -> None:
         """Mend whatever a drill may have left broken."""
-        for file in self.gates.iterdir():  # the folder stays: who waits there may write into it yet
-            file.unlink(missing_ok=True)
+        for entry in self.gates.iterdir():  # the folder stays: who waits there may write into it yet
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink(missing_ok=True)
         for wrapper in self.login.bin.iterdir():
             wrapper.unlink()
         self.filler.unlink(missing_ok=True)

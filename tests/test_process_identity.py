@@ -1,0 +1,33 @@
+"""How a process is known again."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from steptime.process_identity import boot_id, start_tick
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")
+
+
+def test_the_start_is_told_in_ticks_since_the_boot_whatever_the_program_is_called(tmp_path: Path) -> None:
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    program = shutil.copy(sleep, tmp_path / "odd) R 1 (")
+    before = _now()
+    with subprocess.Popen([program, "1000"]) as process:
+        try:
+            assert int(before) <= start_tick(process.pid) <= _now()
+        finally:
+            process.kill()
+    with pytest.raises(ProcessLookupError):
+        start_tick(process.pid)
+
+
+def test_a_boot_has_a_name() -> None:
+    assert boot_id() == boot_id() != ""
