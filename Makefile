@@ -6,12 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
-# Many of these wait more than they compute: three at a time keep two cores busy.
-SIDE_BY_SIDE := -n 3 --dist worksteal
 # The rest trains, runs a Slurm or drives a browser: three files at a time, each with services of its own,
 # but for the end-to-end files, which share theirs (tests/conftest.py).
 QUICK := not trainer and not end_to_end and not browser and not slurm and not drill
 UNIT := $(QUICK) and not service
+# Many of the quick tests wait more than they compute: three at a time keep two cores busy.
+SIDE_BY_SIDE := -n 3 --dist worksteal
 
 .PHONY: help setup demo check test drills screenshots benchmarks lock clean
 

@@ -1,7 +1,6 @@
 """A whole DAG run on the mini Slurm of which a node dies under the training."""
 
 import json
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.models import Connection
+from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 
 from steptime.airflow.base import Submission
@@ -65,12 +65,11 @@ def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
     assert (before["job"]["name"], before["status"]["reason"]) == (f"{stem}1", "a node failed")
     shown = ["sacct", "-X", "-D", "-n", "-P", "--starttime=now-1hours", "--format=JobName,State,NodeList"]
 
-    def accounted() -> list[list[str]]:
-        return [line.split("|") for line in slurm.ssh(*shown).splitlines() if line.startswith(stem)]
+    def accounted() -> list[list[str]] | None:
+        """Our jobs, once the accounting, which lags, has the end of each."""
+        ours = [line.split("|") for line in slurm.ssh(*shown).splitlines() if line.startswith(stem)]
+        return None if "RUNNING" in [job[1] for job in ours] else ours
 
-    deadline = time.monotonic() + 60  # the accounting may lag
-    while "RUNNING" in [job[1] for job in accounted()] and time.monotonic() < deadline:
-        time.sleep(0.2)
-    ours = accounted()
+    ours = wait_until("the ends in the accounting", accounted)
     assert [job[:2] for job in ours] == [[f"{stem}1", "NODE_FAIL"], [f"{stem}2", "COMPLETED"]]
     assert ours[0][2] == node != ours[1][2]

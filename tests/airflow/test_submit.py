@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from end_to_end.driving import wait_until
 
 from steptime.airflow.base import Submission
 from steptime.airflow.operators import EndTrainingOperator, SubmitTrainingOperator
@@ -122,9 +123,8 @@ def test_on_kill_tells_a_task_that_was_taken_away_from_a_worker_that_stops(
 
     operator.on_kill()
 
-    deadline = time.monotonic() + 60
-    while not lives and state(cluster, submitted).is_live and time.monotonic() < deadline:
-        time.sleep(0.05)  # on_kill gives up waiting for the end after some seconds
+    if not lives:  # on_kill gives up waiting for the end after some seconds
+        wait_until("the job's end", lambda: not state(cluster, submitted).is_live)
     assert state(cluster, submitted).is_live is lives
 
 

@@ -193,7 +193,10 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 def assert_nothing_lives(home: Path) -> None:
     """That no process of `home` is left, but for what is just ending."""
-    wait_until("the end of every process", lambda: not processes_of(home), 30)
+    deadline = time.monotonic() + 30
+    while (left := [command_of(process) for process in processes_of(home)]) and time.monotonic() < deadline:
+        time.sleep(0.3)
+    assert not left, f"left behind after steptime down: {left}"
 
 
 def processes_of(home: Path) -> list[psutil.Process]:

@@ -13,13 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from steptime.clusters.base import JobStatus
 from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
@@ -318,30 +317,6 @@ async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(
     assert first.lines[0] == second.lines[0]
     assert first.lines[0].startswith("in job stage-")
     assert len(calls(programs, "import")) == 1
-    assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
-
-
-async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
-    config: Config, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (programs / "gate").touch()
-    first, second = Staging(config, import_in_job=True), Staging(config, import_in_job=True)
-    look = LocalCluster.poll
-    staged: list[asyncio.Task[StagedImage]] = []
-
-    async def look_and_be_overtaken(cluster: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
-        seen = await look(cluster, names)
-        if not staged:
-            staged.append(asyncio.create_task(second()))
-            await second.has_said("Creating squashfs")
-        return seen
-
-    monkeypatch.setattr(LocalCluster, "poll", look_and_be_overtaken)
-    waiting = asyncio.create_task(first())
-    await first.has_said("Creating squashfs")
-    (programs / "gate").unlink()
-    assert await waiting == await staged[0]
-    assert first.lines[0] == second.lines[0]
     assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
 
 

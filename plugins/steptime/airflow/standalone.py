@@ -319,11 +319,11 @@ def _missing(service: Service, client: AirflowClient) -> str | None:
 def _missing_dag(client: AirflowClient) -> str | None:
     """The same of the DAGs. Raises SystemFailure where they cannot be read."""
     try:
-        dags, import_errors = client.dags(), client.import_errors()
+        if any(dag.dag_id == _FIRST_DAG for dag in client.dags()):
+            return None
+        import_errors = client.import_errors()
     except SystemFailure:
         return "waiting for the DAGs"  # of a busy database the first answers may be errors
-    if any(dag.dag_id == _FIRST_DAG for dag in dags):
-        return None
     for name, error in import_errors.items():
         if Path(name).stem == _FIRST_DAG:
             raise SystemFailure(f"Airflow cannot read the DAG in {name}: {error}")

@@ -2,7 +2,6 @@
 
 import asyncio
 import shlex
-import socket
 import time
 import uuid
 from collections.abc import Mapping
@@ -10,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from free_ports import free_port
 
 from steptime.clusters.base import JobSpec, JobState
 from steptime.clusters.local.cluster import LocalCluster
@@ -79,7 +80,7 @@ class StandInWorkload:
             await asyncio.sleep(0.02)
             if self.phase != "Creating":
                 return  # it has failed meanwhile
-        port = _free_port()
+        port = free_port()
         self.enter("Pending")
         for rank in range(self.pods):
             await self.cluster.submit(self._pod_spec(rank, port))
@@ -196,9 +197,3 @@ class StandInWorkload:
             slots=max(1, int(compute.get("gpuDevicesRequest", 0))),
             time_limit_s=_FOR_EVER_S,
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

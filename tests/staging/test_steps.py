@@ -1,0 +1,54 @@
+"""Steps of staging that run in a job of the cluster."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from steptime.clusters.base import JobStatus
+from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.staging.steps import StepEnd, run_step
+
+from .reported import Reported
+
+pytestmark = pytest.mark.service
+
+WAITS = """
+import pathlib, sys, time
+print("begun", flush=True)
+while pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+"""
+
+
+async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, gate = tmp_path / "waits.py", tmp_path / "gate"
+    script.write_text(WAITS)
+    gate.touch()
+    first, second = Reported(), Reported()
+
+    async def run(reported: Reported) -> StepEnd:
+        path = PurePosixPath(script)
+        said = reported.lines.append
+        return await run_step(LocalCluster(config), config, path, [str(gate)], in_job=True, report=said)
+
+    look = LocalCluster.poll
+    overtaking: list[asyncio.Task[StepEnd]] = []
+
+    async def look_and_be_overtaken(cluster: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+        seen = await look(cluster, names)
+        if not overtaking:
+            overtaking.append(asyncio.create_task(run(second)))
+            await second.has_said("begun")
+        return seen
+
+    monkeypatch.setattr(LocalCluster, "poll", look_and_be_overtaken)
+    waiting = asyncio.create_task(run(first))
+    await first.has_said("begun")
+    gate.unlink()
+    assert [(await waiting).exit_code, (await overtaking[0]).exit_code] == [0, 0]
+    assert first.lines[0] == second.lines[0]
+    assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
