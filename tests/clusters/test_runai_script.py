@@ -184,7 +184,7 @@ async def test_a_recipes_image_is_what_its_pods_are_started_in(
     made = [entry.request for entry in runai_server.calls("POST", "/workloads/trainings")]
     assert {request["spec"]["image"] for request in made[:-1]} == {"ubuntu:24.04"}  # the commands
     assert made[-1]["spec"]["image"] == name
-    assert "\n  python -m torch.distributed.run" in spec.script
+    assert " steptime \\\n  python -m torch.distributed.run" in spec.script
 
 
 async def test_an_image_that_no_registry_has_is_refused(

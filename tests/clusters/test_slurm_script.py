@@ -115,7 +115,7 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
         "--container-image=/shared/images/nvidia+nemo+25.02.01.sqsh",
         "--container-mounts=/shared:/shared",
         f"--container-workdir={directory}",
-        "--container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,PYTHONPATH,PYTHONSAFEPATH",
+        "--container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH",
         "--container-writable",
         "--no-container-mount-home",
     ):
@@ -128,7 +128,7 @@ def test_apptainer_runs_the_image() -> None:
     staged = IMAGE.model_copy(update={"image_path": "/shared/images/nemo.sif"})
     script = script_of(run, site(container="apptainer"), staged)
     assert "  apptainer \\\n  exec \\\n  --nv \\\n" in script
-    assert "  --bind=/shared:/shared \\\n  /shared/images/nemo.sif \\\n  python \\\n" in script
+    assert "  --bind=/shared:/shared \\\n  /shared/images/nemo.sif \\\n  bash \\\n" in script
 
 
 def test_a_checkpoint_from_elsewhere_is_mounted() -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, Posit
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
-from steptime.clusters.containers import Started, in_container, mounted_folders
+from steptime.clusters.containers import FINDS_TRAINER, Started, in_container, mounted_folders
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
@@ -103,7 +103,7 @@ class ClusterConfig(Frozen):
         directory: PurePosixPath,
         environment: Iterable[str],
     ) -> Started:
-        """How a command of the run is started in the image that is staged.
+        """How a command of the run is started in the image that is staged, where it finds the trainer.
 
         Raises UserError where none is, or this cluster's kind of container cannot be started so.
         """
@@ -113,7 +113,7 @@ class ClusterConfig(Frozen):
             )
         return in_container(
             self.container,
-            command,
+            (*FINDS_TRAINER, *command),
             image=staged.image_path,
             folders=self.mounted_folders(run),
             directory=str(directory),

@@ -20,6 +20,20 @@ _HOST_FILES = ("/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/passwd", 
 _TEMPORARY = "/tmp"  # noqa: S108 (a file system in memory, of the container alone)
 
 
+TRAINER_VARIABLE = "STEPTIME_TRAINER"
+"""In the environment of a job whose ranks run in an image: the folder above `trainer/`."""
+
+FINDS_TRAINER = (
+    "bash",
+    "-c",
+    f'export PYTHONPATH="${TRAINER_VARIABLE}${{PYTHONPATH:+:$PYTHONPATH}}"; exec "$@"',
+    "steptime",
+)
+"""What stands before a command in an image: the trainer's folder goes before the image's own PYTHONPATH, by
+which NeMo's images name their packages. Only inside of the container is that known. The text is always the
+same; the command comes as arguments."""
+
+
 class Started(NamedTuple):
     """A command in its container."""
 

@@ -14,6 +14,7 @@ import jinja2
 
 from steptime.clusters.base import Cluster, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.containers import TRAINER_VARIABLE
 from steptime.clusters.profiling import trace_environment
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.environment import check_environment
@@ -147,6 +148,7 @@ def job_environment(run: Run, staged: Staged) -> dict[str, str]:
         **run.environment,
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.
         "PYTHONNOUSERSITE": "1",
-        "PYTHONPATH": staged.trainer_path,
+        # An image may have a PYTHONPATH of its own, before which this folder is put when it is known.
+        "PYTHONPATH" if staged.python else TRAINER_VARIABLE: staged.trainer_path,
         "PYTHONSAFEPATH": "1",
     }

@@ -19,9 +19,11 @@ if ! getent ahosts "$MASTER_ADDR" >/dev/null; then
 fi
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 
+# Slurm hands on the shell of whoever submitted; where that finds its Python packages is not the job's.
+unset PYTHONPATH
 export OMP_NUM_THREADS=1
 export PYTHONNOUSERSITE=1
-export PYTHONPATH=STAGED_TRAINER
+export STEPTIME_TRAINER=STAGED_TRAINER
 export PYTHONSAFEPATH=1
 
 exec srun \
@@ -31,9 +33,13 @@ exec srun \
   --container-image=STAGED_IMAGE \
   --container-mounts=/lustre/bench:/lustre/bench \
   --container-workdir=/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8 \
-  --container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,PYTHONPATH,PYTHONSAFEPATH \
+  --container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH \
   --container-writable \
   --no-container-mount-home \
+  bash \
+  -c \
+  'export PYTHONPATH="$STEPTIME_TRAINER${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"' \
+  steptime \
   python \
   -m \
   trainer \

@@ -19,11 +19,13 @@ if ! getent ahosts "$MASTER_ADDR" >/dev/null; then
 fi
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 
+# Slurm hands on the shell of whoever submitted; where that finds its Python packages is not the job's.
+unset PYTHONPATH
 export OMP_NUM_THREADS=1
 export NCCL_DEBUG=INFO
 export NCCL_DEBUG_SUBSYS=COLL,P2P,NET
 export PYTHONNOUSERSITE=1
-export PYTHONPATH=STAGED_TRAINER
+export STEPTIME_TRAINER=STAGED_TRAINER
 export PYTHONSAFEPATH=1
 
 exec srun \
@@ -33,9 +35,13 @@ exec srun \
   --container-image=STAGED_IMAGE \
   --container-mounts=/lustre/bench:/lustre/bench \
   --container-workdir=/lustre/bench/experiments/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nccltrace/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nccltrace_TIMESTAMP-181c956c07/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nccltrace \
-  --container-env=OMP_NUM_THREADS,NCCL_DEBUG,NCCL_DEBUG_SUBSYS,PYTHONNOUSERSITE,PYTHONPATH,PYTHONSAFEPATH \
+  --container-env=OMP_NUM_THREADS,NCCL_DEBUG,NCCL_DEBUG_SUBSYS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH \
   --container-writable \
   --no-container-mount-home \
+  bash \
+  -c \
+  'export PYTHONPATH="$STEPTIME_TRAINER${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"' \
+  steptime \
   python \
   -m \
   trainer \

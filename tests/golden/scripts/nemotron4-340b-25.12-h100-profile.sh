@@ -20,9 +20,11 @@ if ! getent ahosts "$MASTER_ADDR" >/dev/null; then
 fi
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 
+# Slurm hands on the shell of whoever submitted; where that finds its Python packages is not the job's.
+unset PYTHONPATH
 export OMP_NUM_THREADS=1
 export PYTHONNOUSERSITE=1
-export PYTHONPATH=STAGED_TRAINER
+export STEPTIME_TRAINER=STAGED_TRAINER
 export PYTHONSAFEPATH=1
 
 exec srun \
@@ -32,9 +34,13 @@ exec srun \
   --container-image=STAGED_IMAGE \
   --container-mounts=/lustre/bench:/lustre/bench \
   --container-workdir=/lustre/bench/experiments/pretrain_nemotron4_340b_bf16_gpus256_tp8_pp8_cp1_vp12_mbs1_gbs64_nsys/pretrain_nemotron4_340b_bf16_gpus256_tp8_pp8_cp1_vp12_mbs1_gbs64_nsys_TIMESTAMP-d26aa3862f/pretrain_nemotron4_340b_bf16_gpus256_tp8_pp8_cp1_vp12_mbs1_gbs64_nsys \
-  --container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,PYTHONPATH,PYTHONSAFEPATH \
+  --container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH \
   --container-writable \
   --no-container-mount-home \
+  bash \
+  -c \
+  'export PYTHONPATH="$STEPTIME_TRAINER${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"' \
+  steptime \
   bash \
   -c \
   'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; exec nsys profile "$@"; fi; while [[ $1 == --* ]]; do shift; done; exec "$@"' \

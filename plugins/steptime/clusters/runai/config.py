@@ -8,11 +8,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
+from steptime.clusters.base import Staged
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.containers import FINDS_TRAINER
 from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS, Project
 from steptime.clusters.runai.volume import Volume
 from steptime.errors import UserError
 from steptime.frozen import Frozen
+from steptime.recipes.models import Run
 
 PREFIX = "steptime-"
 """Every workload of ours begins so: one list call gets them all."""
@@ -85,6 +88,13 @@ class Config(ClusterConfig):
     def state(self) -> PurePosixPath:
         """The folder on the volume for what is noted about jobs."""
         return PurePosixPath(self.root, "clusters", self.name)
+
+    def script_values(
+        self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """What stands before the trainer's command; the script itself runs in the image."""
+        values = super().script_values(run, staged, directory=directory, environment=environment)
+        return {**values, "prefix": () if staged.python else FINDS_TRAINER}
 
     def pods(self, gpus: int) -> int:
         """How many pods a job of so many GPUs has. Raises UserError where they cannot be equal."""

@@ -1,0 +1,97 @@
+"""Where a rank in an image finds its packages: the trainer's folder first, then what the image names."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Staged
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.jobscript import job_spec
+from steptime.clusters.local.cluster import Config as LocalConfig
+from steptime.clusters.runai.config import Config as RunaiConfig
+from steptime.clusters.slurm.config import Config as SlurmConfig
+
+SRUN = """#!/bin/sh
+# As pyxis does it: a variable of the image replaces the job's, but for those that --container-env names.
+image=$OF_THE_IMAGE
+case " $* " in *" --container-image="*) ;; *) image= ;; esac
+while [ "${1#--}" != "$1" ]; do
+  case ${1#*=}, in *,PYTHONPATH,*) image= ;; esac
+  shift
+done
+test -z "$image" || export PYTHONPATH="$image"
+exec "$@"
+"""
+APPTAINER = """#!/bin/sh
+# An image from a registry sets its variables where the job has not.
+shift
+while [ "${1#--}" != "$1" ]; do shift; done
+shift
+export PYTHONPATH="${PYTHONPATH:-$OF_THE_IMAGE}"
+exec "$@"
+"""
+PYTHON = """#!/bin/sh
+printf '%s' "$PYTHONPATH"
+"""
+SITE = {"name": "here", "gpu_type": "h100", "connection": "here"}
+
+
+def clusters(folder: str) -> dict[str, ClusterConfig]:
+    site = {**SITE, "work_dir": folder}
+    pvcs = [{"claim": "workspace", "path": folder}]
+    return {
+        "pyxis": SlurmConfig.model_validate({**site, "kind": "slurm", "container": "pyxis"}),
+        "apptainer": SlurmConfig.model_validate({**site, "kind": "slurm", "container": "apptainer"}),
+        "bwrap": LocalConfig(name="here", kind="local", gpu_type="cpu", work_dir=folder, container="bwrap"),
+        "runai": RunaiConfig.model_validate({**site, "kind": "runai", "image": "any", "pvcs": pvcs}),
+    }
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize("of_the_image", ["/opt/NeMo:/opt/Megatron-LM", ""], ids=["set", "not set"])
+@pytest.mark.parametrize("kind", ["pyxis", "apptainer", "bwrap", "runai"])
+def test_an_image_keeps_its_own_python_path(
+    make_result: Callable[..., Any], tmp_path: Path, kind: str, of_the_image: str
+) -> None:
+    """NeMo's images name their packages by PYTHONPATH; that of the login node's shell is not the job's."""
+    work, tools = tmp_path / "work", tmp_path / "work" / "tools"
+    tools.mkdir(parents=True)
+    for name, text in (("srun", SRUN), ("apptainer", APPTAINER), ("python", PYTHON)):
+        program(tools / name, text)
+    path = f"{tools}:{os.environ['PATH']}"
+    staged = Staged(
+        python=None,
+        venv_lock_sha256=None,
+        image="nvcr.io/nvidia/nemo:25.04.01",
+        image_path="/",  # for bwrap: an image that has this machine's files
+        image_environment={"PATH": path, **({"PYTHONPATH": of_the_image} if of_the_image else {})},
+        trainer_path="/shared/trainer/it's $(1)",
+        trainer_sha256="b" * 64,
+    )
+    config = clusters(str(work))[kind]
+    spec = job_spec(make_result(gpus=2).run, staged, config, identity="x", started=1_790_000_000)
+    Path(spec.directory).mkdir(parents=True)
+    outside = {"pyxis": "/login", "apptainer": "/login", "bwrap": "", "runai": of_the_image}[kind]
+    done = subprocess.run(
+        ["/bin/bash", "-c", spec.script],
+        env={
+            "PATH": path,
+            "SLURMD_NODENAME": "localhost",
+            "SLURM_JOB_ID": "1",
+            "OF_THE_IMAGE": of_the_image,
+            **({"PYTHONPATH": outside} if outside else {}),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ":".join(filter(None, (staged.trainer_path, of_the_image)))
