@@ -16,7 +16,8 @@ from trainer.ending import Ending
 from trainer.errors import TrainerError, diverged
 from trainer.history import write_step
 from trainer.peak import measure_peak
-from trainer.run import TFLOPS_FIELD, PlannedRun
+from trainer.progress import Progress
+from trainer.run import TFLOPS_FIELD, WALL_TIME_FIELD, PlannedRun
 
 
 class StepLines(ProgressPrinter):
@@ -87,8 +88,9 @@ class FiniteLoss(Callback):
 class History(Callback):
     """Writes each step's loss and time with all their digits, where NeMo's lines have four."""
 
-    def __init__(self, path: Path, timing: TimingCallback):
+    def __init__(self, path: Path, timing: TimingCallback, progress: Progress):
         self.timing = timing
+        self.progress = progress
         self.path = path
         self.file: TextIO | None = None
 
@@ -107,6 +109,7 @@ class History(Callback):
                 loss=float(trainer.callback_metrics["reduced_train_loss"]),
                 learning_rate=float(trainer.callback_metrics["lr"]),
                 step_time_s=float(self.timing.timer["train_step_timing"]),
+                wall_time_s=self.progress.wall_time_s,
             )
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -116,7 +119,7 @@ class History(Callback):
 
 
 class Records(Callback):
-    """Steptime's start and resumed records, and what its record of the end will tell."""
+    """Steptime's start and resumed records, the wall time of steps, and what the record of the end tells."""
 
     def __init__(self, run: PlannedRun, device: str, ending: Ending):
         self.run = run
@@ -161,8 +164,15 @@ class Records(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the step, for the watchdog and the end."""
+        """Note the step, for the watchdog and the end, and log its wall time.
+
+        NeMo's own time stops before the GPU has done all of the step, and leaves out what lies between two.
+        """
         self.progress.step_ended(trainer.global_step - 1)
+        if (wall_time_s := self.progress.wall_time_s) is not None:
+            pl_module.log(
+                WALL_TIME_FIELD, wall_time_s, on_step=True, on_epoch=False, batch_size=1, prog_bar=True
+            )
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Compare the memory of all ranks."""

@@ -4,7 +4,21 @@ import json
 from typing import TextIO
 
 
-def write_step(file: TextIO, step: int, *, loss: float, learning_rate: float, step_time_s: float) -> None:
-    """One JSON line."""
-    line = {"global_step": step, "loss": loss, "learning_rate": learning_rate, "step_time_s": step_time_s}
+def write_step(
+    file: TextIO,
+    step: int,
+    *,
+    loss: float,
+    learning_rate: float,
+    step_time_s: float,
+    wall_time_s: float | None,
+) -> None:
+    """One JSON line; the first step has no wall time, as none ended before it."""
+    line = {
+        "global_step": step,
+        "loss": loss,
+        "learning_rate": learning_rate,
+        "step_time_s": step_time_s,
+        "wall_time_s": wall_time_s,
+    }
     print(json.dumps(line), file=file, flush=True)

@@ -11,7 +11,7 @@ from typing import Any
 from trainer.run import PlannedRun
 
 REMEMBERED_STEPS = 50
-"""Step times that the usual step is taken from."""
+"""Steps whose wall times the usual step is taken from."""
 
 
 def peak_resident_bytes(*_: Any) -> int:
@@ -52,7 +52,9 @@ class Progress:
     """Whether the end of each step is noted here; NeMo 1 does not tell."""
     moved_at: float = field(default_factory=time.perf_counter)
     """When the last step ended; before the first one, when the program started."""
-    step_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_STEPS))
+    wall_time_s: float | None = None
+    """From the end of the step before the last to the end of the last; None before there are two."""
+    wall_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_STEPS))
     own_peak_memory: Callable[[], int] = peak_resident_bytes
     """Bytes of this rank: of the GPU, or on the CPU of the process."""
     highest_memory_bytes: int | None = None
@@ -61,10 +63,11 @@ class Progress:
     checkpoints: list[CheckpointTransfer] = field(default_factory=list)
 
     def step_ended(self, step: int) -> None:
-        """Note a step. The first one's time is no measure of the others'."""
+        """Note a step."""
         now = time.perf_counter()
         if self.steps_trained:
-            self.step_times_s.append(now - self.moved_at)
+            self.wall_time_s = now - self.moved_at
+            self.wall_times_s.append(self.wall_time_s)
         self.moved_at = now
         self.step = step
         self.steps_trained += 1
@@ -77,5 +80,5 @@ class Progress:
     @property
     def usual_step_s(self) -> float | None:
         """The median step; None before there are two."""
-        times = list(self.step_times_s)  # at once: another thread may append
+        times = list(self.wall_times_s)  # at once: another thread may append
         return statistics.median(times) if times else None

@@ -24,6 +24,8 @@ TRACE_FOLDER = "torch_profile"
 
 TFLOPS_FIELD = "TFLOPS_per_GPU"
 """Of a step's line; NeMo's name for it."""
+WALL_TIME_FIELD = "wall_step_timing in s"
+"""Of a step's line, ours: from the end of the step before to the end of this one, whatever lay between."""
 
 Record = TypeVar("Record")
 

@@ -120,7 +120,7 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     else:  # the bar of release 24.11 had no flops
         callbacks += [ModelFlops(run, timing), StepLines(log_interval=1)]
     if folders.history and launch.rank == 0:
-        callbacks.append(History(folders.history, timing))
+        callbacks.append(History(folders.history, timing, ending.progress))
     callbacks.append(FiniteLoss())
     if device == "cpu" and run.checkpoint_path is None:
         callbacks.append(InitialWeights(run.seed))

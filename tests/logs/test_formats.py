@@ -52,6 +52,11 @@ def test_nemo_2_7_on_the_cpu() -> None:
     assert (step.peak_memory_bytes, step.consumed_samples, step.step_time_s) == (890716999, None, 0.4846)
 
 
+def test_steptimes_own_wall_time_beside_nemos_step_time() -> None:
+    step = only_step(line_forms.nemo2(7, tail=" | wall_step_timing in s: 2.701"))
+    assert (step.step_time_s, step.wall_time_s) == (2.693, 2.701)
+
+
 def test_fields_in_any_order() -> None:
     head, *rest = line_forms.nemo2(7, tail=" | TFLOPS_per_GPU: 1.249e+03").strip().split(" | ")
     expected = only_step(line_forms.nemo2(7, tail=" | TFLOPS_per_GPU: 1.249e+03"))

@@ -107,6 +107,17 @@ def test_a_run_is_measured_over_its_window_only() -> None:
     assert (measurement.tflops_per_gpu_logged, measurement.checkpoint_save_s) == (None, None)
 
 
+def test_wall_times_are_of_the_window_where_they_were_logged() -> None:
+    run = _run(window=Window(first=1, last=3))
+    log = _log([2.0] * 5)
+    walls = (None, 2.1, 2.3, 2.2, 90.0)
+    timed = [
+        step.model_copy(update={"wall_time_s": wall}) for step, wall in zip(log.steps, walls, strict=True)
+    ]
+    assert measure(run, log.model_copy(update={"steps": tuple(timed)})).wall_time_median_s == 2.2
+    assert measure(run, log).wall_time_median_s is None
+
+
 def test_one_step_has_no_standard_deviation() -> None:
     measurement = measure(_run(window=Window(first=2, last=2)), _log([5.0, 4.0, 3.0]))
     assert (measurement.step_time_mean_s, measurement.step_time_std_s) == (3.0, None)

@@ -32,13 +32,18 @@ def store_of_0001(
             run_id = connection.scalar(
                 tables.tables["runs"]
                 .insert()
-                .values(_run_row(result, "valid", None))
+                .values(_row_of_0001(tables.tables["runs"], result))
                 .returning(tables.tables["runs"].c.id)
             )
             row = {"run_id": run_id, **_provenance_row(result)}
             connection.execute(tables.tables["provenance"].insert().values(row))
     database.close_engines()
     return store_url, result
+
+
+def _row_of_0001(runs: sqlalchemy.Table, result: Result) -> dict[str, Any]:
+    """A row of the table `runs` without the columns that came later."""
+    return {name: value for name, value in _run_row(result, "valid", None).items() if name in runs.c}
 
 
 def _provenance_row(result: Result) -> dict[str, Any]:
@@ -81,6 +86,14 @@ def test_what_was_read_is_kept(store_of_0001: tuple[str, Result]) -> None:
     assert reading["log"]["path"] == result.log.path
     with database.reading(url) as connection:
         assert not sqlalchemy.inspect(connection).has_table("provenance")
+
+
+def test_a_run_from_before_has_no_wall_times(store_of_0001: tuple[str, Result]) -> None:
+    url, result = store_of_0001
+    assert result.measurement is not None
+    row = Store(url).run(result.job.name)
+    assert row["step_time_mean_s"] == result.measurement.step_time_mean_s
+    assert row["wall_time_median_s"] is None
 
 
 def test_a_run_from_before_can_be_published_again(store_of_0001: tuple[str, Result]) -> None:

@@ -286,6 +286,27 @@ def test_a_noisy_window_is_a_warning_and_counts(make_result: MakeResult) -> None
     assert "at most 30 % of their mean, 0.195 s, but it is 0.2635 s" in verdict.warnings[0].message
 
 
+@pytest.mark.parametrize(("factor", "warned"), [(1.029, False), (1.031, True), (0.969, True)])
+def test_a_wall_time_apart_from_the_step_time_is_a_warning(
+    make_result: MakeResult, factor: float, *, warned: bool
+) -> None:
+    """Of the window only: what lies before it may be apart. The warning names both times."""
+    result = make_result(step_times=[0.4] * 20)
+    steps = tuple(
+        step.model_copy(update={"wall_time_s": 0.4 * (factor if step.global_step >= 10 else 9)})
+        for step in result.log.steps
+    )
+    log = result.log.model_copy(update={"steps": steps})
+
+    verdict = validate(result.run, result.status, log, measure(result.run, log))
+
+    assert verdict.valid
+    assert [check.name for check in verdict.warnings] == ["wall_time_agrees"] * warned
+    if warned:
+        assert f"it is {0.4 * factor:.4g} s beside a step time of 0.4 s" in verdict.warnings[0].message
+    assert "wall_time_agrees" not in {check.name for check in judged(result).checks}, "nothing was logged"
+
+
 def test_thresholds_come_from_a_strict_file(
     make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,11 +314,12 @@ def test_thresholds_come_from_a_strict_file(
     folder = tmp_path / "expectations"
     folder.mkdir()
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
-    (folder / "steps.yaml").write_text("step_time_variation_percent: {default: 5, cpu: 0.001}\n")
+    steps = "step_time_variation_percent: {default: 5, cpu: 0.001}\nwall_time_difference_percent: 3\n"
+    (folder / "steps.yaml").write_text(steps)
     verdict = validate(result.run, result.status, result.log, result.measurement)
     assert [check.name for check in verdict.warnings] == ["step_times_steady"]
 
-    (folder / "steps.yaml").write_text("step_time_variation_percent: {cpu: 5}\n")
+    (folder / "steps.yaml").write_text(steps.replace("default: 5, ", ""))
     with pytest.raises(UserError, match=r"steps\.yaml, line 1.*needs the key 'default'"):
         judged(result)
 

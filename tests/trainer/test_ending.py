@@ -181,9 +181,9 @@ def test_limits_follow_the_usual_step() -> None:
     progress = Progress()
     assert limits.of(progress) == 42.0  # before the second step
     progress.steps_trained = 2
-    progress.step_times_s.extend([2.0, 0.5, 1.0])
+    progress.wall_times_s.extend([2.0, 0.5, 1.0])
     assert limits.of(progress) == 30.0
-    progress.step_times_s.extend([0.1] * 4)
+    progress.wall_times_s.extend([0.1] * 4)
     assert limits.of(progress) == 7.0
     assert Limits.read({}).of(progress) == 300.0
 

@@ -69,6 +69,9 @@ def test_the_pipeline_reads_its_log_whole(twins: list[Trained]) -> None:
     assert log.ended == thin.record("result")
     exact = [step["step_time_s"] for step in thin.history]
     assert [step.step_time_s for step in log.steps] == pytest.approx(exact, rel=5e-4)
+    walls = [step["wall_time_s"] for step in thin.history]
+    assert [step.wall_time_s for step in log.steps] == pytest.approx(walls, rel=5e-4)
+    assert walls[0] is None
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,18 @@ def test_its_lines_are_the_rounded_history(one_rank: Trained) -> None:
         assert float(line["train_step_timing in s"]) == pytest.approx(exact["step_time_s"], rel=5e-4)
 
 
+def test_its_lines_have_the_wall_time_from_step_to_step(one_rank: Trained) -> None:
+    """More than NeMo's own time, which leaves out what lies between; the first step has none before it."""
+    assert "wall_step_timing in s" not in one_rank.step_lines[0]
+    assert one_rank.history[0]["wall_time_s"] is None
+    walls = [step["wall_time_s"] for step in one_rank.history[1:]]
+    printed = [float(line["wall_step_timing in s"]) for line in one_rank.step_lines[1:]]
+    assert printed == pytest.approx(walls, rel=5e-4)
+    assert all(step["wall_time_s"] > step["step_time_s"] for step in one_rank.history[1:])
+    result = one_rank.record("result")
+    assert sum(walls) < result["training_s"] - one_rank.history[0]["step_time_s"]
+
+
 def test_its_lines_have_the_model_flops(one_rank: Trained) -> None:
     # 24·2·256·(256·1.5 + 128) attention, 36·768·256 MLP, 6·4096·256 output, for 128 tokens; 8 samples a step.
     flops = 128 * (24 * 256 * (256 * 1.5 + 128) + 36 * 768 * 256 + 6 * 4096 * 256)

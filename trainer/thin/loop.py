@@ -18,7 +18,7 @@ from trainer.ending import Ending
 from trainer.errors import TrainerError, diverged
 from trainer.history import write_step
 from trainer.peak import Peak, measure_peak
-from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, PlannedRun
+from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD, PlannedRun
 from trainer.thin import gpu_state
 from trainer.thin.model import Model, build_model
 from trainer.thin.weights import MainWeights, learning_rate
@@ -75,10 +75,24 @@ def train(run: PlannedRun, options: Options, ending: Ending) -> None:
         compute = _compiled(model, options.compile_mode or _usual_mode(run, device))
         for step, loss, duration_s in steps(run, compute, MainWeights(model)):
             ending.progress.step_ended(step)
-            print(step_line(run, step, loss, duration_s, devices.peak_memory_bytes(device)), flush=True)
+            wall_time_s = ending.progress.wall_time_s
+            line = step_line(
+                run,
+                step,
+                loss=loss,
+                duration_s=duration_s,
+                wall_time_s=wall_time_s,
+                memory_bytes=devices.peak_memory_bytes(device),
+            )
+            print(line, flush=True)
             if history:
                 write_step(
-                    history, step, loss=loss, learning_rate=learning_rate(step), step_time_s=duration_s
+                    history,
+                    step,
+                    loss=loss,
+                    learning_rate=learning_rate(step),
+                    step_time_s=duration_s,
+                    wall_time_s=wall_time_s,
                 )
             if not math.isfinite(loss):
                 raise diverged(step, loss)
@@ -185,7 +199,15 @@ def _take_step(
     return float(total)
 
 
-def step_line(run: PlannedRun, step: int, loss: float, duration_s: float, memory_bytes: int) -> str:
+def step_line(
+    run: PlannedRun,
+    step: int,
+    *,
+    loss: float,
+    duration_s: float,
+    wall_time_s: float | None,
+    memory_bytes: int,
+) -> str:
     """A step in the form of NeMo's lines."""
     recipe = run.recipe
     tflops = run.tflops_per_gpu(duration_s)
@@ -198,6 +220,7 @@ def step_line(run: PlannedRun, step: int, loss: float, duration_s: float, memory
         "train_step_timing in s": f"{duration_s:.4g}",
         **({} if tflops is None else {TFLOPS_FIELD: f"{tflops:.4g}"}),
         "consumed_samples": (step + 1) * recipe.global_batch_size,
+        **({} if wall_time_s is None else {WALL_TIME_FIELD: f"{wall_time_s:.4g}"}),
     }
     told = " | ".join(f"{name}: {value}" for name, value in fields.items())
     return f"Training epoch 0, iteration {step}/{run.max_steps - 1} | {told}"

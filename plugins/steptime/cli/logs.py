@@ -34,6 +34,7 @@ _HEADINGS = {
     "step_time_mean_s": "mean, s",
     "step_time_median_s": "median, s",
     "step_time_std_s": "std (n-1), s",
+    "wall_time_median_s": "wall median, s",
     "tokens_per_s": "tokens/s",
     "mfu_percent": "MFU, %",
     "tflops_per_gpu_logged": "TFLOPS/GPU logged",

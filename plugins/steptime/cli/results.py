@@ -185,6 +185,9 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "step time": f"{row['step_time_mean_s']:.6g} s over {row['window']}"
         if row["step_time_mean_s"]
         else None,
+        "wall time": f"{row['wall_time_median_s']:.6g} s from a step's end to the next, median"
+        if row["wall_time_median_s"]
+        else None,
         "cluster": f"{row['cluster']}: {', '.join(record['nodes'])}",
         "GPUs": f"{row['gpus']} {row['gpu_type']}",
         "parallelism": parallelism,

@@ -16,6 +16,8 @@ class Step(Frozen):
     consumed_samples: int | None = None
     tflops_per_gpu: float | None = None
     peak_memory_bytes: int | None = None
+    wall_time_s: float | None = None
+    """From the end of the step before to the end of this one; steptime's own trainer logs it."""
 
 
 class CheckpointTiming(Frozen):

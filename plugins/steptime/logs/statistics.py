@@ -17,6 +17,8 @@ class WindowStatistics(Frozen):
     step_time_median_s: float
     step_time_std_s: float | None
     """Sample standard deviation (ddof=1); None with fewer than two steps."""
+    wall_time_median_s: float | None
+    """From the end of a step to the end of the next, where the trainer logged it."""
     tflops_per_gpu_logged: float | None
     """Mean of what the trainer itself logged in the window, where it did."""
 
@@ -36,11 +38,13 @@ def window_statistics(log: TrainingLog, window: Window) -> WindowStatistics:
                 f"{log.path}: the step time of global step {global_step} is {time} s, which cannot be."
             )
     tflops = [step.tflops_per_gpu for step in steps if step.tflops_per_gpu is not None]
+    wall_times = [step.wall_time_s for step in steps if step.wall_time_s is not None]
     return WindowStatistics(
         steps_in_window=len(times),
         step_time_mean_s=statistics.fmean(times.values()),
         step_time_median_s=statistics.median(times.values()),
         step_time_std_s=statistics.stdev(times.values()) if len(times) > 1 else None,
+        wall_time_median_s=statistics.median(wall_times) if wall_times else None,
         tflops_per_gpu_logged=statistics.fmean(tflops) if tflops else None,
     )
 

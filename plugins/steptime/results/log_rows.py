@@ -21,7 +21,7 @@ COLUMNS = (
     *("log_path", "state", "reason", "warnings", "dialect"),
     *("experiment", "workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode"),
     *("global_batch_size", "window", "window_from", "steps_in_window", "steps", "last_step", "max_steps"),
-    *("step_time_mean_s", "step_time_median_s", "step_time_std_s"),
+    *("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
     *("tokens_per_s", "tokens_per_s_per_gpu", "days_per_1t_tokens", "mfu_percent", "flops_formula"),
     *("model_tflops_per_gpu", "peak_tflops_per_gpu", "peak_source", "tflops_per_gpu_logged", "loss"),
     *("checkpoint_save_s", "checkpoint_load_s", "log_bytes"),

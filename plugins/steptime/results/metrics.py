@@ -114,6 +114,7 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
         step_time_mean_s=times.step_time_mean_s,
         step_time_median_s=times.step_time_median_s,
         step_time_std_s=times.step_time_std_s,
+        wall_time_median_s=times.wall_time_median_s,
         tokens_per_s=rates.tokens_per_s,
         tokens_per_s_per_gpu=rates.tokens_per_s_per_gpu,
         days_per_1t_tokens=rates.days_per_1t_tokens,

@@ -31,6 +31,8 @@ class Measurement(Frozen):
     flops_formula: str
     tflops_per_gpu_logged: float | None
     """Mean of what the trainer itself logged in the window, where it did."""
+    wall_time_median_s: float | None = None
+    """From the end of a step to the end of the next; None where the trainer did not log it."""
     checkpoint_save_s: float | None
     checkpoint_load_s: float | None
 

@@ -12,7 +12,7 @@ from steptime.logs.naming import named_steps
 from steptime.recipes.models import Mode, Run
 from steptime.results.models import Check, Measurement, Verdict
 from steptime.results.record import Attempt
-from steptime.results.row_checks import check_rows, judge
+from steptime.results.row_checks import check_rows, judge, step_limits
 
 
 def validate(
@@ -37,6 +37,8 @@ def validate(
     checks += [_parallelism_as_planned(run, log), _training_completed(log), _measured(run, measurement)]
     if measurement is not None and measurement.mfu_percent is not None:
         checks.append(_mfu_possible(measurement.mfu_percent))
+    if measurement is not None and measurement.wall_time_median_s is not None:
+        checks.append(_wall_time_agrees(measurement.step_time_median_s, measurement.wall_time_median_s))
     if earlier_attempts:
         checks.append(_first_attempt(earlier_attempts))
     if run.mode in _CHECKS_OF_MODE:
@@ -157,6 +159,18 @@ def _mfu_possible(mfu_percent: float) -> Check:
         "beside other work), or the log's step time leaves out a part of the step"
     )
     return judge("mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning")
+
+
+def _wall_time_agrees(step_time_s: float, wall_time_s: float) -> Check:
+    """NeMo's timer stops before the GPU has done all of a step; the wall time leaves out nothing."""
+    limit = step_limits().wall_time_difference_percent
+    difference = 100 * (wall_time_s / step_time_s - 1)
+    expected = f"steps follow each other within {limit:g} % of the step time"
+    found = (
+        f"from one end to the next it is {wall_time_s:.4g} s beside a step time of {step_time_s:.4g} s "
+        f"({difference:+.1f} %, medians of the window): the log's step time is not all that a step costs"
+    )
+    return judge("wall_time_agrees", abs(difference) <= limit, expected, found, severity="warning")
 
 
 def _checkpoint_saved(run: Run, log: TrainingLog) -> Iterator[Check]:

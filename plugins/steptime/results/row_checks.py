@@ -33,12 +33,19 @@ class StepLimits(Frozen):
 
     step_time_variation_percent: dict[str, PositiveFloat]
     """Allowed standard deviation over mean of the window's step times, by GPU type or `default`."""
+    wall_time_difference_percent: PositiveFloat
+    """How far the median wall time of the window's steps may be from their median step time."""
 
     @model_validator(mode="after")
     def _has_default(self) -> Self:
         if "default" not in self.step_time_variation_percent:
             raise ValueError("step_time_variation_percent needs the key 'default'")
         return self
+
+
+def step_limits() -> StepLimits:
+    """The thresholds as configured. Raises UserError for a broken file."""
+    return load_yaml_model(config_dir() / "expectations" / "steps.yaml", StepLimits)
 
 
 class _Rule(NamedTuple):
@@ -146,8 +153,7 @@ def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_Rule, ...]:
     times = [time for step in steps if _in_window(step, run) and (time := step.step_time_s) is not None]
     if len(times) < 2 or not all(map(math.isfinite, times)):
         return ()
-    limits = load_yaml_model(config_dir() / "expectations" / "steps.yaml", StepLimits)
-    by_type = limits.step_time_variation_percent
+    by_type = step_limits().step_time_variation_percent
     percent = by_type.get(run.recipe.gpu_type, by_type["default"])
     largest = percent / 100 * statistics.fmean(times)
     gxe, in_window = _library().expectations, _library().in_window

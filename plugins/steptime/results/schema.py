@@ -18,7 +18,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Text,
 )
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -81,6 +81,7 @@ runs = Table(
     Column("proxy", Boolean, nullable=False),
     Column("repeat", Integer, nullable=False),
     Column("warnings", Text),
+    Column("wall_time_median_s", Double),
     Column("content_sha256", Text, nullable=False),
     Index(None, "workload", "size", "dtype", "gpu_type", "mode", "gpus"),
     Index(None, "dag_id", "dag_run_id"),
@@ -101,6 +102,7 @@ steps = Table(
     Column("consumed_samples", BigInteger),
     Column("tflops_per_gpu", Double),
     Column("peak_memory_bytes", BigInteger),
+    Column("wall_time_s", Double),
 )
 
 checkpoints = Table(

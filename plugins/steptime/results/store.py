@@ -294,6 +294,7 @@ _MEASURED = (
     "step_time_mean_s",
     "step_time_median_s",
     "step_time_std_s",
+    "wall_time_median_s",
     "tokens_per_s",
     "tokens_per_s_per_gpu",
     "mfu_percent",

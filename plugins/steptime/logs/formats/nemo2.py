@@ -45,4 +45,5 @@ def step_of(global_step: int, values: dict[bytes, bytes]) -> Step:
         consumed_samples=whole(values.get(b"consumed_samples")),
         tflops_per_gpu=real(values.get(b"TFLOPS_per_GPU")),
         peak_memory_bytes=whole(values.get(b"peak_memory_usage") or values.get(b"max_memory_allocated")),
+        wall_time_s=real(values.get(b"wall_step_timing in s")),
     )

@@ -21,6 +21,7 @@ function numbers(run) {
   return facts({
     "Step time, mean": unit(significant(run.step_time_mean_s), `s${std}`),
     "Step time, median": unit(significant(run.step_time_median_s), "s"),
+    "Wall time between steps, median": unit(significant(run.wall_time_median_s), "s"),
     "Window": `steps ${run.window}`,
     "Throughput": unit(significant(run.tokens_per_s), "tokens/s"),
     [`Per ${unitOf([run])}`]: unit(significant(run.tokens_per_s_per_gpu), "tokens/s"),
