@@ -19,6 +19,7 @@ from rich.table import Table
 
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import RUN_FILE, Mode, Parallelism, ProfileWindow, Recipe, Run, Window
+from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import published_performance
 from steptime.results.log_rows import log_row
@@ -62,8 +63,6 @@ def proxy(published: Recipe, gpu_type: str, layers: int, mode: Mode) -> Run:
                 published.global_batch_size // published.gpus, published.micro_batch_size
             ),
             "image": None,
-            "fp8_recipe": "current" if published.dtype == "fp8" else None,
-            "tp_comm_overlap": False,
         }
     )
     profiles = mode is Mode.PROFILE
@@ -75,6 +74,9 @@ def proxy(published: Recipe, gpu_type: str, layers: int, mode: Mode) -> Run:
         window=WINDOW,
         time_limit_s=600,
         cluster="one_gpu",
+        performance=Performance(
+            trainer=TrainerSettings(fp8_recipe="current" if published.dtype == "fp8" else None)
+        ),
         profile=PROFILE if profiles else None,
         model_flops=model_flops(recipe.model, recipe.flops_formula),
     )

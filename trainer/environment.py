@@ -9,9 +9,7 @@ import warnings
 from collections.abc import Iterator
 
 from trainer.launch import Launch
-from trainer.run import BLACKWELL, Recipe
-
-_SM_MARGIN = "16"
+from trainer.run import Recipe
 
 EXPECTED_WARNINGS = (
     # torch prefers another name of a package that NeMo's dependencies bring.
@@ -41,29 +39,10 @@ def prepare(launch: Launch, recipe: Recipe) -> None:
         if launch.on_one_host:
             # Else gloo takes the interface of the host's name, which need not resolve.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    else:
-        for name, value in gpu_variables(recipe).items():
-            os.environ.setdefault(name, value)  # a run's own come first
     for text, kind in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=text, category=kind)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # each line at once, in a file, too
-
-
-def gpu_variables(recipe: Recipe) -> dict[str, str]:
-    """What NeMo's performance recipes set for GPUs (nemo.lightning.run.plugins.PerfEnvPlugin)."""
-    variables = {
-        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
-        "TORCH_NCCL_HIGH_PRIORITY": "1",
-        # Leave some multiprocessors to the communication that runs beside a layer norm.
-        "NVTE_FWD_LAYERNORM_SM_MARGIN": _SM_MARGIN,
-        "NVTE_BWD_LAYERNORM_SM_MARGIN": _SM_MARGIN,
-    }
-    if recipe.parallelism.tensor > 1 or recipe.parallelism.context > 1:
-        # Kernels start in the order in which they were queued, so that communication starts before the matrix
-        # product that hides it. Blackwell keeps that order with many queues, Hopper only with one.
-        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32" if recipe.gpu_type in BLACKWELL else "1"
-    return variables
 
 
 @contextlib.contextmanager

@@ -11,19 +11,23 @@ from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
 from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 
-from trainer.run import BLACKWELL, HYBRID, PlannedRun, Recipe
+from trainer.run import BLACKWELL, PlannedRun, Recipe, Settings
 
 _DELAYED = {"fp8": "hybrid", "fp8_margin": 0, "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
-_MXFP8 = {"fp8": "e4m3", "fp8_recipe": "mxfp8", "reuse_grad_buf_for_mxfp8_param_ag": True}
-_CURRENT = {"fp8": "hybrid", "fp8_recipe": "tensorwise", "first_last_layers_bf16": True}
+_CURRENT = {
+    "fp8": "hybrid",
+    "fp8_recipe": "tensorwise",
+    "num_layers_at_start_in_bf16": 1,
+    "num_layers_at_end_in_bf16": 1,
+}
 
 
-def precision(recipe: Recipe) -> list[MegatronMixedPrecision]:
+def precision(run: PlannedRun) -> list[MegatronMixedPrecision]:
     """Lightning plugins for the number format; fp32 needs none.
 
     FP8 is in the matrix products of Transformer Engine's layers; everything else is as with bf16.
     """
-    if recipe.dtype == "fp32":
+    if run.recipe.dtype == "fp32":
         return []
     return [
         MegatronMixedPrecision(
@@ -32,21 +36,18 @@ def precision(recipe: Recipe) -> list[MegatronMixedPrecision]:
             pipeline_dtype=torch.bfloat16,
             autocast_enabled=False,
             grad_reduce_in_fp32=False,
-            **_fp8_options(recipe),
+            **_fp8_options(run.settings),
         )
     ]
 
 
-def _fp8_options(recipe: Recipe) -> dict[str, Any]:
-    if recipe.fp8_recipe is None:
+def _fp8_options(settings: Settings) -> dict[str, Any]:
+    if settings.fp8_recipe is None:
         return {}
-    if recipe.fp8_recipe == "delayed":  # the default: older releases of NeMo have no argument for it
+    if settings.fp8_recipe == "delayed":  # the default: older releases of NeMo have no argument for it
         options: dict[str, Any] = dict(_DELAYED)
-    elif recipe.fp8_recipe == "mxfp8":
-        options = dict(_MXFP8)
     else:
-        edges = 2 if recipe.model.architecture == HYBRID else 1
-        options = {**_CURRENT, "num_layers_at_start_in_bf16": edges, "num_layers_at_end_in_bf16": edges}
+        options = {**_CURRENT, "first_last_layers_bf16": settings.first_last_layers_bf16}
     return {**options, "fp8_param_gather": True}
 
 

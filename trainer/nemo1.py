@@ -6,7 +6,6 @@ override of the program's default config: the plan's sizes, and for the rest tho
 tokens are synthetic (bytes are the tokenizer, the vocabulary has the planned size), and nothing is validated.
 """
 
-import os
 import re
 import runpy
 import sys
@@ -22,14 +21,6 @@ from trainer.run import PlannedRun, Recipe
 IMAGES = ("nemo:24.09",)
 """Name and tag of the images that have NeMo 1, in whatever registry."""
 PROGRAM = Path("/opt/NeMo/examples/nlp/language_modeling/megatron_gpt_pretraining.py")
-
-ENVIRONMENT = {
-    "HYDRA_FULL_ERROR": "1",
-    "NCCL_NVLS_ENABLE": "0",
-    "NVTE_ASYNC_AMAX_REDUCTION": "1",
-    "NVTE_DP_AMAX_REDUCE_INTERVAL": "0",
-    "NVTE_FUSED_ATTN": "0",
-}
 
 
 def has_nemo_1(recipe: Recipe) -> bool:
@@ -48,8 +39,6 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
     arguments = list(overrides(run, launch, output))
     if not PROGRAM.is_file():
         raise TrainerError(f"{PROGRAM} is not there: image {run.recipe.image} should have NeMo 1.")
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     sys.path.append(str(PROGRAM.parents[3]))  # as upstream has it; the image need not have installed NeMo
     told = sys.argv
     sys.argv = [str(PROGRAM), *arguments]

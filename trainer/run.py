@@ -11,7 +11,7 @@ from trainer.errors import TrainerError
 
 SCHEMA_VERSION = 1
 MODES = ("performance", "checkpoint_save", "checkpoint_load", "profile", "nccl_trace")
-FP8_RECIPES = ("delayed", "current", "mxfp8")
+FP8_RECIPES = ("delayed", "current")
 """How Transformer Engine scales tensors to FP8."""
 BLACKWELL = ("b200", "gb200", "gb300")
 HYBRID = "nemotron_h"
@@ -104,10 +104,36 @@ class Recipe:
     """The container image that the run is in; None in the trainer's own environment."""
     step_log: str = "lines"
     """`lines`, or `bar` for NeMo's progress bar."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is set in NeMo beyond the recipe, under NeMo's and Megatron's names; a plan may have none."""
+
     fp8_recipe: str | None = None
-    """`delayed`, `current` or `mxfp8`, where the dtype is fp8."""
+    """`delayed` or `current`, where the dtype is fp8."""
+    first_last_layers_bf16: bool = False
     cuda_graphs: bool = False
+    cross_entropy_fusion_impl: str = "native"
+    use_precision_aware_optimizer: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    average_in_collective: bool = False
+    comm_overlap_callback: bool = False
+    """Whether MegatronCommOverlapCallback is there; the next four are its own."""
     tp_comm_overlap: bool = False
+    overlap_param_gather_with_optimizer_step: bool = False
+    defer_embedding_wgrad_compute: bool = False
+    wgrad_deferral_limit: int | None = None
+    gc_interval: int | None = None
+    """Steps between two garbage collections; None for Python's own."""
+
+
+@dataclass(frozen=True)
+class Performance:
+    """How the run is launched: the part that the trainer needs."""
+
+    trainer: Settings = Settings()
 
 
 @dataclass(frozen=True)
@@ -136,10 +162,12 @@ class PlannedRun:
     profile: ProfileWindow | None = None
     model_flops: float | None = None
     """Floating-point operations of a step on one sample; with them each step is logged with its TFLOPS."""
+    performance: Performance = Performance()
+    """Nothing in it on the CPU, and in plans older than it."""
     cuda_graphs: bool | None = None
-    """Whether steps are recorded as CUDA graphs; None for what the recipe says."""
+    """Whether steps are recorded as CUDA graphs; None for what the settings say."""
     tp_comm_overlap: bool | None = None
-    """Whether tensor-parallel communication overlaps with matrix products; None for what the recipe says."""
+    """Whether tensor-parallel communication overlaps with matrix products; None for what the settings say."""
 
     def tflops_per_gpu(self, step_time_s: float) -> float | None:
         """Of one rank, in 10¹² operations per second; None where the plan does not say what a step takes."""
@@ -149,14 +177,19 @@ class PlannedRun:
         return operations / step_time_s / self.recipe.parallelism.world_size / 1e12
 
     @property
+    def settings(self) -> Settings:
+        """Those of the workload; for graphs and overlap see `records_graphs` and `overlaps`."""
+        return self.performance.trainer
+
+    @property
     def records_graphs(self) -> bool:
         """Whether steps are recorded as CUDA graphs."""
-        return self.recipe.cuda_graphs if self.cuda_graphs is None else self.cuda_graphs
+        return self.settings.cuda_graphs if self.cuda_graphs is None else self.cuda_graphs
 
     @property
     def overlaps(self) -> bool:
         """Whether tensor-parallel communication overlaps with matrix products."""
-        return self.recipe.tp_comm_overlap if self.tp_comm_overlap is None else self.tp_comm_overlap
+        return self.settings.tp_comm_overlap if self.tp_comm_overlap is None else self.tp_comm_overlap
 
 
 def read_run(path: Path) -> PlannedRun:
@@ -277,9 +310,10 @@ def _check_gpu_options(run: PlannedRun) -> None:
             raise TrainerError(f"{name} is for GPUs, and the plan is for the CPU: plan the run without it.")
     if run.overlaps and recipe.parallelism.tensor == 1:
         raise TrainerError("tp_comm_overlap needs tensor parallelism, and the plan has none.")
-    if recipe.fp8_recipe not in ((None,) if recipe.dtype != "fp8" else FP8_RECIPES):
+    fp8_recipe = run.settings.fp8_recipe
+    if fp8_recipe not in ((None,) if recipe.dtype != "fp8" else FP8_RECIPES):
         raise TrainerError(
-            f"dtype '{recipe.dtype}' with fp8_recipe {recipe.fp8_recipe!r}: fp8 needs one of "
+            f"dtype '{recipe.dtype}' with fp8_recipe {fp8_recipe!r}: fp8 needs one of "
             f"{', '.join(FP8_RECIPES)}, and no other dtype takes one."
         )
 

@@ -80,7 +80,7 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devi
         # Named, as Lightning would otherwise take Slurm's variables for the launcher wherever it sees them.
         plugins=[
             TorchElasticEnvironment() if launch.by_launcher else LightningEnvironment(),
-            *gpu_performance.precision(recipe),
+            *gpu_performance.precision(run),
         ],
         callbacks=_callbacks(run, launch, folders, ending, device),
         enable_checkpointing=run.mode == "checkpoint_save",

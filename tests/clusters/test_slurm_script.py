@@ -108,6 +108,8 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
     run = planned("llama3.1", size="8b", gpus="16")
     script = script_of(run, site(container="pyxis"), IMAGE)
     (directory,) = re.findall(r"^cd (\S+)$", script, flags=re.MULTILINE)
+    of_workload = ",".join(run.performance.environment)
+    assert "NCCL_NVLS_ENABLE" in of_workload
     for option in (
         "--mpi=pmix",
         "--wait=60",
@@ -115,7 +117,7 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
         "--container-image=/shared/images/nvidia+nemo+25.02.01.sqsh",
         "--container-mounts=/shared:/shared",
         f"--container-workdir={directory}",
-        "--container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH",
+        f"--container-env=OMP_NUM_THREADS,{of_workload},PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH",
         "--container-writable",
         "--no-container-mount-home",
     ):

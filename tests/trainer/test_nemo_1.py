@@ -37,8 +37,8 @@ def planned(**asked: Any) -> Run:
 
 
 def on_one_gpu(run: Run) -> Run:
-    recipe = run.recipe.model_copy(update={"parallelism": Parallelism(data=1), "tp_comm_overlap": False})
-    return run.model_copy(update={"recipe": recipe})
+    recipe = run.recipe.model_copy(update={"parallelism": Parallelism(data=1)})
+    return run.model_copy(update={"recipe": recipe, "tp_comm_overlap": False})
 
 
 def given(run: Run, folder: Path) -> dict[str, str]:

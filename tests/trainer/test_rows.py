@@ -13,16 +13,27 @@ import pytest
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode, Recipe, Run, Window
 from steptime.recipes.published import configuration_rows
-from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.recipes.workloads import PROXY_SUFFIX, list_workloads, load_workload
 
 from .jobs import start_trainer
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
-RECIPES = [
-    recipe
-    for name in list_workloads()
-    for recipe, rule in load_workload(name).recipes()
+RUNS = [
+    Run(
+        experiment="row",
+        recipe=recipe,
+        mode=Mode.PERFORMANCE,
+        max_steps=50,
+        window=Window(first=49, last=49),
+        time_limit_s=60,
+        cluster="nowhere",
+        performance=workload.performance.of(
+            recipe, recipe.size.removesuffix(PROXY_SUFFIX), Mode.PERFORMANCE, "slurm"
+        ),
+    )
+    for workload in map(load_workload, list_workloads())
+    for recipe, rule in workload.recipes()
     if rule.printed is not None
 ]
 NEMO_RECIPES = {
@@ -62,25 +73,18 @@ class Report:
 @pytest.fixture(scope="module")
 def report(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("rows")
-    runs = [
-        Run(
-            experiment="row",
-            recipe=recipe,
-            mode=Mode.PERFORMANCE,
-            max_steps=50,
-            window=Window(first=49, last=49),
-            time_limit_s=60,
-            cluster="nowhere",
-        ).model_dump(mode="json")
-        for recipe in RECIPES
-    ]
+    runs = [run.model_dump(mode="json") for run in RUNS]
     asked, built = folder / "asked.json", folder / "built.json"
     asked.write_text(json.dumps({"runs": runs, "recipes": list(NEMO_RECIPES.values())}))
     program = Path(__file__).parent / "programs" / "build_rows.py"
     done = start_trainer([trainer_python, str(program)], [str(asked), str(built)], cwd=folder)
     assert done.returncode == 0, done.stdout
     content = json.loads(built.read_text())
-    return Report(list(zip(RECIPES, content["rows"], strict=True)), content["recipes"], content["precisions"])
+    return Report(
+        list(zip((run.recipe for run in RUNS), content["rows"], strict=True)),
+        content["recipes"],
+        content["precisions"],
+    )
 
 
 def test_every_row_is_what_its_document_prints(report: Report) -> None:
@@ -136,25 +140,34 @@ def test_every_field_of_the_model_is_that_of_nemos_recipe(report: Report) -> Non
 
 
 def test_number_formats_are_nemos(report: Report) -> None:
-    """Every field, but gradients are reduced in bf16 as NeMo's performance scripts have it."""
+    """Every field, but for what NeMo's performance scripts set.
+
+    Gradients are reduced in bf16, and with current scaling the outermost layers are in FP8, too.
+    """
     ours_alone = {"grad_reduce_in_fp32": "False"}
+    outer_layers = {"first_last_layers_bf16": "False"}
     seen = set()
-    for recipe, built in report.rows:
-        hybrid = ", nemotron_h" if recipe.model.architecture == "nemotron_h" else ""
-        name = f"{recipe.fp8_recipe}{hybrid}" if recipe.dtype == "fp8" else recipe.dtype
-        assert built["precision"] == report.precisions[name] | ours_alone, recipe.identity
-        seen.add((recipe.workload, recipe.gpu_type, name))
-    assert {name for _, _, name in seen} == {"bf16", "delayed", "current", "current, nemotron_h"}
+    for run, (recipe, built) in zip(RUNS, report.rows, strict=True):
+        name = run.performance.trainer.fp8_recipe or recipe.dtype
+        upstream = report.precisions[name] | ours_alone | (outer_layers if name == "current" else {})
+        assert built["precision"] == upstream, recipe.identity
+        seen.add((recipe.workload, name))
+    assert {name for name in seen if name[1] != "bf16"} == {
+        *((workload, "delayed") for workload in ("llama3.1-25.04", "nemotron4-25.04", "nemotron-h-25.05")),
+        ("nemotron4-340b-24.11", "delayed"),
+        ("nemotron4-340b-25.12", "current"),
+    }
 
 
 def test_graphs_and_overlap_are_as_upstream_launches_them(report: Report) -> None:
-    """CUDA graphs on Blackwell; overlap wherever there is tensor parallelism."""
+    """CUDA graphs on Blackwell; overlap wherever there is tensor parallelism, but for Nemotron-H."""
     for recipe, built in report.rows:
         graphs = recipe.gpu_type in ("b200", "gb200", "gb300")
         wanted = ["True", "True", "local"] if graphs else ["False", "False", "none"]
         assert [built["config"][field] for field in OF_GRAPHS] == wanted
         assert built["random_states_for_graphs"] is graphs
-        assert built["tp_comm_overlap"] is (recipe.parallelism.tensor > 1)
+        overlaps = recipe.parallelism.tensor > 1 and recipe.model.architecture != "nemotron_h"
+        assert built["tp_comm_overlap"] is overlaps
     tuned = {
         (recipe.size, recipe.dtype, recipe.gpu_type)
         for recipe, built in report.rows

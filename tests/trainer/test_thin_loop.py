@@ -13,6 +13,7 @@ import pytest
 
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, ProfileWindow, Run, Window
+from steptime.recipes.performance import Fp8Recipe, Performance, TrainerSettings
 from steptime.results.log_rows import log_row
 
 from .jobs import ROOT, Trained, light_trainer, planned, write_run
@@ -85,7 +86,7 @@ def of_dtypes(
     losses = {}
     for dtype, fp8_recipe in (("fp32", None), ("bf16", None), ("fp8", "current")):
         folder = tmp_path_factory.mktemp(dtype)
-        run = _in(planned(max_steps=STEPS), dtype=dtype, fp8_recipe=fp8_recipe)
+        run = _in(planned(max_steps=STEPS), dtype, fp8_recipe)
         path = os.pathsep.join((str(folder / "package"), str(libraries)))
         trained = train(run, folder, "--loop", "thin", PYTHONPATH=path)
         assert trained.exit_code == 0, trained.log
@@ -119,7 +120,7 @@ def test_compiled_it_takes_the_same_steps(
 
 @pytest.mark.trainer
 def test_fp8_without_torchao(train: Train, tmp_path: Path) -> None:
-    ended = train(_in(planned(), dtype="fp8", fp8_recipe="current"), tmp_path, "--loop", "thin")
+    ended = train(_in(planned(), "fp8", "current"), tmp_path, "--loop", "thin")
     assert ended.exit_code == 1
     assert "trainer: the thin loop computes fp8 by torchao, which is not installed here." in ended.log
     assert "Traceback" not in ended.log
@@ -164,7 +165,7 @@ def test_several_ranks_are_nemos(tmp_path: Path) -> None:
 
 
 def test_delayed_scaling_is_transformer_engines(tmp_path: Path) -> None:
-    run = _in(planned(), dtype="fp8", fp8_recipe="delayed")
+    run = _in(planned(), "fp8", "delayed")
     ended = light_trainer([*write_run(run, tmp_path), "--loop", "thin"], tmp_path)
     assert ended.returncode == 1
     assert "the thin loop has no FP8 recipe 'delayed'; it has: current." in ended.stdout
@@ -213,6 +214,8 @@ def test_the_gpus_state_is_recorded(tmp_path: Path, *, there: bool) -> None:
     assert state["samples"] == 2
 
 
-def _in(run: Run, **fields: object) -> Run:
-    """The run with other fields of its recipe."""
-    return run.model_copy(update={"recipe": run.recipe.model_copy(update=fields)})
+def _in(run: Run, dtype: str, fp8_recipe: Fp8Recipe | None = None) -> Run:
+    """The run in another number format."""
+    recipe = run.recipe.model_copy(update={"dtype": dtype})
+    settings = TrainerSettings(fp8_recipe=fp8_recipe)
+    return run.model_copy(update={"recipe": recipe, "performance": Performance(trainer=settings)})

@@ -65,7 +65,10 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
         (lambda run: run.update(cuda_graphs=True), "cuda_graphs is for GPUs, and the plan is for the CPU"),
         (lambda run: run.update(tp_comm_overlap=True), "tp_comm_overlap is for GPUs"),
         (lambda run: run["recipe"].update(dtype="fp8"), "dtype 'fp8' with fp8_recipe None: fp8 needs one of"),
-        (lambda run: run["recipe"].update(fp8_recipe="mxfp8"), "dtype 'fp32' with fp8_recipe 'mxfp8'"),
+        (
+            lambda run: run["performance"]["trainer"].update(fp8_recipe="delayed"),
+            "dtype 'fp32' with fp8_recipe",
+        ),
         (lambda run: run.update(tp_comm_overlap=1), "tp_comm_overlap is 1, not of type bool"),
         (lambda run: run.update(checkpoint_path="x"), "a checkpoint_load needs one"),
         (lambda run: run.update(mode="checkpoint_load", first_step=5), "a checkpoint_load needs one"),

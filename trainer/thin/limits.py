@@ -26,7 +26,7 @@ def check(run: PlannedRun) -> None:
         ("architecture", recipe.model.architecture, ARCHITECTURES),
         ("mode", run.mode, MODES),
         ("dtype", recipe.dtype, DTYPES),
-        ("FP8 recipe", recipe.fp8_recipe, (None, *FP8_RECIPES)),
+        ("FP8 recipe", run.settings.fp8_recipe, (None, *FP8_RECIPES)),
     ):
         if value not in known:
             names = ", ".join(name for name in known if name)

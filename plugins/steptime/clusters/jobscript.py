@@ -136,7 +136,7 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 
 
 def job_environment(run: Run, staged: Staged) -> dict[str, str]:
-    """The variables that a job script sets: defaults, the run's own, then what nobody may override.
+    """The variables that a job script sets: defaults, the workload's, the run's, then the script's own.
 
     Raises UserError for one that a run cannot bring.
     """
@@ -144,6 +144,7 @@ def job_environment(run: Run, staged: Staged) -> dict[str, str]:
     return {
         # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
         "OMP_NUM_THREADS": "1",
+        **run.performance.environment,
         **trace_environment(run),
         **run.environment,
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.

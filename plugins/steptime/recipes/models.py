@@ -2,19 +2,16 @@
 
 from collections import Counter
 from enum import StrEnum
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
+from steptime.recipes.performance import Performance
 from steptime.recipes.slurm_options import SlurmOptions
 
 RUN_FILE = "run.json"
 """Name of a `Run` as a file: in its job's folder, for the trainer and for who reads the log beside it."""
-
-
-Fp8Recipe = Literal["delayed", "current", "mxfp8"]
-"""Of Transformer Engine: scales from earlier steps, from the tensor itself, or one for each 32 values."""
 
 
 class Mode(StrEnum):
@@ -111,12 +108,6 @@ class Recipe(Frozen):
     gpus_per_node: PositiveInt
     image: str | None
     """Container image; None where the trainer's venv is used (CPU sizes)."""
-    fp8_recipe: Fp8Recipe | None = None
-    """How tensors are scaled to FP8, where `dtype` is `fp8`."""
-    cuda_graphs: bool = False
-    """Whether steps are recorded as CUDA graphs."""
-    tp_comm_overlap: bool = False
-    """Whether tensor-parallel communication overlaps with matrix products."""
     step_log: Literal["lines", "bar"] = "lines"
     """How steps are logged: a line each (NeMo 2), or a progress bar drawn again and again (release 24.11)."""
     flops_formula: str
@@ -183,6 +174,10 @@ class ProfileWindow(Frozen):
     """Whether the GPUs' hardware counters are sampled, too (Nsight Systems only)."""
 
 
+_ONCE_OF_RECIPES = ("fp8_recipe", "cuda_graphs", "tp_comm_overlap")
+"""Of `TrainerSettings`."""
+
+
 class Run(Frozen):
     """One planned training job: all that trainer and job script need, and nothing of where it lands."""
 
@@ -205,16 +200,31 @@ class Run(Frozen):
     async_save: bool = False
     """Whether training goes on while the checkpoint is written; in the mode `checkpoint_save` only."""
     environment: dict[str, str] = Field(default_factory=dict)
+    """What the user asks for; it wins over that of the workload and of the cluster."""
+    performance: Performance = Performance()
+    """How the workload launches such a run."""
     profile: ProfileWindow | None = None
     """For the mode `profile`, and only there."""
     cuda_graphs: bool | None = None
-    """Whether steps are recorded as CUDA graphs; None for what the recipe does."""
+    """Whether steps are recorded as CUDA graphs; None for what the workload says."""
     tp_comm_overlap: bool | None = None
-    """Whether tensor-parallel communication overlaps with matrix products; None for what the recipe does."""
+    """Whether tensor-parallel communication overlaps with matrix products; None as the workload says."""
     model_flops: PositiveFloat | None = None
     """Floating-point operations of a step on one sample, by the recipe's formula: for TFLOPS in the log."""
     slurm: SlurmOptions | None = None
     """What is asked of Slurm; None elsewhere, and where nothing is."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_of_older_runs(cls, content: Any) -> Any:
+        """Runs that were recorded before `performance` say some of its settings of their recipe."""
+        if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
+            return content
+        moved = {name: content["recipe"][name] for name in _ONCE_OF_RECIPES if name in content["recipe"]}
+        if not moved:
+            return content
+        recipe = {name: value for name, value in content["recipe"].items() if name not in moved}
+        return {"performance": {"trainer": moved}, **content, "recipe": recipe}
 
     @property
     def label(self) -> str:

@@ -88,6 +88,7 @@ def plan(request: PlanRequest) -> Plan:
             checkpoint_path=request.load_checkpoint,
             async_save=request.async_save and mode is Mode.CHECKPOINT_SAVE,
             environment=request.environment,
+            performance=choice.workload.performance.of(recipe, choice.size_name, mode, choice.cluster.kind),
             profile=profile_of(request, choice, recipe, course.max_steps) if mode is Mode.PROFILE else None,
             cuda_graphs=request.cuda_graphs,
             tp_comm_overlap=request.tp_comm_overlap,

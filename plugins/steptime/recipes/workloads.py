@@ -17,8 +17,9 @@ from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, load_yaml_model
 from steptime.recipes.flops import FORMULAS
-from steptime.recipes.models import Fp8Recipe, ModelShape, Parallelism, Recipe, Window
+from steptime.recipes.models import ModelShape, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
+from steptime.recipes.performance_rules import PerformanceRules
 from steptime.settings import config_dir
 
 Scaling = Literal["weak", "strong"]
@@ -97,12 +98,6 @@ class GpuType(Frozen):
     gpus_per_node: PositiveInt
     image: str | None
     """Container image; null where the trainer's own environment is used (CPU)."""
-    fp8_recipe: Fp8Recipe = "delayed"
-    """How runs of dtype fp8 scale their tensors."""
-    cuda_graphs: bool = False
-    """Whether steps are recorded as CUDA graphs."""
-    tp_comm_overlap: bool = True
-    """Whether communication overlaps with matrix products where there is tensor parallelism."""
 
 
 class Layout(Frozen):
@@ -258,6 +253,7 @@ class Workload(Frozen):
     profile: Profile | None
     nccl_trace: NcclTrace | None
     gpu_types: dict[str, GpuType]
+    performance: PerformanceRules = PerformanceRules()
     sizes: dict[str, Size]
 
     @property
@@ -319,9 +315,6 @@ class Workload(Frozen):
             global_batch_size=rule.global_batch_size[scaling].at(gpus),
             gpus_per_node=hardware.gpus_per_node,
             image=hardware.image,
-            fp8_recipe=hardware.fp8_recipe if dtype == "fp8" else None,
-            cuda_graphs=hardware.cuda_graphs,
-            tp_comm_overlap=hardware.tp_comm_overlap and tensor > 1 and gpu_type != "cpu",
             step_log=self.step_log,
             flops_formula=self.flops_formula,
         )
@@ -347,7 +340,30 @@ class Workload(Frozen):
                         if scaling not in steps.time_limit:
                             message = f"the steps of this size have no time limit for {scaling} scaling"
                             raise FieldError(message, *place, "global_batch_size", scaling)
+        self._check_performance()
         return self
+
+    def _check_performance(self) -> None:
+        """Raise FieldError for a rule that names what is not there or holds nowhere, and impossible rows."""
+        dtypes = {
+            dtype
+            for size in self.sizes.values()
+            for rule in (*size.configurations, *size.proxies)
+            for dtype in rule.dtypes
+        }
+        for index, rule in enumerate(self.performance.rules):
+            named: tuple[tuple[str, str, Iterable[str]], ...] = (
+                ("GPU type", "gpu_types", self.gpu_types),
+                ("size", "sizes", self.sizes),
+                ("dtype", "dtypes", dtypes),
+            )
+            for kind, field, known in named:
+                for value in getattr(rule, field):
+                    if value not in known:
+                        raise _dangling(kind, value, known, "performance", "rules", index, field)
+        self.performance.check(
+            (recipe, recipe.size.removesuffix(PROXY_SUFFIX)) for recipe, _ in self.recipes()
+        )
 
 
 def _dangling(kind: str, value: str, valid: Iterable[str], *location: int | str) -> FieldError:

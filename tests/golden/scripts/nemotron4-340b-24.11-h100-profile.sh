@@ -23,6 +23,12 @@ export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 # Slurm hands on the shell of whoever submitted; where that finds its Python packages is not the job's.
 unset PYTHONPATH
 export OMP_NUM_THREADS=1
+export HYDRA_FULL_ERROR=1
+export NCCL_NVLS_ENABLE=0
+export NVTE_ASYNC_AMAX_REDUCTION=1
+export NVTE_DP_AMAX_REDUCE_INTERVAL=0
+export NVTE_FUSED_ATTN=0
+export TORCH_NCCL_AVOID_RECORD_STREAMS=1
 export PYTHONNOUSERSITE=1
 export STEPTIME_TRAINER=STAGED_TRAINER
 export PYTHONSAFEPATH=1
@@ -34,7 +40,7 @@ exec srun \
   --container-image=STAGED_IMAGE \
   --container-mounts=/lustre/bench:/lustre/bench \
   --container-workdir=/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys \
-  --container-env=OMP_NUM_THREADS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH \
+  --container-env=OMP_NUM_THREADS,HYDRA_FULL_ERROR,NCCL_NVLS_ENABLE,NVTE_ASYNC_AMAX_REDUCTION,NVTE_DP_AMAX_REDUCE_INTERVAL,NVTE_FUSED_ATTN,TORCH_NCCL_AVOID_RECORD_STREAMS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH \
   --container-writable \
   --no-container-mount-home \
   bash \

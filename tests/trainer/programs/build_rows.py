@@ -41,7 +41,7 @@ def built(run: PlannedRun) -> dict[str, Any]:
     strategy = parallelism.strategy(
         recipe.parallelism, recipe.model.num_layers, "cuda", records_graphs=run.records_graphs
     )
-    (precision,) = gpu_performance.precision(recipe)
+    (precision,) = gpu_performance.precision(run)
     overlap = gpu_performance.communication_overlap(run).user_comm_overlap_cfg
     data = SyntheticData(run, attention_mask=False)
     return {
@@ -84,8 +84,6 @@ def precisions() -> dict[str, dict[str, str]]:
         "bf16": mixed_precision.bf16_mixed(),
         "delayed": mixed_precision.bf16_with_fp8_mixed(),
         "current": mixed_precision.bf16_with_fp8_current_scaling_mixed(),
-        "current, nemotron_h": mixed_precision.nemotron_h_bf16_with_fp8_current_scaling_mixed(),
-        "mxfp8": mixed_precision.bf16_with_mxfp8_mixed(),
     }
     return {name: config_fields(fiddle.build(config).dtype_config) for name, config in made.items()}
 

@@ -1,0 +1,58 @@
+"""How a run is launched on GPUs: settings of the trainer, variables of its job, binding of its ranks."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from steptime.frozen import Frozen
+
+Fp8Recipe = Literal["delayed", "current"]
+"""Of Transformer Engine: scales from earlier steps, or from the tensor itself."""
+
+
+class TrainerSettings(Frozen):
+    """What the trainer sets in NeMo beyond a row, under NeMo's and Megatron's own names where these have one.
+
+    A setting that nobody gives is off, as a plain run of NeMo has it.
+    """
+
+    fp8_recipe: Fp8Recipe | None = None
+    """How tensors are scaled to FP8, for rows of dtype `fp8`."""
+    first_last_layers_bf16: bool = False
+    """Whether the outermost layers stay in bf16, with `fp8_recipe: current`."""
+    cuda_graphs: bool = False
+    """Whether steps are recorded as CUDA graphs."""
+    cross_entropy_fusion_impl: Literal["native", "te"] = "native"
+    """Whose kernel fuses the loss: torch.compile's or Transformer Engine's."""
+    use_precision_aware_optimizer: bool = False
+    """Whether Transformer Engine's Adam keeps the gradients in their own precision."""
+    overlap_grad_reduce: bool = False
+    """Whether gradients are reduced over data-parallel ranks beside the backward pass."""
+    overlap_param_gather: bool = False
+    """Whether parameters are gathered from data-parallel ranks beside the forward pass."""
+    average_in_collective: bool = False
+    """Whether the reduction itself divides the gradients by the number of ranks."""
+    comm_overlap_callback: bool = False
+    """Whether NeMo's MegatronCommOverlapCallback is there, which sets what overlaps with what."""
+    tp_comm_overlap: bool = False
+    """Whether tensor-parallel communication overlaps with matrix products."""
+    overlap_param_gather_with_optimizer_step: bool = False
+    """Whether parameters of the first virtual stage are gathered while the optimizer works on the others."""
+    defer_embedding_wgrad_compute: bool = False
+    """Whether the weight gradients of the output layer are computed while the pipeline empties."""
+    wgrad_deferral_limit: int | None = Field(default=None, ge=0)
+    """Micro batches of which that is put off; 0 for all."""
+    gc_interval: PositiveInt | None = None
+    """Steps between two garbage collections by NeMo's callback, all ranks at once; None for Python's own."""
+
+
+class Performance(Frozen):
+    """How a run is launched: settings of the trainer, variables of its job, and how its ranks are bound."""
+
+    trainer: TrainerSettings = TrainerSettings()
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of the job; those of the cluster and of the run win over them."""
+    ranks_per_numa_node: PositiveInt | None = None
+    """How many neighbouring ranks are bound to one NUMA node, its cores and memory; None to bind none."""
+    vboost: bool = False
+    """Whether `nvidia-smi boost-slider --vboost 1` steers power to the tensor cores before the training."""

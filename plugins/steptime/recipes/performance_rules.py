@@ -1,0 +1,182 @@
+"""The block `performance` of a workload's file: rules, each with its source, for some of the workload's runs.
+
+Those that hold for a run, laid over one another in the file's order, are its `Performance`.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
+
+from steptime.errors import UserError, unknown_value
+from steptime.frozen import Frozen
+from steptime.recipes.config_files import FieldError
+from steptime.recipes.environment import check_environment
+from steptime.recipes.models import Mode, Parallelism, Recipe
+from steptime.recipes.performance import Performance, TrainerSettings
+
+CPU = "cpu"
+"""The GPU type that has no GPU: rules that name no GPU type do not hold for it."""
+
+
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    try:
+        check_environment(variables)
+    except UserError as error:
+        raise ValueError(str(error).removeprefix("environment: ").rstrip(".")) from None
+    return variables
+
+
+class Least(Frozen):
+    """Degrees of parallelism from which on a rule holds."""
+
+    tensor: PositiveInt = 1
+    pipeline: PositiveInt = 1
+    context: PositiveInt = 1
+    virtual_pipeline: PositiveInt = 1
+    data: PositiveInt = 1
+
+    def reached(self, parallelism: Parallelism) -> bool:
+        """Whether a run is spread at least so far in every way."""
+        return all(
+            (getattr(parallelism, name) or 1) >= getattr(self, name) for name in type(self).model_fields
+        )
+
+
+class Rule(Frozen):
+    """Settings that hold for some runs of a workload; a condition that is left out holds for all of them."""
+
+    source: str
+    """Key of the workload's `sources`: where upstream sets this."""
+    gpu_types: tuple[str, ...] = ()
+    """Empty for all but `cpu`."""
+    sizes: tuple[str, ...] = ()
+    """With their proxies."""
+    dtypes: tuple[str, ...] = ()
+    modes: tuple[Mode, ...] = ()
+    cluster_kinds: tuple[Literal["local", "slurm", "runai"], ...] = ()
+    at_least: Least = Least()
+    trainer: TrainerSettings = TrainerSettings()
+    environment: Annotated[dict[str, str], AfterValidator(_environment)] = Field(default_factory=dict)
+    ranks_per_numa_node: PositiveInt | None = None
+    vboost: bool | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not (self.trainer.model_fields_set or self.environment or self._of_machines):
+            raise ValueError("give at least one of trainer, environment, ranks_per_numa_node and vboost")
+        return self
+
+    @property
+    def _of_machines(self) -> dict[str, int | bool]:
+        asked = {"ranks_per_numa_node": self.ranks_per_numa_node, "vboost": self.vboost}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def holds_for_row(self, recipe: Recipe, size: str) -> bool:
+        """Whether the rule is for a row, of the workload's size or of its proxy, whatever its mode."""
+        conditions = ((self.gpu_types, recipe.gpu_type), (self.sizes, size), (self.dtypes, recipe.dtype))
+        return (
+            all(not allowed or value in allowed for allowed, value in conditions)
+            and (recipe.gpu_type != CPU or CPU in self.gpu_types)
+            and self.at_least.reached(recipe.parallelism)
+        )
+
+    def holds_for_job(self, mode: Mode, cluster_kind: str) -> bool:
+        """Whether the rule is for runs of a mode on a kind of cluster."""
+        return (not self.modes or mode in self.modes) and (
+            not self.cluster_kinds or cluster_kind in self.cluster_kinds
+        )
+
+    def laid_over(self, performance: Performance) -> Performance:
+        """What the rule says, and for the rest what was there."""
+        said = self.trainer.model_dump(include=self.trainer.model_fields_set)
+        return performance.model_copy(
+            update={
+                "trainer": performance.trainer.model_copy(update=said),
+                "environment": performance.environment | self.environment,
+                **self._of_machines,
+            }
+        )
+
+
+class PerformanceRules(Frozen):
+    """The block `performance` of a workload's file."""
+
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Repository, tag or commit, and file, by the name that rules call it."""
+    rules: tuple[Rule, ...] = ()
+    """In this order: of two that set the same, the later one counts."""
+
+    @model_validator(mode="after")
+    def _every_source_is_used(self) -> Self:
+        for index, rule in enumerate(self.rules):
+            if rule.source not in self.sources:
+                raise FieldError(
+                    str(unknown_value("source", rule.source, self.sources)).removesuffix("."),
+                    *("rules", index, "source"),
+                )
+        used = {rule.source for rule in self.rules}
+        for name in self.sources:
+            if name not in used:
+                raise FieldError("no rule has this source", "sources", name)
+        return self
+
+    def of(self, recipe: Recipe, size: str, mode: Mode, cluster_kind: str) -> Performance:
+        """The settings of a run.
+
+        Args:
+            recipe: the row, or one like it at another scale.
+            size: the row's size, of a proxy that of its model.
+            mode: what the run is for.
+            cluster_kind: `slurm`, `runai` or `local`.
+        """
+        performance = Performance()
+        for rule in self.rules:
+            if rule.holds_for_row(recipe, size) and rule.holds_for_job(mode, cluster_kind):
+                performance = rule.laid_over(performance)
+        return performance
+
+    def check(self, rows: Iterable[tuple[Recipe, str]]) -> None:
+        """Refuse a rule that holds for no row, and settings of a row that cannot go together.
+
+        Args:
+            rows: every row of the workload, with its size in the workload's file.
+
+        Raises:
+            FieldError: located below the workload.
+        """
+        rows = tuple(rows)
+        for index, rule in enumerate(self.rules):
+            if not any(rule.holds_for_row(recipe, size) for recipe, size in rows):
+                raise FieldError("the rule holds for no row of this workload", "performance", "rules", index)
+        # A row differs from its neighbours by its scale alone: to look at one of each kind is enough.
+        for recipe, size in {_kind(recipe): (recipe, size) for recipe, size in rows}.values():
+            for mode in Mode:
+                if problem := _misfit(recipe, self.of(recipe, size, mode, "slurm").trainer):
+                    raise FieldError(
+                        f"{recipe.size} in {recipe.dtype} on {recipe.gpu_type}, {mode.value}: {problem}",
+                        "performance",
+                    )
+
+
+def _kind(recipe: Recipe) -> tuple[object, ...]:
+    spread = recipe.parallelism
+    return (recipe.size, recipe.dtype, recipe.gpu_type, spread.pipeline, spread.tensor, spread.data > 1)
+
+
+def _misfit(recipe: Recipe, settings: TrainerSettings) -> str | None:
+    """What cannot be of the settings of a row; None where all can."""
+    if (recipe.dtype == "fp8") != (settings.fp8_recipe is not None):
+        return f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
+    if settings.defer_embedding_wgrad_compute != (settings.wgrad_deferral_limit is not None):
+        return "defer_embedding_wgrad_compute and wgrad_deferral_limit go together"
+    by_callback = (
+        *("tp_comm_overlap", "overlap_param_gather_with_optimizer_step"),
+        "defer_embedding_wgrad_compute",
+    )
+    for name in by_callback:
+        if getattr(settings, name) and not settings.comm_overlap_callback:
+            return f"{name} needs comm_overlap_callback, which does it"
+    if settings.tp_comm_overlap and recipe.parallelism.tensor == 1:
+        return "tp_comm_overlap needs tensor parallelism"
+    return None
