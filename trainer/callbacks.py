@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lightning.pytorch import Callback
-from megatron.core import tensor_parallel
+from megatron.core import parallel_state, tensor_parallel
 from nemo.lightning.pytorch.callbacks import ProgressPrinter
 from nemo.lightning.pytorch.callbacks.progress_bar import MegatronProgressBar
 from nemo.utils.exp_manager import TimingCallback
@@ -63,14 +63,18 @@ class ModelFlops(Callback):
 
 
 class ModelParallelSeed(Callback):
-    """Seeds Megatron's random states, which NeMo does only where it counts a GPU."""
+    """Seeds Megatron's random states from the run's seed: NeMo takes one of its own, and only with a GPU."""
+
+    STAGES_APART = 100
+    """As in NeMo (nemo.lightning.megatron_init): else the layers of all later stages begin alike."""
 
     def __init__(self, seed: int):
         self.seed = seed
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Before the model is built and its weights are drawn."""
-        tensor_parallel.model_parallel_cuda_manual_seed(self.seed)
+        stage_rank = parallel_state.get_pipeline_model_parallel_rank()
+        tensor_parallel.model_parallel_cuda_manual_seed(self.seed + self.STAGES_APART * stage_rank)
 
 
 class FiniteLoss(Callback):

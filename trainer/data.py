@@ -8,12 +8,16 @@ from nemo.collections.llm.gpt.data.mock import MockDataModule
 from trainer.run import PlannedRun
 from trainer.tokens import SyntheticTokens
 
+WORKERS = 8
+"""Processes of each rank on GPUs that make samples ahead of their step."""
+
 
 class SyntheticData(MockDataModule):
     """NeMo's module for synthetic data, over `SyntheticTokens`, consumed samples in the checkpoint."""
 
     def __init__(self, run: PlannedRun, *, attention_mask: bool):
         recipe = run.recipe
+        on_gpus = recipe.gpu_type != "cpu"
         super().__init__(
             seq_length=recipe.model.seq_length,
             micro_batch_size=recipe.micro_batch_size,
@@ -21,8 +25,9 @@ class SyntheticData(MockDataModule):
             tokenizer=NullTokenizer(
                 vocab_size=recipe.model.vocab_size
             ),  # never asked; without it NeMo downloads one
-            num_workers=0,  # a sample takes microseconds, less than handing it over from another process
-            pin_memory=False,
+            # As upstream's runs have them, by default of NeMo's module. On the CPU the cores are the ranks'.
+            num_workers=WORKERS if on_gpus else 0,
+            pin_memory=on_gpus,
         )
         self.samples = SyntheticTokens(
             recipe.model.vocab_size, recipe.model.seq_length, run.seed, attention_mask=attention_mask

@@ -56,10 +56,18 @@ def graph_options(run: PlannedRun) -> dict[str, Any]:
     return {"enable_cuda_graph": True, "use_te_rng_tracker": True} if run.records_graphs else {}
 
 
-def communication_overlap(run: PlannedRun) -> MegatronCommOverlapCallback:
-    """NeMo's callback for what overlaps: communication of tensor, pipeline and data parallel ranks."""
+def communication_overlap(run: PlannedRun, *, bootstrap: str | None = None) -> MegatronCommOverlapCallback:
+    """NeMo's callback for what overlaps: communication of tensor, pipeline and data parallel ranks.
+
+    Args:
+        run: what is trained.
+        bootstrap: how tensor-parallel ranks exchange the addresses of their buffers, `nccl` or `mpi`; None
+            leaves it to Transformer Engine.
+    """
     return MegatronCommOverlapCallback(
-        tp_comm_overlap=run.overlaps, tp_comm_overlap_cfg=tuned_buffers(run.recipe) if run.overlaps else None
+        tp_comm_overlap=run.overlaps,
+        tp_comm_overlap_cfg=tuned_buffers(run.recipe) if run.overlaps else None,
+        tp_comm_bootstrap_backend=bootstrap,
     )
 
 

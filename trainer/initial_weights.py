@@ -1,7 +1,7 @@
 """Initial weights that do not depend on how the model is spread over ranks; for the CPU.
 
 Megatron draws on each rank what that rank has: with tensor parallelism it takes its half of the SwiGLU matrix
-for a gate and an up projection of its own, and every pipeline stage begins with the same random state. Here
+for a gate and an up projection of its own, and every pipeline stage has a random state of its own. Here
 each weight is drawn whole, from the seed and its name, and a rank keeps its part, as Megatron describes it
 for its checkpoints. The distributions are Megatron's. A rank draws all of each weight that it has a part of:
 cheap for what the CPU trains, and for nothing larger.

@@ -24,6 +24,8 @@ class Launch:
     """Whether torchrun or srun started it among others."""
     on_one_host: bool
     """Whether all ranks are on this host, whatever it calls its nodes."""
+    by_srun: bool = False
+    """Whether it was Slurm's srun, which starts MPI, too."""
 
     @property
     def nodes(self) -> int:
@@ -39,7 +41,8 @@ def read_launch() -> Launch:
     Raises:
         TrainerError: the ranks cannot be made out.
     """
-    os.environ.update(ranks_of_srun(os.environ))
+    of_srun = ranks_of_srun(os.environ)
+    os.environ.update(of_srun)
     environment = os.environ
     world_size = _number(environment, "WORLD_SIZE", 1)
     local_world_size = _number(environment, "LOCAL_WORLD_SIZE", 1)
@@ -50,6 +53,7 @@ def read_launch() -> Launch:
         threads=max(1, _number(environment, "OMP_NUM_THREADS", 1)),
         by_launcher="RANK" in environment,
         on_one_host=world_size == local_world_size or _is_loopback(environment.get("MASTER_ADDR", "")),
+        by_srun=bool(of_srun),
     )
 
 

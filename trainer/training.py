@@ -127,7 +127,10 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     if run.profile is not None:
         callbacks.append(ProfileSteps(run.profile, folders.output))
     if device == "cuda":
-        callbacks.append(gpu_performance.communication_overlap(run))
+        # Left alone, older releases of Transformer Engine take MPI wherever torch was built with it. Under
+        # srun that is upstream's way; torchrun (Run:ai) starts none.
+        bootstrap = None if launch.by_srun else "nccl"
+        callbacks.append(gpu_performance.communication_overlap(run, bootstrap=bootstrap))
     if run.mode == "checkpoint_save":
         callbacks.append(checkpoint.save_at_end(run.max_steps))
     return callbacks

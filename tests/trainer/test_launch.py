@@ -52,14 +52,14 @@ def test_torchrun_says_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, {**STEP, **TORCHRUN})
     launch = read_launch()
     assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (1, 2, 2, 1)
-    assert launch.by_launcher
+    assert (launch.by_launcher, launch.by_srun) == (True, False)
 
 
 def test_srun_is_read_where_torchrun_did_not_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, {**STEP, "MASTER_ADDR": "n1", "MASTER_PORT": "20017"})
     launch = read_launch()
     assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (5, 8, 4, 2)
-    assert launch.by_launcher
+    assert (launch.by_launcher, launch.by_srun) == (True, True)
     assert not launch.on_one_host
 
 

@@ -1,0 +1,77 @@
+"""Print what a training on GPUs is given, as JSON: `on_gpus.py RUN.json`. No GPU is needed to look."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from trainer.environment import heavy_imports
+
+with heavy_imports():
+    from megatron.core import parallel_state, tensor_parallel
+
+    from trainer import training
+    from trainer.callbacks import ModelParallelSeed
+    from trainer.cpu_as_cuda import cpu_as_cuda
+    from trainer.data import SyntheticData
+    from trainer.ending import Ending
+    from trainer.gpu_performance import MegatronCommOverlapCallback
+    from trainer.launch import Launch
+    from trainer.progress import Progress
+    from trainer.run import PlannedRun, read_run
+
+STAGES = 3
+
+
+def first_numbers(stage: int, seed: int) -> list[float]:
+    """What a pipeline stage would draw its first weights from, among ranks that only count."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=stage, world_size=STAGES)
+    try:
+        parallel_state.initialize_model_parallel(
+            pipeline_model_parallel_size=STAGES, create_gloo_process_groups=False
+        )
+        ModelParallelSeed(seed).setup(None, None, "fit")
+        with tensor_parallel.get_cuda_rng_tracker().fork():
+            return list(torch.rand(4).tolist())
+    finally:
+        parallel_state.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
+
+
+def bootstrap(run: PlannedRun, *, by_srun: bool) -> str | None:
+    """What NeMo's callback tells Transformer Engine's userbuffers."""
+    launch = Launch(
+        rank=0,
+        world_size=8,
+        local_world_size=8,
+        threads=1,
+        by_launcher=True,
+        on_one_host=True,
+        by_srun=by_srun,
+    )
+    ending = Ending(Path(), launch, Progress())
+    callbacks = training._callbacks(run, launch, training.Folders(Path()), ending, "cuda")
+    (overlap,) = [callback for callback in callbacks if isinstance(callback, MegatronCommOverlapCallback)]
+    told: str | None = overlap.user_comm_overlap_cfg.tp_comm_bootstrap_backend
+    return told
+
+
+def main(run_path: str) -> None:
+    run = read_run(Path(run_path))
+    data = SyntheticData(run, attention_mask=False)
+    with cpu_as_cuda():
+        numbers = [[first_numbers(stage, seed) for stage in range(STAGES)] for seed in (7, 7, 107)]
+    told: dict[str, Any] = {
+        "first numbers": numbers,
+        "bootstrap": {"srun": bootstrap(run, by_srun=True), "torchrun": bootstrap(run, by_srun=False)},
+        "workers": data.num_workers,
+        "pinned": data.pin_memory,
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,42 @@
+"""What a training on GPUs is given that the CPU's is not: seeds, userbuffers, and who makes its samples."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.recipes.planning import PlanRequest, plan
+
+from .jobs import start_trainer, write_run
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+
+
+@pytest.fixture(scope="module")
+def told(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of a row that a document has."""
+    folder = tmp_path_factory.mktemp("on_gpus")
+    (run,) = plan(PlanRequest(workload="nemotron4", gpu_type="h100", size="15b", gpus="16")).runs
+    program = Path(__file__).parent / "programs" / "on_gpus.py"
+    done = start_trainer([trainer_python, str(program)], write_run(run, folder), cwd=folder)
+    assert done.returncode == 0, done.stdout
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_pipeline_stages_draw_from_seeds_of_their_own(told: dict[str, Any]) -> None:
+    """Else all stages behind the first would begin with equal layers."""
+    first, again, other = told["first numbers"]
+    assert first == again
+    assert len({tuple(numbers) for numbers in first}) == len(first) == 3
+    assert other[0] == first[1]  # as NeMo has it, 100 from stage to stage
+
+
+def test_userbuffers_meet_without_mpi_where_torchrun_starts_the_ranks(told: dict[str, Any]) -> None:
+    assert told["bootstrap"] == {"srun": None, "torchrun": "nccl"}
+
+
+def test_samples_are_made_as_in_upstreams_runs(told: dict[str, Any]) -> None:
+    """The defaults of NeMo's MockDataModule at v2.2.1, v2.3.1, v2.4.0 and r2.5.0; no script changes them."""
+    assert (told["workers"], told["pinned"]) == (8, True)
