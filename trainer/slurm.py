@@ -13,13 +13,15 @@ PORTS = 12_000
 def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
     """What torchrun would set, from what srun sets for its tasks; nothing where it is not one of them.
 
-    Slurm sets SLURM_PROCID in a batch script, too: only a step has SLURM_STEP_ID. `MASTER_ADDR` and
-    `MASTER_PORT` of the job script stand; without them the ranks meet on the node that srun was called on.
+    Slurm sets SLURM_PROCID in a batch script, too: only a step has SLURM_STEP_ID. Only torchrun sets
+    LOCAL_WORLD_SIZE: in an image of PyTorch, pyxis sets RANK and LOCAL_RANK (`pytorch_setup` of 0.24.0), and
+    a hook of enroot WORLD_SIZE (`50-slurm-pytorch.sh` of 4.1.2). `MASTER_ADDR` and `MASTER_PORT` of the job
+    script stand; without them the ranks meet on the node that srun was called on.
 
     Raises:
         TrainerError: srun gave its nodes different numbers of tasks.
     """
-    if "SLURM_STEP_ID" not in environment or "RANK" in environment:
+    if "SLURM_STEP_ID" not in environment or "LOCAL_WORLD_SIZE" in environment:
         return {}
     job_id = int(environment.get("SLURM_JOB_ID", "0"))
     return {

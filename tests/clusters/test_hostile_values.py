@@ -128,7 +128,7 @@ def test_a_hostile_text_is_refused_or_stays_data(field: str, kind: str, jobs: Pa
         sentence = str(refusal)
         assert sentence.isprintable(), "one line, and nothing that a terminal obeys"
         assert len(sentence) < 1000
-        assert field != "environment" or kind == "nul"
+        assert field != "environment" or "\n" in text or kind == "nul"
         return
     folder = run_job(spec, jobs)
     if field == "environment":
@@ -153,10 +153,18 @@ def test_the_name_of_a_variable_is_refused(kind: str, jobs: Path) -> None:
     assert str(refusal.value).isprintable()
 
 
+def test_a_value_of_two_lines_is_refused(jobs: Path) -> None:
+    """A container's environment is read line by line: the second would be another variable there."""
+    with pytest.raises(UserError, match=r"^environment: the value of 'VALUE' has a line end") as refusal:
+        submitted({"environment": {"VALUE": "x\nPATH=/elsewhere"}}, jobs)
+    assert str(refusal.value).isprintable()
+
+
 def test_slurm_reads_no_directive_out_of_a_value(jobs: Path) -> None:
     """It stops at the first command, and every value comes after that."""
-    spec = submitted({"environment": {"VALUE": HOSTILE["directive"]}}, jobs)
-    before, command, after = spec.script.partition("\nset -euo pipefail\n")
+    before, command, after = submitted({"environment": {"VALUE": "x"}}, jobs).script.partition(
+        "\nset -euo pipefail\n"
+    )
     assert command
-    assert "--wrap" not in before
-    assert "#SBATCH --wrap=touch canary" in after
+    assert "VALUE" not in before
+    assert "\nexport VALUE=x\n" in after

@@ -117,7 +117,8 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
         "--container-image=/shared/images/nvidia+nemo+25.02.01.sqsh",
         "--container-mounts=/shared:/shared",
         f"--container-workdir={directory}",
-        f"--container-env=OMP_NUM_THREADS,{of_workload},PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH",
+        f"--container-env=OMP_NUM_THREADS,{of_workload},PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,"
+        "MASTER_ADDR,MASTER_PORT",
         "--container-writable",
         "--no-container-mount-home",
     ):
@@ -125,12 +126,23 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
     assert script.endswith("  python \\\n  -m \\\n  trainer \\\n  run.json\n")
 
 
+@pytest.mark.parametrize(
+    ("container", "mpi", "asked_for"),
+    [("pyxis", None, "pmix"), ("pyxis", "none", "none"), ("bwrap", None, "none"), ("bwrap", "pmix", "pmix")],
+)
+def test_how_ranks_in_an_image_are_connected_is_the_clusters(
+    two_ranks: Run, container: str, mpi: str | None, asked_for: str
+) -> None:
+    script = script_of(two_ranks, site(container=container, mpi=mpi), IMAGE)
+    assert f"  --mpi={asked_for} \\\n" in script
+
+
 def test_apptainer_runs_the_image() -> None:
     run = planned("llama3.1", size="8b", gpus="16")
     staged = IMAGE.model_copy(update={"image_path": "/shared/images/nemo.sif"})
     script = script_of(run, site(container="apptainer"), staged)
     assert "  apptainer \\\n  exec \\\n  --nv \\\n" in script
-    assert "  --bind=/shared:/shared \\\n  /shared/images/nemo.sif \\\n  bash \\\n" in script
+    assert "  --bind=/shared:/shared \\\n  /shared/images/nemo.sif \\\n  sh \\\n" in script
 
 
 def test_a_checkpoint_from_elsewhere_is_mounted() -> None:

@@ -78,6 +78,36 @@ LINES = [
     ("SignalException: Process 77 got signal: 15", "rank_failed", "signal 15"),
     ("Fatal Python error: Segmentation fault", "crash", "the Python interpreter crashed: Segmentation fault"),
     ("[n1:77] Caught signal 11 (Segmentation fault: address not mapped)", "crash", "a process crashed"),
+    (
+        "slurmstepd: error: pyxis:     [ERROR] No such file or directory: /shared/nvidia+nemo+25.04.sqsh",
+        "not_started",
+        "enroot: No such file or directory: /shared/nvidia+nemo+25.04.sqsh",
+    ),
+    (
+        "slurmstepd: error: pyxis:     FATAL ERROR: File system corruption detected",
+        "not_started",
+        "the image cannot be unpacked: File system corruption detected",
+    ),
+    (
+        "slurmstepd: error: pyxis: --container-mounts: source path does not exist: /archive/saved",
+        "not_started",
+        "the folder /archive/saved, which the container mounts, is not there",
+    ),
+    (
+        "slurmstepd: error: pyxis: couldn't chdir to /shared/x: Permission denied",
+        "not_started",
+        "the job's folder /shared/x cannot be entered in the container: Permission denied",
+    ),
+    (
+        "srun: unrecognized option '--container-image=/shared/images/nemo.sqsh'",
+        "not_started",
+        "srun has no pyxis there: it does not know --container-image",
+    ),
+    (
+        "srun: error: Invalid MPI type 'pmix', --mpi=list for acceptable types",
+        "not_started",
+        "srun has no MPI of type pmix there: have it installed, or write mpi: none into the cluster's file",
+    ),
     ("RuntimeError: found NaN in local grad norm for bucket #0", "nan_grad_norm", "became NaN"),
     ("OSError: [Errno 28] No space left on device", "disk_full", "No space left on device"),
 ]
@@ -102,6 +132,17 @@ def test_the_cause_comes_before_what_follows_from_it() -> None:
     assert [problem.kind for problem in log.problems] == ["cuda_out_of_memory", "short"]
 
 
+def test_why_comes_before_how_a_rank_ended() -> None:
+    """The node's words reach srun's output behind its own sentence."""
+    log = read_chunks(
+        [
+            b"srun: error: n1: task 0: Exited with exit code 1\n"
+            b"slurmstepd: error: pyxis:     [ERROR] Invalid image format: /shared/nemo.sqsh\n"
+        ]
+    )
+    assert [problem.kind for problem in log.problems] == ["not_started", "rank_failed", "no_steps"]
+
+
 def test_the_same_cause_on_many_ranks_is_named_once() -> None:
     assert problems(f"{NCCL}\n" * 12)["nccl_timeout"].message.endswith("(and 11 more such lines)")
 
@@ -122,6 +163,20 @@ def test_what_happens_after_the_last_step_spoils_the_numbers_or_not(
     assert {name: problem.fatal for name, problem in found.items()} == {kind: fatal}
 
 
+def test_what_pyxis_says_of_a_job_that_was_cancelled_is_no_cause() -> None:
+    """Cancelled while its image is unpacked: every line that pyxis writes then is called an error."""
+    found = problems(
+        "slurmstepd: error: *** STEP 23.0 ON n1 CANCELLED AT 2026-11-22T09:42:15 ***\n"
+        "slurmstepd: error: pyxis: child 7240 terminated with signal 15\n"
+        "slurmstepd: error: pyxis: failed to create container filesystem for image: /shared/nemo.sqsh\n"
+        "slurmstepd: error: pyxis: printing enroot log file:\n"
+        "slurmstepd: error: pyxis:     [INFO] Extracting squashfs filesystem...\n"
+        "slurmstepd: error: pyxis: container was not started successfully by another task\n"
+        "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+    )
+    assert set(found) == {"cancelled", "no_steps"}
+
+
 @pytest.mark.parametrize(
     "harmless",
     [
@@ -129,6 +184,7 @@ def test_what_happens_after_the_last_step_spoils_the_numbers_or_not(
         "NCCL INFO out of memory regions: 0",
         "ValueError: caught and retried",
         "srun: error: ",
+        "pyxis: importing docker image: nvidia/nemo:25.04",
         "see https://huggingface.co/docs for help",
     ],
 )

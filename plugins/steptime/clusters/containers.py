@@ -24,14 +24,14 @@ TRAINER_VARIABLE = "STEPTIME_TRAINER"
 """In the environment of a job whose ranks run in an image: the folder above `trainer/`."""
 
 FINDS_TRAINER = (
-    "bash",
+    "sh",
     "-c",
     f'export PYTHONPATH="${TRAINER_VARIABLE}${{PYTHONPATH:+:$PYTHONPATH}}"; exec "$@"',
     "steptime",
 )
 """What stands before a command in an image: the trainer's folder goes before the image's own PYTHONPATH, by
 which NeMo's images name their packages. Only inside of the container is that known. The text is always the
-same; the command comes as arguments."""
+same; the command comes as arguments. Every image has `sh`, not every one bash."""
 
 
 class Started(NamedTuple):

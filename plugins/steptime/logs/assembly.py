@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.logs import completeness
 from steptime.logs.attempts import Added, Attempts
-from steptime.logs.causes import Symptom
+from steptime.logs.causes import RANK_FAILED, Symptom
 from steptime.logs.checkpoints import CheckpointLine, Scheduled
 from steptime.logs.events import CutStep, Event, LogEvents, StepPrinted
 from steptime.logs.formats import StepLine
@@ -171,7 +171,8 @@ class Assembly:
 
     def _causes(self, *, complete: bool) -> list[Problem]:
         problems = []
-        for kind, symptoms in self._symptoms.items():
+        # Why comes before how: srun may print that a rank ended before the node's own words are through.
+        for kind, symptoms in sorted(self._symptoms.items(), key=lambda found: found[0] == RANK_FAILED):
             fatal = not complete or any(symptom.certain for symptom in symptoms)
             problems.append(Problem(kind=kind, message=_sentence(symptoms), fatal=fatal))
         for kind, symptoms in self._survived.items():

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+RANK_FAILED = "rank_failed"
+"""The kind that says only how a rank ended: any other says why."""
 _LONGEST_QUOTE = 300
 _REACH_BEFORE, _REACH_BEHIND = 500, 1000
 """Bytes around a word in which its form is looked for: a line of garbage may be a mebibyte long."""
@@ -126,7 +128,7 @@ CAUSES = (
         certain=False,
     ),
     Cause(
-        "rank_failed",
+        RANK_FAILED,
         (b"srun: error: ", b"(exitcode: ", b" received by PID ", b" got signal: "),
         (
             (
@@ -142,6 +144,32 @@ CAUSES = (
                 "a rank was ended by signal {number} ({name})",
             ),
             (r"got signal: (?P<number>\d+)", "the job was ended by signal {number}"),
+        ),
+        certain=False,
+    ),
+    Cause(
+        "not_started",
+        (b"pyxis: ", b"unrecognized option ", b"Invalid MPI type "),
+        (
+            (r"pyxis: +\[ERROR\] (?P<what>[^\r\n]+)", "enroot: {what}"),
+            (r"pyxis: +FATAL ERROR: ?(?P<what>[^\r\n]+)", "the image cannot be unpacked: {what}"),
+            (
+                r"--container-mounts: source path does not exist: (?P<path>[^\r\n]+)",
+                "the folder {path}, which the container mounts, is not there",
+            ),
+            (
+                r"pyxis: couldn't chdir to (?P<path>[^\r\n]+): (?P<why>[^:\r\n]+)",
+                "the job's folder {path} cannot be entered in the container: {why}",
+            ),
+            (
+                r"srun: unrecognized option \W{1,3}(?P<option>--container-[a-z-]+)",
+                "srun has no pyxis there: it does not know {option}",
+            ),
+            (
+                r"Invalid MPI type '(?P<kind>[^']+)'",
+                "srun has no MPI of type {kind} there: have it installed, or write mpi: none into the "
+                "cluster's file",
+            ),
         ),
         certain=False,
     ),

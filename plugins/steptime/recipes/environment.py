@@ -49,5 +49,10 @@ def check_environment(environment: Mapping[str, str]) -> None:
                 f"environment: '{name}' has an address with a password, and a run's environment is recorded "
                 "and shown: set it where the job runs."
             )
+        if "\n" in value:
+            raise UserError(
+                f"environment: the value of '{name}' has a line end, behind which containers read another "
+                "variable: write it in one line."
+            )
         if "\0" in value:
             raise UserError(f"environment: the value of '{name}' has a NUL character, which no variable can.")

@@ -20,8 +20,8 @@ if ! getent ahosts "$MASTER_ADDR" >/dev/null; then
 fi
 export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 
-# Slurm hands on the shell of whoever submitted; where that finds its Python packages is not the job's.
-unset PYTHONPATH
+# Slurm hands on the shell of whoever submitted; where that finds Python and libraries is not the job's.
+unset PYTHONHOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD
 export OMP_NUM_THREADS=1
 export HYDRA_FULL_ERROR=1
 export NCCL_NVLS_ENABLE=0
@@ -40,10 +40,10 @@ exec srun \
   --container-image=STAGED_IMAGE \
   --container-mounts=/lustre/bench:/lustre/bench \
   --container-workdir=/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys \
-  --container-env=OMP_NUM_THREADS,HYDRA_FULL_ERROR,NCCL_NVLS_ENABLE,NVTE_ASYNC_AMAX_REDUCTION,NVTE_DP_AMAX_REDUCE_INTERVAL,NVTE_FUSED_ATTN,TORCH_NCCL_AVOID_RECORD_STREAMS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH \
+  --container-env=OMP_NUM_THREADS,HYDRA_FULL_ERROR,NCCL_NVLS_ENABLE,NVTE_ASYNC_AMAX_REDUCTION,NVTE_DP_AMAX_REDUCE_INTERVAL,NVTE_FUSED_ATTN,TORCH_NCCL_AVOID_RECORD_STREAMS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \
   --no-container-mount-home \
-  bash \
+  sh \
   -c \
   'export PYTHONPATH="$STEPTIME_TRAINER${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"' \
   steptime \

@@ -158,7 +158,8 @@ def check_ssh_host(host: str) -> None:
 
 def prepare(home: Path) -> None:
     """Make the cluster's folders and the stand-in GPUs."""
-    for name in ("etc", "log", "run", "state", "ssh", "dev", *(f"spool/{node}" for node in NODES)):
+    of_nodes = (f"{name}/{node}" for name in ("spool", "tmp") for node in NODES)
+    for name in ("etc", "log", "run", "state", "ssh", "dev", *of_nodes):
         (folder(home) / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     for number in range(GPUS_PER_NODE):
         device = folder(home) / f"dev/nvidia{number}"

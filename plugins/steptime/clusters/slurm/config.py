@@ -28,8 +28,16 @@ class Config(ClusterConfig):
     """Whether GPUs are asked for (`--gres=gpu:N`); some sites give whole nodes and have no GRES."""
     exclusive: bool = True
     """Whether a job has its nodes for itself."""
+    mpi: Literal["pmix", "none"] | None = None
+    """How srun connects the ranks in an image. None is what the documents have, `pmix`, through which NeMo's
+    tensor-parallel overlap may start; with bwrap, `none`."""
     extra_options: tuple[str, ...] = ()
     """Further sbatch options of every job here, such as `--qos=benchmark`."""
+
+    @property
+    def mpi_of_images(self) -> str:
+        """What srun's `--mpi` says for ranks in an image."""
+        return self.mpi or ("none" if self.container == "bwrap" else "pmix")
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""

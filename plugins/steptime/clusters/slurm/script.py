@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from steptime.clusters.slurm.config import Config as SlurmConfig
 
 _OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", re.ASCII)
+_OF_PYTHON = ("PYTHONHOME", "PYTHONPATH")
+_OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+"""They name files of the login node. Containers pass on what their image does not set, and lack these files.
+A Python outside of an image may need the libraries."""
+_MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
+"""Set by the script itself, and to be named to pyxis, or those that enroot's hook writes win."""
 _BLOCK_NODES = 18
 """Nodes of 4 GPUs in one NVLink domain (GB200 and GB300 racks): beyond it, Slurm is asked for segments."""
 _NVLINK_GPUS_PER_NODE = 4
@@ -33,6 +39,7 @@ def script_values(
     return {
         "sbatch_options": sbatch_options(run, site),
         "folders": (PROFILE_FOLDER,) if wants_nsight(run) else (),
+        "not_handed_on": _OF_PYTHON if staged.python else (*_OF_PYTHON, *_OF_LOADER),
         "srun_options": ("--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
         "command": started.command,
     }
@@ -112,7 +119,8 @@ def _started(
     if staged.python is not None:
         # torch needs no MPI, and Slurm's default plugin for it may look for libraries that are not there.
         return Started(srun_options=("--mpi=none",), command=command)
-    started = site.in_image(command, run, staged, directory=directory, environment=environment)
-    # As the documents: NeMo's tensor-parallel overlap starts through MPI. Images for bwrap have none.
-    mpi = "none" if site.container == "bwrap" else "pmix"
-    return Started(srun_options=(f"--mpi={mpi}", *started.srun_options), command=started.command)
+    variables = (*environment, *_MEETING_PLACE)
+    started = site.in_image(command, run, staged, directory=directory, environment=variables)
+    return Started(
+        srun_options=(f"--mpi={site.mpi_of_images}", *started.srun_options), command=started.command
+    )

@@ -1,0 +1,138 @@
+"""What a rank in an image finds under pyxis.
+
+The stand-in for srun does what the sources of pyxis and enroot say.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Staged
+from steptime.clusters.jobscript import job_spec
+from steptime.clusters.slurm.config import Config
+from steptime.recipes.models import Run
+from trainer.launch import Launch, read_launch
+
+SRUN = Path(__file__).parents[1] / "stand_ins" / "srun"
+OF_NGC = "PYTORCH_VERSION=2.7.0\nNEMO=25.04\n"
+"""The first is what pyxis and enroot's hook know an image of PyTorch by."""
+PYTHON = """#!/bin/sh
+exec {python} -I -c 'import json, os, pathlib
+pathlib.Path("rank-" + os.environ["SLURM_PROCID"]).write_text(json.dumps(dict(os.environ)))'
+"""
+
+
+class Cluster:
+    """A machine whose srun is the stand-in, and an image on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.work = folder / "work"
+        self.tools = folder / "tools"
+        self.work.mkdir()
+        self.tools.mkdir()
+        (self.tools / "srun").symlink_to(SRUN)
+        python = self.tools / "python"
+        python.write_text(PYTHON.format(python="/usr/bin/env python3"))
+        python.chmod(0o755)
+        self.path = f"{self.tools}:{os.environ['PATH']}"
+
+    def ranks(self, run: Run, image: str, submitter: dict[str, str]) -> list[dict[str, str]]:
+        """The environment of every rank of the run's job."""
+        file = self.work / "nemo.sqsh"
+        file.write_text(f"PATH={self.path}\n{image}")
+        site = {"name": "here", "kind": "slurm", "gpu_type": "h100", "connection": "here"}
+        config = Config.model_validate({**site, "work_dir": str(self.work), "container": "pyxis"})
+        staged = Staged(
+            python=None,
+            venv_lock_sha256=None,
+            image_path=str(file),
+            trainer_path=str(self.work),
+            trainer_sha256="b" * 64,
+        )
+        spec = job_spec(run, staged, config, identity="x", started=1_790_000_000)
+        folder = Path(spec.directory)
+        folder.mkdir(parents=True)
+        of_slurm = {"SLURMD_NODENAME": "localhost", "SLURM_JOB_ID": "12005", "SLURM_NTASKS": str(spec.slots)}
+        done = subprocess.run(
+            ["/bin/bash", "-c", spec.script],
+            env={"PATH": self.path, **of_slurm, **submitter},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads((folder / f"rank-{rank}").read_text()) for rank in range(spec.slots)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def launch(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Launch:
+    """How the trainer takes itself to be started."""
+    with monkeypatch.context() as patched:
+        for name in os.environ:
+            patched.delenv(name)
+        for name, value in environment.items():
+            patched.setenv(name, value)
+        return read_launch()
+
+
+@pytest.mark.parametrize("hooks", [False, True], ids=["pyxis alone", "with the hooks of enroot"])
+def test_ranks_in_an_image_of_pytorch_are_those_of_srun(
+    make_result: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, cluster: Cluster, hooks: bool
+) -> None:
+    """There pyxis sets RANK and LOCAL_RANK as torchrun would, and the hook WORLD_SIZE and a meeting place."""
+    if hooks:
+        (cluster.tools / "hooks").touch()
+    found = cluster.ranks(make_result(gpus=2).run, OF_NGC, {})
+    for rank, environment in enumerate(found):
+        assert environment["RANK"] == str(rank), "the stand-in sets it"
+        assert ("WORLD_SIZE" in environment) == hooks
+        assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("localhost", "20005")
+        told = launch(environment, monkeypatch)
+        assert (told.rank, told.world_size, told.local_world_size) == (rank, 2, 2)
+        assert told.by_launcher
+
+
+def test_a_meeting_place_of_the_image_is_not_the_jobs(
+    make_result: Callable[..., Any], cluster: Cluster
+) -> None:
+    image = f"{OF_NGC}MASTER_ADDR=builder\nMASTER_PORT=1\nOMP_NUM_THREADS=64\n"
+    for environment in cluster.ranks(make_result(gpus=2).run, image, {}):
+        assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("localhost", "20005")
+        assert environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_what_names_files_of_the_login_node_stays_outside(
+    make_result: Callable[..., Any], cluster: Cluster
+) -> None:
+    """Slurm hands on the shell of whoever submitted, and pyxis what the image does not set itself."""
+    of_the_shell = {
+        "LD_LIBRARY_PATH": "/login/lib",
+        "PYTHONHOME": "/login/python",
+        "PYTHONPATH": "/login/packages",
+        "NCCL_SOCKET_IFNAME": "ib0",
+    }
+    run = make_result(gpus=1).run
+    (bare,) = cluster.ranks(run, OF_NGC, of_the_shell)
+    assert not {"LD_LIBRARY_PATH", "PYTHONHOME"} & bare.keys()
+    assert "/login" not in bare["PYTHONPATH"]
+    assert (bare["NCCL_SOCKET_IFNAME"], bare["NEMO"]) == ("ib0", "25.04")
+
+
+def test_what_an_image_or_a_run_sets_itself_is_kept(
+    make_result: Callable[..., Any], cluster: Cluster
+) -> None:
+    run = make_result(gpus=1).run
+    (of_image,) = cluster.ranks(run, f"{OF_NGC}LD_LIBRARY_PATH=/image/lib\n", {"LD_LIBRARY_PATH": "/login"})
+    assert of_image["LD_LIBRARY_PATH"] == "/image/lib"
+    own = run.model_copy(update={"environment": {"LD_LIBRARY_PATH": "/run/lib"}, "experiment": "own"})
+    (of_run,) = cluster.ranks(own, f"{OF_NGC}LD_LIBRARY_PATH=/image/lib\n", {"LD_LIBRARY_PATH": "/login"})
+    assert of_run["LD_LIBRARY_PATH"] == "/run/lib"
