@@ -1,10 +1,11 @@
-"""An sshd of a test's own in front of the mini Slurm: stopping, hanging and dropping it disturbs nobody."""
+"""An sshd of a test's own, as in front of the mini Slurm: stopping, hanging, dropping it disturbs nobody."""
 
+import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,48 +20,27 @@ from steptime.clusters.connections import Connection
 _READY_S = 90
 
 
-class LoginNode:
-    """A real sshd as the mini Slurm's, with `bin` before everything else in the PATH of its logins."""
+class Sshd:
+    """A real sshd on a free port of loopback, started by its user, with a configuration of its own."""
 
-    def __init__(
-        self, slurm: MiniSlurm, folder: Path, *, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.bin = folder / "bin"
-        self.bin.mkdir(parents=True)
+    def __init__(self, folder: Path, lines: Sequence[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
-        lines = (slurm.layout.root / "etc/sshd_config").read_text().splitlines()
-        own = {
-            "ListenAddress": f"127.0.0.1:{self.port}",
-            "PidFile": str(folder / "sshd.pid"),
-        }
-        kept = [f"{word} {own.get(word, rest)}" for word, _, rest in (line.partition(" ") for line in lines)]
-        more = "".join(f' "{name}={value}"' for name, value in (environment or {}).items())
-        text = "\n".join(
-            line.replace('"PATH=', f'"PATH={self.bin}:') + (more if line.startswith("SetEnv") else "")
-            for line in kept
-            if not line.startswith(("MaxSessions", "MaxStartups"))  # as of most clusters: 10 of each
-        )
         self._config = folder / "sshd_config"
-        self._config.write_text(f"{text}\n")
-        self._login = slurm.login
+        listen = [f"ListenAddress 127.0.0.1:{self.port}", f"PidFile {folder}/sshd.pid"]
+        self._config.write_text("\n".join([*listen, *lines, ""]))
         self._sshd: subprocess.Popen[bytes] | None = None
         self.start()
 
-    def login(self, **extra: Any) -> Connection:
-        """The login to it; keywords are further fields of the connection's extra."""
-        return replace(self._login, port=self.port, extra={**self._login.extra, **extra})
-
-    async def connections(self, name: str) -> Connection:
-        return self.login()
-
-    def command(self, name: str, script: str) -> None:
-        """Put a program before the one of the same name; `$real` is that one."""
-        real = shutil.which(name)
-        path = self.bin / name
-        path.write_text(f"#!/bin/sh\nreal={real}\n{script}\n")
-        path.chmod(0o755)
+    @property
+    def logins(self) -> int:
+        """How many connections it serves now."""
+        assert self._sshd
+        return len(psutil.Process(self._sshd.pid).children())
 
     def start(self) -> None:
+        if os.geteuid() == 0:  # root's sshd insists on it, and Debian's own service would make it
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
         assert sshd
         self._sshd = subprocess.Popen([sshd, "-D", "-e", "-f", self._config], stderr=subprocess.DEVNULL)
@@ -98,3 +78,41 @@ class LoginNode:
     def resume(self) -> None:
         assert self._sshd
         psutil.Process(self._sshd.pid).resume()
+
+
+class LoginNode(Sshd):
+    """A real sshd as the mini Slurm's, with `bin` before everything else in the PATH of its logins."""
+
+    def __init__(
+        self,
+        slurm: MiniSlurm,
+        folder: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir(parents=True)
+        self._login = slurm.login
+        more = "".join(f' "{name}={value}"' for name, value in (environment or {}).items())
+        lines = (slurm.layout.root / "etc/sshd_config").read_text().splitlines()
+        changed = (  # sessions and startups as of most clusters: 10 of each
+            line.replace('"PATH=', f'"PATH={self.bin}:') + (more if line.startswith("SetEnv") else "")
+            for line in lines
+            if not line.startswith(("ListenAddress", "PidFile", "MaxSessions", "MaxStartups"))
+        )
+        super().__init__(folder, [*options, *changed])
+
+    def login(self, **extra: Any) -> Connection:
+        """The login to it; keywords are further fields of the connection's extra."""
+        return replace(self._login, port=self.port, extra={**self._login.extra, **extra})
+
+    async def connections(self, name: str) -> Connection:
+        return self.login()
+
+    def command(self, name: str, script: str) -> None:
+        """Put a program before the one of the same name; `$real` is that one."""
+        real = shutil.which(name)
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\nreal={real}\n{script}\n")
+        path.chmod(0o755)

@@ -1,10 +1,12 @@
 """Which connections can be logins, and the sentence for each that cannot."""
 
+import re
+
 import asyncssh
 import pytest
 
 from steptime.clusters.connections import Connection
-from steptime.clusters.slurm.ssh_login import connect_timeout_s, login_options
+from steptime.clusters.slurm.ssh_login import at_address, jump_connections, read_login
 from steptime.errors import UserError
 
 KEY = asyncssh.generate_private_key("ssh-ed25519")
@@ -17,7 +19,7 @@ def connection(kind: str = "ssh", host: str = "login.example.org", **extra: obje
 
 
 def test_what_it_says_is_what_is_used() -> None:
-    options = login_options(connection(host_key=HOST_KEY, private_key=PRIVATE_KEY, conn_timeout="7"))
+    options = read_login(connection(host_key=HOST_KEY, private_key=PRIVATE_KEY)).options
     assert (options["host"], options["port"], options["username"]) == ("login.example.org", 22, "me")
     (trusted,), _, _ = options["known_hosts"]
     assert trusted == KEY.convert_to_public()
@@ -26,10 +28,50 @@ def test_what_it_says_is_what_is_used() -> None:
 
 
 def test_seconds_to_connect() -> None:
-    assert connect_timeout_s(connection()) == 15
-    assert connect_timeout_s(connection(conn_timeout="7")) == 7
+    assert read_login(connection(host_key=HOST_KEY)).timeout_s == 15
+    assert read_login(connection(host_key=HOST_KEY, conn_timeout="7")).timeout_s == 7
     with pytest.raises(UserError, match="conn_timeout"):
-        connect_timeout_s(connection(conn_timeout="soon"))
+        read_login(connection(host_key=HOST_KEY, conn_timeout="soon"))
+
+
+def test_addresses() -> None:
+    for text, told in {
+        "login2": ("login2", 22, "me"),
+        "login2:2222": ("login2", 2222, "me"),
+        "you@login2": ("login2", 22, "you"),
+        "ssh://you@login2:2222/": ("login2", 2222, "you"),
+        "[fe80::1]:2222": ("fe80::1", 2222, "me"),
+        "you@there@login2": None,
+        "login2:": None,
+        "login2:70000": None,
+        "fe80::1": None,
+        "login 2": None,
+        "": None,
+    }.items():
+        if told:
+            login = read_login(at_address(connection(host_key=HOST_KEY), text))
+            assert (login.host, login.port, login.user) == told, text
+        else:
+            with pytest.raises(UserError, match=f"'{re.escape(text)}' is no address of a host: write host,"):
+                at_address(connection(), text)
+
+
+def test_jump_connections_are_a_list_or_words_with_commas() -> None:
+    assert jump_connections(connection()) == ()
+    assert jump_connections(connection(jump_connections="outer, inner")) == ("outer", "inner")
+    assert jump_connections(connection(jump_connections=["outer", "inner"])) == ("outer", "inner")
+    with pytest.raises(UserError, match="jump_connections in its extra is no list of names"):
+        jump_connections(connection(jump_connections=[1]))
+
+
+def test_several_host_keys_and_authorities() -> None:
+    """As where login nodes have a key each; the SSH provider takes the first."""
+    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+    extra = {"host_key": f"{HOST_KEY}\n{other}\n", "host_ca_key": other}
+    keys, authorities, _ = read_login(connection(**extra)).options["known_hosts"]
+    assert [len(keys), len(authorities)] == [2, 1]
+    with pytest.raises(UserError, match="host_ca_key in its extra is no public key"):
+        read_login(connection(host_ca_key="@cert-authority * ssh-ed25519 AAAA"))
 
 
 @pytest.mark.parametrize(
@@ -48,7 +90,7 @@ def test_seconds_to_connect() -> None:
 )
 def test_what_cannot_be_is_told_without_its_secrets(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message) as refused:
-        login_options(connection(**changes))  # type: ignore[arg-type]
+        read_login(connection(**changes))  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
     assert "s3cret" not in str(refused.value)
 
@@ -57,13 +99,17 @@ def test_an_encrypted_key_needs_its_passphrase() -> None:
     encrypted = KEY.export_private_key(passphrase="open sesame", rounds=50).decode()
     extra = {"host_key": HOST_KEY, "private_key": encrypted}
     with pytest.raises(UserError, match="passphrase"):
-        login_options(connection(**extra))
+        read_login(connection(**extra))
     with pytest.raises(UserError) as refused:
-        login_options(connection(**extra, private_key_passphrase="wrong words"))
+        read_login(connection(**extra, private_key_passphrase="wrong words"))
     assert "wrong words" not in str(refused.value)
-    assert login_options(connection(**extra, private_key_passphrase="open sesame"))["client_keys"] == [KEY]
+    login = read_login(connection(**extra, private_key_passphrase="open sesame"))
+    assert login.options["client_keys"] == [KEY]
 
 
 def test_secrets_do_not_show() -> None:
     assert "s3cret" not in repr(connection(private_key=PRIVATE_KEY))
     assert "PRIVATE" not in repr(connection(private_key=PRIVATE_KEY))
+    login = read_login(connection(host_key=HOST_KEY, private_key=PRIVATE_KEY, passphrase="open sesame"))
+    assert "s3cret" not in repr(login)
+    assert "sesame" not in repr(login)

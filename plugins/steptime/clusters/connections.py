@@ -1,10 +1,16 @@
 """What a backend needs to log in to a cluster. Who keeps it (Airflow, a test) is told from outside."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from steptime.errors import UserError
+from steptime.errors import UserError, shown
+
+_ADDRESS = re.compile(
+    r"(?:ssh://)?(?:(?P<login>[^@\s]+)@)?(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:@\[\]\s/]+))"
+    r"(?::(?P<port>\d{1,5}))?/?"
+)
 
 
 @dataclass(frozen=True)
@@ -29,3 +35,19 @@ Connections = Callable[[str], Awaitable[Connection]]
 async def no_connections(name: str) -> Connection:
     """For those who open only clusters that need no login."""
     raise UserError(f"the connection '{name}' is kept by Airflow: let a DAG do this.")
+
+
+def split_address(text: str) -> tuple[str, str, int | None]:
+    """Login, host and port of `[user@]host[:port]`, as OpenSSH takes it. Raises UserError.
+
+    >>> split_address("me@[::1]:2222")
+    ('me', '::1', 2222)
+    >>> split_address("login1")
+    ('', 'login1', None)
+    """
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None or int(found["port"] or 1) not in range(1, 65536):
+        raise UserError(
+            f"'{shown(text)}' is no address of a host: write host, host:port, or [address]:port for IPv6"
+        )
+    return found["login"] or "", found["ipv6"] or found["host"], int(found["port"] or 0) or None

@@ -67,7 +67,7 @@ class SlurmCluster:
         self.name = config.name
         self._root = config.root.rstrip("/")
         self._jobs = f"{self._root}/clusters/{config.name}/jobs"
-        self._node = LoginNode(config.connection, connections)
+        self._node = LoginNode(config.connection, connections, config.login_nodes)
         self._ended: dict[str, JobStatus] = {}
         self._has_accounting = True
 

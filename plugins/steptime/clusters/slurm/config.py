@@ -8,8 +8,10 @@ from pydantic import PositiveInt, field_validator
 
 from steptime.clusters.base import Staged
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.connections import split_address
 from steptime.clusters.slurm.script import sbatch_options, script_values, step_options
 from steptime.clusters.slurm.states import expand_nodes
+from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.recipes.slurm_options import SlurmOptions
 
@@ -20,6 +22,8 @@ class Config(ClusterConfig):
     kind: Literal["slurm"]
     connection: str
     """The Airflow connection, of type ssh, that leads to a login node."""
+    login_nodes: tuple[str, ...] = ()
+    """Hosts that this connection logs in to, `host` or `host:port`, in the order to try; else its own."""
     partition: str | None = None
     account: str | None = None
     gpus_per_node: PositiveInt | None = None
@@ -67,6 +71,16 @@ class Config(ClusterConfig):
     def step_options(self) -> tuple[str, ...]:
         """One task without GPUs."""
         return step_options(self)
+
+    @field_validator("login_nodes")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            try:
+                split_address(address)
+            except UserError as error:
+                raise ValueError(str(error)) from None
+        return value
 
     @field_validator("work_dir")
     @classmethod

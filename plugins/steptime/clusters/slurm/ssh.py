@@ -9,27 +9,27 @@ import contextlib
 import logging
 import math
 import posixpath
-import random
 import secrets
 import shlex
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar, cast
 
 import asyncssh
 
 from steptime.clusters.base import Completed
 from steptime.clusters.command_output import collect
-from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.slurm.ssh_login import address, connect_timeout_s, login_options, untrusted
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.clusters.connections import Connections
+from steptime.clusters.slurm.ssh_login import words
+from steptime.clusters.slurm.ssh_route import reach
+from steptime.errors import SystemFailure, UserError
 
-_KEEPALIVE_S = 15
-"""A connection that three questions in a row leave unanswered is given up."""
 _FILE_TIMEOUT_S = 60
 _FAREWELL_S = 10.0
 _COMMANDS_AT_ONCE = 8
 """sshd serves 10 sessions a connection unless it is told otherwise; one is for files, one to end commands."""
+
+_LOST = (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, asyncssh.ConnectionLost)
 
 _OPENING_PAUSES_S = (0.1, 0.5, 2.0, 0.0)
 """Between the tries to open a session."""
@@ -48,14 +48,16 @@ if logging.getLogger("asyncssh").level == logging.NOTSET:
 
 
 class LoginNode:
-    """Commands and files on the machine that the connection `name` leads to.
+    """Commands and files on one of the machines that the connection `name` leads to: the first that answers.
 
-    Nothing is connected before the first call. A dropped connection is made anew by the next call.
+    Nothing is connected before the first call. A dropped connection is made anew by the next call, which
+    tries `login_nodes` in their order; without them, the connection's own host. See `ssh_route`.
     """
 
-    def __init__(self, name: str, connections: Connections) -> None:
+    def __init__(self, name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> None:
         self._name = name
         self._connections = connections
+        self._login_nodes = login_nodes
         self._connecting = asyncio.Lock()
         self._ssh: asyncssh.SSHClientConnection | None = None
         self._sftp: asyncssh.SFTPClient | None = None
@@ -136,12 +138,16 @@ class LoginNode:
         return process.exit_status
 
     async def _end(self, process: "asyncssh.SSHClientProcess[bytes]", pid: "asyncio.Future[str]") -> None:
-        """Kill a running command with its process group; give the connection up where that does not help."""
-        ssh = self._ssh
+        """Kill a running command with its process group; give the connection up where that does not help.
+
+        Only over the command's own connection: the next may lead to another login node, where the process id
+        is somebody else's.
+        """
+        ssh: asyncssh.SSHClientConnection = process.get_extra_info("connection")
         try:
             async with asyncio.timeout(_FAREWELL_S):
                 kill = shlex.join(["kill", "-KILL", "--", f"-{await pid}"])
-                await self._using(lambda ssh: ssh.run(kill))
+                await self._using(lambda ssh: ssh.run(kill), on=ssh)
         except (TimeoutError, SystemFailure, asyncssh.Error, OSError):
             self._give_up(ssh)
         finally:
@@ -162,9 +168,10 @@ class LoginNode:
     async def write(self, path: str, data: bytes) -> None:
         """Write a file whole (temporary name, fsync, rename), creating its folder."""
         folder, name = posixpath.split(path)
-        temporary = posixpath.join(folder, f".{name}.{secrets.token_hex(8)}")
 
         async def write(sftp: asyncssh.SFTPClient) -> None:
+            # Another at each try: what a lost connection had still to write may yet come.
+            temporary = posixpath.join(folder, f".{name}.{secrets.token_hex(8)}")
             try:
                 file = await sftp.open(temporary, "xb")
             except asyncssh.SFTPNoSuchFile:
@@ -193,6 +200,7 @@ class LoginNode:
     ) -> Done:
         """What `use` does with the files; once more where the connection drops: it can bear that."""
         sftp = None
+        await self._connected()  # which has limits of its own: one for each hop and login node
         try:
             async with asyncio.timeout(_FILE_TIMEOUT_S):
                 sftp = await self._using(self._files)
@@ -200,11 +208,11 @@ class LoginNode:
         except TimeoutError:
             self._give_up(self._ssh)
             raise SystemFailure(f"{failed} on {self._address}: no answer in {_FILE_TIMEOUT_S} s") from None
-        except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, OSError) as error:
+        except (*_LOST, OSError) as error:
             if not again:
-                raise SystemFailure(f"{failed} on {self._address}: {_words(error)}") from None
+                raise SystemFailure(f"{failed} on {self._address}: {words(error)}") from None
         except asyncssh.Error as error:
-            raise SystemFailure(f"{failed} on {self._address}: {_words(error)}") from None
+            raise SystemFailure(f"{failed} on {self._address}: {words(error)}") from None
         if self._sftp is sftp:
             self._sftp = None
         return await self._with_files(failed, use, again=False)
@@ -215,10 +223,18 @@ class LoginNode:
                 self._sftp = await ssh.start_sftp_client()
             return self._sftp
 
-    async def _using(self, begin: Callable[[asyncssh.SSHClientConnection], Awaitable[Done]]) -> Done:
-        """What `begin` opens on the connection; again where nothing was opened, so nothing happens twice."""
+    async def _using(
+        self,
+        begin: Callable[[asyncssh.SSHClientConnection], Awaitable[Done]],
+        *,
+        on: asyncssh.SSHClientConnection | None = None,
+    ) -> Done:
+        """What `begin` opens on the connection, or `on` that one alone; again where nothing was opened.
+
+        So nothing happens twice.
+        """
         for pause_s in _OPENING_PAUSES_S:
-            ssh = await self._connected()
+            ssh = on or await self._connected()
             try:
                 return await begin(ssh)
             except asyncssh.ChannelOpenError as error:
@@ -229,7 +245,7 @@ class LoginNode:
                 raise self._lost("when asked", error) from None
             if not ssh.is_closed():  # sshd counts a session that has ended for a moment longer than we do
                 await asyncio.sleep(pause_s)
-        raise SystemFailure(f"{self._address} opens no session: {_words(refusal)}")
+        raise SystemFailure(f"{self._address} opens no session: {words(refusal)}")
 
     def _give_up(self, ssh: asyncssh.SSHClientConnection | None) -> None:
         """Let the next call connect anew, unless another has by now."""
@@ -242,46 +258,12 @@ class LoginNode:
         async with self._connecting:
             if self._ssh is None or self._ssh.is_closed():
                 self._ssh, self._sftp = None, None
-                self._ssh = await self._connect(await self._connections(self._name))
+                reached = await reach(self._name, self._connections, self._login_nodes)
+                self._ssh, self._address = reached.ssh, reached.title
             return self._ssh
 
-    async def _connect(self, connection: Connection) -> asyncssh.SSHClientConnection:
-        self._address = f"the login node {address(connection)} (connection '{connection.name}')"
-        options = await asyncio.to_thread(login_options, connection)  # reads keys from files
-        timeout_s = connect_timeout_s(connection)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await _logged_in(options)
-        except TimeoutError:
-            raise SystemFailure(f"{self._address} did not let us in within {timeout_s:g} s") from None
-        except asyncssh.HostKeyNotVerifiable as error:
-            raise untrusted(connection, error) from None
-        except asyncssh.PermissionDenied as error:
-            raise UserError(
-                f"{self._address} refuses the login '{shown(connection.login)}': {error.reason}; see to its "
-                "key or password in the connection"
-            ) from None
-        except (asyncssh.Error, OSError) as error:
-            raise SystemFailure(f"{self._address} cannot be reached: {_words(error)}") from None
-
     def _lost(self, when: str, error: Exception | str) -> SystemFailure:
-        return SystemFailure(f"the connection to {self._address} was lost {when}: {_words(error)}")
-
-
-def _words(error: Exception | str) -> str:
-    """An error in one line: what the system says of it, else its own text."""
-    if isinstance(error, OSError) and error.strerror:
-        return shown(error.strerror, at_most=300)
-    return shown(str(error) or type(error).__name__, at_most=300)
-
-
-async def _logged_in(options: Mapping[str, Any]) -> asyncssh.SSHClientConnection:
-    """A new connection; sshd turns some away when many come at once (MaxStartups), and these come again."""
-    while True:
-        try:
-            return await asyncssh.connect(**options, keepalive_interval=_KEEPALIVE_S)
-        except (asyncssh.ConnectionLost, ConnectionResetError):
-            await asyncio.sleep(random.uniform(0.2, 1.0))  # noqa: S311 (so that they do not come together)
+        return SystemFailure(f"the connection to {self._address} was lost {when}: {words(error)}")
 
 
 async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]") -> str:

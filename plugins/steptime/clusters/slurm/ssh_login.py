@@ -1,57 +1,102 @@
 """From a connection of kind `ssh` to what asyncssh logs in with. The host's key is always checked.
 
-The fields of `extra` are called as in Airflow's SSH provider, so that one connection serves both.
+The fields of `extra` are called as in Airflow's SSH provider, so that one connection serves both; most of
+the others as OpenSSH's options. What is in the connection comes before what is in its `ssh_config`.
 """
 
+import base64
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import asyncssh
+from asyncssh.public_key import CERT_TYPE_USER
 
-from steptime.clusters.connections import Connection
-from steptime.errors import UserError, unknown_value
+from steptime.clusters.connections import Connection, split_address
+from steptime.errors import UserError, shown, unknown_value
 
-DEFAULT_PORT = 22
+_DEFAULT_PORT = 22
 _CONNECT_TIMEOUT_S = 15.0
-_KNOWN_HOSTS = Path("~/.ssh/known_hosts")
+_KEEPALIVE_S = 15
+"""A connection that three questions in a row leave unanswered is given up."""
+_KNOWN_HOSTS = "~/.ssh/known_hosts"
 
 _READ = (
-    *("key_file", "private_key", "private_key_passphrase", "passphrase"),
-    *("host_key", "known_hosts", "no_host_key_check", "conn_timeout"),
+    *("key_file", "private_key", "private_key_passphrase", "passphrase", "certificate_file", "certificate"),
+    *("host_key", "host_ca_key", "known_hosts", "no_host_key_check"),
+    *("conn_timeout", "jump_connections", "ssh_config"),
 )
 _WITHOUT_EFFECT = (  # of Airflow's SSH provider; none of them says to whom a secret goes
     *("allow_host_key_change", "ciphers", "cmd_timeout", "compress"),
     *("disabled_algorithms", "ignore_hostkey_verification", "look_for_keys"),
 )
+_OF_EVERY_HOP = ("ssh_config", "known_hosts", "conn_timeout", "private_key_passphrase", "passphrase")
+"""The fields that also count for the hosts of a ProxyJump; keys, passwords and host keys are one host's."""
+
+_NOT_FROM_SSH_CONFIG: Mapping[str, Any] = {
+    # Airflow's environment has its secrets, its agent its keys, and commands are steptime's own.
+    **{"send_env": None, "env": None, "agent_forwarding": False, "x11_forwarding": False},
+    **{"command": None, "request_pty": False},
+    "keepalive_interval": _KEEPALIVE_S,
+}
 
 
-def address(connection: Connection) -> str:
-    """Host and port, as they stand in messages."""
-    return f"{connection.host}:{connection.port or DEFAULT_PORT}"
+@dataclass(frozen=True)
+class Login:
+    """One login on the way to a cluster, ready for asyncssh."""
+
+    title: str
+    """How messages call it: `the jump host gate.example.org:22 (connection 'gate')`."""
+    connection: Connection
+    host: str
+    port: int
+    user: str
+    options: Mapping[str, Any] = field(repr=False)
+    """The arguments of `asyncssh.connect`, but for `tunnel`."""
+    jumps: tuple[Connection, ...]
+    """The hosts that the ProxyJump of its ssh_config leads through, the outermost first."""
+    timeout_s: float
+    """How long connecting and logging in may take together."""
+    certificates: tuple[asyncssh.SSHCertificate, ...]
+    """Those that it proves itself with."""
 
 
-def connect_timeout_s(connection: Connection) -> float:
-    """Seconds that connecting and logging in may take together. Raises UserError."""
-    try:
-        return float(connection.extra.get("conn_timeout") or _CONNECT_TIMEOUT_S)
-    except (TypeError, ValueError):
-        raise UserError(f"{_named(connection)}: conn_timeout in its extra is no number of seconds.") from None
+def at_address(connection: Connection, address: str) -> Connection:
+    """The same login at another address, `[user@]host[:port]`. Raises UserError where it is none."""
+    login, host, port = split_address(address)
+    return replace(connection, host=host, port=port or connection.port, login=login or connection.login)
 
 
-def login_options(connection: Connection) -> dict[str, Any]:
-    """The arguments of `asyncssh.connect`. Raises UserError for what cannot be a login."""
+def jump_connections(connection: Connection) -> tuple[str, ...]:
+    """The connections of the jump hosts before this one's host, the outermost first. Raises UserError."""
+    value = connection.extra.get("jump_connections") or ()
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            f"{_named(connection)}: jump_connections in its extra is no list of names of connections."
+        )
+    return tuple(name.strip() for name in names)
+
+
+def read_login(connection: Connection, role: str = "login node") -> Login:
+    """What to log in with; reads keys from files. Raises UserError for what cannot be a login."""
     if connection.kind != "ssh":
         raise UserError(f"{_named(connection)} is of type '{connection.kind}': a Slurm cluster needs 'ssh'.")
     if not connection.host:
-        raise UserError(f"{_named(connection)} has no host: name the cluster's login node.")
-    for field in connection.extra:
-        if field not in (*_READ, *_WITHOUT_EFFECT):
-            raise unknown_value("field", field, _READ, of=f"the extra of connection '{connection.name}'")
+        raise UserError(f"{_named(connection)} has no host: name the cluster's {role}.")
+    for name in connection.extra:
+        if name not in (*_READ, *_WITHOUT_EFFECT):
+            raise unknown_value("field", name, _READ, of=f"the extra of connection '{connection.name}'")
+    file = _ssh_config(connection)
+    certificate = _certificate(connection)
     options: dict[str, Any] = {
         "host": connection.host,
-        "port": connection.port or DEFAULT_PORT,
-        "known_hosts": _trusted(connection),
-        "config": None,  # what is not in the connection does not count, whoever's home this is
+        "port": connection.port or (() if file else _DEFAULT_PORT),
+        "config": file,  # without one nothing else counts, whoever's home this is
+        "passphrase": _passphrase(connection),
+        **_NOT_FROM_SSH_CONFIG,
     }
     if connection.login:
         options["username"] = connection.login
@@ -59,20 +104,96 @@ def login_options(connection: Connection) -> dict[str, Any]:
         options["password"] = connection.password
     if key := _private_key(connection):
         options["client_keys"] = [key]
-    return options
+    if certificate:
+        options["client_certs"] = [certificate]
+    try:
+        read = asyncssh.SSHClientConnectionOptions(**options)
+    except (OSError, ValueError) as error:  # a key, a certificate or a line of ssh_config
+        where = f"its ssh_config '{file}'" if file else "the keys of this user"
+        raise UserError(f"{_named(connection)}: {where}: {words(error)}.") from None
+    certified = {pair.public_data: pair.algorithm for pair in read.client_keys or () if pair.has_cert}
+    if certificate and certificate.public_data not in certified:
+        raise UserError(
+            f"{_named(connection)}: its certificate is not that of its key: name both of one pair."
+        )
+    trusted = _trusted(connection, read.known_hosts)
+    return Login(
+        title=f"the {role} {read.host}:{read.port} ({_source(connection, file)})",
+        connection=connection,
+        host=read.host,
+        port=read.port,
+        user=read.username,
+        options={**options, "known_hosts": trusted, "connect_timeout": None},
+        jumps=_proxy_jump(connection, read.tunnel),
+        timeout_s=_connect_timeout_s(connection) or float(read.connect_timeout or _CONNECT_TIMEOUT_S),
+        certificates=tuple(
+            asyncssh.import_certificate(algorithm + b" " + base64.b64encode(data))
+            for data, algorithm in certified.items()
+        ),
+    )
+
+
+def untrusted(login: Login, error: Exception, via: str = "") -> UserError:
+    """The error where the host shows another key than those that are trusted; `via` is the way to it."""
+    return UserError(
+        f"{login.title}{via} shows a key that is not trusted ({error}): if it is new or was installed anew, "
+        f"{_remedy(login.connection, login.host, login.port)}"
+    )
+
+
+def refused(login: Login, reason: str, via: str = "") -> UserError:
+    """The error where the host does not let this login in; it says what is wrong with its certificates."""
+    doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
+    return UserError(
+        f"{login.title}{via} refuses the login '{shown(login.user)}': {shown(reason)}; see to its key or "
+        f"password in the connection{doubts}"
+    )
+
+
+def _doubt(certificate: Any, user: str) -> str:
+    """What this machine can tell of a certificate that was refused."""
+    try:
+        certificate.validate(CERT_TYPE_USER, user)
+    except ValueError as error:
+        return f"its certificate for {shown(', '.join(certificate.principals) or 'anybody')}: {error}"
+    return "its certificate is in order here: the host may not trust the authority that signed it"
+
+
+def _ssh_config(connection: Connection) -> str | None:
+    """The user's file of OpenSSH's options for its client, where one is named."""
+    value = connection.extra.get("ssh_config")
+    if not value:
+        return None
+    path = Path(str(value)).expanduser()
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise UserError(f"{_named(connection)}: ssh_config '{shown(value)}': {error.strerror}.") from None
+    return str(path)
+
+
+def _proxy_jump(connection: Connection, jumps: object) -> tuple[Connection, ...]:
+    """The hosts of a ProxyJump, which have their own options in the same file."""
+    if not isinstance(jumps, str):
+        return ()
+    shared = {name: value for name, value in connection.extra.items() if name in _OF_EVERY_HOP}
+    bare = replace(connection, port=None, login="", password="", extra=shared)
+    try:
+        return tuple(at_address(bare, hop) for hop in jumps.split(","))
+    except UserError as error:
+        raise UserError(f"{_named(connection)}: ProxyJump in its ssh_config: {error}") from None
 
 
 def _private_key(connection: Connection) -> asyncssh.SSHKey | None:
     """The key to log in with; None where asyncssh is to look for the user's own."""
-    passphrase = connection.extra.get("private_key_passphrase") or connection.extra.get("passphrase")
     field = "private_key" if connection.extra.get("private_key") else "key_file"
     value = connection.extra.get(field)
     if not value:
         return None
     try:
         if field == "private_key":
-            return asyncssh.import_private_key(str(value), passphrase)
-        return asyncssh.read_private_key(Path(str(value)).expanduser(), passphrase)
+            return asyncssh.import_private_key(str(value), _passphrase(connection))
+        return asyncssh.read_private_key(Path(str(value)).expanduser(), _passphrase(connection))
     except OSError as error:
         raise UserError(f"{_named(connection)}: key_file '{value}': {error.strerror}.") from None
     except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
@@ -82,47 +203,108 @@ def _private_key(connection: Connection) -> asyncssh.SSHKey | None:
         ) from None
 
 
-def _trusted(connection: Connection) -> Any:
-    """The host keys to trust: the connection's own, its file's, or those of the user's known_hosts."""
+def _passphrase(connection: Connection) -> str | None:
+    return connection.extra.get("private_key_passphrase") or connection.extra.get("passphrase") or None
+
+
+def _certificate(connection: Connection) -> Any:
+    """The user's certificate: what is named, or the one beside key_file, which ssh takes, too; else None."""
     extra = connection.extra
+    named = "certificate" if extra.get("certificate") else "certificate_file"
+    value = extra.get(named)
+    if not value and extra.get("key_file") and not extra.get("private_key"):
+        beside = Path(f"{extra['key_file']}-cert.pub").expanduser()
+        value = beside if beside.is_file() else None
+    if not value:
+        return None
+    try:
+        if named == "certificate":
+            return asyncssh.import_certificate(str(value))
+        return asyncssh.read_certificate(Path(str(value)).expanduser())
+    except OSError as error:
+        raise UserError(
+            f"{_named(connection)}: certificate_file '{shown(value)}': {error.strerror}."
+        ) from None
+    except asyncssh.KeyImportError:
+        raise UserError(
+            f"{_named(connection)}: {named} in its extra is no ssh certificate: it begins as "
+            "'ssh-ed25519-cert-v01@openssh.com AAAA…'."
+        ) from None
+
+
+def _connect_timeout_s(connection: Connection) -> float | None:
+    value = connection.extra.get("conn_timeout")
+    try:
+        return float(value) if value else None
+    except (TypeError, ValueError):
+        raise UserError(f"{_named(connection)}: conn_timeout in its extra is no number of seconds.") from None
+
+
+def _trusted(connection: Connection, in_ssh_config: Any) -> Any:
+    """The host keys to trust: the connection's own, its file's, those of its ssh_config, or the user's."""
+    extra = connection.extra
+    remedy = _remedy(connection, connection.host, connection.port)
     if str(extra.get("no_host_key_check", "")).lower() == "true":
         raise UserError(
             f"{_named(connection)}: no_host_key_check is true, and steptime always checks the host's key: "
-            f"{_remedy(connection)}"
+            f"{remedy}"
         )
-    if extra.get("host_key"):
-        words = str(extra["host_key"]).split()
-        key = " ".join(words[:2]) if len(words) > 1 else f"ssh-rsa {words[0]}"
+    if extra.get("host_key") or extra.get("host_ca_key"):
+        return (_public_keys(connection, "host_key"), _public_keys(connection, "host_ca_key"), [])
+    if not extra.get("known_hosts") and in_ssh_config is None:
+        raise UserError(
+            f"{_named(connection)}: UserKnownHostsFile is none in its ssh_config, and steptime always checks "
+            f"the host's key: {remedy}"
+        )
+    named = [str(extra["known_hosts"])] if extra.get("known_hosts") else in_ssh_config or [_KNOWN_HOSTS]
+    there = [str(path) for path in (Path(name).expanduser() for name in named) if path.is_file()]
+    if not there:
+        raise UserError(
+            f"{_named(connection)}: the key of host {connection.host} is not known, and there is no file "
+            f"{shown(', '.join(named))}: {remedy}"
+        )
+    try:
+        return asyncssh.read_known_hosts(there)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{_named(connection)}: known_hosts {', '.join(there)}: {words(error)}.") from None
+
+
+def _public_keys(connection: Connection, field: str) -> list[asyncssh.SSHKey]:
+    """The public keys of a field, one a line; a bare one is RSA, as for the SSH provider."""
+    keys = []
+    for line in filter(str.strip, str(connection.extra.get(field) or "").splitlines()):
+        parts = line.split()[:2]
+        typed = parts if len(parts) > 1 else ("ssh-rsa", *parts)
         try:
-            return ([asyncssh.import_public_key(key)], [], [])
+            keys.append(asyncssh.import_public_key(" ".join(typed)))
         except asyncssh.KeyImportError:
             raise UserError(
-                f"{_named(connection)}: host_key in its extra is no public key: {_remedy(connection)}"
+                f"{_named(connection)}: {field} in its extra is no public key: "
+                f"{_remedy(connection, connection.host, connection.port)}"
             ) from None
-    path = Path(str(extra.get("known_hosts") or _KNOWN_HOSTS)).expanduser()
-    if not path.is_file():
-        raise UserError(
-            f"{_named(connection)}: the key of host {address(connection)} is not known, and there is no file "
-            f"{path}: {_remedy(connection)}"
-        )
-    return str(path)
+    return keys
 
 
-def untrusted(connection: Connection, error: Exception) -> UserError:
-    """The error where the host shows another key than those that are trusted."""
-    return UserError(
-        f"{_named(connection)}: the host {address(connection)} shows a key that is not trusted ({error}): if "
-        f"it is new or was installed anew, {_remedy(connection)}"
-    )
-
-
-def _remedy(connection: Connection) -> str:
-    port = f"-p {connection.port} " if connection.port else ""
+def _remedy(connection: Connection, host: str, port: int | None) -> str:
+    option = f"-p {port} " if port and port != _DEFAULT_PORT else ""
     return (
-        f"put what 'ssh-keyscan {port}{connection.host}' prints behind the host's name into host_key in the "
-        "connection's extra, once its administrator has confirmed it."
+        f"put what 'ssh-keyscan {option}{host}' prints behind the host's name into host_key in the "
+        f"extra of connection '{connection.name}', once its administrator has confirmed it."
     )
+
+
+def _source(connection: Connection, file: str | None) -> str:
+    return f"connection '{connection.name}'" + (f", {file}" if file else "")
 
 
 def _named(connection: Connection) -> str:
     return f"the connection '{connection.name}'"
+
+
+def words(error: Exception | str) -> str:
+    """An error in one line: what the system says of it, and of which file; else its own text."""
+    if isinstance(error, OSError) and error.strerror:
+        refused = isinstance(error, ConnectionError) and error.errno  # asyncio's own text is longer than true
+        told = os.strerror(refused) if refused else error.strerror
+        return shown(f"{error.filename}: {told}" if error.filename else told, at_most=300)
+    return shown(str(error).rstrip(".") or type(error).__name__, at_most=300)

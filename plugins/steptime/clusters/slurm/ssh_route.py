@@ -1,0 +1,147 @@
+"""The way to a cluster: through its jump hosts to the first of its login nodes that lets us in.
+
+Every hop is a connection of asyncssh's own inside the one before it, whose host key is checked and whose
+login is its own. Closing the last closes all.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import asyncssh
+
+from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.slurm.ssh_login import (
+    Login,
+    at_address,
+    jump_connections,
+    read_login,
+    refused,
+    untrusted,
+    words,
+)
+from steptime.errors import SystemFailure, UserError, shown
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A host that has let us in."""
+
+    ssh: asyncssh.SSHClientConnection
+    title: str
+    """How messages call it."""
+
+
+async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Reached:
+    """Log in to the first of `login_nodes` that can be had; without them, to the connection's own host.
+
+    Raises UserError where it is the user's turn at every one of them, else SystemFailure; both tell of all.
+    """
+    connection = await connections(name)
+    jumps = [await connections(jump) for jump in jump_connections(connection)]
+    for jump in jumps:
+        if jump_connections(jump):
+            raise UserError(
+                f"the connection '{jump.name}' has jump_connections, and is itself one of '{name}': name all "
+                f"hops there, the outermost first."
+            )
+    failures: list[UserError | SystemFailure] = []
+    for node in [at_address(connection, address) for address in login_nodes] or [connection]:
+        try:
+            reached = await _through(jumps, node)
+        except (UserError, SystemFailure) as failure:
+            failures.append(failure)
+        else:
+            for passed in failures:
+                _log.warning("%s; went on with %s", passed, reached.title)
+            return reached
+    raise _no_login_node(name, failures)
+
+
+def _no_login_node(name: str, failures: Sequence[UserError | SystemFailure]) -> UserError | SystemFailure:
+    told = list(dict.fromkeys(str(failure) for failure in failures))
+    if len(told) == 1:
+        return failures[0]
+    kind = UserError if all(isinstance(failure, UserError) for failure in failures) else SystemFailure
+    return kind(f"no login node of connection '{name}' can be used: {'; '.join(told)}")
+
+
+async def _through(jumps: Sequence[Connection], node: Connection) -> Reached:
+    through = None
+    for jump in jumps:
+        through = await _log_in(jump, "jump host", through)
+    return await _log_in(node, "login node", through)
+
+
+async def _log_in(
+    connection: Connection, role: str, through: Reached | None, behind: tuple[str, ...] = ()
+) -> Reached:
+    """Log in to a host, inside the connection `through`, which is closed where that fails.
+
+    Who comes without one goes through the ProxyJump of its ssh_config; `behind` are the hosts that lie
+    behind it.
+    """
+    try:
+        login = await asyncio.to_thread(read_login, connection, role)
+        if through is None:
+            through = await _through_proxy_jump(login, (*behind, connection.host))
+        ssh = await _connect(login, through)
+    except BaseException:
+        if through is not None:
+            through.ssh.abort()
+        raise
+    if through is not None:
+        ssh.set_tunnel(through.ssh)
+    return Reached(ssh, login.title)
+
+
+async def _through_proxy_jump(login: Login, behind: tuple[str, ...]) -> Reached | None:
+    through = None
+    for jump in login.jumps:
+        if jump.host == behind[-1]:  # `Host *` has a ProxyJump, and this is it: ssh then goes there directly
+            continue
+        if jump.host in behind:
+            raise UserError(
+                f"{login.title} is reached through ProxyJump {shown(jump.host)}, which lies behind it: its "
+                "ssh_config leads in a circle."
+            )
+        through = await _log_in(jump, "jump host", through, behind)
+    return through
+
+
+async def _connect(login: Login, through: Reached | None) -> asyncssh.SSHClientConnection:
+    via = f", through {through.title}," if through else ""
+    try:
+        async with asyncio.timeout(login.timeout_s):
+            return await _logged_in(login, through)
+    except TimeoutError:
+        raise SystemFailure(f"{login.title}{via} did not let us in within {login.timeout_s:g} s") from None
+    except asyncssh.HostKeyNotVerifiable as error:
+        raise untrusted(login, error, via) from None
+    except asyncssh.PermissionDenied as error:
+        raise refused(login, error.reason, via) from None
+    except asyncssh.ChannelOpenError as error:
+        if through and error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+            raise UserError(
+                f"{through.title} does not forward to {login.title}: {words(error)}; its sshd must allow "
+                f"'{shown(through.ssh.get_extra_info('username'))}' that (AllowTcpForwarding, PermitOpen)"
+            ) from None
+        raise SystemFailure(f"{login.title}{via} cannot be reached: {words(error)}") from None
+    except (asyncssh.Error, OSError) as error:
+        raise SystemFailure(f"{login.title}{via} cannot be reached: {words(error)}") from None
+
+
+async def _logged_in(login: Login, through: Reached | None) -> asyncssh.SSHClientConnection:
+    """A new connection; sshd turns some away when many come at once (MaxStartups), and these come again."""
+    tunnel = through.ssh if through else None
+    while True:
+        try:
+            return await asyncssh.connect(**login.options, tunnel=tunnel)
+        except (asyncssh.ConnectionLost, ConnectionResetError):
+            if tunnel is not None and tunnel.is_closed():
+                raise
+            await asyncio.sleep(random.uniform(0.2, 1.0))  # noqa: S311 (so that they do not come together)
