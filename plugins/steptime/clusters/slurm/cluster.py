@@ -30,12 +30,12 @@ from steptime.clusters.slurm.states import (
     status_of,
 )
 from steptime.clusters.slurm.submit import refused, submit_command
+from steptime.clusters.slurm.submit import timeout_s as submit_timeout_s
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 
 _COMMAND_TIMEOUT_S = 60
 """Slurm's own commands give up after some 10 s when their daemon does not answer."""
-_SUBMIT_TIMEOUT_S = 120
 _CANCEL_TIMEOUT_S = 300
 """Slurm's KillWait (30 s) before SIGKILL, then its epilog."""
 _HISTORY = "now-60days"
@@ -213,9 +213,9 @@ class SlurmCluster:
     async def _submit(self, spec: JobSpec) -> JobRecord:
         argv = submit_command(spec, root=self._root, folder=self._folder(spec.name))
         try:
-            done = await self.run(argv, timeout_s=_SUBMIT_TIMEOUT_S)
+            done = await self.run(argv, timeout_s=submit_timeout_s())
         except SystemFailure:  # its reply is lost: once more waits for the lock, and finds what was submitted
-            done = await self.run(argv, timeout_s=_SUBMIT_TIMEOUT_S)
+            done = await self.run(argv, timeout_s=submit_timeout_s())
         if records := self._ours(read_squeue(done.stdout), [spec.name]).get(spec.name):
             return records[0]
         # sbatch can fail although the job was taken, as when the controller's answer comes too late.

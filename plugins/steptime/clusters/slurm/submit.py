@@ -8,22 +8,49 @@ from steptime.clusters.slurm.states import SQUEUE_FORMAT, TIME_FORMAT
 from steptime.errors import SystemFailure, UserError, shown
 
 _LOCK_TIMEOUT_S = 60
+_COMMAND_LIMIT_S = 60
+"""After which squeue and sbatch are ended: a job that is then not in the queue will not come into it."""
 
-_LOOK_UP_OR_SUBMIT = """
-name=$1 format=$2 root=$3 note=$4; shift 4
+_LOOK_UP_OR_SUBMIT = r"""
+name=$1 format=$2 root=$3 note=$4 limit=$5 patience=$6; shift 6
+claim=$note.claim node=$(uname -n)
 queued() {
-    of_name=$(squeue --me --states=all --noheader --name="$name" --Format="$format") || return
-    printf '%s\\n' "$of_name" | grep -F -e "|$root/" || :
+    of_name=$(timeout -s KILL "$limit" \
+        squeue --me --states=all --noheader --name="$name" --Format="$format") || return
+    printf '%s\n' "$of_name" | grep -F -e "|$root/" || :
 }
-found=$(queued) || exit
+found='' waited=0
+until (set -C; printf '%s\n' "$node" >"$claim") 2>/dev/null; do
+    found=$(queued) || exit
+    [ -z "$found" ] || break
+    if [ "$waited" -gt "$patience" ]; then
+        echo "$claim cannot be made" >&2; exit 1
+    fi
+    holder=$(cat "$claim" 2>/dev/null)
+    if [ "$holder" = "$node" ] || [ "$waited" -eq "$patience" ]; then
+        rm -f "$claim"
+    else
+        sleep 1
+    fi
+    waited=$((waited + 1))
+done
 if [ -z "$found" ]; then
-    sbatch "$@" >/dev/null || exit
+    trap 'rm -f "$claim"' EXIT
     found=$(queued) || exit
 fi
-printf '%s\\n' "$found" >"$note.new" && mv "$note.new" "$note"
-printf '%s\\n' "$found"
+if [ -z "$found" ]; then
+    timeout -s KILL "$limit" sbatch "$@" >/dev/null || exit
+    found=$(queued) || exit
+fi
+printf '%s\n' "$found" >"$note.new" && mv "$note.new" "$note"
+printf '%s\n' "$found"
 """
-"""Runs under the lock of a job's name. Every value is an argument; nothing of it is read as shell text."""
+"""Runs under the lock of a job's name. Every value is an argument; nothing of it is read as shell text.
+
+The lock keeps two of one login node apart. On some shared file systems no lock holds between two, so the node
+that submits also leaves a claim, a file made with O_EXCL. Who finds that of another waits for as long as that
+one can be at it, and looks for the job; one of its own node was left by somebody killed, as it has the lock.
+"""
 
 _CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its own options
     "access/permission denied",
@@ -65,11 +92,23 @@ def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
     """Submits a job unless squeue has one of its name below `root`; prints its line of squeue.
 
     `folder` is the job's own, with its lock and the note of what was printed. Two that come at the same time
-    submit once: the lock lasts until the remote sbatch has ended, whatever becomes of the connection.
+    submit once, on whichever login nodes: lock and claim last until the remote sbatch has ended, whatever
+    becomes of the connection.
     """
     under_lock = ["flock", f"--timeout={_LOCK_TIMEOUT_S}", f"{folder}/lock"]
-    values = [spec.name, SQUEUE_FORMAT, root, f"{folder}/squeue"]
+    limits = [str(_COMMAND_LIMIT_S), str(_patience_s())]
+    values = [spec.name, SQUEUE_FORMAT, root, f"{folder}/squeue", *limits]
     return ["env", TIME_FORMAT, *under_lock, "sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]
+
+
+def timeout_s() -> int:
+    """How long the command of `submit_command` may take: for the lock, for another's claim, and by itself."""
+    return _LOCK_TIMEOUT_S + _patience_s() + 3 * _COMMAND_LIMIT_S
+
+
+def _patience_s() -> int:
+    """Until whoever has made a claim has a job in the queue, or never will: squeue, sbatch, and a bit."""
+    return 2 * _COMMAND_LIMIT_S + 5
 
 
 def _options(spec: JobSpec) -> list[str]:
