@@ -19,6 +19,10 @@ from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.slurm import cluster as slurm_backend
 from steptime.clusters.slurm.cluster import SlurmCluster
 
+from .ssh_site import log_in, site, way, way_of_module
+
+__all__ = ["log_in", "site", "way", "way_of_module"]
+
 DEADLINE_S = 150
 """Only ever reached by a failing test: everything here takes well under a second on an idle machine."""
 

@@ -56,8 +56,7 @@ class Sshd:
 
     def drop_connections(self) -> None:
         """Kill what serves the logins; commands that they started go on."""
-        assert self._sshd
-        for child in psutil.Process(self._sshd.pid).children(recursive=True):
+        for child in self._children():
             with suppress(psutil.NoSuchProcess):
                 if child.name() == "sshd":
                     child.kill()
@@ -75,9 +74,21 @@ class Sshd:
         assert self._sshd
         psutil.Process(self._sshd.pid).suspend()
 
+    def freeze(self) -> None:
+        """Say no word any more, to those who are connected neither."""
+        self.hang()
+        for child in self._children():
+            child.suspend()
+
     def resume(self) -> None:
         assert self._sshd
-        psutil.Process(self._sshd.pid).resume()
+        for process in (psutil.Process(self._sshd.pid), *self._children()):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def _children(self) -> list[psutil.Process]:
+        assert self._sshd
+        return psutil.Process(self._sshd.pid).children(recursive=True)
 
 
 class LoginNode(Sshd):

@@ -6,14 +6,20 @@ Everything listens on loopback; hosts differ by their ports and by what `printen
 import getpass
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from steptime.clusters.connections import Connection
+from steptime.clusters.slurm.ssh import LoginNode
 
 from .login_node import Sshd
+
+Open = Callable[..., LoginNode]
+"""Opens the connection of a name: the fixture `log_in`."""
 
 
 @dataclass
@@ -41,13 +47,14 @@ class Host(Sshd):
         self.keys = site.keys(f"{name}-host")
         folder = site.folder / name
         folder.mkdir()
-        (folder / "authorized_keys").write_text(f"{authorized}\n")
+        self._authorized_keys = folder / "authorized_keys"
+        self.authorize(authorized)
         super().__init__(
             folder,
             [
                 *options,
                 f"HostKey {self.keys.path}",
-                f"AuthorizedKeysFile {folder}/authorized_keys",
+                f"AuthorizedKeysFile {self._authorized_keys}",
                 f"TrustedUserCAKeys {site.authority.path}.pub",
                 f"AllowUsers {getpass.getuser()}",
                 *("AuthenticationMethods publickey", "UsePAM no", "StrictModes no", "UseDNS no"),
@@ -56,10 +63,9 @@ class Host(Sshd):
             ],
         )
 
-    @property
-    def known(self) -> str:
-        """Its line of a known_hosts file."""
-        return f"[127.0.0.1]:{self.port} {self.keys.public}\n"
+    def authorize(self, *keys: str) -> None:
+        """Let these public keys in, and no others."""
+        self._authorized_keys.write_text("".join(f"{key}\n" for key in keys))
 
 
 class Site:
@@ -120,3 +126,68 @@ def _keygen(*arguments: str) -> None:
     program = shutil.which("ssh-keygen")
     assert program
     subprocess.run([program, "-q", *arguments], check=True, stdin=subprocess.DEVNULL)
+
+
+async def where(node: LoginNode) -> str:
+    """The host that commands run on."""
+    return (await node.run(["printenv", "HOST"], timeout_s=60)).stdout.strip()
+
+
+@dataclass(frozen=True)
+class Way:
+    """Two jump hosts and a login node behind them; each knows other keys."""
+
+    site: Site
+    outer: Host
+    inner: Host
+    node: Host
+    keys: dict[str, Keys]
+
+    def connections(self, **changes: dict[str, Any]) -> dict[str, Connection]:
+        """The login of each by name, changed in its extra; that of the node leads through both others."""
+        fields = {"node": {"jump_connections": ["outer", "inner"]}, **changes}
+        return {
+            host.name: connection(host, self.keys[host.name], **fields.get(host.name, {}))
+            for host in (self.outer, self.inner, self.node)
+        }
+
+
+@pytest.fixture(scope="module")
+def way_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
+    site = Site(tmp_path_factory.mktemp("way"))
+    keys = {name: site.keys(f"{name}-user") for name in ("outer", "inner", "node")}
+    hosts = {name: site.host(name, authorized=pair.public) for name, pair in keys.items()}
+    yield Way(site, hosts["outer"], hosts["inner"], hosts["node"], keys)
+    site.stop()
+
+
+@pytest.fixture
+def way(way_of_module: Way) -> Way:
+    """As it was at first, whatever a test before has stopped, hung or let in."""
+    for host in (way_of_module.outer, way_of_module.inner, way_of_module.node):
+        host.stop()
+        host.authorize(way_of_module.keys[host.name].public)
+        host.start()
+    return way_of_module
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A site of this test's own."""
+    site = Site(tmp_path / "site")
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+async def log_in() -> AsyncIterator[Open]:
+    """A function that opens the connection of a name; the ends of what it opened are seen to."""
+    nodes = []
+
+    def open_one(connections: dict[str, Connection], name: str = "node", *login_nodes: str) -> LoginNode:
+        nodes.append(LoginNode(name, known(connections), login_nodes))
+        return nodes[-1]
+
+    yield open_one
+    for node in nodes:
+        await node.close()

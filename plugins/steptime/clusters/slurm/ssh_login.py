@@ -35,7 +35,7 @@ _WITHOUT_EFFECT = (  # of Airflow's SSH provider; none of them says to whom a se
 _OF_EVERY_HOP = ("ssh_config", "known_hosts", "conn_timeout", "private_key_passphrase", "passphrase")
 """The fields that also count for the hosts of a ProxyJump; keys, passwords and host keys are one host's."""
 
-_NOT_FROM_SSH_CONFIG: Mapping[str, Any] = {
+_NOT_FROM_SSH_CONFIG: dict[str, Any] = {
     # Airflow's environment has its secrets, its agent its keys, and commands are steptime's own.
     **{"send_env": None, "env": None, "agent_forwarding": False, "x11_forwarding": False},
     **{"command": None, "request_pty": False},
