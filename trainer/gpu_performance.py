@@ -1,25 +1,22 @@
-"""What makes steps fast on GPUs: number formats, CUDA graphs, and communication beside matrix products.
+"""What makes steps fast on GPUs: number formats, fused kernels, CUDA graphs, communication beside products.
 
-The values are those of NeMo's own performance recipes (nemo.collections.llm.recipes, `precision` and
-`tp_overlap_configs`), with which the documents' step times were measured.
+Which of it a run has, its plan says (`Settings`). What stands here is the same in all documents' releases:
+the number formats of nemo.collections.llm.recipes.precision, as NeMo's performance scripts change them.
 """
 
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback
+from megatron.core.transformer import TransformerConfig
 from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
+from nemo.lightning.pytorch.callbacks.garbage_collection import GarbageCollectionCallback
 from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
 from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 
-from trainer.run import BLACKWELL, PlannedRun, Recipe, Settings
-
-_DELAYED = {"fp8": "hybrid", "fp8_margin": 0, "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max"}
-_CURRENT = {
-    "fp8": "hybrid",
-    "fp8_recipe": "tensorwise",
-    "num_layers_at_start_in_bf16": 1,
-    "num_layers_at_end_in_bf16": 1,
-}
+from trainer.errors import TrainerError
+from trainer.run import PlannedRun, Settings
+from trainer.versions import accepted, has_option
 
 
 def precision(run: PlannedRun) -> list[MegatronMixedPrecision]:
@@ -44,42 +41,76 @@ def precision(run: PlannedRun) -> list[MegatronMixedPrecision]:
 def _fp8_options(settings: Settings) -> dict[str, Any]:
     if settings.fp8_recipe is None:
         return {}
-    if settings.fp8_recipe == "delayed":  # the default: older releases of NeMo have no argument for it
-        options: dict[str, Any] = dict(_DELAYED)
+    if settings.fp8_recipe == "delayed":  # the default, for which NeMo 2.2 has no name
+        options = accepted(
+            MegatronMixedPrecision,
+            fp8="hybrid",
+            fp8_margin=0,
+            fp8_amax_history_len=1024,
+            fp8_amax_compute_algo="max",
+        )
     else:
-        options = {**_CURRENT, "first_last_layers_bf16": settings.first_last_layers_bf16}
-    return {**options, "fp8_param_gather": True}
+        options = accepted(
+            MegatronMixedPrecision,
+            fp8="hybrid",
+            fp8_recipe="tensorwise",
+            first_last_layers_bf16=settings.first_last_layers_bf16,
+            num_layers_at_start_in_bf16=1,
+            num_layers_at_end_in_bf16=1,
+        )
+    if has_option(MegatronMixedPrecision, "fp8_param_gather"):
+        return options | accepted(MegatronMixedPrecision, fp8_param_gather=True)
+    return options | accepted(MegatronMixedPrecision, fp8_params=True)  # NeMo 2.2
 
 
-def graph_options(run: PlannedRun) -> dict[str, Any]:
-    """Fields of Megatron's TransformerConfig for CUDA graphs."""
-    return {"enable_cuda_graph": True, "use_te_rng_tracker": True} if run.records_graphs else {}
+def model_options(run: PlannedRun) -> dict[str, Any]:
+    """Fields of Megatron's TransformerConfig for CUDA graphs and fused kernels."""
+    options: dict[str, Any] = {}
+    if run.records_graphs:
+        options |= accepted(TransformerConfig, enable_cuda_graph=True, use_te_rng_tracker=True)
+    if run.settings.cross_entropy_fusion_impl != "native":
+        options |= accepted(
+            TransformerConfig, cross_entropy_fusion_impl=run.settings.cross_entropy_fusion_impl
+        )
+    return options
 
 
-def communication_overlap(run: PlannedRun, *, bootstrap: str | None = None) -> MegatronCommOverlapCallback:
-    """NeMo's callback for what overlaps: communication of tensor, pipeline and data parallel ranks.
+def callbacks(run: PlannedRun, *, bootstrap: str | None = None) -> list[Callback]:
+    """NeMo's callbacks for what overlaps with what, and for garbage collection on all ranks at once.
 
     Args:
         run: what is trained.
         bootstrap: how tensor-parallel ranks exchange the addresses of their buffers, `nccl` or `mpi`; None
             leaves it to Transformer Engine.
     """
-    return MegatronCommOverlapCallback(
-        tp_comm_overlap=run.overlaps,
-        tp_comm_overlap_cfg=tuned_buffers(run.recipe) if run.overlaps else None,
-        tp_comm_bootstrap_backend=bootstrap,
-    )
+    settings = run.settings
+    found: list[Callback] = []
+    if settings.gc_interval is not None:
+        found.append(
+            GarbageCollectionCallback(
+                gc_interval_train=settings.gc_interval, gc_interval_val=settings.gc_interval
+            )
+        )
+    if settings.comm_overlap_callback or run.overlaps:
+        found.append(
+            MegatronCommOverlapCallback(
+                tp_comm_overlap=run.overlaps,
+                tp_comm_overlap_cfg=_tuned_buffers(settings.tp_comm_overlap_cfg) if run.overlaps else None,
+                tp_comm_bootstrap_backend=bootstrap,
+                overlap_param_gather_with_optimizer_step=settings.overlap_param_gather_with_optimizer_step,
+                defer_embedding_wgrad_compute=settings.defer_embedding_wgrad_compute,
+                wgrad_deferral_limit=settings.wgrad_deferral_limit,
+            )
+        )
+    return found
 
 
-def tuned_buffers(recipe: Recipe) -> Any | None:
-    """How NeMo splits each layer's communication for this shape; None where it has no such entry.
-
-    Transformer Engine then uses its own defaults. As in NeMo's scripts, GB200 and GB300 take B200's entries,
-    and a sequence that is cut (context parallel) takes the entry of a whole one where there is none for it.
-    """
-    parallelism, model = recipe.parallelism, recipe.model
-    gpu_type = "b200" if recipe.gpu_type in BLACKWELL else recipe.gpu_type
-    layer = f"{recipe.dtype}_{gpu_type}_h{model.hidden_size}_tp{parallelism.tensor}"
-    batch = f"mbs{recipe.micro_batch_size}_seqlen{model.seq_length}"
-    whole = getattr(userbuffers, f"userbuffers_{layer}_{batch}", None)
-    return getattr(userbuffers, f"userbuffers_{layer}_cp{parallelism.context}_{batch}", whole)
+def _tuned_buffers(name: str | None) -> Any | None:
+    """How NeMo splits each layer's communication; None for Transformer Engine's own defaults."""
+    if name is None:
+        return None
+    if not hasattr(userbuffers, name):
+        raise TrainerError(
+            f"this release of NeMo has no {name}, which the plan names as tp_comm_overlap_cfg."
+        )
+    return getattr(userbuffers, name)

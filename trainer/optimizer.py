@@ -1,15 +1,23 @@
 """Megatron's optimizer with the trainer's hyperparameters."""
 
+from typing import Any
+
 import torch
 from megatron.core.optimizer import OptimizerConfig
 from nemo.lightning.pytorch.optim import MegatronOptimizerModule
 from nemo.lightning.pytorch.optim.lr_scheduler import WarmupPolicyScheduler
 
 from trainer import hyperparameters
+from trainer.run import PlannedRun
+from trainer.versions import accepted
 
 
-def optimizer(dtype: str, *, distributed: bool) -> MegatronOptimizerModule:
+def optimizer(run: PlannedRun, *, distributed: bool) -> MegatronOptimizerModule:
     """Megatron's Adam: linear warm-up, then a constant rate."""
+    dtype = run.recipe.dtype
+    precision_aware: dict[str, Any] = {}
+    if run.settings.use_precision_aware_optimizer:
+        precision_aware = accepted(OptimizerConfig, use_precision_aware_optimizer=True)
     return MegatronOptimizerModule(
         config=OptimizerConfig(
             optimizer="adam",
@@ -22,6 +30,7 @@ def optimizer(dtype: str, *, distributed: bool) -> MegatronOptimizerModule:
             bf16=dtype != "fp32",
             params_dtype=torch.float32 if dtype == "fp32" else torch.bfloat16,
             use_distributed_optimizer=distributed,
+            **precision_aware,
         ),
         lr_scheduler=WarmupPolicyScheduler(warmup_steps=hyperparameters.WARMUP_STEPS),
     )

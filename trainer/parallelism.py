@@ -7,7 +7,7 @@ from megatron.core.distributed import DistributedDataParallelConfig
 from nemo.lightning.pytorch.strategies import MegatronStrategy
 
 from trainer.errors import TrainerError
-from trainer.run import Parallelism, Recipe
+from trainer.run import Parallelism, Recipe, Settings
 
 DTYPES = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
 
@@ -57,6 +57,7 @@ def strategy(
     parallelism: Parallelism,
     num_layers: int,
     device: str,
+    settings: Settings,
     *,
     records_graphs: bool = False,
     async_save: bool = False,
@@ -78,10 +79,11 @@ def strategy(
         ckpt_async_save=async_save,
         ddp=DistributedDataParallelConfig(
             use_distributed_optimizer=cuda,  # its checkpoint format needs CUDA
-            grad_reduce_in_fp32=True,
-            overlap_grad_reduce=cuda,
-            overlap_param_gather=cuda,
-            check_for_nan_in_grad=False,  # the loss is checked each step, with a sentence a person can read
+            grad_reduce_in_fp32=True,  # where the number format does not say otherwise
+            overlap_grad_reduce=settings.overlap_grad_reduce,
+            overlap_param_gather=settings.overlap_param_gather,
+            average_in_collective=settings.average_in_collective,
+            check_for_nan_in_grad=settings.check_for_nan_in_grad,
         ),
         gradient_as_bucket_view=True,
     )

@@ -13,7 +13,6 @@ SCHEMA_VERSION = 1
 MODES = ("performance", "checkpoint_save", "checkpoint_load", "profile", "nccl_trace")
 FP8_RECIPES = ("delayed", "current")
 """How Transformer Engine scales tensors to FP8."""
-BLACKWELL = ("b200", "gb200", "gb300")
 HYBRID = "nemotron_h"
 """The architecture with Mamba layers."""
 VOCABULARY_BLOCK = 128
@@ -119,9 +118,12 @@ class Settings:
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     average_in_collective: bool = False
+    check_for_nan_in_grad: bool = False
     comm_overlap_callback: bool = False
-    """Whether MegatronCommOverlapCallback is there; the next four are its own."""
+    """Whether MegatronCommOverlapCallback is there; the next five are its own."""
     tp_comm_overlap: bool = False
+    tp_comm_overlap_cfg: str | None = None
+    """Name of NeMo's userbuffers for it; None for Transformer Engine's defaults."""
     overlap_param_gather_with_optimizer_step: bool = False
     defer_embedding_wgrad_compute: bool = False
     wgrad_deferral_limit: int | None = None

@@ -57,16 +57,18 @@ def train(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending) -> 
     with cpu_as_cuda() if device == "cpu" else contextlib.nullcontext():
         if device == "cpu":
             torch.set_num_threads(launch.threads)
-        _fit(run, launch, folders, ending, device)
+        fit(run, launch, folders, ending, device)
 
 
-def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> None:
+def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, device: str) -> None:
+    """Put NeMo's parts together for the device, and train."""
     recipe = run.recipe
     seed_everything(run.seed, verbose=False)
     strategy = parallelism.strategy(
         recipe.parallelism,
         recipe.model.num_layers,
         device,
+        run.settings,
         records_graphs=run.records_graphs,
         async_save=run.async_save,
     )
@@ -97,9 +99,9 @@ def _fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devi
         log_global_rank_0_only=True,
     ).setup(trainer)
     build_model = families.builder(recipe.model.architecture)
-    options = parallelism.model_options(device) | gpu_performance.graph_options(run)
+    options = parallelism.model_options(device) | gpu_performance.model_options(run)
     model = build_model(recipe.model, device, options)
-    optimizer(recipe.dtype, distributed=device == "cuda").connect(model)
+    optimizer(run, distributed=device == "cuda").connect(model)
     data = SyntheticData(run, attention_mask=device == "cpu")
     if CallbackGroup is not None:
         # NeMo's telemetry, which exports nothing unless told to, must know the run before a save.
@@ -130,7 +132,7 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
         # Left alone, older releases of Transformer Engine take MPI wherever torch was built with it. Under
         # srun that is upstream's way; torchrun (Run:ai) starts none.
         bootstrap = None if launch.by_srun else "nccl"
-        callbacks.append(gpu_performance.communication_overlap(run, bootstrap=bootstrap))
+        callbacks += gpu_performance.callbacks(run, bootstrap=bootstrap)
     if run.mode == "checkpoint_save":
         callbacks.append(checkpoint.save_at_end(run.max_steps))
     return callbacks

@@ -4,8 +4,11 @@ import contextlib
 import platform
 import re
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from trainer.errors import TrainerError
 
@@ -46,6 +49,28 @@ def check_versions() -> str | None:
             f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}: choose another image."
         )
     return untried()
+
+
+def has_option(of: Callable[..., Any], name: str) -> bool:
+    """Whether the installed release has that argument of a class of NeMo's or Megatron's."""
+    return name in signature(of).parameters
+
+
+def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """The options, as arguments of a class of NeMo's or Megatron's in the installed release.
+
+    Raises:
+        TrainerError: it has not one of them: what a plan asks for is never left out in silence.
+    """
+    for name in options:
+        if not has_option(of, name):
+            installed = versions()
+            raise TrainerError(
+                f"{of.__name__} has no '{name}' in NeMo {installed['nemo']} with Megatron-Core "
+                f"{installed['megatron_core']}, and the plan asks for it: choose the workload's own image, "
+                "or leave it out of the workload's performance."
+            )
+    return options
 
 
 def untried() -> str | None:

@@ -4,12 +4,12 @@ A new family is one module with `build_model` and one line in `FAMILIES`.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
 from trainer.errors import TrainerError
 from trainer.run import ModelShape
+from trainer.versions import has_option
 
 FAMILIES = {
     "llama": "trainer.families.llama",
@@ -45,7 +45,7 @@ def vocabulary(config: type, size: int) -> tuple[dict[str, int], Any]:
 
     NeMo 2.2 then rounds the vocabulary up to a multiple of 128 × tensor parallelism.
     """
-    if any(field.name == "vocab_size" for field in fields(config)):
+    if has_option(config, "vocab_size"):
         return {"vocab_size": size}, None
     from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 

@@ -1,6 +1,5 @@
 """Nemotron-H: Mamba2, attention and squared-ReLU MLP layers in a pattern, RMSNorm, no position embeddings."""
 
-from dataclasses import fields
 from typing import Any
 
 from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
@@ -8,6 +7,7 @@ from nemo.collections.llm.gpt.model.ssm import MambaModel, NemotronHConfigBase
 
 from trainer.errors import TrainerError
 from trainer.run import HybridShape, ModelShape
+from trainer.versions import has_option
 
 EXPANSION = 2
 """Width of the Mamba layers over the hidden size, where their heads cannot be given."""
@@ -48,7 +48,7 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
 
 def _mamba_heads(shape: ModelShape, hybrid: HybridShape) -> dict[str, int]:
     """The number of heads, which the config takes from NeMo 2.4 on; before, it follows from the sizes."""
-    if any(field.name == "mamba_num_heads" for field in fields(NemotronHConfigBase)):
+    if has_option(NemotronHConfigBase, "mamba_num_heads"):
         return {"mamba_num_heads": hybrid.mamba_num_heads}
     heads = EXPANSION * shape.hidden_size // hybrid.mamba_head_dim
     if hybrid.mamba_num_heads != heads:

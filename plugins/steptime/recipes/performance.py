@@ -25,17 +25,21 @@ class TrainerSettings(Frozen):
     cross_entropy_fusion_impl: Literal["native", "te"] = "native"
     """Whose kernel fuses the loss: torch.compile's or Transformer Engine's."""
     use_precision_aware_optimizer: bool = False
-    """Whether Transformer Engine's Adam keeps the gradients in their own precision."""
+    """Whether Adam takes gradients in their own precision, and keeps of fp32 weights what bf16 lacks."""
     overlap_grad_reduce: bool = False
     """Whether gradients are reduced over data-parallel ranks beside the backward pass."""
     overlap_param_gather: bool = False
     """Whether parameters are gathered from data-parallel ranks beside the forward pass."""
     average_in_collective: bool = False
     """Whether the reduction itself divides the gradients by the number of ranks."""
+    check_for_nan_in_grad: bool = False
+    """Whether every gradient is checked before it is reduced; the loss is checked each step in any case."""
     comm_overlap_callback: bool = False
     """Whether NeMo's MegatronCommOverlapCallback is there, which sets what overlaps with what."""
     tp_comm_overlap: bool = False
     """Whether tensor-parallel communication overlaps with matrix products."""
+    tp_comm_overlap_cfg: str | None = Field(default=None, pattern="^userbuffers_[a-z0-9_]+$")
+    """Name of NeMo's object that splits each layer's communication; None for Transformer Engine's own."""
     overlap_param_gather_with_optimizer_step: bool = False
     """Whether parameters of the first virtual stage are gathered while the optimizer works on the others."""
     defer_embedding_wgrad_compute: bool = False

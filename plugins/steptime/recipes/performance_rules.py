@@ -177,6 +177,8 @@ def _misfit(recipe: Recipe, settings: TrainerSettings) -> str | None:
     for name in by_callback:
         if getattr(settings, name) and not settings.comm_overlap_callback:
             return f"{name} needs comm_overlap_callback, which does it"
+    if settings.tp_comm_overlap_cfg is not None and not settings.tp_comm_overlap:
+        return "tp_comm_overlap_cfg is for tp_comm_overlap"
     if settings.tp_comm_overlap and recipe.parallelism.tensor == 1:
         return "tp_comm_overlap needs tensor parallelism"
     return None

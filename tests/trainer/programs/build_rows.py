@@ -8,12 +8,14 @@ and each model once whole, to count its matrix products. Beside them stand the r
 import dataclasses
 import functools
 import importlib
+import inspect
 import json
 import logging
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -21,43 +23,56 @@ from trainer.environment import heavy_imports, thin_out_log
 
 with heavy_imports():
     import fiddle
+    from assembled import WITHOUT_KERNELS, assembled
     from meta_models import META, matrix_product_flops, parameters
     from nemo.collections.llm.recipes.precision import mixed_precision
+    from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 
-    from trainer import families, gpu_performance, parallelism
+    from trainer import gpu_performance
     from trainer.cpu_as_cuda import cpu_as_cuda
-    from trainer.data import SyntheticData
+    from trainer.errors import TrainerError
     from trainer.run import PlannedRun, read_run
 
-WITHOUT_KERNELS = {"apply_rope_fusion": False, "gradient_accumulation_fusion": False}
-"""NeMo refuses to make a config with these where Transformer Engine and Apex are not installed."""
+
+NOT_IN_NEMO_2_2 = (
+    *("fp8_recipe", "fp8_param_gather", "first_last_layers_bf16", "fp4", "fp4_recipe"),
+    *("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "reuse_grad_buf_for_mxfp8_param_ag"),
+)
+"""Arguments of MegatronMixedPrecision that came later: NVIDIA/NeMo v2.2.1, mixed_precision.py, has none."""
 
 
-def built(run: PlannedRun) -> dict[str, Any]:
-    """The sizes of the run, each read from the NeMo object that has the say over it."""
-    recipe = run.recipe
-    options = parallelism.model_options("cuda") | gpu_performance.graph_options(run) | WITHOUT_KERNELS
-    config = families.builder(recipe.model.architecture)(recipe.model, "cuda", options).config
-    strategy = parallelism.strategy(
-        recipe.parallelism, recipe.model.num_layers, "cuda", records_graphs=run.records_graphs
-    )
-    (precision,) = gpu_performance.precision(run)
-    overlap = gpu_performance.communication_overlap(run).user_comm_overlap_cfg
-    data = SyntheticData(run, attention_mask=False)
+def built(run: PlannedRun, gpus_per_node: int) -> dict[str, Any]:
+    """The sizes of the run, each read from the NeMo object that has the say over it, and all its settings."""
+    whole = assembled(run, gpus_per_node)
+    strategy, data = whole.trainer["strategy"], whole.data
     return {
-        "config": config_fields(config),
-        **_sizes(config, strategy),
+        "config": config_fields(whole.model.config),
+        **_sizes(whole.model.config, strategy),
         "seq_length": data.seq_length,
         "micro_batch_size": data.micro_batch_size,
         "global_batch_size": data.data_sampler.global_batch_size,
-        "config_seq_length": config.seq_length,
-        "counts_embedding": strategy.account_for_embedding_in_pipeline_split,
-        "sequence_parallel": strategy.sequence_parallel,
-        "precision": config_fields(precision.dtype_config),
-        "random_states_for_graphs": strategy.use_te_rng_tracker,
-        "tp_comm_overlap": overlap.tp_comm_overlap,
-        "tuned_buffers": overlap.tp_comm_overlap_cfg is not None,
+        "config_seq_length": whole.model.config.seq_length,
+        "precision": config_fields(whole.plugin(MegatronMixedPrecision).dtype_config),
+        "settings": whole.settings(),
+        "precision_of_nemo_2_2": precision_of_nemo_2_2(run),
     }
+
+
+def precision_of_nemo_2_2(run: PlannedRun) -> dict[str, Any] | str:
+    """What the number format is made with where NeMo has the arguments of its release 2.2; or the refusal."""
+
+    def stand_in(**options: Any) -> dict[str, Any]:
+        return {name: str(value) for name, value in options.items()}
+
+    there = inspect.signature(MegatronMixedPrecision).parameters.values()
+    older = [one for one in there if one.name not in NOT_IN_NEMO_2_2]
+    stand_in.__signature__ = inspect.Signature(older)  # type: ignore[attr-defined]
+    with mock.patch.object(gpu_performance, "MegatronMixedPrecision", stand_in):
+        try:
+            (made,) = gpu_performance.precision(run)
+        except TrainerError as error:
+            return str(error)
+    return dict(made)
 
 
 def shipped(name: str) -> dict[str, Any]:
@@ -149,7 +164,7 @@ def main(asked_path: str, built_path: str) -> None:
                 flops[run.recipe.model] = matrix_product_flops(run.recipe.model)
             rows.append(
                 {
-                    **built(run),
+                    **built(run, content["recipe"]["gpus_per_node"]),
                     "parameters": counted[layout],
                     "matrix_product_flops": flops[run.recipe.model],
                 }

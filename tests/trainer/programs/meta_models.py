@@ -12,7 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer import families, parallelism
-from trainer.run import ModelShape, Parallelism
+from trainer.run import ModelShape, Parallelism, Settings
 
 META = torch.device("meta")
 ONE_RANK = Parallelism(tensor=1, pipeline=1, context=1, data=1)
@@ -42,7 +42,7 @@ def model_part(
         for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
             os.environ.pop(name, None)  # Megatron sets them, and refuses those of another family's attention
         model = families.builder(shape.architecture)(shape, "cpu", parallelism.model_options("cpu"))
-        strategy = parallelism.strategy(spread, shape.num_layers, "cpu")
+        strategy = parallelism.strategy(spread, shape.num_layers, "cpu", Settings())
         _strategy_lib.set_model_parallel_attributes(model, strategy.parallelism)
         model.config.context_parallel_size = 1  # splits no weight, and the CPU's attention refuses it
         with META:

@@ -1,0 +1,190 @@
+"""What the trainer hands to NeMo for a run on GPUs: its objects and settings, up to where training begins.
+
+The trainer's own code makes them. Only NeMo's Trainer and its logger are stood in for: they would look for
+GPUs and make folders.
+"""
+
+import dataclasses
+import enum
+import functools
+import inspect
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from megatron.core.optimizer import OptimizerConfig
+from nemo.collections.llm.gpt.data.mock import MockDataModule
+from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
+from nemo.lightning import Trainer
+from nemo.lightning.pytorch.callbacks.garbage_collection import GarbageCollectionCallback
+from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
+from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
+from nemo.lightning.pytorch.strategies import MegatronStrategy
+
+from trainer import parallelism, training
+from trainer.ending import Ending
+from trainer.launch import Launch
+from trainer.progress import Progress
+from trainer.run import PlannedRun
+
+RECORDED = {
+    MegatronStrategy: "strategy",
+    MegatronMixedPrecision: "precision",
+    MegatronCommOverlapCallback: "overlap",
+    GarbageCollectionCallback: "gc",
+    MockDataModule: "data",
+}
+"""Classes that do not keep what they were made with, and what their arguments are called in `settings`."""
+
+WITHOUT_KERNELS = {"apply_rope_fusion": False, "gradient_accumulation_fusion": False}
+"""NeMo refuses to make a config with these where Transformer Engine and Apex are not installed."""
+
+
+class Assembled(NamedTuple):
+    """What a run is trained with."""
+
+    trainer: dict[str, Any]
+    """The arguments of NeMo's Trainer, strategy, plugins and callbacks among them."""
+    model: Any
+    data: Any
+    arguments: dict[str, dict[str, Any]]
+    """Of the classes in `RECORDED`, each with its defaults."""
+
+    def plugin(self, of: type) -> Any:
+        """The one of that class."""
+        (found,) = [plugin for plugin in self.trainer["plugins"] if isinstance(plugin, of)]
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """Everything flat, under the names of NeMo's and Megatron's own objects; as JSON has it."""
+        config = self.model.config
+        # As they are where the kernels are installed.
+        fields = fields_of(config) | {
+            field.name: _default(field)
+            for field in dataclasses.fields(config)
+            if field.name in WITHOUT_KERNELS
+        }
+        callbacks = sorted({type(one).__name__ for one in self.trainer["callbacks"]})
+        trainer = _arguments(Trainer.__init__, None, **(self.trainer | {"callbacks": callbacks}))
+        groups = {
+            "model": {"class": type(config).__name__, **fields},
+            "ddp": fields_of(self.trainer["strategy"].ddp_config),
+            "optimizer": fields_of(self.model.optim.config),
+            "trainer": {name: trainer[name] for name in trainer if name not in ("strategy", "plugins")},
+            **self.arguments,
+        }
+        if "overlap" in groups:
+            groups["overlap"]["tp_comm_overlap_cfg"] = _name(groups["overlap"]["tp_comm_overlap_cfg"])
+        return {
+            f"{group}.{name}": _plain(value)
+            for group, values in groups.items()
+            for name, value in values.items()
+        }
+
+
+def assembled(run: PlannedRun, gpus_per_node: int) -> Assembled:
+    """What the trainer makes of a run, as rank 0 of a job on GPUs."""
+    given: dict[str, Any] = {}
+
+    class StandIn:
+        """In the place of NeMo's Trainer."""
+
+        def __init__(self, **arguments: Any):
+            given["trainer"] = arguments
+
+        def fit(self, model: Any, datamodule: Any, ckpt_path: str | None) -> None:
+            given.update(model=model, data=datamodule)
+
+    ranks = run.recipe.parallelism.world_size
+    launch = Launch(
+        rank=0,
+        world_size=ranks,
+        local_world_size=gpus_per_node,
+        threads=1,
+        by_launcher=True,
+        on_one_host=False,
+        by_srun=True,
+    )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _arguments_kept() as arguments,
+        mock.patch.object(training, "Trainer", StandIn),
+        mock.patch.object(training, "NeMoLogger"),
+        mock.patch.object(training, "CallbackGroup", None),
+        mock.patch.object(parallelism, "model_options", return_value=WITHOUT_KERNELS),
+        mock.patch.object(OptimizerConfig, "__post_init__"),  # asks Transformer Engine for its Adam
+    ):
+        ending = Ending(Path(folder), launch, Progress())
+        training.fit(run, launch, training.Folders(Path(folder)), ending, "cuda")
+    return Assembled(arguments=arguments, **given)
+
+
+@contextmanager
+def _arguments_kept() -> Iterator[dict[str, dict[str, Any]]]:
+    """Note what each class in `RECORDED` is made with."""
+    kept: dict[str, dict[str, Any]] = {}
+    with ExitStack() as stack:
+        for of, name in RECORDED.items():
+            stack.enter_context(mock.patch.object(of, "__init__", _noting(of.__init__, name, kept)))
+        yield kept
+
+
+def _noting(make: Any, name: str, kept: dict[str, dict[str, Any]]) -> Any:
+    @functools.wraps(make)
+    def noting(self: Any, *positional: Any, **named: Any) -> None:
+        kept[name] = _arguments(make, self, *positional, **named)
+        make(self, *positional, **named)
+
+    return noting
+
+
+def _arguments(make: Any, *positional: Any, **named: Any) -> dict[str, Any]:
+    bound = inspect.signature(make).bind(*positional, **named)
+    bound.apply_defaults()
+    parameters = inspect.signature(make).parameters
+    found: dict[str, Any] = {}
+    for name, value in list(bound.arguments.items())[1:]:  # but for self
+        if parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            found |= value
+        elif parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL:
+            found[name] = value
+    return found
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """Every field of a dataclass."""
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default is not dataclasses.MISSING else field.default_factory()
+
+
+def _name(value: Any) -> str | None:
+    """What NeMo's module of userbuffers calls it."""
+    if value is None:
+        return None
+    (name,) = [name for name, each in vars(userbuffers).items() if each is value]
+    return name
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; objects by the name of their class, functions by theirs."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, enum.Enum)):
+        return value
+    return _named(value.func if isinstance(value, functools.partial) else value)
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if type(value).__module__ == "torch":  # a dtype
+        return str(value)
+    return str(getattr(value, "__qualname__", None) or type(value).__qualname__)
