@@ -194,9 +194,18 @@ def _result(
 
 _CHECKPOINTS: dict[Mode, Callable[[int], tuple[CheckpointTiming, ...]]] = {
     Mode.CHECKPOINT_SAVE: lambda max_steps: (
-        CheckpointTiming(kind="save", iteration=max_steps - 1, started_at=_SUBMITTED + 30, duration_s=0.146),
+        CheckpointTiming(
+            kind="save",
+            iteration=max_steps - 1,
+            started_at=_SUBMITTED + 30,
+            duration_s=0.946,
+            blocked_s=0.146,
+            asynchronous=True,
+        ),
     ),
     Mode.CHECKPOINT_LOAD: lambda _: (
-        CheckpointTiming(kind="load", iteration=None, started_at=_SUBMITTED + 20, duration_s=0.187),
+        CheckpointTiming(
+            kind="load", iteration=None, started_at=_SUBMITTED + 20, duration_s=0.187, blocked_s=0.187
+        ),
     ),
 }

@@ -1,8 +1,10 @@
-"""Checkpoint lines in the spacings of the documents and of NeMo's releases."""
+"""Checkpoint lines in the spacings of the documents and of NeMo's releases, and what they say together."""
+
+import json
 
 import pytest
 
-from steptime.logs.models import CheckpointTiming
+from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
 from steptime.logs.reader import read_chunks
 
 SAVE = (
@@ -11,16 +13,35 @@ SAVE = (
 LOAD = (
     "Global Checkpoint Load : Rank : 0 : Start time : 1744407969.270s : Time spent in load_checkpoint: 9.712s"
 )
+SCHEDULED = "Scheduled async checkpoint save for /c/step={}.ckpt"
+ENDED = "Async checkpoint save for step {} (/c/step={}.ckpt) finalized successfully."
+STEP = "Training epoch 0, iteration {0}/9 | global_step: {0} | train_step_timing in s: {1}"
+
+
+def read(*lines: str) -> TrainingLog:
+    return read_chunks(["".join(f"{line}\n" for line in lines).encode()])
+
+
+def timing(
+    kind: str, started_at: float, duration_s: float, *, iteration: int | None = None
+) -> CheckpointTiming:
+    return CheckpointTiming(
+        kind=kind, iteration=iteration, started_at=started_at, duration_s=duration_s, blocked_s=duration_s
+    )
+
+
+def unfinished(log: TrainingLog) -> list[Problem]:
+    return [problem for problem in log.problems if problem.kind == "checkpoint_not_finalised"]
 
 
 @pytest.mark.parametrize(
-    ("line", "timing"),
+    ("line", "expected"),
     [
-        (SAVE, CheckpointTiming(kind="save", iteration=50, started_at=1744408121.151, duration_s=4.389)),
-        (LOAD, CheckpointTiming(kind="load", iteration=None, started_at=1744407969.27, duration_s=9.712)),
+        (SAVE, timing("save", 1744408121.151, 4.389, iteration=50)),
+        (LOAD, timing("load", 1744407969.27, 9.712)),
         (
             "Global Checkpoint Save: Rank:0: Start time: 1744408121.151s: Save duration: 4.389s",
-            CheckpointTiming(kind="save", iteration=None, started_at=1744408121.151, duration_s=4.389),
+            timing("save", 1744408121.151, 4.389),
         ),
     ],
 )
@@ -28,28 +49,99 @@ LOAD = (
     "prefix", ["", "[NeMo I 2025-04-11 14:48:45 nemo_logging:393] ", "text glued*.distcp files["]
 )
 @pytest.mark.parametrize("behind", ["\n", "[NeMo I] more\n", ""])
-def test_timings(line: str, timing: CheckpointTiming, prefix: str, behind: str) -> None:
-    assert read_chunks([f"{prefix}{line}{behind}".encode()]).checkpoints == (timing,)
+def test_timings(line: str, expected: CheckpointTiming, prefix: str, behind: str) -> None:
+    assert read_chunks([f"{prefix}{line}{behind}".encode()]).checkpoints == (expected,)
 
 
 def test_one_rank_speaks_for_all() -> None:
-    lines = [SAVE.replace("Rank: 0", f"Rank: {rank}").replace("4.389", f"4.38{rank}") for rank in (3, 1, 2)]
-    timings = read_chunks(["\n".join(lines).encode() + b"\n"]).checkpoints
-    assert [timing.duration_s for timing in timings] == [4.381]
-
-
-def test_an_asynchronous_save_is_marked() -> None:
-    text = (
-        f"{SAVE}\n{SAVE.replace('50', '74')}\nSuccessfully saved checkpoint from iteration      50 to /c\n"
-        "Async finalization time took 0.018 s\n"
+    log = read(
+        *(SAVE.replace("Rank: 0", f"Rank: {rank}").replace("4.389", f"4.38{rank}") for rank in (3, 1, 2))
     )
-    saves = read_chunks([text.encode()]).checkpoints
-    assert [(save.iteration, save.asynchronous) for save in saves] == [(50, True), (74, False)]
+    assert [save.duration_s for save in log.checkpoints] == [4.381]
+
+
+def test_what_several_ranks_print_of_one_save_counts_once() -> None:
+    log = read(SAVE, *[SCHEDULED.format(49)] * 3, *[ENDED.format(50, 49)] * 3)
+    assert [(save.iteration, save.asynchronous) for save in log.checkpoints] == [(50, True)]
+    assert unfinished(log) == []
+
+
+def test_a_save_may_end_in_either_of_the_two_lines_that_tell_of_it() -> None:
+    """NeMo of March 2025 has only the first; NeMo 2.2 and later print both."""
+    other = "Successfully saved checkpoint from iteration      49 to /c/step=49.ckpt"
+    for ends in ([ENDED.format(50, 49)], [other], [ENDED.format(50, 49), other]):
+        log = read(SCHEDULED.format(49), *ends)
+        assert [save.asynchronous for save in log.checkpoints] == [True]
+        assert unfinished(log) == []
 
 
 def test_an_asynchronous_save_that_never_ended() -> None:
-    scheduled = "Scheduled async checkpoint save for /c/step=24.ckpt\n"
-    ended = "Successfully saved checkpoint from iteration      24 to /c/step=24.ckpt\n"
-    problems = read_chunks([(scheduled + ended + scheduled).encode()]).problems
-    assert "1 of 2 asynchronous checkpoint saves did not end" in [problem.message for problem in problems]
-    assert len(read_chunks([(scheduled + ended).encode()]).problems) == len(problems) - 1
+    both = "Successfully saved checkpoint from iteration      24 to /c/step=24.ckpt"
+    log = read(SCHEDULED.format(24), both, ENDED.format(25, 24), SCHEDULED.format(49))
+    (problem,) = unfinished(log)
+    assert (problem.message, problem.fatal) == (
+        "1 of 2 asynchronous checkpoint saves did not end",
+        True,
+    )
+
+
+def test_a_save_that_a_crash_ended_is_the_earlier_attempts() -> None:
+    """The new attempt trained and saved those steps again, whole."""
+    first, second = (
+        [*(STEP.format(step, time) for step in range(5)), SCHEDULED.format(4)] for time in (1.5, 1.6)
+    )
+    log = read(*first, *second, ENDED.format(5, 4))
+    (problem,) = unfinished(log)
+    assert problem.message == "in an earlier attempt: 1 of 1 asynchronous checkpoint saves did not end"
+    assert not problem.fatal
+    assert len(log.checkpoints) == 2
+
+
+@pytest.mark.parametrize(
+    ("ended_at", "duration_s"),
+    [("14:48:51", 14.0), ("14:48:41", 4.0), ("14:48:01", None), ("14:68:01", None)],
+)
+def test_dates_tell_the_duration_to_the_second(ended_at: str, duration_s: float | None) -> None:
+    """Of a clock that was set back, or of a date that is none, nothing is made up."""
+    log = read(
+        f"[NeMo I 2025-04-11 14:48:41 pl:1] {SAVE}",
+        SCHEDULED.format(49),
+        f"[NeMo I 2025-04-11 {ended_at} model_checkpoint:1] {ENDED.format(50, 49)}",
+    )
+    (save,) = log.checkpoints
+    assert (save.blocked_s, save.duration_s) == (4.389, duration_s)
+
+
+@pytest.mark.parametrize(
+    ("transfers", "duration_s"),
+    [
+        ([{"kind": "load", "duration_s": 1.0}, {"kind": "save", "duration_s": 13.777}], 13.777),
+        ([{"kind": "save", "duration_s": None}], 14.0),
+        ([], 14.0),
+        ("nonsense", 14.0),
+        (["nonsense"], 14.0),
+    ],
+)
+def test_the_trainers_own_record_is_exact(transfers: object, duration_s: float) -> None:
+    record = {"state": "completed", "checkpoints": transfers}
+    log = read(
+        f"[NeMo I 2025-04-11 14:48:41 pl:1] {SAVE}",
+        SCHEDULED.format(49),
+        f"[NeMo I 2025-04-11 14:48:51 model_checkpoint:1] {ENDED.format(50, 49)}",
+        f"steptime.result {json.dumps(record)}",
+    )
+    (save,) = log.checkpoints
+    assert (save.blocked_s, save.duration_s) == (4.389, duration_s)
+
+
+def test_a_megatron_log_that_resumed_lacks_no_steps() -> None:
+    """The load says which iteration it is of; without that the steps before the first would be missing."""
+    step = (
+        " [2026-02-03 04:05:06] iteration {:8d}/      20 | elapsed time per iteration (ms): 3125.5 |"
+        " lm loss: 1.0E+01 |"
+    )
+    loaded = "  successfully loaded checkpoint from /x/saved [ t 1/2, p 1/4 ] at iteration {}"
+    steps = [step.format(iteration) for iteration in range(11, 21)]
+    assert read(loaded.format(10), *steps).problems == ()
+    (problem,) = read(loaded.format(8), *steps).problems
+    assert (problem.kind, problem.steps) == ("missing_steps", (8, 9))

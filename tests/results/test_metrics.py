@@ -138,17 +138,20 @@ def test_the_data_sheet_goes_before_the_trainers_own_gemm() -> None:
 
 
 def test_checkpoint_times_are_the_last_of_their_kind() -> None:
-    timings = [("load", 9.7), ("save", 4.4), ("save", 4.6)]
+    timings = [("load", 9.7, 9.7), ("save", 4.4, 4.4), ("save", 14.6, 4.6)]
     log = _log([1.0]).model_copy(
         update={
             "checkpoints": tuple(
-                CheckpointTiming(kind=kind, iteration=None, started_at=0, duration_s=duration)
-                for kind, duration in timings
+                CheckpointTiming(
+                    kind=kind, iteration=None, started_at=0, duration_s=duration, blocked_s=blocked
+                )
+                for kind, duration, blocked in timings
             )
         }
     )
     measurement = measure(_run(window=Window(first=0, last=0)), log)
-    assert (measurement.checkpoint_save_s, measurement.checkpoint_load_s) == (4.6, 9.7)
+    assert (measurement.checkpoint_save_s, measurement.checkpoint_blocked_s) == (14.6, 4.6)
+    assert measurement.checkpoint_load_s == 9.7
 
 
 def test_the_trainers_own_tflops_are_averaged_where_it_logs_them() -> None:

@@ -9,10 +9,34 @@ import pytest
 import sqlalchemy
 from alembic import command
 
+from steptime.recipes.models import Mode
 from steptime.results import database, schema
 from steptime.results.models import Result
 from steptime.results.record import RunRecord
 from steptime.results.store import Store, _run_row
+
+
+def make_store_of_0001(url: str, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store as the first revision had it, with one published run."""
+    upgrade = command.upgrade
+    with monkeypatch.context() as earlier:
+        earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
+        earlier.setattr(schema, "REVISION", "0001")
+        with database.writing(url) as connection:
+            tables = sqlalchemy.MetaData()
+            tables.reflect(connection)
+            assert "records" not in tables.tables
+            runs = tables.tables["runs"]
+            row = _as_then(_run_row(result, "valid", None))
+            row = {name: value for name, value in row.items() if name in runs.c}
+            run_id = connection.scalar(runs.insert().values(row).returning(runs.c.id))
+            row = {"run_id": run_id, **_provenance_row(result)}
+            connection.execute(tables.tables["provenance"].insert().values(row))
+            for position, checkpoint in enumerate(result.log.checkpoints):
+                row = checkpoint.model_dump(exclude={"blocked_s"}) | {"duration_s": checkpoint.blocked_s}
+                row |= {"run_id": run_id, "position": position}
+                connection.execute(tables.tables["checkpoints"].insert().values(row))
+    database.close_engines()
 
 
 @pytest.fixture
@@ -21,29 +45,14 @@ def store_of_0001(
 ) -> tuple[str, Result]:
     """A store as the first revision had it, with one published run; and that run."""
     result = make_result()
-    upgrade = command.upgrade
-    with monkeypatch.context() as earlier:
-        earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
-        earlier.setattr(schema, "REVISION", "0001")
-        with database.writing(store_url) as connection:
-            tables = sqlalchemy.MetaData()
-            tables.reflect(connection)
-            assert "records" not in tables.tables
-            run_id = connection.scalar(
-                tables.tables["runs"]
-                .insert()
-                .values(_row_of_0001(tables.tables["runs"], result))
-                .returning(tables.tables["runs"].c.id)
-            )
-            row = {"run_id": run_id, **_provenance_row(result)}
-            connection.execute(tables.tables["provenance"].insert().values(row))
-    database.close_engines()
+    make_store_of_0001(store_url, result, monkeypatch)
     return store_url, result
 
 
-def _row_of_0001(runs: sqlalchemy.Table, result: Result) -> dict[str, Any]:
-    """A row of the table `runs` without the columns that came later."""
-    return {name: value for name, value in _run_row(result, "valid", None).items() if name in runs.c}
+def _as_then(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Until revision 0004 the time of a save was the time that training waited for it."""
+    then = {name: value for name, value in numbers.items() if name != "checkpoint_blocked_s"}
+    return then | {"checkpoint_save_s": numbers["checkpoint_blocked_s"]}
 
 
 def _provenance_row(result: Result) -> dict[str, Any]:
@@ -54,7 +63,8 @@ def _provenance_row(result: Result) -> dict[str, Any]:
         **{name: provenance[name] for name in ("steptime_version", "git_commit", "git_clean", "script")},
         "staged": provenance["staged"],
         "recipe": whole["run"]["recipe"],
-        **{name: whole[name] for name in ("run", "job", "status", "measurement")},
+        **{name: whole[name] for name in ("run", "job", "status")},
+        "measurement": _as_then(whole["measurement"]),
         "versions": log["started"]["versions"],
         "log": {name: value for name, value in log.items() if name not in ("steps", "checkpoints")},
     }
@@ -107,3 +117,38 @@ def test_a_run_from_before_can_be_published_again(store_of_0001: tuple[str, Resu
     assert store.record(result.job.name) == before
     assert store.reading(result.job.name)["log"]["bytes_read"] == 9000
     assert "provenance.environment.OMP_NUM_THREADS is only in the new one" in store.record_differences(anew)
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "transfers", "took_s"),
+    [
+        (True, [{"kind": "save", "duration_s": 0.946, "blocked_s": 0.15}], 0.946),
+        (True, None, None),
+        (False, None, 0.146),
+    ],
+)
+def test_a_save_and_the_wait_for_it_become_two_numbers(
+    store_url: str,
+    make_result: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    asynchronous: bool,
+    transfers: list[dict[str, Any]] | None,
+    took_s: float | None,
+) -> None:
+    """The trainer's record knows how long an asynchronous save took; without it nobody does."""
+    result = make_result(mode=Mode.CHECKPOINT_SAVE)
+    (save,) = result.log.checkpoints
+    ended = {"state": "completed"} | ({} if transfers is None else {"checkpoints": transfers})
+    update = {"asynchronous": asynchronous, "duration_s": took_s}
+    log = {"checkpoints": (save.model_copy(update=update),), "ended": ended}
+    result = result.model_copy(update={"log": result.log.model_copy(update=log)})
+    make_store_of_0001(store_url, result, monkeypatch)
+    store = Store(store_url)
+
+    row, reading = store.run(result.job.name), store.reading(result.job.name)
+
+    assert (row["checkpoint_save_s"], row["checkpoint_blocked_s"]) == (took_s, 0.146)
+    assert store.checkpoints(result.job.name) == [each.model_dump() for each in result.log.checkpoints]
+    measured = reading["measurement"]
+    assert (measured["checkpoint_save_s"], measured["checkpoint_blocked_s"]) == (took_s, 0.146)

@@ -239,7 +239,7 @@ def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result: MakeResul
 def test_both_ways_of_counting_the_saved_iteration_are_accepted(
     make_result: MakeResult, iteration: int, counted: str
 ) -> None:
-    saved = CheckpointTiming(kind="save", iteration=iteration, started_at=1.0, duration_s=0.1)
+    saved = CheckpointTiming(kind="save", iteration=iteration, started_at=1.0, duration_s=0.1, blocked_s=0.1)
 
     verdict = judged(make_result(mode=Mode.CHECKPOINT_SAVE), checkpoints=(saved,))
 
@@ -255,7 +255,7 @@ def test_a_wrong_or_missing_save_is_named(
     make_result: MakeResult, iterations: list[int | None], found: str
 ) -> None:
     saves = tuple(
-        CheckpointTiming(kind="save", iteration=iteration, started_at=1.0, duration_s=0.1)
+        CheckpointTiming(kind="save", iteration=iteration, started_at=1.0, duration_s=0.1, blocked_s=0.1)
         for iteration in iterations
     )
 

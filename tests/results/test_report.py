@@ -129,7 +129,7 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     assert title == ""
     assert list(cells[0]) == [
         *("job_name", "workload", "gpus", "step_time", "window", "tokens_per_s", "tokens_per_s_per_gpu"),
-        *("mfu", "formula", "checkpoint_save_s", "submitted", "state"),
+        *("mfu", "formula", "checkpoint_save_s", "checkpoint_blocked_s", "submitted", "state"),
     ]
     assert {cell["state"] for cell in cells} == {"valid", "rejected"}
     assert table([]) == ([], "")

@@ -192,6 +192,7 @@ def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: s
     assert size == pytest.approx(4 * numbers, rel=0.05)
     (timing,) = read_log(trained.folder / "log.out").checkpoints
     assert measured["blocked_s"] == measured["duration_s"]
+    assert timing.duration_s is not None
     # NeMo's line tells a part of it, rounded.
     assert timing.duration_s - 0.01 <= measured["duration_s"] <= timing.duration_s + 5
     assert measured["gb_per_s"] == pytest.approx(size / measured["duration_s"] / 1e9)

@@ -194,8 +194,10 @@ def test_an_asynchronous_save_is_whole_at_the_end(
     (timing,) = log.checkpoints
     (measured,) = saved.record("result")["checkpoints"]
     # NeMo's line ends before the writer is started, and is rounded.
-    assert timing.duration_s - 0.01 <= measured["blocked_s"] <= timing.duration_s + 5
+    assert timing.blocked_s is not None
+    assert timing.blocked_s - 0.01 <= measured["blocked_s"] <= timing.blocked_s + 5
     assert measured["blocked_s"] < measured["duration_s"]
+    assert (timing.asynchronous, timing.duration_s) == (True, measured["duration_s"])
     (checkpoint,) = saved.checkpoints.iterdir()  # and no mark of an unfinished one beside it
     size = sum(file.stat().st_size for file in (checkpoint / "weights").iterdir())
     assert measured["size_bytes"] == size

@@ -275,6 +275,7 @@ def _summary(row: dict[str, Any]) -> dict[str, Any]:
         "tokens_per_s": "tokens/s",
         "mfu_percent": "MFU, %",
         "checkpoint_save_s": "save, s",
+        "checkpoint_blocked_s": "save blocked, s",
         "checkpoint_load_s": "load, s",
         "queue_wait_s": "queued, s",
         "reason": "reason",

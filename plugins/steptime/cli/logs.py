@@ -39,6 +39,7 @@ _HEADINGS = {
     "mfu_percent": "MFU, %",
     "tflops_per_gpu_logged": "TFLOPS/GPU logged",
     "checkpoint_save_s": "save, s",
+    "checkpoint_blocked_s": "save blocked, s",
     "checkpoint_load_s": "load, s",
 }
 

@@ -6,10 +6,10 @@ from typing import Any
 from steptime.logs import completeness
 from steptime.logs.attempts import Added, Attempts
 from steptime.logs.causes import RANK_FAILED, Symptom
-from steptime.logs.checkpoints import CheckpointLine, Scheduled
-from steptime.logs.events import CutStep, Event, LogEvents, StepPrinted
+from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of, measured
+from steptime.logs.events import Event, LogEvents, StepPrinted
 from steptime.logs.formats import StepLine
-from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
+from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.records import Record
 
 _NO_FORMAT = "none"
@@ -27,9 +27,8 @@ class Assembly:
         self._other_formats: Counter[str] = Counter()
         self._attempts = Attempts()
         self._last_step: int | None = None
-        self._checkpoints: list[CheckpointLine] = []
-        self._scheduled = 0
-        self._finalised: list[int] = []
+        self._checkpoint_lines: list[list[CheckpointLine]] = [[]]
+        """Of each attempt."""
         self._records: dict[str, dict[str, Any]] = {}
         self._symptoms: defaultdict[str, list[Symptom]] = defaultdict(list)
         self._survived: defaultdict[str, list[Symptom]] = defaultdict(list)
@@ -64,13 +63,15 @@ class Assembly:
     def result(self, *, max_steps: int | None, first_step: int) -> TrainingLog:
         """The run as its log tells it, with what is wrong, fatal problems first."""
         lines = [self._attempts.lines[number] for number in sorted(self._attempts.lines)]
-        problems = self._problems(lines, max_steps, first_step)
+        checkpoints = [checkpoints_of(of_attempt) for of_attempt in self._checkpoint_lines]
+        checkpoints[-1] = measured(checkpoints[-1], self._records.get("result", {}).get("checkpoints"))
+        problems = self._problems(lines, checkpoints, max_steps, first_step)
         return TrainingLog(
             path=self._paths[-1],
             dialect=self._format,
             bytes_read=self._bytes,
             steps=tuple(line.step for line in lines),
-            checkpoints=self._timings(),
+            checkpoints=tuple(each.timing for attempt in checkpoints for each in attempt),
             problems=tuple(sorted(problems, key=lambda problem: not problem.fatal)),
             started=self._records.get("start"),
             resumed=self._records.get("resumed"),
@@ -81,18 +82,14 @@ class Assembly:
         if isinstance(event, StepPrinted):
             self._take_step(event)
         elif isinstance(event, CheckpointLine):
-            self._checkpoints.append(event)
+            self._checkpoint_lines[-1].append(event)
         elif isinstance(event, Record):
             self._take_record(event)
         elif isinstance(event, Symptom):
             self._symptoms[event.kind].append(event)
-        elif isinstance(event, CutStep):
+        else:
             what = "a step" if event.global_step is None else f"step {event.global_step}"
             self.remark("truncated_line", f"the log ends within the line of {what}: what was cut is not read")
-        elif isinstance(event, Scheduled):
-            self._scheduled += event.times
-        else:
-            self._finalised.append(event.iteration)
 
     def _take_step(self, printed: StepPrinted) -> None:
         if self._format == _NO_FORMAT:
@@ -123,8 +120,15 @@ class Assembly:
         for kind, symptoms in self._symptoms.items():
             self._survived[kind].extend(symptoms)
         self._symptoms.clear()
+        self._checkpoint_lines.append([])
 
-    def _problems(self, lines: list[StepLine], max_steps: int | None, first_step: int) -> list[Problem]:
+    def _problems(
+        self,
+        lines: list[StepLine],
+        checkpoints: list[list[Checkpoint]],
+        max_steps: int | None,
+        first_step: int,
+    ) -> list[Problem]:
         numbers = [line.step.global_step for line in lines]
         expected_last = self._last_step if max_steps is None else max_steps - 1
         ended_short: list[Problem] = []
@@ -135,7 +139,7 @@ class Assembly:
             if expected_last is not None:
                 ended_short += completeness.short(numbers[-1], expected_last)
             others += completeness.not_finite(self._attempts.not_finite.values())
-            others += completeness.missing_steps(numbers, self._expected_first(first_step))
+            others += completeness.missing_steps(numbers, self._expected_first(first_step, checkpoints))
             others += completeness.unexpected_steps(
                 numbers, first_step, None if max_steps is None else max_steps - 1
             )
@@ -148,7 +152,7 @@ class Assembly:
             *self._causes(complete=complete),
             *ended_short,
             *others,
-            *self._unfinished_saves(),
+            *completeness.unfinished_saves(checkpoints),
             *self._trainer_state(),
             *self._format_remarks(),
             *self._remarks.values(),
@@ -160,14 +164,15 @@ class Assembly:
         message = f"no training step in the log's {self._bytes:,} bytes"
         return Problem(kind="no_steps", message=message, fatal=True)
 
-    def _expected_first(self, planned: int) -> int | None:
+    def _expected_first(self, planned: int, checkpoints: list[list[Checkpoint]]) -> int | None:
         """The first step that should be there; None after a load whose step nobody tells."""
         if planned:
             return planned
         resumed = self._records.get("resumed", {}).get("global_step")
         if isinstance(resumed, int):
             return resumed
-        return None if any(line.timing.kind == "load" for line in self._checkpoints) else 0
+        loads = [each.timing for attempt in checkpoints for each in attempt if each.timing.kind == "load"]
+        return loads[0].iteration if loads else 0
 
     def _causes(self, *, complete: bool) -> list[Problem]:
         problems = []
@@ -179,13 +184,6 @@ class Assembly:
             message = f"in an earlier attempt: {_sentence(symptoms)}"
             problems.append(Problem(kind=kind, message=message, fatal=False))
         return problems
-
-    def _unfinished_saves(self) -> list[Problem]:
-        missing = self._scheduled - len(self._finalised)
-        if missing <= 0:
-            return []
-        message = f"{missing} of {self._scheduled} asynchronous checkpoint saves did not end"
-        return [Problem(kind="checkpoint_not_finalised", message=message, fatal=True)]
 
     def _trainers_reason(self) -> list[Problem]:
         """Why the training failed, in the trainer's own sentence: other signs of it follow from that."""
@@ -221,19 +219,6 @@ class Assembly:
             )
             for name, count in self._other_formats.items()
         ]
-
-    def _timings(self) -> tuple[CheckpointTiming, ...]:
-        """One rank's timings, the lowest that printed any."""
-        writer = min((line.rank for line in self._checkpoints), default=0)
-        return tuple(
-            line.timing.model_copy(
-                update={
-                    "asynchronous": line.timing.kind == "save" and line.timing.iteration in self._finalised
-                }
-            )
-            for line in self._checkpoints
-            if line.rank == writer
-        )
 
 
 def _sentence(symptoms: list[Symptom]) -> str:

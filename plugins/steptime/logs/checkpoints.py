@@ -1,57 +1,195 @@
-"""Checkpoint lines of NeMo: `Global Checkpoint Save : Rank: 0 : … : Save duration: 4.389s`.
+"""Checkpoint lines of NeMo, Lightning, Megatron-LM and Megatron-Bridge, and the checkpoints they tell of.
 
-Spacing differs between save and load, older releases print no iteration, and an asynchronous save says later
-that it succeeded (nemo/utils/callbacks/dist_ckpt_io.py).
+Which release prints which of them stands in docs/logs.md.
 """
 
+import math
 import re
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple
 
 from steptime.logs.models import CheckpointTiming
 
-_SCHEDULED = b"Scheduled async checkpoint save for"
-WORDS = (b"Global Checkpoint ", b"Successfully saved checkpoint from iteration", _SCHEDULED)
-
-_TIMING = re.compile(
-    rb"Global Checkpoint (?P<kind>Save|Load)\s*:\s*Rank\s*:\s*(?P<rank>\d{1,9})"
-    rb"(?:\s*:\s*Iteration\s*:\s*(?P<iteration>\d{1,15}))?"
-    rb"\s*:\s*Start time\s*:\s*(?P<start>\d{1,15}(?:\.\d*)?)\s*s"
-    rb"\s*:\s*[A-Za-z_ ]{1,40}:\s*(?P<duration>\d{1,15}(?:\.\d*)?(?:e-?\d{1,2})?)\s*s"
+WORDS = (
+    *(b"Global Checkpoint ", b"sync checkpoint save", b"heckpoint save for step"),
+    *(b"aving checkpoint at iteration", b"-checkpoint ....", b"uccessfully saved "),
+    *(b"uccessfully loaded checkpoint", b"Restored all states from"),
 )
-_FINALISED = re.compile(rb"Successfully saved checkpoint from iteration\s+(\d{1,15})")
+
+Said = Literal["begun", "waited", "scheduled", "ended"]
+"""`waited`: how long training stood still; `scheduled`: it goes on while the rest is written."""
+
+_FORMS: dict[str, tuple[str, Said]] = {
+    "Global Checkpoint Save : Rank : {rank}[ : Iteration : {iteration}] : Start time : {unix} s : "
+    "Save duration : {seconds} s": ("save", "waited"),
+    "Global Checkpoint Load : Rank : {rank} : Start time : {unix} s : Time spent in load_checkpoint : "
+    "{seconds} s": ("load", "waited"),
+    "save-checkpoint {dots}: [({least}, ]{milliseconds}": ("save", "waited"),
+    "load-checkpoint {dots}: [({least}, ]{milliseconds}": ("load", "waited"),
+    "Checkpoint save for step {iteration} started at {unix}.": ("save", "begun"),
+    "saving checkpoint at iteration {iteration} to": ("save", "begun"),
+    "Scheduled async checkpoint save for {path}": ("save", "scheduled"),
+    "scheduled an async checkpoint save at iteration {iteration} to": ("save", "scheduled"),
+    "Async checkpoint save for step {iteration} ({path}) finalized successfully[ at {unix}.]": (
+        "save",
+        "ended",
+    ),
+    "Successfully saved checkpoint from iteration {iteration}": ("save", "ended"),
+    "successfully saved [local ]checkpoint from iteration {iteration}": ("save", "ended"),
+    "successfully loaded checkpoint from {folder} at iteration {iteration}": ("load", "ended"),
+    "Restored all states from the checkpoint at": ("load", "ended"),
+}
+"""Where one space stands there may be any number; what is in brackets may be missing."""
+
+_VALUES = {
+    "rank": r"\d{1,9}",
+    "iteration": r"\d{1,15}",
+    "unix": r"\d{1,15}(?:\.\d{1,9})?",
+    "seconds": r"\d{1,15}(?:\.\d*)?(?:e-?\d{1,2})?",
+    "milliseconds": r"\d{1,12}\.\d\d(?!\d)",
+    "least": r"[\d.]{1,20}",
+    "dots": r"\.{4,60}",
+    "path": r"[^\s)]{1,4096}?\.ckpt|[^\s)]{1,4096}",
+    "folder": r".{1,4096}?",
+}
+
+
+def _pattern(form: str) -> re.Pattern[bytes]:
+    text = re.escape(form).replace(r"\ ", r"\s*").replace(r"\[", "(?:").replace(r"\]", ")?")
+    return re.compile(
+        re.sub(r"\\{(\w+)\\}", lambda name: f"(?P<{name[1]}>{_VALUES[name[1]]})", text).encode()
+    )
+
+
+_PATTERNS = [(_pattern(form), kind, said) for form, (kind, said) in _FORMS.items()]
+_NUMBERS = ("rank", "iteration", "unix", "seconds", "milliseconds")
+_DATE = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?")
+_DATE_REACH = 500
+"""Bytes before a text in which its date is looked for: a line of garbage may be a mebibyte long."""
 
 
 class CheckpointLine(NamedTuple):
-    """A printed timing, and the rank that printed it."""
+    """What one line says of one checkpoint."""
+
+    kind: str
+    said: Said
+    text: bytes
+    form: int
+    """Which of the forms it has: a release may say one thing in two of them."""
+    numbers: dict[str, float]
+    """By name; `date` is that before the text, in seconds on the log's own clock."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint, and whether it was left in the middle."""
 
     timing: CheckpointTiming
-    rank: int
+    unfinished: bool
 
 
-class Scheduled(NamedTuple):
-    """An asynchronous save that has begun."""
-
-    times: int
-
-
-class Finalised(NamedTuple):
-    """An asynchronous save that has reached the disk."""
-
-    iteration: int
-
-
-def read_checkpoints(line: bytes) -> list[CheckpointLine | Scheduled | Finalised]:
-    """The timings, beginnings and completions in a line."""
-    found: list[CheckpointLine | Scheduled | Finalised] = []
-    for match in _TIMING.finditer(line):
-        timing = CheckpointTiming(
-            kind=match["kind"].decode().lower(),
-            iteration=None if match["iteration"] is None else int(match["iteration"]),
-            started_at=float(match["start"]),
-            duration_s=float(match["duration"]),
-        )
-        found.append(CheckpointLine(timing, int(match["rank"])))
-    if begun := line.count(_SCHEDULED):
-        found.append(Scheduled(begun))
-    found.extend(Finalised(int(match[1])) for match in _FINALISED.finditer(line))
+def read_checkpoints(line: bytes) -> list[CheckpointLine]:
+    """What a line says of checkpoints."""
+    found = []
+    for form, (pattern, kind, said) in enumerate(_PATTERNS):
+        for match in pattern.finditer(line):
+            values = match.groupdict()
+            numbers = {name: float(values[name]) for name in _NUMBERS if values.get(name)}
+            if dates := _DATE.findall(line[: match.start()][-_DATE_REACH:]):
+                numbers["date"] = _seconds(dates[-1])
+            found.append(CheckpointLine(kind, said, match[0], form, numbers))
     return found
+
+
+def checkpoints_of(lines: Sequence[CheckpointLine]) -> list[Checkpoint]:
+    """The checkpoints of one attempt, in the order in which they began; asynchronous saves end in it, too.
+
+    Where every rank prints a line the lowest rank's counts, and what is printed twice counts once.
+    """
+    writer = min((line.numbers["rank"] for line in lines if "rank" in line.numbers), default=None)
+    checkpoints: list[dict[Said, CheckpointLine]] = []
+    of_kind: defaultdict[str, list[dict[Said, CheckpointLine]]] = defaultdict(list)
+    ended: Counter[int] = Counter()
+    text = b""
+    for line in lines:
+        if line.numbers.get("rank", writer) != writer or line.text == text:
+            continue
+        text = line.text
+        known = of_kind[line.kind]
+        if line.said == "ended":
+            told = known[ended[line.form] :][:1]
+            ended[line.form] += 1
+        else:
+            told = [] if line.said == "begun" else [last for last in known[-1:] if line.said not in last]
+        if not told:
+            told = [{}]
+            checkpoints += told
+            known += told
+        if line.said not in told[0] or "unix" in line.numbers:
+            told[0][line.said] = line
+    return [Checkpoint(_timing(said), "scheduled" in said and "ended" not in said) for said in checkpoints]
+
+
+def measured(checkpoints: list[Checkpoint], record: object) -> list[Checkpoint]:
+    """With the exact durations of asynchronous saves, where the trainer's own `record` has one a save."""
+    transfers = [each for each in record if isinstance(each, dict)] if isinstance(record, list) else []
+    durations = [each.get("duration_s") for each in transfers if each.get("kind") == "save"]
+    saves = [at for at, (timing, _) in enumerate(checkpoints) if timing.kind == "save"]
+    if len(durations) != len(saves):
+        return checkpoints
+    known = list(checkpoints)
+    for at, seconds in zip(saves, durations, strict=True):
+        if known[at].timing.asynchronous and isinstance(seconds, int | float):
+            timing = known[at].timing.model_copy(update={"duration_s": float(seconds)})
+            known[at] = known[at]._replace(timing=timing)
+    return known
+
+
+def _timing(said: dict[Said, CheckpointLine]) -> CheckpointTiming:
+    numbers: dict[str, float] = {}
+    for what in ("ended", "scheduled", "begun", "waited"):
+        if what in said:
+            numbers |= said[what].numbers
+    first = said.get("begun") or said.get("waited")
+    ended = said.get("ended")
+    # NeMo prints the end of asynchronous saves alone, Megatron of all.
+    asynchronous = "scheduled" in said or (
+        ended is not None and ended.text.startswith((b"Async", b"Success"))
+    )
+    blocked_s = numbers.get("seconds")
+    if "milliseconds" in numbers:
+        blocked_s = round(numbers["milliseconds"] / 1000, 5)
+    duration_s = _duration_s(said, blocked_s) if asynchronous or blocked_s is None else blocked_s
+    return CheckpointTiming(
+        kind=next(iter(said.values())).kind,
+        iteration=int(numbers["iteration"]) if "iteration" in numbers else None,
+        started_at=first.numbers.get("unix") if first else None,
+        duration_s=duration_s,
+        blocked_s=blocked_s if asynchronous or blocked_s is not None else duration_s,
+        asynchronous=asynchronous,
+    )
+
+
+def _duration_s(said: dict[Said, CheckpointLine], blocked_s: float | None) -> float | None:
+    """Seconds from the beginning to the end by the clocks of their lines; None where one has no time."""
+    first, last = said.get("begun") or said.get("waited"), said.get("ended")
+    if first is None or last is None:
+        return None
+    if "unix" in first.numbers and "unix" in last.numbers:
+        return round(last.numbers["unix"] - first.numbers["unix"], 3)
+    if "date" not in first.numbers or "date" not in last.numbers:
+        return None
+    seconds = last.numbers["date"] - first.numbers["date"]
+    digits = None if seconds.is_integer() else 3
+    # NeMo prints the line after it waited.
+    seconds = round(seconds + ((blocked_s or 0.0) if first.said == "waited" else 0.0), digits)
+    return float(seconds) if seconds > 0 else None
+
+
+def _seconds(date: bytes) -> float:
+    """Seconds of a printed date; not a number where there is no such day."""
+    try:
+        return datetime.fromisoformat(f"{date.decode()}+00:00").timestamp()
+    except ValueError:
+        return math.nan

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from steptime.logs.attempts import Attempts, Restart
+from steptime.logs.checkpoints import Checkpoint
 from steptime.logs.formats import StepLine
 from steptime.logs.models import Problem, Step
 from steptime.logs.naming import Span, named_spans, named_steps
@@ -109,6 +110,19 @@ def repeated(attempts: Attempts) -> list[Problem]:
     steps = tuple(sorted(attempts.repeats))
     message = f"{named_steps(steps)} {printed} {most} times, as by several ranks; each counts once"
     return [Problem(kind="repeated_lines", message=message, fatal=False, steps=steps)]
+
+
+def unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> list[Problem]:
+    """Asynchronous saves that never ended; those of an earlier attempt were given up with it."""
+    problems = []
+    for number, attempt in enumerate(attempts, 1):
+        begun = sum(checkpoint.timing.asynchronous for checkpoint in attempt)
+        if missing := sum(checkpoint.unfinished for checkpoint in attempt):
+            last = number == len(attempts)
+            message = f"{missing} of {begun} asynchronous checkpoint saves did not end"
+            message = message if last else f"in an earlier attempt: {message}"
+            problems.append(Problem(kind="checkpoint_not_finalised", message=message, fatal=last))
+    return problems
 
 
 def _interval(numbers: Sequence[int]) -> int:

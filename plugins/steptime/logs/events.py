@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from steptime.logs.causes import CAUSES, TRACEBACK_WORDS, Cause, Symptom, Tracebacks
 from steptime.logs.checkpoints import WORDS as CHECKPOINT_WORDS
-from steptime.logs.checkpoints import CheckpointLine, Finalised, Scheduled, read_checkpoints
+from steptime.logs.checkpoints import CheckpointLine, read_checkpoints
 from steptime.logs.formats import FORMATS, StepLine
 from steptime.logs.records import WORDS as RECORD_WORDS
 from steptime.logs.records import Record, read_records
@@ -38,17 +38,17 @@ class CutStep(NamedTuple):
     global_step: int | None
 
 
-Event = StepPrinted | CheckpointLine | Scheduled | Finalised | Record | Symptom | CutStep
+Event = StepPrinted | CheckpointLine | Record | Symptom | CutStep
 
+_CAUSE_OF: dict[bytes, Cause] = {word.encode(): cause for cause in CAUSES for word in cause.words}
 _WORDS = (
     *(word for log_format in FORMATS for word in log_format.words),
     *CHECKPOINT_WORDS,
     *RECORD_WORDS,
     *TRACEBACK_WORDS,
-    *(word for cause in CAUSES for word in cause.words),
+    *_CAUSE_OF,
 )
 _FORMAT_OF = {word: index for index, log_format in enumerate(FORMATS) for word in log_format.words}
-_CAUSE_OF: dict[bytes, Cause] = {word: cause for cause in CAUSES for word in cause.words}
 
 
 class _Route(NamedTuple):

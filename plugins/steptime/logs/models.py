@@ -21,17 +21,23 @@ class Step(Frozen):
 
 
 class CheckpointTiming(Frozen):
-    """One line of NeMo's checkpoint timings."""
+    """One checkpoint that was saved or loaded, as far as the log tells."""
 
     kind: str
     """`save` or `load`."""
     iteration: int | None
-    """Iteration that was saved, as the log counts (NeMo 2.7: the last global step); None for older forms."""
-    started_at: float
+    """Iteration as the log counts (NeMo 2.7: the last global step); None where it does not say."""
+    started_at: float | None
     """Unix time, seconds."""
-    duration_s: float
+    duration_s: float | None
+    """Seconds from its start until it was whole: on disk, or restored.
+
+    Of an asynchronous save to the second where only the dates before the lines tell.
+    """
+    blocked_s: float | None = None
+    """Seconds of these in which training waited; all of them unless the save was asynchronous."""
     asynchronous: bool = False
-    """Whether the save went on in the background: `duration_s` is then only how long training waited."""
+    """Whether the save went on in the background."""
 
 
 class Problem(Frozen):

@@ -49,10 +49,19 @@ def window_statistics(log: TrainingLog, window: Window) -> WindowStatistics:
     )
 
 
-def last_checkpoint_s(log: TrainingLog, kind: str) -> float | None:
-    """Seconds of the last save (which the next run loads) or load (which this run trained on)."""
-    durations = [checkpoint.duration_s for checkpoint in log.checkpoints if checkpoint.kind == kind]
-    return durations[-1] if durations else None
+def checkpoint_seconds(log: TrainingLog) -> dict[str, float | None]:
+    """Of the last save, which the next run loads, and the last load, which this run trained on.
+
+    `checkpoint_save_s` is from its start until it was whole on disk, `checkpoint_blocked_s` how long training
+    waited for it: less, where the save was asynchronous. None where the log does not tell.
+    """
+    last = {checkpoint.kind: checkpoint for checkpoint in log.checkpoints}
+    save, load = last.get("save"), last.get("load")
+    return {
+        "checkpoint_save_s": save.duration_s if save else None,
+        "checkpoint_blocked_s": save.blocked_s if save else None,
+        "checkpoint_load_s": load.duration_s if load else None,
+    }
 
 
 def _what_is_there(log: TrainingLog, window: Window) -> str:

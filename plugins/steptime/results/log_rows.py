@@ -13,7 +13,7 @@ from steptime.clusters.collecting import cluster_path
 from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
-from steptime.logs.statistics import last_checkpoint_s, window_statistics
+from steptime.logs.statistics import checkpoint_seconds, window_statistics
 from steptime.recipes.models import RUN_FILE, Run, Window
 from steptime.results.metrics import days_per_1t_tokens, measure, tokens_per_s
 
@@ -24,7 +24,7 @@ COLUMNS = (
     *("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
     *("tokens_per_s", "tokens_per_s_per_gpu", "days_per_1t_tokens", "mfu_percent", "flops_formula"),
     *("model_tflops_per_gpu", "peak_tflops_per_gpu", "peak_source", "tflops_per_gpu_logged", "loss"),
-    *("checkpoint_save_s", "checkpoint_load_s", "log_bytes"),
+    *("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "log_bytes"),
 )
 """The same for every log, whatever it holds."""
 
@@ -104,7 +104,7 @@ def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[
     """All numbers of the window, or why there are none. A planned run is measured exactly as for the
     store.
     """
-    checkpoints = {f"checkpoint_{kind}_s": last_checkpoint_s(log, kind) for kind in ("save", "load")}
+    checkpoints = checkpoint_seconds(log)
     if window is None or not log.steps:
         return checkpoints, None
     try:

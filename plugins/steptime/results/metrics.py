@@ -9,7 +9,7 @@ import math
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
-from steptime.logs.statistics import last_checkpoint_s, window_statistics
+from steptime.logs.statistics import checkpoint_seconds, window_statistics
 from steptime.recipes.flops import model_flops
 from steptime.recipes.gpus import Peak, peak_tflops
 from steptime.recipes.models import Recipe, Run
@@ -124,8 +124,7 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
         mfu_percent=rates.mfu_percent,
         flops_formula=rates.flops_formula,
         tflops_per_gpu_logged=times.tflops_per_gpu_logged,
-        checkpoint_save_s=last_checkpoint_s(log, "save"),
-        checkpoint_load_s=last_checkpoint_s(log, "load"),
+        **checkpoint_seconds(log),
     )
 
 

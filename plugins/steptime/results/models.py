@@ -34,6 +34,9 @@ class Measurement(Frozen):
     wall_time_median_s: float | None = None
     """From the end of a step to the end of the next; None where the trainer did not log it."""
     checkpoint_save_s: float | None
+    """Of the last save, from its start until it was whole on disk."""
+    checkpoint_blocked_s: float | None = None
+    """Of these seconds those in which training waited: fewer, where the save was asynchronous."""
     checkpoint_load_s: float | None
 
 

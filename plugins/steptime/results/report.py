@@ -34,6 +34,7 @@ HEADINGS = {
     "efficiency": "efficiency, %",
     "relative_to": "relative to",
     "checkpoint_save_s": "save, s",
+    "checkpoint_blocked_s": "save blocked, s",
     "checkpoint_load_s": "load, s",
 }
 """Headings of the table's columns that do not read well as they are."""
@@ -117,6 +118,7 @@ def table(rows: Sequence[Row], *, full_names: bool = False) -> tuple[list[dict[s
             "efficiency": row["scaling_efficiency_percent"],
             "relative_to": _gpus(row["scaling_base_gpus"]),
             "checkpoint_save_s": row["checkpoint_save_s"],
+            "checkpoint_blocked_s": row["checkpoint_blocked_s"],
             "checkpoint_load_s": row["checkpoint_load_s"],
             "submitted": f"{datetime.fromtimestamp(row['submitted_at']).astimezone():%Y-%m-%d %H:%M}",
             "state": row["state"],

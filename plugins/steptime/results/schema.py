@@ -18,7 +18,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Text,
 )
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -82,6 +82,7 @@ runs = Table(
     Column("repeat", Integer, nullable=False),
     Column("warnings", Text),
     Column("wall_time_median_s", Double),
+    Column("checkpoint_blocked_s", Double),
     Column("content_sha256", Text, nullable=False),
     Index(None, "workload", "size", "dtype", "gpu_type", "mode", "gpus"),
     Index(None, "dag_id", "dag_run_id"),
@@ -115,6 +116,7 @@ checkpoints = Table(
     Column("started_at", Double),
     Column("duration_s", Double),
     Column("asynchronous", Boolean, nullable=False),
+    Column("blocked_s", Double),
 )
 
 validations = Table(

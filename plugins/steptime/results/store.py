@@ -301,6 +301,7 @@ _MEASURED = (
     "days_per_1t_tokens",
     "peak_tflops_per_gpu",
     "checkpoint_save_s",
+    "checkpoint_blocked_s",
     "checkpoint_load_s",
 )
 

@@ -4,6 +4,7 @@
 `[2025-12-19 10:49:15] iteration        1/       1 | … | elapsed time per iteration (ms): 20289.1 | …`.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -39,10 +40,14 @@ class MegatronBridge:
                 continue
             values = fields(text)
             tflops = real(values.get(b"throughput per GPU (TFLOP/s/GPU)"))
+            # Megatron leaves a loss that is no number out of its line.
+            loss = (
+                math.nan if whole(values.get(b"number of nan iterations")) else real(values.get(b"lm loss"))
+            )
             step = Step(
                 global_step=int(match["iteration"]) - 1,
                 step_time_s=_seconds(real(values.get(b"elapsed time per iteration (ms)"))),
-                loss=real(values.get(b"lm loss")),
+                loss=loss,
                 learning_rate=real(values.get(b"learning rate")),
                 global_batch_size=whole(values.get(b"global batch size")),
                 consumed_samples=whole(values.get(b"consumed samples")),

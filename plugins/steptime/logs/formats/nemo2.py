@@ -43,7 +43,7 @@ def step_of(global_step: int, values: dict[bytes, bytes]) -> Step:
         learning_rate=real(values.get(b"lr")),
         global_batch_size=whole(values.get(b"global_batch_size")),
         consumed_samples=whole(values.get(b"consumed_samples")),
-        tflops_per_gpu=real(values.get(b"TFLOPS_per_GPU")),
+        tflops_per_gpu=real(values.get(b"TFLOPS_per_GPU") or values.get(b"tflops_per_sec_per_gpu")),
         peak_memory_bytes=whole(values.get(b"peak_memory_usage") or values.get(b"max_memory_allocated")),
         wall_time_s=real(values.get(b"wall_step_timing in s")),
     )

@@ -29,6 +29,7 @@ function numbers(run) {
     [`Peak per ${unitOf([run])}`]: unit(significant(run.peak_tflops_per_gpu), "TFLOPS"),
     "1T tokens take": unit(significant(run.days_per_1t_tokens), "days"),
     "Checkpoint saved in": unit(significant(run.checkpoint_save_s, 3), "s"),
+    "Training waited for the save": unit(significant(run.checkpoint_blocked_s, 3), "s"),
     "Checkpoint loaded in": unit(significant(run.checkpoint_load_s, 3), "s"),
   });
 }

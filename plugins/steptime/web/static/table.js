@@ -32,6 +32,7 @@ const COLUMNS = [
   { key: "mfu_percent", title: "MFU", unit: "%", numeric: true, format: (values) => fixed(decimals(values, 3, 2)) },
   { key: "flops_formula", title: "MFU formula", shareable: true },
   { key: "checkpoint_save_s", title: "Save", unit: "s", numeric: true, format: (values) => fixed(decimals(values, 3, 4)) },
+  { key: "checkpoint_blocked_s", title: "Save blocked", unit: "s", numeric: true, format: (values) => fixed(decimals(values, 3, 4)) },
   { key: "checkpoint_load_s", title: "Load", unit: "s", numeric: true, format: (values) => fixed(decimals(values, 3, 4)) },
   { key: "ended_at", title: "Ended", unit: timeZone, format: shortTimestamps },
   { key: "note", title: "Note", value: (row) => row.reason ?? row.warnings, hint: (row) => row.reason ?? row.warnings, className: "note" },
