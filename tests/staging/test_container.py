@@ -113,6 +113,18 @@ async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing
     assert (directory / "x").exists()
 
 
+@pytest.mark.service
+async def test_for_pyxis_the_file_itself_is_the_image(config: Config) -> None:
+    """So that real pyxis can be tried without a registry; bwrap needs the files in it."""
+    on_pyxis = config.model_copy(update={"container": "pyxis"})
+    image = await staged_image(LocalCluster(on_pyxis), on_pyxis, [])
+    assert (image.path, image.environment) == (f"{config.root}/images/steptime+trainer+cpu.sqsh", {})
+    unsquashfs = ["unsquashfs", "-cat", image.path, "etc/environment"]
+    listed = subprocess.run(unsquashfs, capture_output=True, check=True)
+    assert b"PATH=/opt/trainer/bin:" in listed.stdout
+    assert not Path(config.root, "images", "unpacked").exists()
+
+
 @pytest.mark.slurm
 async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
     mini_slurm: MiniSlurm, config: Config

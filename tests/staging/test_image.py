@@ -95,7 +95,8 @@ async def test_an_image_is_imported_under_the_documents_name_and_recorded(
     assert images(config) == {"nvidia+nemo+25.04.00.sqsh", "nvidia+nemo+25.04.00.sqsh.json"}
     unsquashfs = ["unsquashfs", "-cat", image.path, "etc/rc"]
     content = subprocess.run(unsquashfs, capture_output=True, text=True, check=True)
-    assert content.stdout == f"# enroot-provenance: {URI}\n"
+    pinned = f"docker://nvcr.io#nvidia/nemo@{image.digest}"
+    assert content.stdout == f"# enroot-provenance: {pinned}\n"
     record = json.loads(Path(f"{image.path}.json").read_text())
     assert (record["image"], record["source"], record["tool"]) == (NEMO, URI, "enroot 4.1.2")
     assert (record["digest"], record["sha256"]) == (image.digest, image.sha256)
@@ -106,7 +107,35 @@ async def test_an_image_is_imported_under_the_documents_name_and_recorded(
     assert image.digest.startswith("sha256:")
     assert "[INFO] Fetching image manifest" in staging.lines
     (arguments,) = calls(programs, "import")
+    assert arguments[-2:] == ["--", pinned]
+
+
+async def test_imports_of_one_image_have_one_digest_and_files_of_their_own(
+    config: Config, programs: Path, tmp_path: Path
+) -> None:
+    """Two clusters, or one whose image was deleted: what was trained in is the same."""
+    there = Staging(config, work_dir=str(tmp_path / "there"), container="bwrap")
+    one, other = await Staging(config, container="bwrap")(), await there()
+    assert one.sha256 != other.sha256
+    assert one.digest == other.digest
+    assert Path(one.path).name == Path(other.path).name, "unpacked once for each image, not for each import"
+
+
+async def test_an_enroot_that_knows_no_digest_imports_by_the_tag(config: Config, programs: Path) -> None:
+    """Before 4.0."""
+    (programs / "fault").write_text("no digest")
+    image = await Staging(config)()
+    assert image.digest is None
+    (arguments,) = calls(programs, "import")
     assert arguments[-2:] == ["--", URI]
+
+
+async def test_an_image_that_is_named_by_its_digest_is_imported_by_it(config: Config, programs: Path) -> None:
+    digest = f"sha256:{'ab' * 32}"
+    image = await Staging(config)(f"nvcr.io/nvidia/nemo:25.04.00@{digest}")
+    assert image.digest == digest
+    (arguments,) = calls(programs, "import")
+    assert arguments[-1] == f"docker://nvcr.io#nvidia/nemo@{digest}"
 
 
 async def test_a_run_is_staged_with_its_image_and_without_an_environment(
@@ -351,7 +380,8 @@ async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
     image, same = await asyncio.gather(first(), second())
     assert image == same
     folder = Path(image.path)
-    assert folder == Path(config.root, "images", "unpacked", image.sha256[:16])
+    assert image.digest is not None
+    assert folder == Path(config.root, "images", "unpacked", image.digest.removeprefix("sha256:")[:16])
     assert image.environment == {"PATH": "/image/bin:/usr/bin:/bin", "NEMO": "25.04"}
     for place in ("dev", "proc", "sys", "tmp", config.root[1:], "elsewhere/checkpoints"):
         assert (folder / place).is_dir()

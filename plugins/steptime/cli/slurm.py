@@ -1,6 +1,7 @@
 """`steptime slurm`: a small, real Slurm on this machine, to try and to test with."""
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,8 @@ UP_EXAMPLES = """
 steptime slurm up
 
 STEPTIME_HOME=/tmp/second steptime slurm up
+
+steptime slurm up --plugstack pyxis.conf
 """
 
 DOWN_EXAMPLES = """
@@ -57,6 +60,16 @@ def up(
             show_default="that of last time, at first 127.0.0.1",
         ),
     ] = None,
+    plugstack: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file as Slurm's plugstack.conf: the SPANK plugins that steps are started with, such as "
+            "pyxis. /dev/null for none.",
+            show_default="that of last time, at first none",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
 ) -> None:
     """Start the mini Slurm, or what is missing of it, and wait until every node can be used.
 
@@ -69,7 +82,12 @@ def up(
 
     started = time.monotonic()
     with Phases() as phases:
-        layout, ran_already = service.up(home(), phases.report, ssh_host=ssh_host)
+        layout, ran_already = service.up(
+            home(),
+            phases.report,
+            ssh_host=ssh_host,
+            plugstack=None if plugstack is None else plugstack.read_text(),
+        )
     connection_file.keep(login.connection(layout))
     how = "runs already" if ran_already else f"is ready after {time.monotonic() - started:.0f} s"
     now = service.status(home())

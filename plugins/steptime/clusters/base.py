@@ -94,9 +94,9 @@ class Staged(Frozen):
     image_path: str | None = None
     """What the container is started from: the image's file; for bwrap the folder with its files."""
     image_digest: str | None = None
-    """`sha256:…` of the registry's manifest, where the importing program tells it."""
+    """`sha256:…` of the registry's manifest, where it is told: what images are known by."""
     image_sha256: str | None = None
-    """Of the image's file on the cluster; every import of the same image makes another file."""
+    """Of the image's file on the cluster, by which a changed file is seen; every import makes another one."""
     image_environment: dict[str, str] = Field(default_factory=dict)
     """Variables that the image brings, where it is not the container program that sets them (bwrap)."""
 

@@ -18,7 +18,9 @@ def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
     """In Kubernetes a node fetches the image itself, when a job comes that wants it."""
     image = parse_image(name)
     if image.is_own:
-        raise UserError(f"image {name} is made on a cluster for bwrap, and Kubernetes has it from nowhere")
+        raise UserError(
+            f"image {name} is made on a cluster for bwrap or pyxis, and Kubernetes has it from nowhere"
+        )
     return staged.model_copy(update={"image": name, "image_path": name, "image_digest": image.digest})
 
 

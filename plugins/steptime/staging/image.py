@@ -68,7 +68,7 @@ async def stage_image(
     digest, sha256 = record["digest"], record["sha256"]
     if config.container != "bwrap":
         return StagedImage(str(target), digest, sha256, {})
-    unpacked = folder / "unpacked" / sha256[:16]
+    unpacked = folder / "unpacked" / (digest or sha256).removeprefix("sha256:")[:16]
     ended = await run_step(
         cluster,
         config,
@@ -88,10 +88,10 @@ def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str,
         return (
             ("apptainer", image.uri("/")) if config.container == "apptainer" else ("enroot", image.uri("#"))
         )
-    if venv is None or config.container != "bwrap":
+    if venv is None or config.container not in ("bwrap", "pyxis"):
         raise UserError(
-            f"an image of the trainer's own environment is run by bwrap only, and cluster {config.name} has "
-            f"container: {config.container}"
+            f"an image of the trainer's own environment is run by bwrap or pyxis, and cluster {config.name} "
+            f"has container: {config.container}"
         )
     return "squash_venv", venv
 

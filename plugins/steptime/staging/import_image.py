@@ -114,7 +114,7 @@ def _make(target: Path, image: str, kind: str, source: str, lock: int) -> None:
     began = time.monotonic()
     try:
         tool, digest = _tool_version(kind), _registry_digest(kind, source)
-        _run(_command(kind, source, part), lock, target)
+        _run(_command(kind, _pinned(source, digest), part), lock, target)
         _require_whole(part)
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -183,6 +183,11 @@ def _registry_digest(kind: str, source: str) -> str | None:
     told = subprocess.run(asked, capture_output=True, text=True, check=False)
     found = re.fullmatch(r"sha256:[0-9a-f]{64}", told.stdout.strip())
     return found[0] if found and told.returncode == 0 else None
+
+
+def _pinned(source: str, digest: str | None) -> str:
+    """The image of that digest, whatever the tag means by the time it is fetched."""
+    return source if digest is None or "@" in source else f"{source.rpartition(':')[0]}@{digest}"
 
 
 def _run(argv: list[str], lock: int, target: Path) -> None:

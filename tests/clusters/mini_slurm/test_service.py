@@ -74,6 +74,63 @@ def test_a_job_that_is_submitted_by_ssh_runs_on_stand_in_gpus_and_is_accounted(
     assert sorted(said) == [f"node{number} 0,1,2,3,4,5,6,7" for number in (1, 2)]
 
 
+def test_a_step_on_two_nodes_meets_through_pmix(mini_slurm: MiniSlurm) -> None:
+    """They share a host, and PMIx's folders for the ranks of a step have one name on every node of it."""
+    assert "pmix" in mini_slurm.command("srun", "--mpi=list"), "apt-get install libpmix-dev"
+    step = ("srun", "--mpi=pmix", "--nodes=2", "--ntasks=2", "sh", "-c", "echo $SLURMD_NODENAME $PMIX_RANK")
+    assert sorted(mini_slurm.ssh(*step).splitlines()) == ["node1 0", "node2 1"]
+
+
+SPANK_PLUGIN = """
+extern "C" {{
+extern const char plugin_name[] = "greeting", plugin_type[] = "spank";
+extern const unsigned int plugin_version = {version:#x};
+int spank_setenv(void *, const char *, const char *, int);
+int slurm_spank_task_init(void *task, int, char **arguments) {{
+    return spank_setenv(task, "GREETING", arguments[0], 1);
+}}
+}}
+"""
+
+
+@pytest.fixture
+def plugin(mini_slurm: MiniSlurm, tmp_path: Path) -> Iterator[Path]:
+    """A SPANK plugin for this very Slurm: steps get its argument as a variable."""
+    release = mini_slurm.command("sinfo", "--version").split()[1]
+    version = int.from_bytes(bytes(map(int, release.split(".")[:3])))
+    source, plugin = tmp_path / "greeting.cc", tmp_path / "greeting.so"
+    source.write_text(SPANK_PLUGIN.format(version=version))
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", plugin, source], check=True)  # noqa: S607 (Debian's)
+    yield plugin
+    service.up(mini_slurm.home, quiet, plugstack="")
+
+
+def test_plugins_are_told_to_running_nodes_kept_and_taken_back(mini_slurm: MiniSlurm, plugin: Path) -> None:
+    def greeting() -> str:
+        return mini_slurm.ssh("srun", "sh", "-c", "echo $GREETING").strip()
+
+    job = submit(mini_slurm, "sleep 300", "--output=/dev/null")
+    eventually(lambda: "RUNNING" in accounted(mini_slurm, job), "the job runs")
+    before = processes.daemons(mini_slurm.layout)
+    service.up(mini_slurm.home, quiet, plugstack=f"required {plugin} hello\n")
+    now = processes.daemons(mini_slurm.layout)
+    assert {name for name in daemons.ALL if before[name] == now[name]} == {
+        name for name in daemons.ALL if not name.startswith("slurmd-")
+    }
+    assert mini_slurm.command("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING"
+    assert greeting() == "hello"
+    service.up(mini_slurm.home, quiet)
+    assert greeting() == "hello"
+    service.up(mini_slurm.home, quiet, plugstack="")
+    assert greeting() == ""
+
+
+def test_a_plugin_that_is_not_there_is_named(mini_slurm: MiniSlurm, plugin: Path) -> None:
+    plugin.unlink()
+    with pytest.raises(SystemFailure, match=r"(?s)slurmd-node\d did not start.*greeting\.so.*No such file"):
+        service.up(mini_slurm.home, quiet, plugstack=f"required {plugin} hello\n")
+
+
 def test_a_second_up_finds_it_running(mini_slurm: MiniSlurm) -> None:
     eventually(lambda: service.status(mini_slurm.home).nodes == {"idle": 8}, "no job of before is ending")
     before = processes.daemons(mini_slurm.layout)

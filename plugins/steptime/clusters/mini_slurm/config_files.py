@@ -4,6 +4,7 @@ import secrets
 import shlex
 import socket
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -46,8 +47,22 @@ def write_all(layout: Layout) -> None:
         text = _templates.get_template(f"{name}.j2").render(values)
         write_whole(layout.root / "etc" / name, text, mode=0o600)
     # Debian's own would be read otherwise, and a plugin in it that is not installed stops every job.
-    write_whole(layout.root / "etc/plugstack.conf", "", mode=0o600)
+    if not _plugstack(layout).exists():
+        write_plugstack(layout, "")
     _write_keys(layout)
+
+
+def write_plugstack(layout: Layout, text: str) -> bool:
+    """Write which SPANK plugins steps are started with; whether that is a change."""
+    path = _plugstack(layout)
+    if path.exists() and path.read_text() == text:
+        return False
+    write_whole(path, text, mode=0o600)
+    return True
+
+
+def _plugstack(layout: Layout) -> Path:
+    return layout.root / "etc/plugstack.conf"
 
 
 def _login_environment(layout: Layout) -> dict[str, str]:

@@ -80,7 +80,8 @@ def wait_for_nodes(layout: Layout, nodes: Sequence[str]) -> None:
 
     def usable() -> bool:
         states = node_states(layout)
-        return all(states.get(node) in USABLE for node in nodes)
+        alive = processes.daemons(layout)  # the controller notices a restart late
+        return all(states.get(node) in USABLE and f"slurmd-{node}" in alive for node in nodes)
 
     _wait_for(layout, [f"slurmd-{node}" for node in nodes], usable)
 

@@ -43,11 +43,15 @@ class Status(Frozen):
     problem: str | None = None
 
 
-def up(home: Path, report: Report, *, ssh_host: str | None = None) -> tuple[Layout, bool]:
+def up(
+    home: Path, report: Report, *, ssh_host: str | None = None, plugstack: str | None = None
+) -> tuple[Layout, bool]:
     """Start what does not run of the cluster in the state folder `home`; `True` where all of it ran already.
 
     `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
-    `report` gets a sentence whenever the phase changes. Raises SystemFailure where a daemon does not start.
+    `plugstack` is the text of Slurm's plugstack.conf, which names SPANK plugins; None is that of last time,
+    at first empty. `report` gets a sentence whenever the phase changes. Raises SystemFailure where a daemon
+    does not start.
     """
     packages.check()
     if ssh_host is not None:
@@ -56,6 +60,8 @@ def up(home: Path, report: Report, *, ssh_host: str | None = None) -> tuple[Layo
         layouts.prepare(home)
         layout = _layout(home, ssh_host, report)
         config_files.write_all(layout)
+        if plugstack is not None and config_files.write_plugstack(layout, plugstack):
+            _stop_nodes(layout)  # plugins are told when a node's daemon starts; jobs go on without it
         alive = processes.daemons(layout)
         if len(alive) == len(daemons.ALL):
             report("Slurm is running already; looking at its health")
@@ -226,6 +232,12 @@ def _start_missing(layout: Layout, alive: set[str], report: Report) -> None:
         report(f"starting {len(missing)} nodes")
     daemons.start_nodes(layout, missing)
     daemons.wait_for_nodes(layout, NODES)
+
+
+def _stop_nodes(layout: Layout) -> None:
+    alive = processes.daemons(layout)
+    nodes = [f"slurmd-{node}" for node in NODES]
+    processes.end([alive[name] for name in nodes if name in alive], grace_s=_STOP_GRACE_S)
 
 
 def _stop(layout: Layout, report: Report) -> bool:
