@@ -18,6 +18,9 @@ from steptime.clusters.slurm.ssh import LoginNode
 
 from .login_node import Sshd
 
+SECRET = "s3cret"
+"""The password of every connection: no host takes one, and no message may have it."""
+
 Open = Callable[..., LoginNode]
 """Opens the connection of a name: the fixture `log_in`."""
 
@@ -109,6 +112,7 @@ def connection(host: Host, keys: Keys | None = None, **extra: Any) -> Connection
         host="127.0.0.1",
         port=host.port,
         login=getpass.getuser(),
+        password=SECRET,
         extra={name: value for name, value in fields.items() if value is not None},
     )
 

@@ -107,5 +107,6 @@ async def test_a_wrong_ssh_config_is_told(way: Way, log_in: Open, tmp_path: Path
         await log_in(missing, "site").run(["true"], timeout_s=60)
     path = ssh_config(way, tmp_path, "Host node\n  ProxyJump outer")
     (tmp_path / "known_hosts").write_text(f"node.site {way.node.keys.public}\n")
-    with pytest.raises(UserError, match=rf"jump host 127.0.0.1:{way.outer.port} .*{path}.* not trusted"):
+    told = rf"jump host 127.0.0.1:{way.outer.port} .*{path}.* not trusted .*, as outer.site, to {tmp_path}"
+    with pytest.raises(UserError, match=told):
         await log_in(by_config(path), "site").run(["true"], timeout_s=60)

@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from steptime.clusters.connections import Connection
 from steptime.clusters.slurm import ssh, ssh_login
 from steptime.errors import SystemFailure, UserError
 
-from .ssh_site import Host, Open, Site, Way, connection, where
+from .ssh_site import SECRET, Host, Open, Site, Way, connection, where
 
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 
@@ -56,8 +57,11 @@ async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle
     assert (tmp_path / "file").read_bytes() == data
 
 
-async def test_each_hop_that_refuses_is_named(way: Way, log_in: Open, eventually: Eventually) -> None:
+async def test_each_hop_that_refuses_is_named(
+    way: Way, log_in: Open, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
     """With its value and what to do; nobody behind it was asked, and no connection to it stays open."""
+    caplog.set_level(logging.DEBUG)
     other = way.site.keys("other")
     outer, inner, login = (
         f"127.0.0.1:{host.port} (connection '{host.name}')" for host in (way.outer, way.inner, way.node)
@@ -103,9 +107,11 @@ async def test_each_hop_that_refuses_is_named(way: Way, log_in: Open, eventually
     ]
     for changes, kind, message in refusals:
         node = log_in(way.connections(**changes))
-        with pytest.raises(kind, match=re.escape(message)):
+        with pytest.raises(kind, match=re.escape(message)) as refused:
             await node.run(["true"], timeout_s=60)
+        assert SECRET not in str(refused.value)
         await eventually(lambda: (way.outer.logins, way.inner.logins, way.node.logins) == (0, 0, 0))
+    assert SECRET not in caplog.text
 
 
 async def test_hops_that_are_away_are_told_from_those_that_refuse(way: Way, log_in: Open) -> None:

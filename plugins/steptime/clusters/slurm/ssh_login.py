@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncssh
 from asyncssh.public_key import CERT_TYPE_USER
@@ -57,6 +57,8 @@ class Login:
     """The arguments of `asyncssh.connect`, but for `tunnel`."""
     jumps: tuple[Connection, ...]
     """The hosts that the ProxyJump of its ssh_config leads through, the outermost first."""
+    remedy: str
+    """What to do where the host shows another key than those that are trusted."""
     timeout_s: float
     """How long connecting and logging in may take together."""
     certificates: tuple[asyncssh.SSHCertificate, ...]
@@ -116,15 +118,17 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
         raise UserError(
             f"{_named(connection)}: its certificate is not that of its key: name both of one pair."
         )
-    trusted = _trusted(connection, read.known_hosts)
+    trusted = _trusted(connection, read)
+    host = f"[{read.host}]" if ":" in read.host else read.host
     return Login(
-        title=f"the {role} {read.host}:{read.port} ({_source(connection, file)})",
+        title=f"the {role} {host}:{read.port} ({_source(connection, file)})",
         connection=connection,
         host=read.host,
         port=read.port,
         user=read.username,
         options={**options, "known_hosts": trusted, "connect_timeout": None},
         jumps=_proxy_jump(connection, read.tunnel),
+        remedy=_remedy(connection, read),
         timeout_s=_connect_timeout_s(connection) or float(read.connect_timeout or _CONNECT_TIMEOUT_S),
         certificates=tuple(
             asyncssh.import_certificate(algorithm + b" " + base64.b64encode(data))
@@ -137,16 +141,17 @@ def untrusted(login: Login, error: Exception, via: str = "") -> UserError:
     """The error where the host shows another key than those that are trusted; `via` is the way to it."""
     return UserError(
         f"{login.title}{via} shows a key that is not trusted ({error}): if it is new or was installed anew, "
-        f"{_remedy(login.connection, login.host, login.port)}"
+        f"{login.remedy}"
     )
 
 
 def refused(login: Login, reason: str, via: str = "") -> UserError:
     """The error where the host does not let this login in; it says what is wrong with its certificates."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
+    where = login.options["config"] or "the connection"
     return UserError(
         f"{login.title}{via} refuses the login '{shown(login.user)}': {shown(reason)}; see to its key or "
-        f"password in the connection{doubts}"
+        f"password in {where}{doubts}"
     )
 
 
@@ -240,28 +245,29 @@ def _connect_timeout_s(connection: Connection) -> float | None:
         raise UserError(f"{_named(connection)}: conn_timeout in its extra is no number of seconds.") from None
 
 
-def _trusted(connection: Connection, in_ssh_config: Any) -> Any:
+def _trusted(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> Any:
     """The host keys to trust: the connection's own, its file's, those of its ssh_config, or the user's."""
     extra = connection.extra
-    remedy = _remedy(connection, connection.host, connection.port)
+    remedy = _remedy(connection, read)
     if str(extra.get("no_host_key_check", "")).lower() == "true":
         raise UserError(
             f"{_named(connection)}: no_host_key_check is true, and steptime always checks the host's key: "
             f"{remedy}"
         )
     if extra.get("host_key") or extra.get("host_ca_key"):
-        return (_public_keys(connection, "host_key"), _public_keys(connection, "host_ca_key"), [])
-    if not extra.get("known_hosts") and in_ssh_config is None:
+        keys = _public_keys(connection, "host_key", remedy)
+        return (keys, _public_keys(connection, "host_ca_key", remedy), [])
+    if not extra.get("known_hosts") and read.known_hosts is None:
         raise UserError(
-            f"{_named(connection)}: UserKnownHostsFile is none in its ssh_config, and steptime always checks "
-            f"the host's key: {remedy}"
+            f"{_named(connection)}: UserKnownHostsFile is none for {read.host} in its ssh_config, and "
+            "steptime always checks the host's key: name a file there."
         )
-    named = [str(extra["known_hosts"])] if extra.get("known_hosts") else in_ssh_config or [_KNOWN_HOSTS]
-    there = [str(path) for path in (Path(name).expanduser() for name in named) if path.is_file()]
+    files = _known_hosts(connection, read)
+    there = [str(file) for file in files if file.is_file()]
     if not there:
         raise UserError(
-            f"{_named(connection)}: the key of host {connection.host} is not known, and there is no file "
-            f"{shown(', '.join(named))}: {remedy}"
+            f"{_named(connection)}: the key of host {read.host} is not known, and there is no file "
+            f"{shown(', '.join(map(str, files)))}: {remedy}"
         )
     try:
         return asyncssh.read_known_hosts(there)
@@ -269,7 +275,14 @@ def _trusted(connection: Connection, in_ssh_config: Any) -> Any:
         raise UserError(f"{_named(connection)}: known_hosts {', '.join(there)}: {words(error)}.") from None
 
 
-def _public_keys(connection: Connection, field: str) -> list[asyncssh.SSHKey]:
+def _known_hosts(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> list[Path]:
+    """The files with keys of hosts, whether they are there or not."""
+    own = connection.extra.get("known_hosts")
+    names = [str(own)] if own else cast(list[str], read.known_hosts) or [_KNOWN_HOSTS]
+    return [Path(name).expanduser() for name in names]
+
+
+def _public_keys(connection: Connection, field: str, remedy: str) -> list[asyncssh.SSHKey]:
     """The public keys of a field, one a line; a bare one is RSA, as for the SSH provider."""
     keys = []
     for line in filter(str.strip, str(connection.extra.get(field) or "").splitlines()):
@@ -279,18 +292,23 @@ def _public_keys(connection: Connection, field: str) -> list[asyncssh.SSHKey]:
             keys.append(asyncssh.import_public_key(" ".join(typed)))
         except asyncssh.KeyImportError:
             raise UserError(
-                f"{_named(connection)}: {field} in its extra is no public key: "
-                f"{_remedy(connection, connection.host, connection.port)}"
+                f"{_named(connection)}: {field} in its extra is no public key: {remedy}"
             ) from None
     return keys
 
 
-def _remedy(connection: Connection, host: str, port: int | None) -> str:
-    option = f"-p {port} " if port and port != _DEFAULT_PORT else ""
-    return (
-        f"put what 'ssh-keyscan {option}{host}' prints behind the host's name into host_key in the "
-        f"extra of connection '{connection.name}', once its administrator has confirmed it."
-    )
+def _remedy(connection: Connection, read: asyncssh.SSHClientConnectionOptions) -> str:
+    port = f"-p {read.port} " if read.port != _DEFAULT_PORT else ""
+    keyscan = f"what 'ssh-keyscan {port}{read.host}' prints"
+    if connection.extra.get("ssh_config"):  # whose hosts are more than the one that host_key is for
+        alias = f", as {read.host_key_alias}," if read.host_key_alias else ""
+        put = f"add {keyscan}{alias} to {_known_hosts(connection, read)[0]}"
+    else:
+        put = (
+            f"put {keyscan} behind the host's name into host_key in the extra of connection "
+            f"'{connection.name}'"
+        )
+    return f"{put}, once its administrator has confirmed it."
 
 
 def _source(connection: Connection, file: str | None) -> str:
