@@ -23,6 +23,7 @@ from steptime.airflow.operators import SubmitTrainingOperator
 from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
+from steptime.files import write_whole
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan, PlanRequest, plan
 
@@ -68,22 +69,21 @@ def staged(tmp_path: Path) -> Staged:
 
 
 @pytest.fixture
-def first_training(
-    staged: Staged, tmp_path: Path
-) -> Iterator[Callable[[Callable[[str], None]], Future[str]]]:
+def first_training(staged: Staged, tmp_path: Path) -> Iterator[Callable[..., Future[str]]]:
     """Lets the first training hang, and gives a function that strikes it: it takes what is to be done then.
 
-    That gets the name of the training's Slurm node, and its result is a future of the same.
+    That gets the name of the training's Slurm node, and its result is a future of the same. With `goes_on`
+    the training then begins, else it hangs on until it is ended.
     """
     assert staged.python is not None
     interpreter = Path(staged.python)
     first, begun, end = tmp_path / "first", tmp_path / "begun", tmp_path / "end"
     trains = interpreter.read_text().removeprefix("#!/bin/sh\n")
     says = f'echo "$SLURMD_NODENAME" >"{begun}.new"; mv "{begun}.new" "{begun}"'
-    hangs = f'while test ! -e "{end}"; do sleep 0.1; done; exit 1'
+    hangs = f'while test ! -e "{end}"; do sleep 0.1; done; test -s "{end}" || exit 1'
     interpreter.write_text(f'#!/bin/sh\nif mkdir "{first}" 2>/dev/null; then {says}; {hangs}; fi\n{trains}')
 
-    def strike_when_it_hangs(strike: Callable[[str], None]) -> str:
+    def strike_when_it_hangs(strike: Callable[[str], None], goes_on: bool) -> str:
         deadline = time.monotonic() + _BEGUN_WITHIN_S
         try:
             while not begun.exists():
@@ -94,10 +94,12 @@ def first_training(
         except BaseException:
             end.touch()  # what was not struck would hang for ever
             raise
+        if goes_on:
+            write_whole(end, "go on")
         return node
 
     with ThreadPoolExecutor(1) as thread:
-        yield lambda strike: thread.submit(strike_when_it_hangs, strike)
+        yield lambda strike, *, goes_on=False: thread.submit(strike_when_it_hangs, strike, goes_on)
 
 
 @pytest.fixture

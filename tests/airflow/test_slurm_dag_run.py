@@ -1,7 +1,7 @@
-"""A whole DAG run on the mini Slurm of which a node dies under the training."""
+"""Whole DAG runs on the mini Slurm under which a node dies, or the login node that they came over."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from airflow.models import Connection
+from clusters.login_node import LoginNode
+from clusters.ssh_site import Site, connection
 from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 
@@ -73,3 +75,51 @@ def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
     ours = wait_until("the ends in the accounting", accounted)
     assert [job[:2] for job in ours] == [[f"{stem}1", "NODE_FAIL"], [f"{stem}2", "COMPLETED"]]
     assert ours[0][2] == node != ours[1][2]
+
+
+@pytest.fixture
+def login_nodes(
+    slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[LoginNode, LoginNode]]:
+    """Two login nodes of it behind a jump host, which Airflow has connections of its own to."""
+    site = Site(tmp_path / "site")
+    keys = site.keys("user")
+    gate = connection(site.host("gate", authorized=keys.public), keys)
+    nodes = LoginNode(slurm, tmp_path / "login1"), LoginNode(slurm, tmp_path / "login2")
+    login = nodes[0].login(jump_connections=["gate"])
+    for one, host in ((gate, gate.host), (login, "")):
+        kept = Connection(conn_type="ssh", host=host, port=one.port, login=one.login, extra=dict(one.extra))
+        monkeypatch.setenv(f"AIRFLOW_CONN_{one.name.upper()}", kept.as_json())
+    addresses = ", ".join(f'"127.0.0.1:{node.port}"' for node in nodes)
+    file = tmp_path / "config/clusters/mini-slurm.yaml"
+    file.write_text(f"{file.read_text()}login_nodes: [{addresses}]\n")
+    yield nodes
+    for node in nodes:
+        node.stop()
+    site.stop()
+
+
+def test_a_run_whose_login_node_goes_away_is_followed_over_the_next(
+    run_dag: Callable[..., Any],
+    slurm: MiniSlurm,
+    login_nodes: tuple[LoginNode, LoginNode],
+    first_training: Callable[..., Future[str]],
+) -> None:
+    """No job is cancelled, and no second one is submitted."""
+    first, second = login_nodes
+
+    def goes_away(node: str) -> None:
+        wait_until("a poll over the first login node", lambda: first.logins)
+        assert second.logins == 0
+        first.stop()
+        wait_until("a poll over the second login node", lambda: second.logins)
+
+    followed = first_training(goes_away, goes_on=True)
+    dag_run = run_dag(gpus="1", cluster="mini-slurm")
+    followed.result()
+    assert dag_run.state == "success"
+    [row] = Store().runs_of("llama31", dag_run.run_id)
+    assert row["state"] == "valid"
+    stem = row["job_name"].removesuffix("1")
+    jobs = slurm.command("squeue", "-h", "--states=all", "--Format=Name:200,State:20").splitlines()
+    assert [line.split() for line in jobs if line.startswith(stem)] == [[row["job_name"], "COMPLETED"]]
