@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.logs.reader import read_log
@@ -16,8 +17,9 @@ from steptime.recipes.models import Parallelism, Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.results.metrics import measure
 from steptime.results.quality import validate
+from trainer import nemo1
 from trainer.launch import Launch
-from trainer.nemo1 import overrides
+from trainer.nemo1 import CONFIG, overrides
 from trainer.progress import Progress
 from trainer.run import read_run
 from trainer.watchdog import Limits
@@ -42,13 +44,15 @@ def on_one_gpu(run: Run) -> Run:
 
 
 def given(run: Run, folder: Path) -> dict[str, str]:
+    """Every value that the program gets, as Hydra's overrides are written: the file's, then the plan's."""
     launch = Launch(
         rank=0, world_size=128, local_world_size=8, threads=1, by_launcher=True, on_one_host=False
     )
     (path,) = write_run(run, folder)
     pairs = [override.split("=", 1) for override in overrides(read_run(Path(path)), launch, folder)]
     assert len(dict(pairs)) == len(pairs)
-    return {key.removeprefix("++"): value for key, value in pairs}
+    named = {key: nemo1._as_hydra(value) for key, value in nemo1._flat(yaml.safe_load(CONFIG.read_text()))}
+    return named | {key.removeprefix("++"): value for key, value in pairs}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
@@ -75,7 +79,34 @@ def test_the_documents_settings_are_asked_for(tmp_path: Path, dtype: str) -> Non
         "exp_manager.explicit_log_dir": f"'{tmp_path}/results'",
     }
     assert expected.items() <= asked.items()
-    assert not [key for key in asked if "nsys" in key]
+    assert asked["model.nsys_profile.enabled"] == "False"
+
+
+def test_the_plan_decides_nothing_that_the_file_says(tmp_path: Path) -> None:
+    """But for a profile: else one of two values would have to be wrong."""
+    launch = Launch(
+        rank=0, world_size=128, local_world_size=8, threads=1, by_launcher=True, on_one_host=False
+    )
+    (path,) = write_run(planned(), tmp_path)
+    decided = {one.split("=")[0][2:] for one in overrides(read_run(Path(path)), launch, tmp_path)}
+    assert decided.isdisjoint(dict(nemo1._flat(yaml.safe_load(CONFIG.read_text()))))
+
+
+@pytest.mark.parametrize(("dtype", "split_ag"), [("bf16", "0"), ("fp8", "1")])
+def test_its_jobs_have_the_releases_environment(dtype: str, split_ag: str) -> None:
+    """As nemotron/configure.sh of dgxc-benchmarking v24.11.1 exports it for 340b, on H100."""
+    assert planned(dtype=dtype).performance.environment == {
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "HYDRA_FULL_ERROR": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NVTE_ASYNC_AMAX_REDUCTION": "1",
+        "NVTE_BWD_LAYERNORM_SM_MARGIN": "8",
+        "NVTE_DP_AMAX_REDUCE_INTERVAL": "0",
+        "NVTE_FUSED_ATTN": "0",
+        "NVTE_FWD_LAYERNORM_SM_MARGIN": "8",
+        "NVTE_UB_SPLIT_AG": split_ag,
+        "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",
+    }
 
 
 def test_a_profile_is_asked_for(tmp_path: Path) -> None:
@@ -111,7 +142,8 @@ def test_its_log_becomes_a_valid_result(trainer_python: str, tmp_path: Path) -> 
     (folder / "log.out").write_bytes(done.stdout.encode())
     config = json.loads((folder / "config.json").read_text())
     assert config["exp_manager"]["explicit_log_dir"] == str(folder / "results")
-    assert config["model"]["optim"]["sched"] == {"name": "CosineAnnealing", "min_lr": 1e-5}
+    assert config["model"]["optim"]["lr"] == 1e-4  # of the file
+    assert config["model"]["global_batch_size"] == run.recipe.global_batch_size  # of the plan
     assert config["model"]["data"]["data_prefix"] == []
     log = read_log(folder / "log.out", max_steps=50)
     assert (log.dialect, len(log.steps), log.problems) == ("tqdm", 50, ())

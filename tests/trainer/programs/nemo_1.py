@@ -1,11 +1,11 @@
 """A stand-in for NeMo 1's program in its image: it takes the same command line and prints the same bar.
 
-Hydra reads the command line and Megatron sets up the parallelism, as in the image. Nothing is trained: the
-bars' numbers are made up.
+Hydra reads the config that is named and the overrides, and Megatron sets up the parallelism, as in the image.
+Nothing is trained: the bars' numbers are made up.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -13,13 +13,13 @@ from hydra import compose, initialize_config_dir
 from megatron.core import parallel_state
 from omegaconf import OmegaConf
 
-folder = Path.cwd() / "conf"
-folder.mkdir()
-(folder / "megatron_gpt_config.yaml").write_text(
-    "{trainer: {precision: 32}, model: {optim: {sched: {name: CosineAnnealing}}}}"
-)
-with initialize_config_dir(str(folder), version_base=None):
-    config = compose("megatron_gpt_config", overrides=sys.argv[1:])
+parser = argparse.ArgumentParser()
+parser.add_argument("--config-path", required=True)
+parser.add_argument("--config-name", required=True)
+parser.add_argument("overrides", nargs="*")
+given = parser.parse_args()
+with initialize_config_dir(given.config_path, version_base=None):
+    config = compose(given.config_name, overrides=given.overrides)
 Path("config.json").write_text(json.dumps(OmegaConf.to_container(config)))
 torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
 parallel_state.initialize_model_parallel(tensor_model_parallel_size=config.model.tensor_model_parallel_size)
