@@ -27,7 +27,7 @@ from trainer.run import PlannedRun
 
 try:
     from nemo.lightning.callback_group import CallbackGroup
-except ModuleNotFoundError:  # before NeMo 2.5
+except ModuleNotFoundError:  # NeMo 2.5.0 and before
     CallbackGroup = None
 
 

@@ -1,0 +1,260 @@
+"""What the trainer names of NeMo and Megatron-Core is there in every release that a document's image has.
+
+The releases' own wheels are read, by `ast`; nothing of them is installed. Arguments under a condition of the
+plan are looked up where a row of the image's workloads meets it. Of NeMo 1 it is the keys of the config file.
+"""
+
+import contextlib
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from steptime.recipes.models import Mode
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.settings import home
+from trainer import nemo1
+from trainer.launch import Launch
+from trainer.run import read_run
+from trainer.versions import TRIED
+
+from .jobs import ROOT, write_run
+from .named_upstream import Trainer, Use
+from .release_source import Source
+from .trainer_file import ARGUMENT
+
+pytestmark = pytest.mark.service
+
+LOCK = Path(__file__).with_name("releases.toml")
+ON_THE_CPU = ("trainer/cpu_as_cuda.py", "trainer/cpu_layers.py", "trainer/mamba_reference.py")
+"""Used where this project's own environment trains, in no image; cpu_as_cuda is imported everywhere."""
+OF_LIGHTNING = {
+    "nemo.lightning.Trainer": {
+        *("accelerator", "callbacks", "devices", "enable_checkpointing", "enable_model_summary"),
+        *("limit_val_batches", "log_every_n_steps", "logger", "max_steps", "num_nodes"),
+        *("num_sanity_val_steps", "plugins", "strategy", "use_distributed_sampler"),
+    },
+    "nemo.lightning.pytorch.strategies.MegatronStrategy": {"gradient_as_bucket_view"},
+    "nemo.lightning.pytorch.callbacks.progress_bar.MegatronProgressBar": {"train_progress_bar"},
+    "nemo.lightning.pytorch.callbacks.ModelCheckpoint": {"enable_version_counter"},
+    "nemo.collections.llm.gpt.data.mock.MockDataModule": {"load_state_dict", "state_dict", "trainer"},
+}
+"""What NeMo hands on to Lightning or has of it, whose source is not read here."""
+
+Row = dict[str, Any]
+
+
+class Release(NamedTuple):
+    """One of the lock's, with what an image's workloads ask of it."""
+
+    name: str
+    source: Source
+    rows: list[Row] | None
+    """Fields of each row by name; None for the release that everything is asked of."""
+
+
+def source_of(release: dict[str, Any]) -> Source:
+    """The wheels of a release in the lock, from PyPI once, with their hashes."""
+    wanted = "\n".join(release["wheels"])
+    kept = home() / "releases" / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    if not kept.is_dir():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as fresh:
+            (Path(fresh) / "wanted").write_text(wanted)
+            platform = ("--platform=manylinux_2_28_x86_64", "--python-version=3.11", "--only-binary=:all:")
+            options = ("--no-deps", "--require-hashes", f"--requirement={fresh}/wanted", "--retries=2")
+            done = subprocess.run(
+                [sys.executable, "-m", "pip", "download", *options, *platform, f"--dest={fresh}/wheels"],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                pytest.fail(f"{release['name']} is read here, and could not be had from PyPI: {done.stderr}")
+            with contextlib.suppress(OSError):  # another process was quicker
+                Path(fresh, "wheels").rename(kept)
+    return Source(sorted(kept.glob("*.whl")))
+
+
+def rows_of_images() -> dict[str, list[Row]]:
+    """Of each image with NeMo 2 the rows that the documents print."""
+    rows: dict[str, list[Row]] = {}
+    for name in list_workloads():
+        workload = load_workload(name)
+        for recipe, rule in workload.recipes():
+            if rule.printed is None or recipe.image is None or recipe.image.endswith(nemo1.IMAGES):
+                continue
+            settings = workload.performance.of(recipe, recipe.size, Mode.PERFORMANCE, "slurm").trainer
+            row = {**settings.model_dump(), "device": "cuda", "dtype": recipe.dtype}
+            rows.setdefault(recipe.image, []).append({**row, "architecture": recipe.model.architecture})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def releases() -> list[Release]:
+    """Every release of the lock."""
+    rows = rows_of_images()
+    locked = tomllib.loads(LOCK.read_text())["release"]
+    assert {image for release in locked for image in release["images"]} == set(rows)
+    return [
+        Release(
+            release["name"],
+            source_of(release),
+            [row for image in release["images"] for row in rows[image]] or None,
+        )
+        for release in locked
+    ]
+
+
+@dataclass
+class Checked:
+    """What came of looking up every use in every release."""
+
+    missing: list[str]
+    undecided: dict[str, set[str]]
+    """By the class, what only Lightning or torch can tell."""
+
+
+def check(releases: Sequence[Release], uses: Sequence[Use]) -> Checked:
+    """Look up each use in each release that reaches it."""
+    checked = Checked([], {})
+    for release in releases:
+        for use in uses:
+            if not reached(use, release, releases):
+                continue
+            there = is_there(use, release.source)
+            if there is False and use.kind == "override":  # ours alone, unless another release has it
+                there = not any(is_there(use, other.source) for other in releases)
+            if there is None:
+                checked.undecided.setdefault(use.of, set()).add(use.name)
+            elif not there:
+                what = f"{use.of} has no '{use.name}'" if use.name else f"there is no {use.of}"
+                checked.missing.append(f"{release.name}: {what} ({use.where})")
+    return checked
+
+
+def reached(use: Use, release: Release, releases: Sequence[Release]) -> bool:
+    """Whether the trainer comes to the place with this release, for a row of its images."""
+    for name in (condition.name for condition in use.conditions if condition.value is ARGUMENT):
+        # A question about this callable only if it has such an argument in some release.
+        if any(has_argument(use.of, name, other.source) for other in releases):
+            wanted = next(one.holds for one in use.conditions if one.name == name)
+            if has_argument(use.of, name, release.source) is not wanted:
+                return False
+    if release.rows is None:
+        return True
+    if use.where.startswith(ON_THE_CPU) and not (use.kind == "name" and "cpu_as_cuda" in use.where):
+        return False
+    if "/families/" in use.where:
+        family = Path(use.where.partition(":")[0]).stem
+        if family != "families" and family not in {row["architecture"] for row in release.rows}:
+            return False
+    asked = [one for one in use.conditions if one.value is not ARGUMENT and one.name in release.rows[0]]
+    return any(all((row[one.name] == one.value) is one.holds for one in asked) for row in release.rows)
+
+
+def has_argument(of: str, name: str, source: Source) -> bool:
+    found = source.find(of)
+    parameters = source.parameters(found) if found else None
+    return parameters is not None and name in parameters.names
+
+
+def is_there(use: Use, source: Source) -> bool | None:
+    """Whether a release has what is used; None where it is not the release's to say."""
+    found = source.find(use.of)
+    if found is None:
+        return use.optional
+    if use.kind == "name" or use.optional:
+        return True
+    if use.kind == "argument":
+        if has_argument(use.of, use.name, source):
+            return True
+        parameters = source.parameters(found)
+        return None if parameters is None or parameters.takes_more else False
+    if found.node is None:  # a name of a module, given as text
+        return source.find(f"{use.of}.{use.name}") is not None
+    return use.name == "__init__" or source.has_attribute(found, use.name)
+
+
+def test_every_name_is_in_every_release(releases: list[Release]) -> None:
+    checked = check(releases, list(Trainer(ROOT / "trainer").uses()))
+    assert checked.missing == []
+    assert checked.undecided == OF_LIGHTNING
+
+
+def test_the_newest_is_what_this_project_trains_with(releases: list[Release]) -> None:
+    assert releases[-1].name == f"NeMo {TRIED['nemo']}, Megatron-Core {TRIED['megatron_core']}"
+
+
+WRONG = (
+    # An argument that is written out, one of a dictionary, a function, a question that is not asked.
+    ("gpu_performance.py", "params_dtype=", "dtype_of_params=", "'dtype_of_params'", 5),
+    ("parallelism.py", '"persist_layer_norm"', '"persist_norm"', "'persist_norm'", 1),
+    ("callbacks.py", "get_pipeline_model_parallel_rank", "get_stage", "parallel_state.get_stage", 5),
+    (
+        "gpu_performance.py",
+        'has_option(MegatronMixedPrecision, "fp8_param_gather")',
+        "True",
+        "fp8_param_gather",
+        1,
+    ),
+)
+"""File, text, another text for it, what is missing then, and in how many releases: the CPU's is in one."""
+
+
+def test_a_wrong_name_is_found(releases: list[Release], tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "trainer", tmp_path / "trainer")
+    for file, text, wrong, missing, times in WRONG:
+        path = tmp_path / "trainer" / file
+        content = path.read_text()
+        assert content.count(text) == 1, text
+        path.write_text(content.replace(text, wrong))
+        found = check(releases, list(Trainer(tmp_path / "trainer").uses())).missing
+        assert len({sentence.partition(":")[0] for sentence in found if missing in sentence}) == times, wrong
+        path.write_text(content)
+
+
+OF_THE_TRAINER = {
+    *("accelerator", "accumulate_grad_batches", "devices", "enable_checkpointing", "gradient_clip_val"),
+    *("limit_test_batches", "limit_val_batches", "log_every_n_steps", "logger", "max_epochs", "max_steps"),
+    *("max_time", "num_nodes", "num_sanity_val_steps", "precision", "use_distributed_sampler"),
+    "val_check_interval",
+}
+"""NeMo 1 hands `trainer` to Lightning's Trainer as it is."""
+OF_APEX = {"bucket_cap_mb"}
+"""Of its DistributedFusedAdam, which gets what is left of `optim`."""
+
+
+def test_nemo_1_reads_every_key_that_it_is_given(tmp_path: Path) -> None:
+    read = source_of(tomllib.loads(LOCK.read_text())["nemo_1"]).keys_read(
+        "nemo.collections.nlp.models.language_modeling",
+        "nemo.collections.nlp.modules.common",
+        "nemo.collections.nlp.parts",
+        "nemo.core.classes",
+        "nemo.core.config.schedulers",
+        "nemo.core.optim",
+        "nemo.utils.exp_manager",
+        "megatron.core.model_parallel_config",
+        "megatron.core.transformer",
+    )
+    assert read.isdisjoint({"gc_intervall", "overlap_p2p_communication"})
+    (run,) = plan(PlanRequest(workload="nemotron4-340b-24.11", gpu_type="h100", size="340b", gpus="128")).runs
+    launch = Launch(rank=0, world_size=8, local_world_size=8, threads=1, by_launcher=True, on_one_host=True)
+    (path,) = write_run(run, tmp_path)
+    overrides = nemo1.overrides(read_run(Path(path)), launch, tmp_path)
+    keys = {override.partition("=")[0].removeprefix("++") for override in overrides}
+    keys |= {key for key, _ in nemo1._flat(yaml.safe_load(nemo1.CONFIG.read_text()))}
+    assert {key.rpartition(".")[2] for key in keys if key.startswith("trainer.")} == OF_THE_TRAINER
+    of_nemo = {key for key in keys if not key.startswith("trainer.")}
+    unread = {key for key in of_nemo if not set(key.split(".")) <= read}
+    assert {key.rpartition(".")[2] for key in unread} == OF_APEX

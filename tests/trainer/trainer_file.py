@@ -1,0 +1,102 @@
+"""One file of the trainer as `ast` reads it: its imports, its functions, and what its conditions ask."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .release_source import dotted
+
+
+class Condition(NamedTuple):
+    """What must be so for a place in the trainer to be reached."""
+
+    name: str
+    """An argument that upstream has; or a field of the plan, or of what the trainer makes of it."""
+    value: Any
+    """Of the field; ARGUMENT where upstream is asked."""
+    holds: bool
+    """Whether it has it, or is equal; False where the opposite is needed."""
+
+
+ARGUMENT = object()
+Conditions = tuple[Condition, ...]
+
+
+class Module:
+    """One file of the trainer."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.above = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self.imports = dict(self._imports())
+        self.functions = {
+            node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)
+        }
+        self.values = {
+            target.id: node.value
+            for node in self.tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+
+    def _imports(self) -> Iterator[tuple[str, str]]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+    def place(self, node: ast.AST) -> str:
+        return f"{self.name.replace('.', '/')}.py:{getattr(node, 'lineno', '?')}"
+
+    def ancestors(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Pairs of a node and what it stands in, from the inside out."""
+        while node in self.above:
+            yield node, self.above[node]
+            node = self.above[node]
+
+    def function_of(self, node: ast.AST) -> ast.FunctionDef | None:
+        return next((above for _, above in self.ancestors(node) if isinstance(above, ast.FunctionDef)), None)
+
+    def conditions(self, node: ast.AST) -> Conditions:
+        """All that must be so for a node to be reached within its function."""
+        found: list[Condition] = []
+        for inner, above in self.ancestors(node):
+            if isinstance(above, ast.IfExp) and inner is not above.test:
+                found += _told(above.test, inner is above.body)
+            if isinstance(above, ast.If) and inner is not above.test:
+                found += _told(above.test, inner in above.body)
+            body = getattr(above, "body", None)
+            if isinstance(body, list) and inner in body:  # behind an `if` that has returned
+                for earlier in body[: body.index(inner)]:
+                    if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], ast.Return | ast.Raise):
+                        found += _told(earlier.test, False)
+            if isinstance(above, ast.FunctionDef):
+                break
+        return tuple(found)
+
+
+def _told(test: ast.expr, answer: bool) -> Iterator[Condition]:
+    """What a test's answer says; nothing where it has a form that is not known here."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            yield from _told(inner, not answer)
+        case ast.BoolOp(op=ast.And(), values=every) if answer:
+            for one in every:
+                yield from _told(one, answer)
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[ast.Constant(value=value)]):
+            yield Condition(_last(left), value, answer)
+        case ast.Compare(left=left, ops=[ast.NotEq() | ast.IsNot()], comparators=[ast.Constant(value=value)]):
+            yield Condition(_last(left), value, not answer)
+        case ast.Attribute() | ast.Name():
+            yield Condition(_last(test), True, answer)
+        case ast.Call():
+            for node in ast.walk(test):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield Condition(node.value, ARGUMENT, answer)
+
+
+def _last(node: ast.expr) -> str:
+    return dotted(node).rpartition(".")[2]
