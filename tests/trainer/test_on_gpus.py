@@ -40,3 +40,4 @@ def test_userbuffers_meet_without_mpi_where_torchrun_starts_the_ranks(told: dict
 def test_samples_are_made_as_in_upstreams_runs(told: dict[str, Any]) -> None:
     """The defaults of NeMo's MockDataModule at v2.2.1, v2.3.1, v2.4.0 and r2.5.0; no script changes them."""
     assert (told["workers"], told["pinned"]) == (8, True)
+    assert told["first samples"] is True

@@ -192,6 +192,22 @@ def test_every_name_is_in_every_release(releases: list[Release]) -> None:
     assert checked.undecided == OF_LIGHTNING
 
 
+def test_buffers_that_a_plan_names_are_in_its_images_release(releases: list[Release]) -> None:
+    module = "nemo.collections.llm.recipes.tp_overlap_configs.userbuffers"
+    named = {
+        (
+            release.name,
+            row["tp_comm_overlap_cfg"],
+            release.source.find(f"{module}.{row['tp_comm_overlap_cfg']}"),
+        )
+        for release in releases
+        for row in release.rows or ()
+        if row["tp_comm_overlap_cfg"] is not None
+    }
+    assert [(release, name) for release, name, found in named if found is None] == []
+    assert {name.split("_")[2] for _, name, _ in named} == {"b200", "h100"}
+
+
 def test_the_newest_is_what_this_project_trains_with(releases: list[Release]) -> None:
     assert releases[-1].name == f"NeMo {TRIED['nemo']}, Megatron-Core {TRIED['megatron_core']}"
 

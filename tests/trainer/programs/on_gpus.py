@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -59,6 +60,14 @@ def bootstrap(run: PlannedRun, *, by_srun: bool) -> str | None:
     return told
 
 
+def from_workers(data: SyntheticData) -> bool:
+    """Whether the first batches that its workers hand over are the first samples."""
+    data.trainer = SimpleNamespace(global_step=0)
+    data.setup()
+    batches = iter(data.train_dataloader())
+    return all(torch.equal(next(batches)["tokens"][0], data.samples[index]["tokens"]) for index in range(20))
+
+
 def main(run_path: str) -> None:
     run = read_run(Path(run_path))
     data = SyntheticData(run, attention_mask=False)
@@ -69,6 +78,7 @@ def main(run_path: str) -> None:
         "bootstrap": {"srun": bootstrap(run, by_srun=True), "torchrun": bootstrap(run, by_srun=False)},
         "workers": data.num_workers,
         "pinned": data.pin_memory,
+        "first samples": from_workers(data),
     }
     print(json.dumps(told))
 
