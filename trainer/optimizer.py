@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from megatron.core.optimizer import OptimizerConfig
 from nemo.lightning.pytorch.optim import MegatronOptimizerModule
 from nemo.lightning.pytorch.optim.lr_scheduler import WarmupPolicyScheduler
@@ -28,7 +27,6 @@ def optimizer(run: PlannedRun, *, distributed: bool) -> MegatronOptimizerModule:
             adam_eps=hyperparameters.EPSILON,
             clip_grad=hyperparameters.CLIP_GRADIENT,
             bf16=dtype != "fp32",
-            params_dtype=torch.float32 if dtype == "fp32" else torch.bfloat16,
             use_distributed_optimizer=distributed,
             **precision_aware,
         ),

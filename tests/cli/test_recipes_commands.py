@@ -47,6 +47,16 @@ def test_one_workload_only() -> None:
     assert "nemotron-h-25.05" in call("recipes", "--workload", "nemotron-h").stdout
 
 
+def test_how_runs_are_launched_is_listed_with_sources() -> None:
+    rows = list(csv.DictReader(StringIO(call("recipes", "--launch", "--format", "csv").stdout)))
+    assert len({row["recipe"] for row in rows}) == 5
+    (deferral,) = (row for row in rows if (row["setting"], row["value"]) == ("wgrad_deferral_limit", "50"))
+    assert (deferral["where"], deferral["gpu_types"]) == ("405b", "h100")
+    assert deferral["source"].startswith("NVIDIA/NeMo d2b21556f245, nemo/collections/llm/recipes/")
+    both = CliRunner().invoke(app, ["recipes", "--launch", "--published"])
+    assert "published and launch are two lists" in str(both.exception)
+
+
 def test_plan_shows_runs_and_what_they_cost() -> None:
     shown = call("plan", "llama3.1", "--checkpoint")
     assert "llama3.1-25.04 tiny, fp32 on cpu, weak scaling" in shown.stdout

@@ -117,7 +117,7 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
         "--container-image=/shared/images/nvidia+nemo+25.02.01.sqsh",
         "--container-mounts=/shared:/shared",
         f"--container-workdir={directory}",
-        f"--container-env=OMP_NUM_THREADS,{of_workload},PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,"
+        f"--container-env={of_workload},PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,"
         "MASTER_ADDR,MASTER_PORT",
         "--container-writable",
         "--no-container-mount-home",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from docs.make_launch_settings import PAGE, page
 from steptime.recipes.models import Run
 from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
@@ -59,6 +60,11 @@ def test_what_is_for_slurm_is_left_out_elsewhere() -> None:
     assert (on["slurm"].ranks_per_numa_node, on["runai"].ranks_per_numa_node) == (2, None)
     only_slurm = {"PYTORCH_CUDA_ALLOC_CONF", "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_C2C"}
     assert on["slurm"].environment.keys() - on["runai"].environment.keys() == only_slurm
+
+
+def test_the_page_of_launch_settings_is_of_todays_data() -> None:
+    """`python docs/make_launch_settings.py` writes it anew."""
+    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.parametrize("name", list_workloads())

@@ -176,10 +176,10 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
         ("source: pretrain, vboost: true", "source: pretrain", "rules.2: give at least one of trainer, env"),
         ("source: launch", "source: lunch", "performance.rules.0.source: unknown source 'lunch': did you"),
         ("  rules:", '    spare: "x"\n  rules:', "performance.sources.spare: no rule has this source"),
-        ("sizes: [70b]", "sizes: [71b]", "rules.6.sizes: unknown size '71b': did you mean '70b'?"),
+        ("sizes: [70b, 405b]", "sizes: [71b]", "rules.6.sizes: unknown size '71b': did you mean '70b'?"),
         ("dtypes: [fp8], trainer", "dtypes: [fp4], trainer", "rules.4.dtypes: unknown dtype 'fp4'"),
-        ("sizes: [8b]", "sizes: [8b]\n      gpu_types: [b200]", "rules.5.gpu_types: unknown GPU type 'b200'"),
-        ("sizes: [8b]", "sizes: [8b]\n      dtypes: [fp32]", "rules.5: the rule holds for no row of this"),
+        ("sizes: [70b, 405b]", "gpu_types: [b200]", "rules.6.gpu_types: unknown GPU type 'b200'"),
+        ("sizes: [70b, 405b]", "dtypes: [fp32]", "performance.rules.6: the rule holds for no row of this"),
         (
             "modes: [checkpoint_save, ",
             "modes: [save, ",
@@ -191,11 +191,15 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
             "wgrad_deferral_limit: null",
             "70b in bf16 on h100, performance: defer_",
         ),
-        ("comm_overlap_callback: true", "tp_comm_overlap: true", "tp_comm_overlap needs comm_overlap_callb"),
         (
             "comm_overlap_callback: true",
-            "comm_overlap_callback: true\n        tp_comm_overlap: true",
-            "8b in ",
+            "comm_overlap_callback: false",
+            "tp_comm_overlap needs comm_overlap_",
+        ),
+        (
+            "sizes: [70b, 405b]",
+            "sizes: [8b]",
+            "8b in bf16 on h100, performance: tp_comm_overlap needs tensor",
         ),
     ],
 )

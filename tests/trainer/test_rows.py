@@ -4,38 +4,24 @@ What differs from NeMo's recipes, and why, is docs/decisions/0007-documents-befo
 """
 
 import json
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from steptime import settings
 from steptime.recipes.flops import model_flops
-from steptime.recipes.models import Mode, Recipe, Run, Window
+from steptime.recipes.models import Recipe, Run
+from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import configuration_rows
-from steptime.recipes.workloads import PROXY_SUFFIX, list_workloads, load_workload
 
-from .jobs import start_trainer
+from .jobs import ROOT, start_trainer
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
-RUNS = [
-    Run(
-        experiment="row",
-        recipe=recipe,
-        mode=Mode.PERFORMANCE,
-        max_steps=50,
-        window=Window(first=49, last=49),
-        time_limit_s=60,
-        cluster="nowhere",
-        performance=workload.performance.of(
-            recipe, recipe.size.removesuffix(PROXY_SUFFIX), Mode.PERFORMANCE, "slurm"
-        ),
-    )
-    for workload in map(load_workload, list_workloads())
-    for recipe, rule in workload.recipes()
-    if rule.printed is not None
-]
 NEMO_RECIPES = {
     ("llama", "8b"): "llama31_8b",
     ("llama", "70b"): "llama31_70b",
@@ -55,38 +41,69 @@ OF_LAUNCH = (*OF_GRAPHS, "cross_entropy_fusion_impl")
 
 @dataclass(frozen=True)
 class Report:
-    """What the trainer's side made of each recipe, in their order, and NeMo's own recipes by name."""
+    """What the trainer's side made of each run, in their order, and NeMo's own recipes by name."""
 
-    rows: list[tuple[Recipe, dict[str, Any]]]
+    rows: list[tuple[Run, dict[str, Any]]]
     nemo: dict[str, dict[str, Any]]
     precisions: dict[str, dict[str, str]]
     """NeMo's own number formats by name, every field of each."""
 
+    @property
+    def recipes(self) -> list[tuple[Recipe, dict[str, Any]]]:
+        """The same rows by their recipes."""
+        return [(run.recipe, built) for run, built in self.rows]
+
     def with_nemo(self) -> list[tuple[dict[str, Any], str, dict[str, Any]]]:
         """Each row of a model that NeMo has a recipe for, with the recipe; the proxies have none."""
-        assert set(NEMO_RECIPES) < {(recipe.model.architecture, recipe.size) for recipe, _ in self.rows}
+        assert set(NEMO_RECIPES) < {(recipe.model.architecture, recipe.size) for recipe, _ in self.recipes}
         return [
             (row, name, self.nemo[name])
-            for recipe, row in self.rows
+            for recipe, row in self.recipes
             if (name := NEMO_RECIPES.get((recipe.model.architecture, recipe.size)))
         ]
 
 
 @pytest.fixture(scope="module")
-def report(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Report:
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The shipped workloads, and Slurm clusters of the documents' GPUs."""
+    config = tmp_path_factory.mktemp("clusters") / "config"
+    shutil.copytree(settings.shipped("config"), config)
+    shutil.copytree(ROOT / "tests" / "golden" / "clusters", config / "clusters", dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("STEPTIME_CONFIG_DIR", str(config))
+        yield
+
+
+def planned_rows() -> list[Run]:
+    """A performance run of every row of the documents' tables, on a cluster of its GPUs."""
+    return [
+        plan(
+            PlanRequest(
+                workload=row.recipe,
+                size=row.size,
+                dtype=row.dtype,
+                gpu_type=row.gpu_type,
+                scaling=row.scaling,
+                gpus=str(row.gpus),
+                cluster=row.gpu_type,
+            )
+        ).runs[0]
+        for row in configuration_rows()
+    ]
+
+
+@pytest.fixture(scope="module")
+def report(clusters: None, trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("rows")
-    runs = [run.model_dump(mode="json") for run in RUNS]
+    runs = planned_rows()
     asked, built = folder / "asked.json", folder / "built.json"
-    asked.write_text(json.dumps({"runs": runs, "recipes": list(NEMO_RECIPES.values())}))
+    content = {"runs": [run.model_dump(mode="json") for run in runs], "recipes": list(NEMO_RECIPES.values())}
+    asked.write_text(json.dumps(content))
     program = Path(__file__).parent / "programs" / "build_rows.py"
     done = start_trainer([trainer_python, str(program)], [str(asked), str(built)], cwd=folder)
     assert done.returncode == 0, done.stdout
     content = json.loads(built.read_text())
-    return Report(
-        list(zip((run.recipe for run in RUNS), content["rows"], strict=True)),
-        content["recipes"],
-        content["precisions"],
-    )
+    return Report(list(zip(runs, content["rows"], strict=True)), content["recipes"], content["precisions"])
 
 
 def test_every_row_is_what_its_document_prints(report: Report) -> None:
@@ -95,7 +112,7 @@ def test_every_row_is_what_its_document_prints(report: Report) -> None:
         for row in configuration_rows()
     }
     assert len(report.rows) == len(printed) == 123
-    for recipe, built in report.rows:
+    for recipe, built in report.recipes:
         row = printed[
             recipe.workload,
             recipe.size,
@@ -115,7 +132,7 @@ def test_every_row_is_what_its_document_prints(report: Report) -> None:
 
 
 def test_every_model_is_the_one_of_its_workload(report: Report) -> None:
-    for recipe, built in report.rows:
+    for recipe, built in report.recipes:
         for name in (
             "num_layers",
             "hidden_size",
@@ -149,7 +166,8 @@ def test_number_formats_are_nemos(report: Report) -> None:
     ours_alone = {"grad_reduce_in_fp32": "False"}
     outer_layers = {"first_last_layers_bf16": "False"}
     seen = set()
-    for run, (recipe, built) in zip(RUNS, report.rows, strict=True):
+    for run, built in report.rows:
+        recipe = run.recipe
         name = run.performance.trainer.fp8_recipe or recipe.dtype
         upstream = report.precisions[name] | ours_alone | (outer_layers if name == "current" else {})
         assert built["precision"] == upstream, recipe.identity
@@ -163,11 +181,11 @@ def test_number_formats_are_nemos(report: Report) -> None:
 
 def test_nemo_2_2_is_asked_in_its_own_words(report: Report) -> None:
     """The image of the 25.04 documents has it; current scaling came later, and is refused there."""
-    for run, (recipe, built) in zip(RUNS, report.rows, strict=True):
+    for run, built in report.rows:
         made = built["precision_of_nemo_2_2"]
         if run.performance.trainer.fp8_recipe == "current":
-            assert made.startswith("stand_in has no 'fp8_recipe' in NeMo 2.7.3"), recipe.identity
-        elif recipe.dtype == "fp8":
+            assert made.startswith("stand_in has no 'fp8_recipe' in NeMo 2.7.3"), run.label
+        elif run.recipe.dtype == "fp8":
             assert made.items() >= {"fp8": "hybrid", "fp8_params": "True"}.items()
             assert "fp8_param_gather" not in made
         else:
@@ -176,7 +194,7 @@ def test_nemo_2_2_is_asked_in_its_own_words(report: Report) -> None:
 
 def test_graphs_and_overlap_are_as_upstream_launches_them(report: Report) -> None:
     """CUDA graphs on Blackwell; overlap wherever there is tensor parallelism, but for Nemotron-H."""
-    for recipe, built in report.rows:
+    for recipe, built in report.recipes:
         graphs = recipe.gpu_type in ("b200", "gb200", "gb300")
         wanted = ["True", "True", "local"] if graphs else ["False", "False", "none"]
         assert [built["config"][field] for field in OF_GRAPHS] == wanted
@@ -185,7 +203,7 @@ def test_graphs_and_overlap_are_as_upstream_launches_them(report: Report) -> Non
         assert built["settings"].get("overlap.tp_comm_overlap", False) is overlaps
     tuned = {
         (recipe.size, recipe.dtype, recipe.gpu_type)
-        for recipe, built in report.rows
+        for recipe, built in report.recipes
         if built["settings"].get("overlap.tp_comm_overlap_cfg") is not None
     }
     dtypes = ("bf16", "fp8")
@@ -232,17 +250,19 @@ def test_layers_are_dealt_as_upstream_deals_them(report: Report) -> None:
     """Embedding and output count as a layer each where the layers alone cannot be dealt evenly."""
     counting = {
         (recipe.size, recipe.model.num_layers)
-        for recipe, built in report.rows
+        for recipe, built in report.recipes
         if built["settings"]["strategy.account_for_embedding_in_pipeline_split"]
     }
     assert counting == {("405b", 126), ("405b-proxy", 30), ("405b-proxy", 62)}
-    for recipe, built in report.rows:
+    for recipe, built in report.recipes:
         assert built["settings"]["strategy.sequence_parallel"] == (recipe.parallelism.tensor > 1)
 
 
 def test_the_parameters_agree_with_the_models_name(report: Report) -> None:
     """Counted over every pipeline stage, virtual stage and tensor-parallel rank of each layout."""
-    assert {(recipe.size, recipe.model.num_layers): built["parameters"] for recipe, built in report.rows} == {
+    assert {
+        (recipe.size, recipe.model.num_layers): built["parameters"] for recipe, built in report.recipes
+    } == {
         # As Meta's models have: 8.03, 70.6 and 406 billion.
         ("8b", 32): 8_030_261_248,
         ("70b", 80): 70_553_706_496,
@@ -255,7 +275,7 @@ def test_the_parameters_agree_with_the_models_name(report: Report) -> None:
         ("340b", 96): 341_029_195_776,
         ("56b", 118): 56_324_350_464,
     }
-    for recipe, built in report.rows:
+    for recipe, built in report.recipes:
         if not recipe.proxy:  # named after the model whose layers it has, fewer of them
             assert built["parameters"] == pytest.approx(float(recipe.size[:-1]) * 1e9, rel=0.05)
 
@@ -263,13 +283,13 @@ def test_the_parameters_agree_with_the_models_name(report: Report) -> None:
 def test_the_formulas_count_every_matrix_product(report: Report) -> None:
     """To the last operation; the formula of 24.11 leaves out that query groups share keys and values."""
     exact = {"llama": "llama3.1-25.04", "nemotron4": "nemotron4-25.12", "nemotron_h": "nemotron-h-25.05"}
-    for recipe, built in report.rows:
+    for recipe, built in report.recipes:
         assert built["matrix_product_flops"] == model_flops(recipe.model, exact[recipe.model.architecture])
     too_many = {
         recipe.size: round(
             model_flops(recipe.model, recipe.flops_formula) / built["matrix_product_flops"] - 1, 4
         )
-        for recipe, built in report.rows
+        for recipe, built in report.recipes
         if recipe.flops_formula == "nemotron4-24.11"
     }
     assert too_many == {"15b": 0.1285, "340b": 0.1705}

@@ -8,6 +8,7 @@ import typer
 
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.errors import UserError
 from steptime.recipes import tables
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_time_limit
@@ -22,6 +23,8 @@ steptime recipes
 steptime recipes --workload llama3.1
 
 steptime recipes --published --format csv > configurations.csv
+
+steptime recipes --workload nemotron-h --launch
 """
 
 PLAN_EXAMPLES = """
@@ -65,6 +68,10 @@ def recipes(
         bool,
         typer.Option("--published", help="Only the rows of the recipe documents, and as these print them."),
     ] = False,
+    launch: Annotated[
+        bool,
+        typer.Option("--launch", help="Only how runs are launched on GPUs: each setting with its source."),
+    ] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:
     """Every recipe there is: sizes, dtypes, GPU types, scales, parallelism and batch sizes.
@@ -73,10 +80,12 @@ def recipes(
 
     With it: what the documents print, which may differ from what they ran.
     """
+    if published and launch:
+        raise UserError("published and launch are two lists: ask for one of them.")
     names = list_workloads() if workload is None else (workload,)
-    make_rows = tables.published_rows if published else tables.rows
+    make_rows = tables.launch_rows if launch else tables.published_rows if published else tables.rows
     rows = [cells for name in names for cells in make_rows(load_workload(name))]
-    in_brief = output_format is Format.TABLE and not published
+    in_brief = output_format is Format.TABLE and not (published or launch)
     show(rows, output_format, columns=_RECIPE_COLUMNS if in_brief else None)
 
 

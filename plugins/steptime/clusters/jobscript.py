@@ -141,9 +141,10 @@ def job_environment(run: Run, staged: Staged) -> dict[str, str]:
     Raises UserError for one that a run cannot bring.
     """
     check_environment(run.environment)
+    # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
+    threads = {"OMP_NUM_THREADS": "1"} if run.recipe.gpu_type == "cpu" else {}
     return {
-        # A rank on the CPU is the same resource at every scale, so that scaling efficiency means something.
-        "OMP_NUM_THREADS": "1",
+        **threads,
         **run.performance.environment,
         **trace_environment(run),
         **run.environment,

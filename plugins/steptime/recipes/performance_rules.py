@@ -87,6 +87,25 @@ class Rule(Frozen):
             not self.cluster_kinds or cluster_kind in self.cluster_kinds
         )
 
+    def said(self) -> dict[str, str | int | bool | None]:
+        """What the rule sets, by name: settings as in the trainer, variables as `environment.NAME`."""
+        trainer = {name: getattr(self.trainer, name) for name in self.trainer.model_fields_set}
+        in_order = {name: trainer[name] for name in type(self.trainer).model_fields if name in trainer}
+        variables = {f"environment.{name}": value for name, value in self.environment.items()}
+        return {**in_order, **variables, **self._of_machines}
+
+    def conditions(self) -> str:
+        """For which runs the rule holds, but for their GPU types; empty for all."""
+        least = self.at_least.model_dump(exclude_defaults=True)
+        parts = (
+            "/".join(self.sizes),
+            "/".join(self.dtypes),
+            "/".join(mode.value for mode in self.modes),
+            " and ".join(f"{name} ≥ {degree}" for name, degree in least.items()),
+            "/".join(self.cluster_kinds),
+        )
+        return ", ".join(part for part in parts if part)
+
     def laid_over(self, performance: Performance) -> Performance:
         """What the rule says, and for the rest what was there."""
         said = self.trainer.model_dump(include=self.trainer.model_fields_set)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptime.recipes.models import Recipe
+from steptime.recipes.performance_rules import CPU
 from steptime.recipes.workloads import Printed, Workload
 
 
@@ -52,3 +53,21 @@ def _as_printed(cells: dict[str, Any], printed: Printed) -> dict[str, Any]:
     virtual_pipeline = printed.virtual_pipeline or cells["vp"] or "NA"
     filled = cells | {"ep": printed.expert_parallel, "vp": virtual_pipeline}
     return {column: filled[column] for column in columns}
+
+
+def launch_rows(workload: Workload) -> Iterator[dict[str, Any]]:
+    """How the workload's runs are launched on GPUs: a row for each setting of each rule, in their order.
+
+    `where` is empty for all runs on the GPU types; of two rows that both hold the later one counts.
+    """
+    gpu_types = [name for name in workload.gpu_types if name != CPU]
+    for rule in workload.performance.rules:
+        for setting, value in rule.said().items():
+            yield {
+                "recipe": workload.workload,
+                "gpu_types": ", ".join(rule.gpu_types or gpu_types),
+                "setting": setting,
+                "value": value,
+                "where": rule.conditions(),
+                "source": workload.performance.sources[rule.source],
+            }

@@ -22,7 +22,6 @@ export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 
 # Slurm hands on the shell of whoever submitted; where that finds Python and libraries is not the job's.
 unset PYTHONHOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD
-export OMP_NUM_THREADS=1
 export NCCL_NVLS_ENABLE=0
 export TORCH_NCCL_AVOID_RECORD_STREAMS=1
 export NVTE_FLASH_ATTN=1
@@ -41,7 +40,7 @@ exec srun \
   --container-image=STAGED_IMAGE \
   --container-mounts=/lustre/bench:/lustre/bench \
   --container-workdir=/lustre/bench/experiments/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nsys/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nsys_TIMESTAMP-bd175d306f/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nsys \
-  --container-env=OMP_NUM_THREADS,NCCL_NVLS_ENABLE,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FLASH_ATTN,CUDA_DEVICE_MAX_CONNECTIONS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,NVTE_FUSED_ATTN,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
+  --container-env=NCCL_NVLS_ENABLE,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FLASH_ATTN,CUDA_DEVICE_MAX_CONNECTIONS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,NVTE_FUSED_ATTN,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \
   --no-container-mount-home \
   sh \

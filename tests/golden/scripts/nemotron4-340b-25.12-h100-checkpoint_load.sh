@@ -21,7 +21,6 @@ export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 
 # Slurm hands on the shell of whoever submitted; where that finds Python and libraries is not the job's.
 unset PYTHONHOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD
-export OMP_NUM_THREADS=1
 export NCCL_NVLS_ENABLE=0
 export TORCH_NCCL_AVOID_RECORD_STREAMS=1
 export NVTE_FLASH_ATTN=1
@@ -43,7 +42,7 @@ exec srun \
   --container-image=STAGED_IMAGE \
   --container-mounts=/lustre/bench:/lustre/bench,/archive/checkpoints/saved:/archive/checkpoints/saved \
   --container-workdir=/lustre/bench/experiments/pretrain_nemotron4_340b_bf16_gpus512_tp8_pp8_cp1_vp12_mbs1_gbs128_checkpoint_load/pretrain_nemotron4_340b_bf16_gpus512_tp8_pp8_cp1_vp12_mbs1_gbs128_checkpoint_load_TIMESTAMP-a52fc625b8/pretrain_nemotron4_340b_bf16_gpus512_tp8_pp8_cp1_vp12_mbs1_gbs128_checkpoint_load \
-  --container-env=OMP_NUM_THREADS,NCCL_NVLS_ENABLE,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FLASH_ATTN,NVTE_FUSED_ATTN,PYTORCH_CUDA_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,TORCH_NCCL_HIGH_PRIORITY,NCCL_P2P_NET_CHUNKSIZE,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
+  --container-env=NCCL_NVLS_ENABLE,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FLASH_ATTN,NVTE_FUSED_ATTN,PYTORCH_CUDA_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,TORCH_NCCL_HIGH_PRIORITY,NCCL_P2P_NET_CHUNKSIZE,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \
   --no-container-mount-home \
   sh \

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import inspect
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ from unittest import mock
 
 from megatron.core.optimizer import OptimizerConfig
 from nemo.collections.llm.gpt.data.mock import MockDataModule
+from nemo.collections.llm.gpt.model.base import GPTConfig
 from nemo.collections.llm.recipes.tp_overlap_configs import userbuffers
 from nemo.lightning import Trainer
 from nemo.lightning.pytorch.callbacks.garbage_collection import GarbageCollectionCallback
@@ -26,6 +28,7 @@ from nemo.lightning.pytorch.strategies import MegatronStrategy
 
 from trainer import parallelism, training
 from trainer.ending import Ending
+from trainer.environment import prepare
 from trainer.launch import Launch
 from trainer.progress import Progress
 from trainer.run import PlannedRun
@@ -52,6 +55,8 @@ class Assembled(NamedTuple):
     data: Any
     arguments: dict[str, dict[str, Any]]
     """Of the classes in `RECORDED`, each with its defaults."""
+    environment: dict[str, str]
+    """Variables that the trainer sets itself, whatever the job has."""
 
     def plugin(self, of: type) -> Any:
         """The one of that class."""
@@ -61,19 +66,18 @@ class Assembled(NamedTuple):
     def settings(self) -> dict[str, Any]:
         """Everything flat, under the names of NeMo's and Megatron's own objects; as JSON has it."""
         config = self.model.config
-        # As they are where the kernels are installed.
-        fields = fields_of(config) | {
-            field.name: _default(field)
-            for field in dataclasses.fields(config)
-            if field.name in WITHOUT_KERNELS
-        }
+        # As where the kernels are: NeMo then fuses the sums of gradients in GPT models, and in no others.
+        kernels = {"gradient_accumulation_fusion": isinstance(config, GPTConfig)}
+        if "apply_rope_fusion" in fields_of(config):
+            kernels["apply_rope_fusion"] = type(config).apply_rope_fusion
         callbacks = sorted({type(one).__name__ for one in self.trainer["callbacks"]})
         trainer = _arguments(Trainer.__init__, None, **(self.trainer | {"callbacks": callbacks}))
         groups = {
-            "model": {"class": type(config).__name__, **fields},
+            "model": {"class": type(config).__name__, **fields_of(config), **kernels},
             "ddp": fields_of(self.trainer["strategy"].ddp_config),
             "optimizer": fields_of(self.model.optim.config),
             "trainer": {name: trainer[name] for name in trainer if name not in ("strategy", "plugins")},
+            "environment": self.environment,
             **self.arguments,
         }
         if "overlap" in groups:
@@ -108,6 +112,9 @@ def assembled(run: PlannedRun, gpus_per_node: int) -> Assembled:
         on_one_host=False,
         by_srun=True,
     )
+    with mock.patch.dict(os.environ, clear=True):
+        prepare(launch, run.recipe)
+        environment = dict(os.environ)
     with (
         tempfile.TemporaryDirectory() as folder,
         _arguments_kept() as arguments,
@@ -119,7 +126,7 @@ def assembled(run: PlannedRun, gpus_per_node: int) -> Assembled:
     ):
         ending = Ending(Path(folder), launch, Progress())
         training.fit(run, launch, training.Folders(Path(folder)), ending, "cuda")
-    return Assembled(arguments=arguments, **given)
+    return Assembled(arguments=arguments, environment=environment, **given)
 
 
 @contextmanager
@@ -157,10 +164,6 @@ def _arguments(make: Any, *positional: Any, **named: Any) -> dict[str, Any]:
 def fields_of(config: Any) -> dict[str, Any]:
     """Every field of a dataclass."""
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-
-
-def _default(field: Any) -> Any:
-    return field.default if field.default is not dataclasses.MISSING else field.default_factory()
 
 
 def _name(value: Any) -> str | None:
