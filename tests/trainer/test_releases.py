@@ -29,7 +29,7 @@ from trainer.run import read_run
 from trainer.versions import TRIED
 
 from .jobs import ROOT, write_run
-from .named_upstream import Trainer, Use
+from .named_upstream import CannotFollow, Trainer, Use
 from .release_source import Source
 from .trainer_file import ARGUMENT
 
@@ -238,6 +238,14 @@ def test_a_wrong_name_is_found(releases: list[Release], tmp_path: Path) -> None:
         found = check(releases, list(Trainer(tmp_path / "trainer").uses())).missing
         assert len({sentence.partition(":")[0] for sentence in found if missing in sentence}) == times, wrong
         path.write_text(content)
+
+
+def test_arguments_that_cannot_be_followed_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "trainer").mkdir()
+    odd = "from nemo.lightning import Trainer\n\ndef made(options):\n    return Trainer(**options[0])\n"
+    (tmp_path / "trainer" / "odd.py").write_text(odd)
+    with pytest.raises(CannotFollow, match=r"trainer/odd\.py:4: \*\*options\[0\]"):
+        list(Trainer(tmp_path / "trainer").uses())
 
 
 OF_THE_TRAINER = {
