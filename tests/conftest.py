@@ -1,5 +1,7 @@
-"""What tests of several packages share: a whole, real `Result` to start from."""
+"""What tests of several packages share: a whole, real `Result` to start from, and the trainer's Python."""
 
+import asyncio
+import os
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,6 +39,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return folder if nodeid.startswith(folder) else super()._split_scope(nodeid)
 
     return OneAirflow(config, log)
+
+
+@pytest.fixture(scope="session")
+def trainer_python() -> str:
+    """The interpreter of the trainer's own environment: as told, else staged as for a job."""
+    told = os.environ.get("STEPTIME_TRAINER_PYTHON")
+    if told:
+        return told
+    from steptime.clusters.config import load_cluster, open_cluster
+    from steptime.recipes.planning import PlanRequest, plan
+    from steptime.staging import stage
+
+    config, run = load_cluster("local"), plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
+    staged = asyncio.run(stage(open_cluster(config), config, run, print))
+    assert staged.python is not None
+    return staged.python
 
 
 @pytest.fixture(scope="session")

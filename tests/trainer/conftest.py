@@ -1,7 +1,5 @@
-"""The trainer's own environment, and a job in it."""
+"""A job in the trainer's own environment."""
 
-import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,24 +7,9 @@ import pytest
 
 from steptime.recipes.models import Run
 
-from .jobs import Trained, planned, start_trainer, write_run
+from .jobs import Trained, start_trainer, write_run
 
 Train = Callable[..., Trained]
-
-
-@pytest.fixture(scope="session")
-def trainer_python() -> str:
-    """The interpreter of the trainer's environment: as told, else staged as for a job."""
-    told = os.environ.get("STEPTIME_TRAINER_PYTHON")
-    if told:
-        return told
-    from steptime.clusters.config import load_cluster, open_cluster
-    from steptime.staging import stage
-
-    config = load_cluster("local")
-    staged = asyncio.run(stage(open_cluster(config), config, planned(), print))
-    assert staged.python is not None
-    return staged.python
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,131 @@
+"""The node check: each fault of a GPU by a stand-in for nvidia-smi, and the check of CPUs as it is."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer import gpu_health, node_check
+from trainer.gpu_health import CannotTell, Demands, NodeFault
+
+from .jobs import start_trainer
+
+STAND_INS = Path(__file__).parents[1] / "stand_ins" / "gpu_node"
+H100 = Demands(product="H100", count=8, free_memory_percent=95, power_limit_percent=100, clock_percent=100)
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that gives this machine eight H100s with a fault."""
+    monkeypatch.setenv("PATH", f"{STAND_INS}:{os.environ['PATH']}")
+    return lambda fault: monkeypatch.setenv("STAND_IN_GPU_FAULTS", json.dumps({"*": fault}))
+
+
+def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node: Any) -> None:
+    told = {
+        "none": [],
+        "tells nothing": [],
+        "missing": ["nvidia-smi shows 7 GPUs where 8 are needed"],
+        "wrong type": ["GPU 3 is 'NVIDIA A100-SXM4-80GB' where H100 is planned"],
+        "uncorrected ECC": ["GPU 3 has 2 uncorrected ECC errors"],
+        "power limit": ["the power limit of GPU 3 is 500 of 700 W, below 100 %"],
+        "low clock": ["the application clock of GPU 3 is 1200 of 1980 MHz, below 100 %"],
+        "hot": ["GPU 3 is slowed down by its heat"],
+        "power brake": ["GPU 3 is slowed down by its power supply"],
+        "in use": ["the free memory of GPU 3 is 40211 of 81559 MiB, below 95 %"],
+    }
+    for fault, clauses in told.items():
+        node(fault)
+        assert list(gpu_health.faults_of(gpu_health.gpus_here(), H100)) == clauses
+
+
+def test_a_type_is_a_whole_word_of_the_name(node: Any) -> None:
+    node("none")
+    for product in ("H10", "100", "B200"):
+        demands = Demands(product, 8, 95, 100, 100)
+        assert len(list(gpu_health.faults_of(gpu_health.gpus_here(), demands))) == 8
+
+
+def test_a_gpu_that_nvidia_smi_cannot_reach_is_the_nodes_fault(node: Any) -> None:
+    node("lost")
+    with pytest.raises(NodeFault, match=r"a GPU has fallen off the bus .*\(.*GPU is lost"):
+        gpu_health.gpus_here()
+
+
+def test_what_nvidia_smi_does_not_know_is_nobodys_fault(
+    node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_health, "_FIELDS", ("index", "colour"))
+    with pytest.raises(CannotTell, match='exit code 2: Field "colour" is not a valid field'):
+        gpu_health.gpus_here()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CannotTell, match="there is no nvidia-smi here"):
+        gpu_health.gpus_here()
+
+
+def test_recent_hardware_errors_count_and_those_of_programs_do_not(node: Any) -> None:
+    told = {
+        "none": [],
+        "xid": ["Xid 79 (fallen off the bus) of the GPU at PCI 0000:41:00"],
+        "xid of a program": [],
+    }
+    for fault, clauses in told.items():
+        node(fault)
+        assert gpu_health.hardware_errors(24) == clauses, fault
+    node("old xid")
+    assert gpu_health.hardware_errors(within_h=0.001) == []
+    assert gpu_health.hardware_errors(within_h=1e6) == told["xid"]
+    node("no dmesg")
+    with pytest.raises(CannotTell, match=r"dmesg .* Operation not permitted"):
+        gpu_health.hardware_errors(24)
+
+
+def test_the_nodes_memory_is_a_share() -> None:
+    assert 0 < gpu_health.free_memory_percent() < 100
+
+
+@pytest.mark.trainer
+def test_two_ranks_measure_their_rates(trainer_python: str, tmp_path: Path) -> None:
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2"]
+    done = start_trainer(
+        [trainer_python, *ranks, "-m", "trainer.node_check"],
+        ["--device=cpu", "--time-limit-s=300"],
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout
+    found = json.loads((tmp_path / node_check.OUTPUT).read_text())
+    assert f"steptime.node_check {json.dumps(found)}" in done.stdout.splitlines()
+    assert found["refused"] == []
+    assert (found["all_reduce"]["ranks"], found["all_reduce"]["backend"]) == (2, "gloo")
+    assert found["all_reduce"]["bus_gb_per_s"] > 0
+    [here] = found["nodes"]
+    assert here["matmul_tflops"] > 0
+    assert found["seconds"] > 0
+
+
+@pytest.mark.trainer
+def test_a_rank_that_is_too_slow_condemns_its_node(trainer_python: str, tmp_path: Path) -> None:
+    done = start_trainer(
+        [trainer_python, "-m", "trainer.node_check"],
+        ["--device=cpu", "--time-limit-s=300", "--least-matmul-tflops=1000"],
+        cwd=tmp_path,
+        MASTER_PORT="0",
+    )
+    assert done.returncode == node_check.REFUSED, done.stdout
+    [here] = json.loads((tmp_path / node_check.OUTPUT).read_text())["nodes"]
+    [fault] = here["faults"]
+    assert f"multiplies matrices at {here['matmul_tflops']:.4g} TFLOPS, below 1000" in fault
+    assert f"steptime: the node check refuses {here['node']}: {fault}" in done.stdout
+
+
+def test_a_check_without_torch_judges_no_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in this environment, which never has it."""
+    monkeypatch.chdir(tmp_path)
+    assert node_check.main(["--device=cpu", "--time-limit-s=5"]) == node_check.BROKEN
+    assert "could not be made on" in (said := capsys.readouterr().err)
+    assert "No module named 'torch'" in said
+    assert not (tmp_path / node_check.OUTPUT).exists()

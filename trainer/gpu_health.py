@@ -1,0 +1,185 @@
+"""What a node says of its GPUs: the table of nvidia-smi, and the errors in the kernel's log."""
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_TIMEOUT_S = 60
+"""A driver in trouble answers late, or never."""
+
+_FIELDS = (
+    *("index", "name", "memory.total", "memory.free", "power.limit", "power.default_limit"),
+    *("clocks.applications.graphics", "clocks.default_applications.graphics"),
+    "ecc.errors.uncorrected.volatile.total",
+    "clocks_throttle_reasons.hw_thermal_slowdown",
+    "clocks_throttle_reasons.hw_power_brake_slowdown",
+)
+"""Of `nvidia-smi --help-query-gpu`. MiB, W and MHz; what a GPU does not have is `[N/A]`."""
+
+_BROKEN_GPU = {
+    8: "a GPU's external power cables are not attached",
+    9: "the NVIDIA driver is not loaded",
+    10: "the kernel found an interrupt issue with a GPU",
+    14: "a GPU's infoROM is corrupted",
+    15: "a GPU has fallen off the bus or cannot be reached",
+}
+"""Exit codes of nvidia-smi (its manual, RETURN VALUE) that are the node's fault."""
+
+_HARDWARE_XIDS = {
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    64: "row remapping failure",
+    74: "NVLink error",
+    79: "fallen off the bus",
+    92: "high rate of single-bit ECC errors",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "GSP RPC timeout",
+    120: "GSP error",
+    140: "unrecovered ECC error",
+}
+"""Xid errors that speak of the hardware (NVIDIA's catalogue of Xid errors). Others, as 13, 31, 43 and 45, are
+left by programs that failed, on a node that is well."""
+_XID = re.compile(r"\[\s*(?P<at_s>\d+\.\d+)\] NVRM: Xid \(PCI:(?P<device>[^)]*)\): (?P<xid>\d+)")
+
+
+class CannotTell(Exception):
+    """What was asked is not known here, which is no fault of the node."""
+
+
+class NodeFault(Exception):
+    """The node says itself that it is not well."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A line of nvidia-smi's table; None where the GPU or its driver does not tell."""
+
+    index: str
+    name: str
+    memory_mib: float | None
+    free_memory_mib: float | None
+    power_limit_w: float | None
+    default_power_limit_w: float | None
+    clock_mhz: float | None
+    """The application clock, which the driver aims at under load."""
+    default_clock_mhz: float | None
+    uncorrected_ecc_errors: float | None
+    """Since the driver was loaded."""
+    slowed_by_heat: bool
+    slowed_by_power_brake: bool
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What every GPU of a node must show, in percent of what it has or comes with."""
+
+    product: str
+    """A word that its name has, such as H100."""
+    count: int
+    free_memory_percent: float
+    power_limit_percent: float
+    clock_percent: float
+
+
+def gpus_here() -> list[Gpu]:
+    """The GPUs that nvidia-smi shows.
+
+    Raises:
+        NodeFault: nvidia-smi says that one is broken.
+        CannotTell: there is no nvidia-smi, or it does not know what is asked.
+    """
+    table = _said_by(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+    return [_gpu([field.strip() for field in line.split(",")]) for line in table.splitlines()]
+
+
+def faults_of(gpus: Sequence[Gpu], demands: Demands) -> Iterator[str]:
+    """What is wrong with them: a clause each, with the values. What a GPU does not tell is not judged."""
+    if len(gpus) < demands.count:
+        yield f"nvidia-smi shows {len(gpus)} GPUs where {demands.count} are needed"
+    for gpu in gpus:
+        if not re.search(rf"\b{re.escape(demands.product)}\b", gpu.name):
+            yield f"GPU {gpu.index} is '{gpu.name}' where {demands.product} is planned"
+        if gpu.uncorrected_ecc_errors:
+            yield f"GPU {gpu.index} has {gpu.uncorrected_ecc_errors:g} uncorrected ECC errors"
+        if gpu.slowed_by_heat:
+            yield f"GPU {gpu.index} is slowed down by its heat"
+        if gpu.slowed_by_power_brake:
+            yield f"GPU {gpu.index} is slowed down by its power supply"
+        for what, value, whole, least in (
+            ("free memory", gpu.free_memory_mib, gpu.memory_mib, demands.free_memory_percent),
+            ("power limit", gpu.power_limit_w, gpu.default_power_limit_w, demands.power_limit_percent),
+            ("application clock", gpu.clock_mhz, gpu.default_clock_mhz, demands.clock_percent),
+        ):
+            if value is not None and whole and 100 * value / whole < least:
+                yield (
+                    f"the {what} of GPU {gpu.index} is {value:g} of {whole:g} {_UNITS[what]}, "
+                    f"below {least:g} %"
+                )
+
+
+_UNITS = {"free memory": "MiB", "power limit": "W", "application clock": "MHz"}
+
+
+def hardware_errors(within_h: float) -> list[str]:
+    """The kernel's reports of broken GPUs in the last hours: a clause for each GPU and kind, with its number.
+
+    Raises:
+        CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.
+    """
+    log = _said_by(["dmesg"])
+    now_s = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    found = {
+        f"Xid {xid} ({_HARDWARE_XIDS[xid]}) of the GPU at PCI {error['device']}"
+        for error in _XID.finditer(log)
+        if (xid := int(error["xid"])) in _HARDWARE_XIDS and now_s - float(error["at_s"]) <= within_h * 3600
+    }
+    return sorted(found)
+
+
+def free_memory_percent() -> float:
+    """The share of this node's memory that can be had without swapping."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return 100 * kib["MemAvailable"] / kib["MemTotal"]
+
+
+def _said_by(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except FileNotFoundError:
+        raise CannotTell(f"there is no {command[0]} here") from None
+    except subprocess.TimeoutExpired:
+        raise CannotTell(f"{command[0]} did not answer within {_TIMEOUT_S} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = " ".join((done.stderr or done.stdout).split())
+    if command[0] == "nvidia-smi" and done.returncode in _BROKEN_GPU:
+        raise NodeFault(f"nvidia-smi: {_BROKEN_GPU[done.returncode]}{f' ({said})' if said else ''}")
+    raise CannotTell(f"{command[0]} ended with exit code {done.returncode}: {said}")
+
+
+def _gpu(row: list[str]) -> Gpu:
+    if len(row) != len(_FIELDS):
+        raise CannotTell(f"nvidia-smi printed {len(row)} fields where {len(_FIELDS)} were asked for: {row}")
+    told = dict(zip(_FIELDS, row, strict=True))
+    return Gpu(
+        index=told["index"],
+        name=told["name"],
+        memory_mib=_number(told["memory.total"]),
+        free_memory_mib=_number(told["memory.free"]),
+        power_limit_w=_number(told["power.limit"]),
+        default_power_limit_w=_number(told["power.default_limit"]),
+        clock_mhz=_number(told["clocks.applications.graphics"]),
+        default_clock_mhz=_number(told["clocks.default_applications.graphics"]),
+        uncorrected_ecc_errors=_number(told["ecc.errors.uncorrected.volatile.total"]),
+        slowed_by_heat=told["clocks_throttle_reasons.hw_thermal_slowdown"] == "Active",
+        slowed_by_power_brake=told["clocks_throttle_reasons.hw_power_brake_slowdown"] == "Active",
+    )
+
+
+def _number(text: str) -> float | None:
+    """`[N/A]`, `[Not Supported]` and the like are None."""
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
