@@ -90,3 +90,44 @@ def test_a_broken_file_is_refused_with_its_place(
 def test_an_unknown_cluster_lists_the_known_ones(name: str) -> None:
     with pytest.raises(UserError, match=rf"unknown cluster '{name}'.* Valid are: .*local"):
         load_cluster(name)
+
+
+def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters: Path) -> None:
+    write(clusters, environment="{NCCL_IB_HCA: mlx5, GLOO_SOCKET_IFNAME: ib0}")
+    assert load_cluster("mine").environment == {"NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "ib0"}
+    refused = {
+        "{1ST: x}": "'1ST' is no name of a variable",
+        "{SLURM_NTASKS: '2'}": "'SLURM_NTASKS' is set by the job script or the cluster itself",
+        "{HF_TOKEN: hf_0123456789}": "'HF_TOKEN' looks like a secret",
+        "{PROXY: 'http://me:sesame@proxy'}": "'PROXY' has an address with a password",
+        "{WORKERS: 8}": "Input should be a valid string, not 8 (put it in quotes)",
+    }
+    for environment, sentence in refused.items():
+        write(clusters, environment=environment)
+        with pytest.raises(UserError) as error:
+            load_cluster("mine")
+        assert "mine.yaml, line 5, environment" in str(error.value)
+        assert sentence in str(error.value)
+        assert not any(secret in str(error.value) for secret in ("hf_0123456789", "sesame"))
+
+
+def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters: Path) -> None:
+    write(clusters, setup='["module load cuda/12.6", "export A=$B TOKENIZERS_PARALLELISM=false"]')
+    assert load_cluster("mine").setup == (
+        *("module load cuda/12.6", "export A=$B TOKENIZERS_PARALLELISM=false"),
+    )
+    refused = {
+        '["module load cuda", ""]': "line 5, setup.1: write one line of bash",
+        '["a\\nb"]': "line 5, setup.0: write one line of bash",
+        '["a\\rb"]': "line 5, setup.0: write one line of bash",
+        '["export HF_TOKEN=hf_0123456789"]': "line 5, setup.0: sets what looks like a secret",
+        '["export HTTPS_PROXY=http://me:sesame@proxy"]': "line 5, setup.0: sets what looks like a secret",
+    }
+    for setup, sentence in refused.items():
+        write(clusters, setup=setup)
+        with pytest.raises(UserError) as error:
+            load_cluster("mine")
+        assert sentence in str(error.value)
+        assert not any(secret in str(error.value) for secret in ("hf_0123456789", "sesame"))
+    write(clusters, setup='["export HF_TOKEN=$MINE", "source ~/.secrets"]')
+    assert len(load_cluster("mine").setup) == 2

@@ -181,7 +181,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             staged,
             spec.script,
             options={**context["params"], **(context["dag_run"].conf or {})},
-            environment=job_environment(run, staged),
+            environment=job_environment(run, staged, config),
             dag_id=ti.dag_id,
             dag_run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,

@@ -3,16 +3,26 @@
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+)
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import FINDS_TRAINER, Started, in_container, mounted_folders
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.config_files import FieldError, load_yaml_model
+from steptime.recipes.environment import checked_environment, names_secret
 from steptime.recipes.models import Run
 from steptime.settings import config_dir, home
 
@@ -47,12 +57,33 @@ class ClusterConfig(Frozen):
     """The partition for that job; None for that of the training jobs."""
     work_dir: str
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
+    environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
+    """Variables of every job here; a run's own win over them, and they over the workload's."""
+    setup: tuple[str, ...] = ()
+    """Lines of bash that every job script here runs before all else, such as `module load cuda`.
+
+    They are the file's author's: a run cannot bring any.
+    """
     python: str = "python3.11"
     """The interpreter on the cluster that the trainer's venv is made from."""
     poll_interval_s: PositiveFloat = 5
     """Seconds between two looks at the queue, one for all jobs that are waited for."""
     fresh_jobs: NonNegativeInt = 2
     """How many more jobs a run may get after the cluster failed one, as by a dead node or a preemption."""
+
+    @field_validator("setup")
+    @classmethod
+    def _lines_without_secrets(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
+        for number, line in enumerate(lines):
+            if not line.strip() or len(line.splitlines()) > 1 or "\0" in line:
+                raise FieldError("write one line of bash, not none and not several", number)
+            if names_secret(line):
+                raise FieldError(
+                    "sets what looks like a secret, and a job script is recorded and shown: put it into a "
+                    "file that only you can read, and let the line source that",
+                    number,
+                )
+        return lines
 
     @property
     def root(self) -> str:
@@ -63,6 +94,11 @@ class ClusterConfig(Frozen):
     def gpu_count(self) -> int | None:
         """How many GPUs sweeps may use at once; None: no bounds."""
         return self.gpus
+
+    @property
+    def seconds_before_training(self) -> int:
+        """What a job may need beside the time limit of its run."""
+        return 0
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that this cluster can never run: known before anything is staged."""

@@ -1,7 +1,8 @@
 """From a planned run to a job: unique name, folder as in the recipe documents, script and files.
 
 In a script's template every value is quoted for the shell as it is inserted, whatever the template's author
-does: values of users are data and are never read by a shell.
+does: values of users are data and are never read by a shell. The lines that a cluster's file brings (`setup`)
+are the only exception, and bear a type of their own.
 """
 
 import hashlib
@@ -23,10 +24,17 @@ from steptime.recipes.models import RUN_FILE, Run
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 _CHECKPOINTS = PurePosixPath("code/nemo_experiments/default/checkpoints")
 
+
+class Bash(str):
+    """Text that a script has as it stands: lines of a cluster's file, and never anything of a run."""
+
+    __slots__ = ()
+
+
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("steptime.clusters", package_path="."),
     autoescape=False,  # noqa: S701 (this is bash, where `finalize` is what escapes)
-    finalize=lambda value: shlex.quote(str(value)),
+    finalize=lambda value: value if isinstance(value, Bash) else shlex.quote(str(value)),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
@@ -65,8 +73,9 @@ def job_spec(
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
-    environment = job_environment(run, staged)
+    environment = job_environment(run, staged, config)
     script = _templates.get_template(f"{config.kind}/job.sh.j2").render(
+        setup=tuple(Bash(line) for line in config.setup),
         directory=directory,
         environment=environment,
         python=staged.python or "python",
@@ -80,7 +89,7 @@ def job_spec(
         log_path=str(directory / f"log-{run.experiment}.out"),
         files={RUN_FILE: run.model_dump_json(indent=2)},
         slots=run.recipe.gpus,
-        time_limit_s=run.time_limit_s,
+        time_limit_s=run.time_limit_s + config.seconds_before_training,
         image=staged.image if config.container == "kubernetes" else None,
     )
 
@@ -135,8 +144,8 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     return str(checkpoints[0])
 
 
-def job_environment(run: Run, staged: Staged) -> dict[str, str]:
-    """The variables that a job script sets: defaults, the workload's, the run's, then the script's own.
+def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str, str]:
+    """The variables that a job script sets: defaults, the workload's, the cluster's, the run's, its own.
 
     Raises UserError for one that a run cannot bring.
     """
@@ -146,6 +155,7 @@ def job_environment(run: Run, staged: Staged) -> dict[str, str]:
     return {
         **threads,
         **run.performance.environment,
+        **config.environment,
         **trace_environment(run),
         **run.environment,
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.

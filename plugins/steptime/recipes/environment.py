@@ -1,4 +1,4 @@
-"""Environment variables that a run may bring: which names, and which are the job script's or secret."""
+"""Environment variables that a job may be given: which names, and which are the job script's or secret."""
 
 import re
 from collections.abc import Mapping
@@ -25,11 +25,30 @@ SENSITIVE_WORDS = (
 PASSWORD_IN_ADDRESS = re.compile(r"""(?P<before>://[^\s/@:'"]*:)(?P<password>[^\s/@'"]+)(?=@)""")
 """Of `http://user:password@host`, the password and what is before it."""
 
+_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(?=[^\s;&|$])", re.ASCII)
+"""In bash: the name of a variable that is set to more than the value of another (`A=$B`)."""
+
 _SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
 
 
+def names_secret(line: str) -> bool:
+    """Whether a line of bash gives a value to what looks like a secret, or has an address with a password."""
+    return PASSWORD_IN_ADDRESS.search(line) is not None or any(
+        _SECRET.search(name) for name in _ASSIGNED.findall(line)
+    )
+
+
+def checked_environment(environment: dict[str, str]) -> dict[str, str]:
+    """The variables of a file, for its model: those of `check_environment`, told as pydantic wants it."""
+    try:
+        check_environment(environment)
+    except UserError as error:
+        raise ValueError(str(error).removeprefix("environment: ").rstrip(".")) from None
+    return environment
+
+
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise UserError for the first variable that a run cannot bring; a secret's value is not repeated."""
+    """Raise UserError for the first variable that a job cannot be given; a secret's value is not repeated."""
     for name, value in environment.items():
         if not _NAME.fullmatch(name):
             raise UserError(
@@ -37,16 +56,16 @@ def check_environment(environment: Mapping[str, str]) -> None:
             )
         if name in _OWN or name.startswith(_OWN_PREFIXES):
             raise UserError(
-                f"environment: '{name}' is set by the job script or the cluster, not by a run: leave it out."
+                f"environment: '{name}' is set by the job script or the cluster itself: leave it out."
             )
         if _SECRET.search(name):
             raise UserError(
-                f"environment: '{name}' looks like a secret, and a run's environment is recorded and shown: "
+                f"environment: '{name}' looks like a secret, and a job's environment is recorded and shown: "
                 "set it where the job runs."
             )
         if PASSWORD_IN_ADDRESS.search(value):
             raise UserError(
-                f"environment: '{name}' has an address with a password, and a run's environment is recorded "
+                f"environment: '{name}' has an address with a password, and a job's environment is recorded "
                 "and shown: set it where the job runs."
             )
         if "\n" in value:
