@@ -140,6 +140,7 @@ class Records(Callback):
             ranks.parallelism(),
             self.device,
             node_names=self.progress.node_names,
+            numa_bound_ranks=ranks.numa_bound(),
             peak=peak,
             parameters=ranks.count_parameters(pl_module),
         )

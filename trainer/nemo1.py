@@ -51,8 +51,11 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
     from trainer import ranks, records  # torch and Megatron, which the program has loaded
 
     node_names = ending.progress.node_names = ranks.node_names()
+    started = records.started(
+        run, ranks.parallelism(), "cuda", node_names=node_names, numa_bound_ranks=ranks.numa_bound()
+    )
     if launch.rank == 0:
-        records.emit("start", records.started(run, ranks.parallelism(), "cuda", node_names=node_names))
+        records.emit("start", started)
 
 
 def overrides(run: PlannedRun, launch: Launch, output: Path) -> Iterator[str]:

@@ -140,6 +140,7 @@ def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
     """What this node tells of itself, and what is wrong with that."""
     free = gpu_health.free_memory_percent()
     found: dict[str, Any] = {"faults": [], "unknown": [], "free_memory_percent": round(free, 1)}
+    found["matmul_tflops"] = None  # not known yet
     if free < arguments.least_free_memory_percent:
         least = arguments.least_free_memory_percent
         found["faults"].append(f"its free memory is {free:.1f} % of all, below {least:g} %")

@@ -3,7 +3,7 @@
 import torch
 from megatron.core import parallel_state
 
-from trainer.records import own_node_name
+from trainer.records import bound_to_numa_node, own_node_name
 from trainer.run import Parallelism
 
 
@@ -34,6 +34,13 @@ def node_names() -> list[str]:
     names: list[str | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(names, own_node_name())
     return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def numa_bound() -> int:
+    """How many ranks are bound to a NUMA node."""
+    bound = torch.tensor(int(bound_to_numa_node()), device=torch.cuda.current_device())
+    torch.distributed.all_reduce(bound)
+    return int(bound)
 
 
 def highest(value: float) -> float:

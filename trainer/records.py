@@ -26,6 +26,7 @@ def started(
     device: str,
     *,
     node_names: list[str],
+    numa_bound_ranks: int,
     peak: "Peak | None" = None,
     parameters: int | None = None,
     loop: Loop = "nemo",
@@ -51,7 +52,13 @@ def started(
         "peak_source": peak.source if peak else None,
         "versions": versions(),
         "node_names": node_names,
+        "launch": {"numa_bound_ranks": numa_bound_ranks, "vboost": "STEPTIME_VBOOST" in os.environ},
     }
+
+
+def bound_to_numa_node() -> bool:
+    """Whether the job's script has bound this rank to the cores and memory of a NUMA node."""
+    return "STEPTIME_NUMA_NODE" in os.environ
 
 
 def own_node_name() -> str:

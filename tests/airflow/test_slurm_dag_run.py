@@ -1,4 +1,4 @@
-"""Whole DAG runs on the mini Slurm under which a node dies, or the login node that they came over."""
+"""Whole DAG runs on the mini Slurm: a node dies or is refused, or the login node goes away."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,14 +13,19 @@ from clusters.login_node import LoginNode
 from clusters.ssh_site import Site, connection
 from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
+from typer.testing import CliRunner
 
 from steptime.airflow.base import Submission
 from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.cli import app
+from steptime.clusters.base import Staged
 from steptime.clusters.mini_slurm import service
+from steptime.clusters.slurm.node_check import REFUSED
 from steptime.results.store import Store
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
 
+ROOT = Path(__file__).parents[2]
 CLUSTER = """
 name: mini-slurm
 kind: slurm
@@ -123,3 +128,54 @@ def test_a_run_whose_login_node_goes_away_is_followed_over_the_next(
     stem = row["job_name"].removesuffix("1")
     jobs = slurm.command("squeue", "-h", "--states=all", "--Format=Name:200,State:20").splitlines()
     assert [line.split() for line in jobs if line.startswith(stem)] == [[row["job_name"], "COMPLETED"]]
+
+
+NODE_CHECK = """
+gpus_per_node: 1
+poll_interval_s: 0.2
+node_check: {{product: H100, time_limit_s: 500, least_free_memory_percent: 1}}
+setup:
+  - export PATH={stand_ins}:$PATH
+  # The last node of the first job is the bad one, whichever Slurm takes.
+  - if mkdir {folder}/first 2>/dev/null; then scontrol show hostnames | tail -n 1 >{folder}/bad; fi
+  - export STAND_IN_GPU_FAULTS="{{\\"$(cat {folder}/bad)\\":\\"uncorrected ECC\\"}}"
+"""
+"""Of GPUs there are stand-ins; the matrix product and the all-reduce are the CPU's, over gloo."""
+
+
+@pytest.mark.trainer
+def test_a_node_that_its_check_refuses_is_left_out_of_the_fresh_job(
+    run_dag: Callable[..., Any], slurm: MiniSlurm, staged: Staged, trainer_python: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "config/clusters/mini-slurm.yaml"
+    site = NODE_CHECK.format(stand_ins=ROOT / "tests/stand_ins/gpu_node", folder=tmp_path)
+    file.write_text(file.read_text().partition("gpus_per_node")[0] + site)
+    (tmp_path / "trainer").symlink_to(ROOT / "trainer")
+    assert staged.python is not None
+    interpreter = Path(staged.python)
+    trains = interpreter.read_text().removeprefix("#!/bin/sh\n")
+    checks = f'if test "$2" = trainer.node_check; then exec "{trainer_python}" "$@"; fi'
+    interpreter.write_text(f"#!/bin/sh\n{checks}\n{trains}")
+
+    dag_run = run_dag(gpus="2", cluster="mini-slurm")
+
+    assert dag_run.state == "success"
+    [row] = Store().runs_of("llama31", dag_run.run_id)
+    bad = (tmp_path / "bad").read_text().strip()
+    why = f"the node check refused {bad}: GPU 3 has 2 uncorrected ECC errors"
+    assert row["state"] == "valid"
+    assert why in row["warnings"]
+    record = json.loads(Store().record(row["job_name"])["content"])
+    [before] = record["earlier_attempts"]
+    status = before["status"]
+    assert (status["exit_code"], status["reason"], status["failed_nodes"]) == (REFUSED, why, [bad])
+    assert len(before["status"]["nodes"]) == 2
+    assert f"#SBATCH --exclude={bad}\n" in record["provenance"]["script"]
+    found = record["node_check"]
+    assert {node["node"] for node in found["nodes"]} == set(record["status"]["nodes"])
+    assert bad not in record["status"]["nodes"]
+    assert all(node["matmul_tflops"] > 0 and node["gpus"] == 8 for node in found["nodes"])
+    assert (found["refused"], found["all_reduce"]["ranks"]) == ([], 2)
+    assert found["all_reduce"]["bus_gb_per_s"] > 0
+    shown = CliRunner().invoke(app, ["results", "show", row["job_name"], "--format", "csv"])
+    assert f"all-reduce {found['all_reduce']['bus_gb_per_s']:.4g} GB/s" in shown.stdout

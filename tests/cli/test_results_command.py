@@ -175,6 +175,25 @@ def test_show_tells_what_is_needed_to_repeat_a_run() -> None:
     assert "✗ Expected 20 steps, but found 3." in call("show", "bad").stdout
 
 
+def test_show_tells_how_ranks_were_started_and_what_the_nodes_told(make_result: MakeResult) -> None:
+    node = {"node": "n1", "faults": [], "matmul_tflops": 650.25}
+    bad = {"node": "n2", "faults": ["it burns", "it smells"], "matmul_tflops": None}
+    together = {"bus_gb_per_s": 360.5}
+    told = {
+        "well": {"nodes": [node, {**node, "node": "n2"}], "all_reduce": together},
+        "refused": {"nodes": [{**node, "matmul_tflops": None}, bad], "all_reduce": None},
+    }
+    for name, found in told.items():
+        result = make_result(name)
+        record = json.loads(result.record)
+        record |= {"node_check": found, "launch": {"numa_bound_ranks": 2, "vboost": True}}
+        Store().publish(result.model_copy(update={"record": json.dumps(record)}))
+    well, refused = (call("show", name, "--format", "csv").stdout for name in told)
+    assert '"n1 650.2 TFLOPS, n2 650.2 TFLOPS, all-reduce 360.5 GB/s"' in well
+    assert '"n1 no fault, n2 it burns; it smells"' in refused
+    assert {"ranks bound to a NUMA node,2", "vboost,set"} < set(well.splitlines())
+
+
 @pytest.mark.usefixtures("filled_store")
 def test_show_as_json_is_whole() -> None:
     whole = json.loads(call("show", "saved", "--format", "json").stdout)

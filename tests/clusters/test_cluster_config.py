@@ -92,6 +92,17 @@ def test_an_unknown_cluster_lists_the_known_ones(name: str) -> None:
         load_cluster(name)
 
 
+def refuses(clusters: Path, field: str, sentences: dict[str, str]) -> None:
+    """Each value of the field is refused with its sentence, at its line, and no secret is repeated."""
+    for value, sentence in sentences.items():
+        write(clusters, **{field: value})
+        with pytest.raises(UserError) as error:
+            load_cluster("mine")
+        assert f"mine.yaml, line 5, {field}" in str(error.value)
+        assert sentence in str(error.value)
+        assert not any(secret in str(error.value) for secret in ("hf_0123456789", "sesame"))
+
+
 def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters: Path) -> None:
     write(clusters, environment="{NCCL_IB_HCA: mlx5, GLOO_SOCKET_IFNAME: ib0}")
     assert load_cluster("mine").environment == {"NCCL_IB_HCA": "mlx5", "GLOO_SOCKET_IFNAME": "ib0"}
@@ -102,13 +113,7 @@ def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters: Path) ->
         "{PROXY: 'http://me:sesame@proxy'}": "'PROXY' has an address with a password",
         "{WORKERS: 8}": "Input should be a valid string, not 8 (put it in quotes)",
     }
-    for environment, sentence in refused.items():
-        write(clusters, environment=environment)
-        with pytest.raises(UserError) as error:
-            load_cluster("mine")
-        assert "mine.yaml, line 5, environment" in str(error.value)
-        assert sentence in str(error.value)
-        assert not any(secret in str(error.value) for secret in ("hf_0123456789", "sesame"))
+    refuses(clusters, "environment", refused)
 
 
 def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters: Path) -> None:
@@ -123,11 +128,6 @@ def test_each_line_of_the_setup_is_one_line_without_a_secret(clusters: Path) -> 
         '["export HF_TOKEN=hf_0123456789"]': "line 5, setup.0: sets what looks like a secret",
         '["export HTTPS_PROXY=http://me:sesame@proxy"]': "line 5, setup.0: sets what looks like a secret",
     }
-    for setup, sentence in refused.items():
-        write(clusters, setup=setup)
-        with pytest.raises(UserError) as error:
-            load_cluster("mine")
-        assert sentence in str(error.value)
-        assert not any(secret in str(error.value) for secret in ("hf_0123456789", "sesame"))
+    refuses(clusters, "setup", refused)
     write(clusters, setup='["export HF_TOKEN=$MINE", "source ~/.secrets"]')
     assert len(load_cluster("mine").setup) == 2

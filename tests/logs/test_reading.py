@@ -192,6 +192,19 @@ def test_a_trainer_that_starts_again_is_a_restart() -> None:
     assert log.ended == {"state": "completed", "global_step": 49}
 
 
+def test_nodes_are_checked_before_the_start_that_they_are_checked_for() -> None:
+    def attempt(bus_gb_per_s: int, steps: range) -> bytes:
+        check = f'steptime.node_check {{"all_reduce": {{"bus_gb_per_s": {bus_gb_per_s}}}}}\n'
+        return check.encode() + b'steptime.start {"schema": 1}\n' + _attempt(steps, "2.1")
+
+    end = b'steptime.result {"state": "completed"}\n'
+    log = read_chunks([attempt(7, range(10)) + attempt(9, range(10, 50)) + end])
+    assert log.node_check == {"all_reduce": {"bus_gb_per_s": 9}}
+    assert log.started == {"schema": 1}
+    assert kinds(log) == {"restart": False}
+    assert read_chunks([line_forms.nemo2_log()]).node_check is None
+
+
 @pytest.mark.parametrize(
     ("end", "expected"),
     [

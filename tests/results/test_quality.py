@@ -12,7 +12,7 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import SystemFailure, UserError
 from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
 from steptime.logs.naming import named_steps
-from steptime.recipes.models import Mode
+from steptime.recipes.models import Mode, Performance, Run
 from steptime.results import row_checks
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
@@ -367,3 +367,27 @@ def test_steps_are_named_with_their_gaps_folded() -> None:
 
 def by_name(verdict: Verdict) -> dict[str, Check]:
     return {check.name: check for check in verdict.checks}
+
+
+def test_a_run_without_the_binding_and_vboost_of_its_publication_counts_with_a_warning(
+    make_result: MakeResult,
+) -> None:
+    result = make_result(gpus=4)
+    published = result.run.model_copy(update={"performance": Performance(ranks_per_numa_node=2, vboost=True)})
+
+    def warned(run: Run, launch: dict[str, Any] | None) -> list[str]:
+        started = {**(result.log.started or {}), **({} if launch is None else {"launch": launch})}
+        log = result.log.model_copy(update={"started": started})
+        verdict = validate(run, result.status, log, result.measurement)
+        assert verdict.valid
+        return [f"{check.name}: {check.message}" for check in verdict.warnings]
+
+    bound, unset = "numa_binding_as_published", "vboost_as_published"
+    assert warned(published, {"numa_bound_ranks": 4, "vboost": True}) == []
+    assert warned(result.run, {"numa_bound_ranks": 0, "vboost": False}) == []
+    [only] = warned(published, {"numa_bound_ranks": 3, "vboost": True})
+    assert only.startswith(f"{bound}: Expected that every rank was bound to a NUMA node")
+    assert "but 3 of 4 were" in only
+    [only] = warned(published, {"numa_bound_ranks": 4, "vboost": False})
+    assert only.startswith(f"{unset}: Expected that the GPUs' vboost was set")
+    assert [line.partition(":")[0] for line in warned(published, None)] == [bound, unset]

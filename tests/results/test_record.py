@@ -62,6 +62,23 @@ def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResul
     assert record.earlier_attempts == ()
 
 
+def test_a_record_has_how_the_ranks_were_started_and_what_the_nodes_told(make_result: MakeResult) -> None:
+    result = make_result()
+    launch = {"numa_bound_ranks": 2, "vboost": False}
+    found = {"refused": [], "nodes": [{"node": "n1", "faults": [], "matmul_tflops": 650.5}]}
+    log = result.log.model_copy(
+        update={"started": {**(result.log.started or {}), "launch": launch}, "node_check": found}
+    )
+
+    record = record_of(result, log=log)
+
+    assert (record["launch"], record["node_check"]) == (launch, found)
+    without = record_of(result)
+    assert (without["launch"], without["node_check"]) == ({}, None)
+    del without["launch"], without["node_check"]  # as one that was written before there was either
+    assert RunRecord.model_validate(without).node_check is None
+
+
 def test_what_the_training_told_at_its_end_counts_too(make_result: MakeResult) -> None:
     result = make_result()
     ended = {"state": "failed", "versions": {"torch": "2.13.0", "nccl": "2.28.9"}, "node_names": ["b", "a"]}

@@ -197,6 +197,11 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
     plain = make_result("run")
     lost = plain.status.model_copy(update={"state": JobState.FAILED, "reason": "NODE_FAIL"})
     ran = {name: getattr(plain, name) for name in ("run", "job", "status", "log", "provenance")}
+    node = {"node": "n1", "faults": [], "matmul_tflops": 650.25}
+    bad = {"node": "n2", "faults": ["it burns"], "matmul_tflops": None}
+    checked = {"nodes": [node, bad], "all_reduce": {"bus_gb_per_s": 360.5}}
+    started = {**(plain.log.started or {}), "launch": {"numa_bound_ranks": 2, "vboost": False}}
+    ran["log"] = plain.log.model_copy(update={"node_check": checked, "started": started})
     ran["run"] = plain.run.model_copy(update={"environment": {"MY_TOKEN": canary, "NCCL_DEBUG": "INFO"}})
     ran["provenance"] = plain.provenance.model_copy(update={"environment": {"MY_TOKEN": canary}})
     record = make_record(**ran, earlier_attempts=(Attempt(job=plain.job, status=lost),))
@@ -205,7 +210,8 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
     frame.locator("tbody .open").click()
     kept = frame.locator("details", has_text="Record (JSON)").locator("pre")
     assert kept.text_content() == record == store.record("run")["content"]
-    for fact in ("run failed (NODE_FAIL)", "MY_TOKEN=(not stored)"):
+    rates = "n1 650.3 TFLOPS, n2 it burns, all-reduce 360.5 GB/s"
+    for fact in ("run failed (NODE_FAIL)", "MY_TOKEN=(not stored)", rates, "2 of 2"):
         expect(frame.locator("#detail .facts").last).to_contain_text(fact)
     expect(frame.locator("#detail .remark")).to_contain_text("/experiments/run/record.json")
     assert canary not in (frame.locator("html").text_content() or "")

@@ -129,6 +129,7 @@ def _record_start(run: PlannedRun, model: Model, device: str, ending: Ending) ->
         run.recipe.parallelism,
         device,
         node_names=progress.node_names,
+        numa_bound_ranks=int(records.bound_to_numa_node()),
         peak=_peak() if device == "cpu" else None,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         loop="thin",

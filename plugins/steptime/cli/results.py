@@ -177,7 +177,7 @@ def show_run(
 def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     """What a reader looks for first; nested values in one line each."""
     made_by, versions = record["provenance"], record["versions"]
-    staged, clean = made_by["staged"], made_by["git_clean"]
+    staged, clean, launch = made_by["staged"], made_by["git_clean"], record.get("launch", {})
     tree = {True: "", False: " with uncommitted changes", None: ""}[clean]
     parallelism = ", ".join(f"{kind} {row[f'{kind}_parallel']}" for kind in _PARALLELISM)
     facts = {
@@ -199,6 +199,9 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "venv lock, sha256": staged["venv_lock_sha256"],
         "trainer, sha256": staged["trainer_sha256"],
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or None,
+        "ranks bound to a NUMA node": launch.get("numa_bound_ranks") or None,
+        "vboost": "set" if launch.get("vboost") else None,
+        "node check": _node_check(record.get("node_check")),
         "environment": shlex.join(map("=".join, made_by["environment"].items())) or None,
         "submitted": _local_time(row["submitted_at"]),
         "started": _local_time(row["started_at"]),
@@ -208,6 +211,24 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "log": row["log_path"],
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _node_check(found: Mapping[str, Any] | None) -> str | None:
+    """What is wrong with each node, else its rate, by its slowest rank; and the rate of all together."""
+    if found is None:
+        return None
+    told = [
+        f"{node['node']} {'; '.join(node['faults']) or _rate(node['matmul_tflops'], 'TFLOPS')}"
+        for node in found["nodes"]
+    ]
+    together = found["all_reduce"]
+    return ", ".join(
+        [*told, *([f"all-reduce {_rate(together['bus_gb_per_s'], 'GB/s')}"] if together else [])]
+    )
+
+
+def _rate(value: float | None, unit: str) -> str:
+    return "no fault" if value is None else f"{value:.4g} {unit}"
 
 
 def _attempt(attempt: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of
 from steptime.logs.events import Event, LogEvents, StepPrinted
 from steptime.logs.formats import StepLine
 from steptime.logs.models import Problem, TrainingLog
-from steptime.logs.records import Record
+from steptime.logs.records import NODE_CHECK, Record
 
 _NO_FORMAT = "none"
 
@@ -73,6 +73,7 @@ class Assembly:
             steps=tuple(line.step for line in lines),
             checkpoints=tuple(each.timing for attempt in checkpoints for each in attempt),
             problems=tuple(sorted(problems, key=lambda problem: not problem.fatal)),
+            node_check=self._records.get(NODE_CHECK),
             started=self._records.get("start"),
             resumed=self._records.get("resumed"),
             ended=self._records.get("result"),
@@ -113,7 +114,8 @@ class Assembly:
     def _attempt_ended(self) -> None:
         """Another attempt follows, so that what failed until now did not end the run."""
         self._attempts.begin()
-        self._records.clear()
+        # Nodes are checked before the start that they are checked for.
+        self._records = {name: self._records[name] for name in self._records if name == NODE_CHECK}
         self._survive()
 
     def _survive(self) -> None:

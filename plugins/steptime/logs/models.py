@@ -68,6 +68,8 @@ class TrainingLog(Frozen):
     """By global step, each once: what ranks or a restart repeated counts once, and is named in problems."""
     checkpoints: tuple[CheckpointTiming, ...] = ()
     problems: tuple[Problem, ...] = ()
+    node_check: dict[str, Any] | None = None
+    """The `steptime.node_check` record: what the nodes told before the training, and their rates."""
     started: dict[str, Any] | None = None
     """The trainer's `steptime.start` record: real parallelism, versions, measured peak."""
     resumed: dict[str, Any] | None = None

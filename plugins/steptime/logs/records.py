@@ -1,12 +1,14 @@
-"""The trainer's own records: JSON behind `steptime.start`, `steptime.resumed` or `steptime.result`."""
+"""The trainer's own records: JSON behind `steptime.start` and others."""
 
 import json
 import re
 from typing import Any, NamedTuple
 
-WORDS = (b"steptime.start {", b"steptime.resumed {", b"steptime.result {")
+NODE_CHECK = "node_check"
+_NAMES = (NODE_CHECK, "start", "resumed", "result")
+WORDS = tuple(f"steptime.{name} {{".encode() for name in _NAMES)
 
-_RECORD = re.compile(rb"steptime\.(start|resumed|result) (?=\{)")
+_RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 
 
 class Record(NamedTuple):

@@ -23,6 +23,8 @@ class GpuType(Frozen):
 
     name: str
     source: str
+    product: str | None = None
+    """A word of the name that nvidia-smi gives it; None where there is no GPU."""
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
 

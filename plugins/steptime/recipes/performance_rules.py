@@ -8,23 +8,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
-from steptime.errors import UserError, unknown_value
+from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError
-from steptime.recipes.environment import check_environment
+from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import Mode, Parallelism, Recipe
 from steptime.recipes.performance import Performance, TrainerSettings
 
 CPU = "cpu"
 """The GPU type that has no GPU: rules that name no GPU type do not hold for it."""
-
-
-def _environment(variables: dict[str, str]) -> dict[str, str]:
-    try:
-        check_environment(variables)
-    except UserError as error:
-        raise ValueError(str(error).removeprefix("environment: ").rstrip(".")) from None
-    return variables
 
 
 class Least(Frozen):
@@ -57,7 +49,7 @@ class Rule(Frozen):
     cluster_kinds: tuple[Literal["local", "slurm", "runai"], ...] = ()
     at_least: Least = Least()
     trainer: TrainerSettings = TrainerSettings()
-    environment: Annotated[dict[str, str], AfterValidator(_environment)] = Field(default_factory=dict)
+    environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
     ranks_per_numa_node: PositiveInt | None = None
     vboost: bool | None = None
 

@@ -35,6 +35,7 @@ def validate(
         expected = f"every step of the window {run.window} is in the log"
         checks.append(judge("window_complete", False, expected, f"{log.path} has no line of a training step"))
     checks += [_parallelism_as_planned(run, log), _training_completed(log), _measured(run, measurement)]
+    checks += _launched_as_published(run, log)
     if measurement is not None and measurement.mfu_percent is not None:
         checks.append(_mfu_possible(measurement.mfu_percent))
     if measurement is not None and measurement.wall_time_median_s is not None:
@@ -123,6 +124,21 @@ def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
         for name, value in planned.items()
         if record.get(name) != value
     )
+
+
+def _launched_as_published(run: Run, log: TrainingLog) -> Iterator[Check]:
+    """What a publication did to the machines before its training: without it, its numbers are not reached."""
+    launch = (log.started or {}).get("launch") or {}
+    published, ranks = run.performance, run.recipe.gpus
+    if published.ranks_per_numa_node is not None:
+        bound = launch.get("numa_bound_ranks", 0)
+        holds = "every rank was bound to a NUMA node, as in the publication"
+        found = f"{bound} of {ranks} were (the cluster's numa_binding and the job's log say why)"
+        yield judge("numa_binding_as_published", bound == ranks, holds, found, severity="warning")
+    if published.vboost:
+        holds = "the GPUs' vboost was set, as in the publication"
+        found = "it was not (the cluster's vboost and the job's log say why)"
+        yield judge("vboost_as_published", launch.get("vboost") is True, holds, found, severity="warning")
 
 
 def _training_completed(log: TrainingLog) -> Check:

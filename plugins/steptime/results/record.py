@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from steptime.clusters.base import Cluster, Job, JobStatus
 from steptime.clusters.jobscript import earlier_names
@@ -47,6 +47,10 @@ class RunRecord(Frozen):
     """In the order of their ranks where the training told them, else in that of the cluster."""
     versions: dict[str, Any]
     """Of the libraries and drivers that the training used, as it told them itself; empty where it did not."""
+    launch: dict[str, Any] = Field(default_factory=dict)
+    """How its ranks were started, as the training told: `numa_bound_ranks` and `vboost`."""
+    node_check: dict[str, Any] | None = None
+    """What its nodes told before the training, with their rates; None where nobody looked."""
     run: Run
     """The plan with its recipe's row, and every option that it came to."""
     provenance: Provenance
@@ -75,6 +79,8 @@ def make_record(
             for name, version in (words.get("versions") or {}).items()
             if version is not None
         },
+        launch=(log.started or {}).get("launch") or {},
+        node_check=log.node_check,
         run=run,
         provenance=provenance,
     )

@@ -53,6 +53,11 @@ exec srun \
   steptime \
   bash \
   -c \
+  'node=$((SLURM_LOCALID / $1)); shift; set -- "--cpunodebind=$node" "--membind=$node" "$@"; if said=$(numactl "$1" "$2" true 2>&1); then STEPTIME_NUMA_NODE=$node exec numactl "$@"; fi; read -r why <<<"$said"; echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; shift 2; exec "$@"' \
+  numactl \
+  2 \
+  bash \
+  -c \
   'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; exec nsys profile "$@"; fi; while [[ $1 == --* ]]; do shift; done; exec "$@"' \
   nsys \
   --sample=none \

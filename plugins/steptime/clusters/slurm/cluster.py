@@ -17,6 +17,7 @@ from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.names import check_job_name
 from steptime.clusters.slurm.config import Config
+from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.ssh import LoginNode
 from steptime.clusters.slurm.states import (
     PREEMPTED,
@@ -111,6 +112,8 @@ class SlurmCluster:
         for name, status in statuses.items():
             if status.cluster_fault:
                 statuses[name] = status.model_copy(update={"failed_nodes": await self._failed_nodes(status)})
+            elif status.state is JobState.FAILED and status.exit_code == REFUSED:
+                statuses[name] = await self._after_check(name, status)
             if not status.state.is_live and status.state is not JobState.UNKNOWN:
                 self._ended[name] = statuses[name]
         return {name: self._ended.get(name) or statuses[name] for name in names}
@@ -319,6 +322,23 @@ class SlurmCluster:
             return ()
         out_of_order = tuple(sorted(set(done.stdout.split())))
         return out_of_order or (status.nodes if len(status.nodes) == 1 else ())
+
+    async def _after_check(self, name: str, status: JobStatus) -> JobStatus:
+        """The status of a job that ended as one does whose nodes were refused: who was, where any was."""
+        recorded = await self._recorded(name)
+        if recorded is None:
+            return status
+        refused = refused_nodes(await self.read(posixpath.join(recorded.directory, REPORT)))
+        if not refused:
+            return status
+        why = "; ".join(f"{node}: {faults}" for node, faults in refused.items())
+        return status.model_copy(
+            update={
+                "cluster_fault": True,
+                "failed_nodes": tuple(refused),
+                "reason": f"the node check refused {shown(why, at_most=500)}",
+            }
+        )
 
     async def _slurm(self, argv: Sequence[str]) -> Completed:
         """Run one of Slurm's commands. Raises SystemFailure, with its own words, where it fails."""

@@ -9,6 +9,8 @@ from pydantic import PositiveInt, field_validator
 from steptime.clusters.base import Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import split_address
+from steptime.clusters.slurm.binding import NumaBinding
+from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.script import sbatch_options, script_values, step_options
 from steptime.clusters.slurm.states import expand_nodes
 from steptime.errors import UserError
@@ -37,11 +39,22 @@ class Config(ClusterConfig):
     tensor-parallel overlap may start; with bwrap, `none`."""
     extra_options: tuple[str, ...] = ()
     """Further sbatch options of every job here, such as `--qos=benchmark`."""
+    numa_binding: NumaBinding = "auto"
+    """How many neighbouring ranks are bound to a NUMA node: as many as published, none, or so many."""
+    vboost: bool = False
+    """Whether jobs may set the GPUs' vboost where a publication did: `sudo nvidia-smi` without a password."""
+    node_check: NodeCheck | None = None
+    """What every node of a job must show before it trains; None: nobody looks."""
 
     @property
     def mpi_of_images(self) -> str:
         """What srun's `--mpi` says for ranks in an image."""
         return self.mpi or ("none" if self.container == "bwrap" else "pmix")
+
+    @property
+    def seconds_before_training(self) -> int:
+        """How long the node check may take."""
+        return 0 if self.node_check is None else self.node_check.time_limit_s
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""

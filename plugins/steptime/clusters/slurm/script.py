@@ -5,13 +5,16 @@ identity (its name, log, folder and time limit) is not here: the backend passes 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import Started
 from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
+from steptime.clusters.slurm.binding import bound, ranks_per_numa_node
+from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.errors import UserError, shown
 from steptime.recipes.models import RUN_FILE, Recipe, Run
 from steptime.recipes.slurm_options import SlurmOptions
@@ -35,13 +38,30 @@ def script_values(
     run: Run, staged: Staged, site: "SlurmConfig", *, directory: PurePosixPath, environment: Iterable[str]
 ) -> dict[str, Any]:
     """The template's values beside folder and environment. Raises UserError for what cannot be asked for."""
-    started = _started(run, staged, site, directory=directory, environment=environment)
+    python = "python" if staged.python is None else staged.python
+    where = partial(_started, run, staged, site, directory=directory, environment=environment)
+    command = profiled(run, (python, "-m", "trainer", RUN_FILE))
+    started = where(bound(command, ranks_per_numa_node(run, site.numa_binding)))
     return {
         "sbatch_options": sbatch_options(run, site),
         "folders": (PROFILE_FOLDER,) if wants_nsight(run) else (),
         "not_handed_on": _OF_PYTHON if staged.python else (*_OF_PYTHON, *_OF_LOADER),
+        "vboost": run.performance.vboost and site.vboost,
+        "check": None if site.node_check is None else _check(site.node_check, run, python, where),
         "srun_options": ("--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
         "command": started.command,
+    }
+
+
+def _check(
+    demands: NodeCheck, run: Run, python: str, where: Callable[[Sequence[str]], Started]
+) -> dict[str, Any]:
+    """The step that looks at the nodes. None of its ranks is killed because another one has ended."""
+    started = where(check_command(demands, run.recipe.gpu_type, python))
+    return {
+        "time_limit_s": demands.time_limit_s,
+        "refused": REFUSED,
+        "arguments": ("--wait=60", *started.srun_options, *started.command),
     }
 
 
@@ -111,14 +131,18 @@ def _checked(options: Sequence[str]) -> Sequence[str]:
 
 
 def _started(
-    run: Run, staged: Staged, site: "SlurmConfig", *, directory: PurePosixPath, environment: Iterable[str]
+    run: Run,
+    staged: Staged,
+    site: "SlurmConfig",
+    command: Sequence[str],
+    *,
+    directory: PurePosixPath,
+    environment: Iterable[str],
 ) -> Started:
-    """How srun starts a rank: in the staged environment, or in the image."""
-    python = "python" if staged.python is None else staged.python
-    command = profiled(run, (python, "-m", "trainer", RUN_FILE))
+    """How srun starts a rank of a command: in the staged environment, or in the image."""
     if staged.python is not None:
         # torch needs no MPI, and Slurm's default plugin for it may look for libraries that are not there.
-        return Started(srun_options=("--mpi=none",), command=command)
+        return Started(srun_options=("--mpi=none",), command=tuple(command))
     variables = (*environment, *_MEETING_PLACE)
     started = site.in_image(command, run, staged, directory=directory, environment=variables)
     return Started(

@@ -36,6 +36,15 @@ function numbers(run) {
 
 const attempt = ({ job, status }) => `${job.job_id} ${status.state}${status.reason ? ` (${status.reason})` : ""}`;
 
+/** What is wrong with each node, else its rate, by its slowest rank; and the rate of all together. */
+function nodeRates(found) {
+  if (!found) return null;
+  const nodes = found.nodes.map(({ node, faults, matmul_tflops: rate }) =>
+    `${node} ${faults.join("; ") || unit(significant(rate), "TFLOPS") || "no fault"}`);
+  const together = found.all_reduce && `all-reduce ${unit(significant(found.all_reduce.bus_gb_per_s), "GB/s")}`;
+  return [...nodes, together].filter(Boolean).join(", ");
+}
+
 function settings(run, record) {
   const when = timestamps();
   const { staged, environment, ...madeBy } = record.provenance;
@@ -50,6 +59,9 @@ function settings(run, record) {
     "Waited in queue": duration(run.queue_wait_s),
     "Ran": run.ended_at && run.started_at ? duration(run.ended_at - run.started_at) : null,
     "Earlier attempts": record.earlier_attempts.map(attempt).join("; "),
+    "Ranks bound to a NUMA node": record.launch?.numa_bound_ranks ? `${record.launch.numa_bound_ranks} of ${run.gpus}` : null,
+    "vboost": record.launch?.vboost ? "set" : null,
+    "Node check": nodeRates(record.node_check),
     "Versions": Object.entries(record.versions).map(([name, version]) => `${name} ${version}`).join(", "),
     "steptime": commit ? `${madeBy.steptime_version}, commit ${commit}${madeBy.git_clean === false ? " with changes" : ""}` : madeBy.steptime_version,
     "Image": [staged.image, staged.image_digest].filter(Boolean).join(" "),

@@ -1,0 +1,93 @@
+"""The node check of a Slurm cluster: what its file demands, the command that checks, and who was refused.
+
+The check is the trainer's (`trainer/node_check.py`). It leaves a file in the job's folder, and where
+it refuses a node it ends the job with an exit code of its own. The thresholds are ours, from no source.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError
+
+from steptime.frozen import Frozen
+from steptime.recipes.gpus import gpu_types, peak_tflops
+
+REFUSED = 69
+"""Exit code of a job whose node check refuses a node; `EX_UNAVAILABLE` of sysexits.h."""
+REPORT = "node_check.json"
+"""In the job's folder, by the check."""
+_DTYPE = "bf16"
+"""What the check multiplies on GPUs."""
+
+
+class NodeCheck(Frozen):
+    """What the nodes of a job must show before it trains."""
+
+    time_limit_s: PositiveInt = 600
+    """For the whole check, the start of its container included; one that takes longer judges no node."""
+    product: str | None = Field(default=None, min_length=1)
+    """A word that the names of the GPUs have; None for that of the GPU type in config/gpus.yaml."""
+    least_matmul_percent: PositiveFloat = 50
+    """Of the GPU type's peak in bf16, where config/gpus.yaml has one."""
+    least_matmul_tflops: PositiveFloat | None = None
+    """The same as a number, for this cluster."""
+    least_free_memory_percent: PositiveFloat = 10
+    """Of a node's memory."""
+    least_free_gpu_memory_percent: PositiveFloat = 95
+    """Of each GPU's: what is taken before the training is somebody else's."""
+    least_power_limit_percent: PositiveFloat = 100
+    """Of the limit that each GPU comes with."""
+    least_clock_percent: PositiveFloat = 100
+    """Of the application clock that each GPU comes with."""
+    xid_within_h: PositiveFloat = 24
+    """For how long a GPU's hardware error in the kernel's log counts."""
+
+
+def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, ...]:
+    """The command of each rank of the check, on nodes of a GPU type."""
+    on_cpu = gpu_type == "cpu"
+    told: dict[str, Any] = {
+        "device": "cpu" if on_cpu else "cuda",
+        "time-limit-s": demands.time_limit_s,
+        "product": demands.product or (None if on_cpu else gpu_types()[gpu_type].product),
+        "least-matmul-tflops": demands.least_matmul_tflops or _share_of_peak(demands, gpu_type),
+        "least-free-memory-percent": demands.least_free_memory_percent,
+        "least-free-gpu-memory-percent": demands.least_free_gpu_memory_percent,
+        "least-power-limit-percent": demands.least_power_limit_percent,
+        "least-clock-percent": demands.least_clock_percent,
+        "xid-within-h": demands.xid_within_h,
+    }
+    options = [
+        f"--{name}={value:g}" if isinstance(value, int | float) else f"--{name}={value}"
+        for name, value in told.items()
+        if value is not None
+    ]
+    return (python, "-m", "trainer.node_check", *options)
+
+
+def _share_of_peak(demands: NodeCheck, gpu_type: str) -> float | None:
+    """On the CPU None: there the run itself measures the peak."""
+    if gpu_type == "cpu":
+        return None
+    peak = peak_tflops(gpu_type, _DTYPE).tflops
+    return None if peak is None else peak * demands.least_matmul_percent / 100
+
+
+class _Node(BaseModel):
+    """One of the nodes of a report; the rest is for people."""
+
+    node: str
+    faults: tuple[str, ...]
+
+
+class _Report(BaseModel):
+    nodes: tuple[_Node, ...]
+
+
+def refused_nodes(report: bytes) -> Mapping[str, str]:
+    """Why each node was refused, by its name, as the check's file says; none where there is no such file."""
+    try:
+        nodes = _Report.model_validate_json(report).nodes
+    except ValidationError:
+        return {}
+    return {node.node: "; ".join(node.faults) for node in nodes if node.faults}

@@ -1,0 +1,260 @@
+"""What a cluster's file brings to its jobs: variables, setup, binding, vboost, and the check of nodes."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Staged
+from steptime.clusters.config import ClusterConfig
+from steptime.clusters.jobscript import job_environment, job_spec
+from steptime.clusters.local.cluster import Config as LocalConfig
+from steptime.clusters.runai.config import Config as RunaiConfig
+from steptime.clusters.slurm.binding import bound
+from steptime.clusters.slurm.config import Config as SlurmConfig
+from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
+from steptime.recipes.models import Performance, Run
+from trainer import node_check as check_program
+
+BEGINS_WITHOUT = "steptime: vboost could not be set on every node: the training begins without it"
+SETUP = ('echo "module: ${MODULE_NEVER_SET}" >>"$SAID"', "export FROM=\"setup; 'and' $((6 * 7))\"")
+"""As `module load` does, they look at a variable that is not set."""
+
+
+def slurm(tmp_path: Path, **fields: Any) -> SlurmConfig:
+    told = {"name": "big", "kind": "slurm", "gpu_type": "cpu", "connection": "big", "work_dir": str(tmp_path)}
+    return SlurmConfig.model_validate({**told, **fields})
+
+
+def local(tmp_path: Path, **fields: Any) -> LocalConfig:
+    told = {"name": "here", "kind": "local", "gpu_type": "cpu", "work_dir": str(tmp_path)}
+    return LocalConfig.model_validate({**told, **fields})
+
+
+def runai(tmp_path: Path, **fields: Any) -> RunaiConfig:
+    pvcs = [{"claim": "work", "path": str(tmp_path)}]
+    told = {
+        "name": "dgx",
+        "kind": "runai",
+        "gpu_type": "cpu",
+        "connection": "dgx",
+        "image": "x",
+        "pvcs": pvcs,
+    }
+    return RunaiConfig.model_validate({**told, "work_dir": str(tmp_path), **fields})
+
+
+@pytest.fixture
+def run(make_result: Callable[..., Any]) -> Run:
+    """A planned run on two ranks."""
+    planned: Run = make_result(gpus=2).run
+    return planned
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Staged:
+    """A trainer's environment whose python says how it was called, and with what."""
+    python = program(tmp_path / "python", 'echo "python $FROM $WHOSE $*" >>"$SAID"')
+    return Staged(python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="")
+
+
+def program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def script_of(run: Run, staged: Staged, config: ClusterConfig) -> str:
+    return job_spec(run, staged, config, identity="x", started=1_790_000_000).script
+
+
+def executed(script: str, tmp_path: Path, *, sudo: str = "exit 1") -> tuple[int, list[str]]:
+    """The exit code of a job script, and what the programs said that it called. srun runs one task."""
+    [folder] = re.findall("^cd (.*)$", script, flags=re.MULTILINE)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (commands := tmp_path / "commands").mkdir(exist_ok=True)
+    program(commands / "srun", 'while [[ $1 == -* ]]; do shift; done; exec "$@"')
+    program(commands / "sudo", sudo)
+    (said := tmp_path / "said").write_text("")
+    environment = {
+        **{"PATH": f"{commands}:{os.environ['PATH']}", "SAID": str(said)},
+        **{"SLURMD_NODENAME": "localhost", "SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1"},
+        **{"SLURM_LOCALID": "0", "SLURM_PROCID": "0"},
+    }
+    done = subprocess.run(
+        ["/usr/bin/env", "bash", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, [*said.read_text().splitlines(), *done.stderr.splitlines()]
+
+
+def test_each_kind_of_cluster_runs_its_setup_first_and_sets_its_variables(
+    run: Run, staged: Staged, tmp_path: Path
+) -> None:
+    for make in (slurm, local, runai):
+        folder = tmp_path / make.__name__
+        folder.mkdir()
+        config = make(folder, setup=SETUP, environment={"WHOSE": "the $(cluster)'s"})
+        code, said = executed(script_of(run, staged, config), folder)
+        assert code == 0, said
+        assert said[0] == "module: ", make.__name__
+        assert said[1].startswith("python setup; 'and' 42 the $(cluster)'s -m "), make.__name__
+
+
+def test_a_runs_variables_win_over_the_clusters_and_nobody_moves_the_trainer(
+    run: Run, staged: Staged, tmp_path: Path
+) -> None:
+    config = local(tmp_path, environment={"OMP_NUM_THREADS": "2", "NCCL_DEBUG": "WARN"})
+    assert job_environment(run, staged, config)["OMP_NUM_THREADS"] == "2"
+    own = run.model_copy(update={"environment": {"NCCL_DEBUG": "INFO"}})
+    environment = job_environment(own, staged, config)
+    assert (environment["OMP_NUM_THREADS"], environment["NCCL_DEBUG"]) == ("2", "INFO")
+    assert environment["PYTHONPATH"] == str(tmp_path)
+
+
+def test_a_setup_that_fails_ends_the_job(run: Run, staged: Staged, tmp_path: Path) -> None:
+    config = slurm(tmp_path, setup=("bash -c 'exit 5'",))
+    assert executed(script_of(run, staged, config), tmp_path) == (5, [])
+
+
+def bind(command: Sequence[str], tmp_path: Path, numactl: str | None, local_rank: int = 5) -> tuple[str, str]:
+    """What a rank says when it is bound to the NUMA node of its four, with a numactl of the test's."""
+    (commands := tmp_path / "commands").mkdir()
+    for name in ("bash", "true", "env"):
+        (commands / name).symlink_to(f"/usr/bin/{name}")
+    if numactl is not None:
+        program(commands / "numactl", numactl)
+    done = subprocess.run(
+        ["/usr/bin/bash", *bound(command, 4)[1:]],
+        env={"PATH": str(commands), "SLURM_LOCALID": str(local_rank), "SLURM_PROCID": "13"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout, done.stderr
+
+
+SAYS = ("bash", "-c", 'echo "$* on ${STEPTIME_NUMA_NODE:-none}"', "bash", "a  b", "$(touch canary)")
+
+
+def test_a_rank_is_bound_to_the_numa_node_of_its_neighbours(tmp_path: Path) -> None:
+    binds = '[[ "$1 $2" == "--cpunodebind=1 --membind=1" ]] || exit 9; shift 2; exec "$@"'
+    assert bind(SAYS, tmp_path, binds) == ("a  b $(touch canary) on 1\n", "")
+
+
+@pytest.mark.parametrize(
+    ("numactl", "why"),
+    [
+        (None, "numactl: command not found"),
+        ('echo "<1> is invalid"; echo usage >&2; exit 1', "<1> is invalid"),
+    ],
+    ids=["no numactl", "no such node"],
+)
+def test_a_rank_that_cannot_be_bound_says_why_and_trains(
+    numactl: str | None, why: str, tmp_path: Path
+) -> None:
+    said, complaint = bind(SAYS, tmp_path, numactl)
+    assert said == "a  b $(touch canary) on none\n"
+    assert complaint.startswith("steptime: rank 13 is not bound to NUMA node 1: ")
+    assert why in complaint
+    assert len(complaint.splitlines()) == 1
+
+
+def test_binding_is_the_publications_unless_the_cluster_says_otherwise(
+    run: Run, staged: Staged, tmp_path: Path
+) -> None:
+    published = run.model_copy(update={"performance": Performance(ranks_per_numa_node=4)})
+    expected: list[tuple[Run, Any, str | None]] = [
+        *((run, "auto", None), (published, "auto", "4"), (published, "none", None)),
+        *((run, 2, "2"), (published, 2, "2")),
+    ]
+    for planned, binding, ranks in expected:
+        script = script_of(planned, staged, slurm(tmp_path, numa_binding=binding))
+        wanted = f"  numactl \\\n  {ranks} \\\n  {staged.python} \\\n"
+        assert (wanted in script) is (ranks is not None), (binding, ranks)
+        assert ("numactl" in script) is (ranks is not None)
+
+
+def test_vboost_is_set_where_it_was_published_and_the_cluster_lets_it(
+    run: Run, staged: Staged, tmp_path: Path
+) -> None:
+    published = run.model_copy(update={"performance": Performance(vboost=True)})
+    for planned, lets, is_set in ((published, True, True), (published, False, False), (run, True, False)):
+        script = script_of(planned, staged, slurm(tmp_path, vboost=lets))
+        assert ("boost-slider --vboost 1" in script) is is_set
+    python = program(tmp_path / "python", 'echo "vboost ${STEPTIME_VBOOST:-unset}" >>"$SAID"')
+    script = script_of(
+        published, staged.model_copy(update={"python": str(python)}), slurm(tmp_path, vboost=True)
+    )
+    for exit_code, told in ((0, ["vboost 1"]), (1, ["vboost unset", BEGINS_WITHOUT])):
+        code, said = executed(script, tmp_path, sudo=f'echo "$*" >>"$SAID"; exit {exit_code}')
+        assert (code, said) == (0, ["--non-interactive nvidia-smi boost-slider --vboost 1", *told])
+
+
+@pytest.mark.parametrize(("exit_code", "trains"), [(0, True), (REFUSED, False), (1, True), (137, True)])
+def test_only_a_refusal_ends_the_job_before_its_training(
+    exit_code: int, trains: bool, run: Run, tmp_path: Path
+) -> None:
+    python = program(
+        tmp_path / "python",
+        f'echo "$*" >>"$SAID"; [[ $2 != trainer.node_check ]] || exit {exit_code}',
+    )
+    staged = Staged(python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="")
+    config = slurm(tmp_path, node_check={"product": "H100", "least_matmul_tflops": 0.5})
+    code, said = executed(script_of(run, staged, config), tmp_path)
+    assert said[0].startswith("-m trainer.node_check --device=cpu --time-limit-s=600 --product=H100 --least-")
+    assert ("-m trainer run.json" in said) is trains
+    assert code == (0 if trains else REFUSED)
+    broken = [line for line in said if "itself ended with exit code" in line]
+    assert len(broken) == (trains and exit_code != 0)
+
+
+def test_a_check_that_hangs_is_ended_and_judges_nobody(run: Run, tmp_path: Path) -> None:
+    python = program(
+        tmp_path / "python", 'echo "$*" >>"$SAID"; [[ $2 != trainer.node_check ]] || exec sleep 600'
+    )
+    staged = Staged(python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256="")
+    config = slurm(tmp_path, node_check={"time_limit_s": 1})
+    code, said = executed(script_of(run, staged, config), tmp_path)
+    assert (code, said[1]) == (0, "-m trainer run.json")
+    assert "the node check itself ended with exit code 124" in said[-1]
+
+
+def test_the_check_has_its_own_time(run: Run, staged: Staged, tmp_path: Path) -> None:
+    def limit(config: ClusterConfig) -> int:
+        return job_spec(run, staged, config, identity="x", started=0).time_limit_s
+
+    assert limit(slurm(tmp_path)) == run.time_limit_s
+    assert limit(slurm(tmp_path, node_check={"time_limit_s": 90})) == run.time_limit_s + 90
+
+
+def test_what_is_demanded_of_gpus_follows_from_their_type(run: Run, staged: Staged, tmp_path: Path) -> None:
+    on_h100 = run.model_copy(update={"recipe": run.recipe.model_copy(update={"gpu_type": "h100"})})
+    script = script_of(on_h100, staged, slurm(tmp_path, gpu_type="h100", node_check={}))
+    for option in ("--device=cuda", "--product=H100", "--least-matmul-tflops=494.5"):
+        assert f"  {option} \\\n" in script
+    on_cpu = script_of(run, staged, slurm(tmp_path, node_check={}))
+    assert "--product" not in on_cpu
+    assert "--least-matmul-tflops" not in on_cpu
+
+
+def test_trainer_and_cluster_mean_the_same_file_and_exit_code() -> None:
+    assert (REFUSED, REPORT) == (check_program.REFUSED, check_program.OUTPUT)
+
+
+def test_only_a_whole_report_names_nodes() -> None:
+    nodes = [{"node": "n1", "faults": [], "gpus": 8}, {"node": "n2", "faults": ["it burns", "it smells"]}]
+    report = json.dumps({"schema": 1, "seconds": 1.5, "nodes": nodes}).encode()
+    assert refused_nodes(report) == {"n2": "it burns; it smells"}
+    for broken in (b"", b"{", report[:-9], b'{"nodes": {}}', b"[]"):
+        assert refused_nodes(broken) == {}
