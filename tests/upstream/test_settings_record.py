@@ -1,0 +1,282 @@
+"""What upstream's launch scripts set, as recorded: whole, and with what is known of them in it."""
+
+import csv
+import enum
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from .in_nemo import plain
+from .record_settings import TABLE, launched, modes_of
+from .releases import RELEASES, Release
+from .settings_record import Flat, condensed, load, row_of, settings_of
+
+MIB = 2**20
+
+
+def rows() -> Iterator[dict[str, str]]:
+    with TABLE.open() as table:
+        yield from csv.DictReader(table)
+
+
+documents = functools.cache(load)
+
+
+def recorded(row: Mapping[str, str], mode: str | None = None) -> Flat:
+    document = documents()[row["recipe"]]
+    return settings_of(document if mode is None else document["modes"][mode], row)
+
+
+def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:
+    wrong = []
+    names = {
+        "tp": ("strategy.tensor_model_parallel_size", "nemo1.model.tensor_model_parallel_size"),
+        "pp": ("strategy.pipeline_model_parallel_size", "nemo1.model.pipeline_model_parallel_size"),
+        "cp": ("strategy.context_parallel_size", "nemo1.model.context_parallel_size"),
+        "mbs": ("data.micro_batch_size", "nemo1.model.micro_batch_size"),
+        "gbs": ("data.global_batch_size", "nemo1.model.global_batch_size"),
+        "layers": ("model.num_layers", "nemo1.model.num_layers"),
+        "seq_len": ("data.seq_length", "nemo1.model.data.seq_length"),
+    }
+    seen = 0
+    for row in rows():
+        seen += 1
+        settings = recorded(row)
+        for column, (nemo_2, nemo_1) in names.items():
+            value = settings.get(nemo_2, settings.get(nemo_1))
+            if value != int(row[column]):
+                wrong.append((row["recipe"], row_of(row), column, value))
+        if {key.partition(".")[0] for key in settings} < {"environment", "launch"}:
+            wrong.append((row["recipe"], row_of(row), "groups", sorted(settings)))
+    assert seen == 123
+    assert not wrong
+
+
+LLAMA = {"recipe": "llama3.1-25.04", "size": "70b", "dtype": "fp8"}
+NEMOTRON_H = {"recipe": "nemotron-h-25.05"}
+NEMOTRON_25_12 = {"recipe": "nemotron4-340b-25.12"}
+NEMO_1 = {"recipe": "nemotron4-340b-24.11"}
+
+FACTS: list[tuple[dict[str, str], Flat]] = [
+    (
+        LLAMA,
+        {
+            "precision.fp8_params": True,
+            "precision.fp8_recipe": ...,
+            "precision.fp8_param_gather": ...,
+            "precision.fp8_amax_history_len": 1024,
+            "overlap.tp_comm_overlap_cfg": "userbuffers_fp8_h100_h8192_tp4_mbs1_seqlen8192",
+            "overlap.overlap_param_gather_with_optimizer_step": True,
+            "overlap.defer_embedding_wgrad_compute": True,
+            "overlap.wgrad_deferral_limit": 22,
+            "gc.gc_interval_train": 100,
+            "ddp.average_in_collective": True,
+            "environment.NCCL_NVLS_ENABLE": "0",
+            "environment.NCCL_P2P_NET_CHUNKSIZE": str(2 * MIB),
+            "environment.PYTORCH_CUDA_ALLOC_CONF": ...,
+            "launch.ranks_per_numa_node": None,
+            "launch.vboost": True,
+        },
+    ),
+    ({**LLAMA, "size": "405b"}, {"overlap.wgrad_deferral_limit": 50}),
+    (
+        {**LLAMA, "size": "405b-proxy", "gpus": "32"},
+        {
+            "overlap.overlap_param_gather_with_optimizer_step": False,
+            "environment.NCCL_P2P_NET_CHUNKSIZE": ...,
+        },
+    ),
+    (
+        {**LLAMA, "size": "8b"},
+        {"overlap.tp_comm_overlap": False, "environment.CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    ),
+    (
+        NEMOTRON_H,
+        {
+            "precision.fp8_recipe": "delayed",
+            "precision.fp8_param_gather": True,
+            "overlap.tp_comm_overlap": ...,
+            "gc.gc_interval_train": ...,
+            "ddp.overlap_param_gather": False,
+            "ddp.average_in_collective": False,
+            "model.cross_entropy_fusion_impl": "te",
+            "environment.NVTE_FUSED_ATTN": "0",
+            "environment.NCCL_NVLS_ENABLE": "0",
+            "launch.ranks_per_numa_node": 4,
+            "launch.vboost": True,
+        },
+    ),
+    (
+        {**NEMOTRON_25_12, "dtype": "fp8"},
+        {
+            "precision.fp8_recipe": "tensorwise",
+            "precision.first_last_layers_bf16": False,
+            "optimizer.use_precision_aware_optimizer": False,
+            "model.cross_entropy_fusion_impl": "te",
+            "environment.NCCL_NVLS_ENABLE": "0",
+            "launch.vboost": False,
+            "data.num_workers": 8,
+            "data.pin_memory": True,
+        },
+    ),
+    ({**NEMOTRON_25_12, "dtype": "bf16"}, {"optimizer.use_precision_aware_optimizer": True}),
+    (
+        {**NEMOTRON_25_12, "gpu_type": "gb200"},
+        {
+            "launch.ranks_per_numa_node": 2,
+            "environment.NCCL_NET_GDR_LEVEL": "PHB",
+            "environment.NCCL_NET_GDR_C2C": "1",
+            "environment.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+            "environment.CUDA_DEVICE_MAX_CONNECTIONS": "32",
+        },
+    ),
+    (
+        {**NEMOTRON_25_12, "gpu_type": "b200"},
+        {
+            "launch.ranks_per_numa_node": 4,
+            "environment.NCCL_NET_GDR_LEVEL": ...,
+            "environment.PYTORCH_CUDA_ALLOC_CONF": ...,
+            "model.enable_cuda_graph": True,
+        },
+    ),
+    (
+        {**NEMOTRON_25_12, "gpu_type": "h100"},
+        {"launch.ranks_per_numa_node": 4, "model.enable_cuda_graph": False},
+    ),
+    (
+        {**NEMO_1, "dtype": "fp8"},
+        {
+            "nemo1.model.fp8_params": True,
+            "nemo1.model.wgrad_deferral_limit": 22,
+            "environment.NVTE_FWD_LAYERNORM_SM_MARGIN": "8",
+            "environment.NVTE_UB_SPLIT_AG": "1",
+            "environment.NVTE_FUSED_ATTN": "0",
+            "environment.CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        },
+    ),
+    ({**NEMO_1, "dtype": "bf16"}, {"nemo1.model.fp8": False, "environment.NVTE_UB_SPLIT_AG": "0"}),
+]
+"""Rows, and what was read of them in the sources by hand. An ellipsis: the setting is not there."""
+
+
+def test_what_was_read_in_the_sources_is_in_the_record() -> None:
+    wrong = []
+    for columns, facts in FACTS:
+        fitting = [row for row in rows() if columns.items() <= row.items()]
+        assert fitting, columns
+        for row in fitting:
+            settings = recorded(row)
+            wrong += [
+                (row["recipe"], row_of(row), key, settings.get(key, ...))
+                for key, value in facts.items()
+                if settings.get(key, ...) != value
+            ]
+    assert not wrong
+
+
+def test_a_mode_has_what_it_changes_alone() -> None:
+    b200 = {"dtype": "bf16", "gpu_type": "b200", "scaling": "weak", "gpus": "1024"}
+    (row,) = [row for row in rows() if {**NEMOTRON_25_12, **b200}.items() <= row.items()]
+    load_changes = recorded(row, "checkpoint_load")
+    assert load_changes["optimizer.use_precision_aware_optimizer"] is False
+    assert load_changes["overlap.overlap_param_gather_with_optimizer_step"] is False
+    save_changes = recorded(row, "checkpoint_save")
+    assert save_changes["overlap.overlap_param_gather_with_optimizer_step"] is False
+    assert "optimizer.use_precision_aware_optimizer" not in save_changes
+    settings = recorded(row)
+    assert all(settings.get(key, ...) != value for key, value in (load_changes | save_changes).items())
+
+
+def test_rows_come_back_from_the_record_as_they_went_in() -> None:
+    made = {}
+    for size, gpus in (("8b", "8"), ("8b", "16"), ("70b", "64")):
+        for dtype in ("bf16", "fp8"):
+            row = row_of(
+                {
+                    "size": size,
+                    "layers": "4",
+                    "dtype": dtype,
+                    "gpu_type": "h100",
+                    "scaling": "weak",
+                    "gpus": gpus,
+                }
+            )
+            made[row] = {
+                "everywhere": None,
+                "by size": size,
+                "batch": int(gpus),
+                "one and true": dtype == "fp8" or 1,
+            }
+            if dtype == "fp8":
+                made[row]["fp8 alone"] = [1, 2]
+    kept = condensed(made)
+    assert kept["settings"] == {"everywhere": None}
+    assert {row: settings_of(kept, dict(row)) for row in made} == made
+    assert all(
+        type(settings_of(kept, dict(row))["one and true"]) is type(made[row]["one and true"]) for row in made
+    )
+
+
+def test_settings_that_no_column_decides_are_refused() -> None:
+    row = dict.fromkeys(("size", "layers", "dtype", "gpu_type", "scaling", "gpus"), "1")
+    one, other = row_of(row), (*row_of(row), ("node", "2"))
+    with pytest.raises(ValueError, match=r"two rows with equal size, .* have other values of key"):
+        condensed({one: {"key": 1}, other: {"key": 2}})
+
+
+def test_launch_scripts_run_with_a_stand_in_for_what_they_start(tmp_path: Path) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "launch.sh").write_text(
+        'set -eu\nexport OWN="two words"\n'
+        'cd "$STAGE_PATH/NeMo"\nif [[ -n "${ENABLE_PROFILE-}" ]]; then MORE=--profile; fi\n'
+        'python3 -m module --dtype $DTYPE --gpus "$JOB_TOTAL_GPUS" ${MORE-}\n'
+    )
+    release = Release(
+        workload="made-up",
+        tag="v1",
+        folder="scripts",
+        ask=lambda row, work: {"STAGE_PATH": work, "MODEL_SIZE": row["size"]},
+    )
+    row = {"size": "8b", "dtype": "fp8", "gpus": "16"}
+    assert modes_of(scripts) == ["performance", "profile"]
+    start = launched(release, row, "performance", scripts, tmp_path / "work")
+    assert start["arguments"][1:] == ["-m", "module", "--dtype", "fp8", "--gpus", "16"]
+    assert start["exported"] == {"OWN": "two words"}
+    assert start["environment"]["MODEL_SIZE"] == "8b"
+    assert launched(release, row, "profile", scripts, tmp_path / "work")["arguments"][-1] == "--profile"
+    (scripts / "launch.sh").write_text("echo no such model >&2; exit 3\n")
+    with pytest.raises(ChildProcessError, match=r"v1:scripts/launch.sh failed for .*no such model"):
+        launched(release, row, "performance", scripts, tmp_path / "work")
+
+
+def test_a_commit_that_setup_does_not_pin_is_refused() -> None:
+    release = next(each for each in RELEASES if each.workload == "nemotron-h-25.05")
+    pins = [f'export {name}_COMMIT="{commit}"' for name, commit in vars(release.packages["h100"]).items()]
+    release.check_pins("\n".join(pins))
+    with pytest.raises(ValueError, match=r"v25.05.05:nemotronh/setup.sh does not pin f3c3ac22"):
+        release.check_pins("\n".join(pins[:2]))
+
+
+def test_values_are_recorded_by_name_where_they_are_objects() -> None:
+    class Backend(enum.Enum):
+        auto = 5
+
+    values = [
+        None,
+        True,
+        1,
+        1e-5,
+        "te",
+        (1, 2),
+        {"a": Backend.auto},
+        Path("/x"),
+        row_of,
+        functools.partial(row_of, {}),
+    ]
+    assert json.loads(json.dumps(plain(values))) == [
+        *(None, True, 1, 1e-5, "te", [1, 2], {"a": "Backend.auto"}, "/x", "row_of", "row_of")
+    ]
