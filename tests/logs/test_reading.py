@@ -2,9 +2,12 @@
 
 import gzip
 import math
+import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from logs import line_forms
 
 from steptime.errors import UserError
@@ -170,6 +173,30 @@ def test_a_restart_from_scratch_leaves_only_the_new_attempt() -> None:
     log = read_chunks([_attempt(range(31), "2.1") + _attempt(range(50), "2.2")])
     assert {step.step_time_s for step in log.steps} == {2.2}
     assert kinds(log) == {"restart": False}
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.randoms(use_true_random=False),
+)
+def test_labelled_ranks_that_restart_may_print_in_any_order(
+    attempts: list[tuple[int, int]], ranks: int, order: random.Random
+) -> None:
+    """Each attempt goes back some steps and trains some; within a step any rank may print first."""
+    text, left, reached = [], dict[int, float](), -1
+    for number, (back, trained) in enumerate(attempts, 1):
+        # One that begins with the very step that the one before ended with cannot be told from a repeat.
+        first = max(0, reached + 1 - (back if back != 1 else 0))
+        left = {step: time for step, time in left.items() if step < first}
+        for step in range(first, first + 2 + trained):
+            left[step] = number + 0.5
+            for rank in order.sample(range(ranks), ranks):
+                text.append(line_forms.nemo2(step, time=str(number + 0.5), prefix=f"{rank}: "))
+        reached = max(left)
+    log = read_chunks(["".join(text).encode()])
+    assert {step.global_step: step.step_time_s for step in log.steps} == left
 
 
 def test_requeued_logs_are_one_run(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which printed steps are new, which are printed again, and where a restart trained them again."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -66,20 +67,25 @@ class Attempts:
         if before is not None:
             if self._is_repeat(before, printed):
                 before.labels.add(printed.label)
+                self._reached(printed)
                 if not printed.redrawn:
                     self.repeats[step.global_step] += 1
                 self._note_not_finite(printed)
                 return Added.REPEATED
             added = Added.RESTARTED
-        elif self.lines and not self._this_attempt:
-            added = Added.RESTARTED
+        elif self.lines and step.global_step < next(iter(self._this_attempt), math.inf):
+            added = Added.RESTARTED  # nothing of this attempt yet, or a step before its first
         if added is Added.RESTARTED:
             self._restart(step.global_step)
         self._note_not_finite(printed)
         self.lines[step.global_step] = printed.line
         self._this_attempt[step.global_step] = _Printed(printed.line.text, {printed.label})
-        self._highest[printed.label] = max(step.global_step, self._highest.get(printed.label, 0))
+        self._reached(printed)
         return added
+
+    def _reached(self, printed: StepPrinted) -> None:
+        number = printed.line.step.global_step
+        self._highest[printed.label] = max(number, self._highest.get(printed.label, 0))
 
     def _note_not_finite(self, printed: StepPrinted) -> None:
         if not printed.line.is_finite:

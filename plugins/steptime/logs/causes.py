@@ -49,9 +49,9 @@ class _Causes(Frozen):
 
 CAUSES = load_yaml_model(Path(__file__).with_name("causes.yaml"), _Causes).causes
 
-TRACEBACK_WORDS = (b"Traceback (most recent call last)", b"Error: ", b"Exception: ")
+TRACEBACK_WORDS = (b"Traceback (most recent call last)", b"Error: ", b"Exception: ", b"AssertionError")
 _NAME = rb"(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)|Exception)"
-_EXCEPTION = re.compile(rb"(?:^|[\s\]:>])" + _NAME + rb": ?(?P<text>.{0,300})")
+_EXCEPTION = re.compile(rb"(?:^|[\s\]:>])" + _NAME + rb"(?:: ?(?P<text>.{0,300})|\s*$)")
 
 
 class Tracebacks:
@@ -73,7 +73,11 @@ class Tracebacks:
         self._open = False
         # Torchrun's own: it follows from a rank that failed, which is told of apart.
         explained = explained or match["name"].endswith(b"ChildFailedError")
-        return None if explained else _traceback(quote(match["name"] + b": " + match["text"]))
+        return (
+            None
+            if explained
+            else _traceback(quote(match["name"] + (b": " + match["text"] if match["text"] else b"")))
+        )
 
     def finish(self) -> Symptom | None:
         """A traceback whose exception never came, or bears a name that is no exception's."""

@@ -8,15 +8,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from steptime.logs.models import CheckpointTiming
 
-WORDS = (
-    *(b"Global Checkpoint ", b"sync checkpoint save", b"heckpoint save for step"),
-    *(b"aving checkpoint at iteration", b"-checkpoint ....", b"uccessfully saved "),
-    *(b"uccessfully loaded checkpoint", b"Restored all states from"),
-)
+_ENDS = (b"Save", b"Load", b"save ", b"from ", b"at ", b"....")
+WORDS = tuple(b"heckpoint " + end for end in _ENDS)
 
 Said = Literal["begun", "waited", "scheduled", "ended"]
 """`waited`: how long training stood still; `scheduled`: it goes on while the rest is written."""
@@ -28,7 +26,7 @@ _FORMS: dict[str, tuple[str, Said]] = {
     "{seconds} s": ("load", "waited"),
     "save-checkpoint {dots}: [({least}, ]{milliseconds}": ("save", "waited"),
     "load-checkpoint {dots}: [({least}, ]{milliseconds}": ("load", "waited"),
-    "Checkpoint save for step {iteration} started at {unix}.": ("save", "begun"),
+    "Checkpoint save for step {iteration} started[ at {unix}.]": ("save", "begun"),
     "saving checkpoint at iteration {iteration} to": ("save", "begun"),
     "Scheduled async checkpoint save for {path}": ("save", "scheduled"),
     "scheduled an async checkpoint save at iteration {iteration} to": ("save", "scheduled"),
@@ -37,7 +35,7 @@ _FORMS: dict[str, tuple[str, Said]] = {
         "ended",
     ),
     "Successfully saved checkpoint from iteration {iteration}": ("save", "ended"),
-    "successfully saved [local ]checkpoint from iteration {iteration}": ("save", "ended"),
+    "successfully saved [local ]checkpoint {from} iteration {iteration}": ("save", "ended"),
     "successfully loaded checkpoint from {folder} at iteration {iteration}": ("load", "ended"),
     "Restored all states from the checkpoint at": ("load", "ended"),
 }
@@ -51,6 +49,7 @@ _VALUES = {
     "milliseconds": r"\d{1,12}\.\d\d(?!\d)",
     "least": r"[\d.]{1,20}",
     "dots": r"\.{4,60}",
+    "from": "from|at",
     "path": r"[^\s)]{1,4096}?\.ckpt|[^\s)]{1,4096}",
     "folder": r".{1,4096}?",
 }
@@ -96,10 +95,10 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
         for match in pattern.finditer(line):
             values = match.groupdict()
             numbers = {name: float(values[name]) for name in _NUMBERS if values.get(name)}
-            if dates := _DATE.findall(line[: match.start()][-_DATE_REACH:]):
+            if dates := _DATE.findall(line[max(0, match.start() - _DATE_REACH) : match.start()]):
                 numbers["date"] = _seconds(dates[-1])
-            found.append(CheckpointLine(kind, said, match[0], form, numbers))
-    return found
+            found.append((match.start(), CheckpointLine(kind, said, match[0], form, numbers)))
+    return [line for _, line in sorted(found, key=itemgetter(0))]
 
 
 def checkpoints_of(lines: Sequence[CheckpointLine]) -> list[Checkpoint]:
@@ -118,7 +117,7 @@ def checkpoints_of(lines: Sequence[CheckpointLine]) -> list[Checkpoint]:
         text = line.text
         known = of_kind[line.kind]
         if line.said == "ended":
-            told = known[ended[line.form] :][:1]
+            told = known[ended[line.form] : ended[line.form] + 1]
             ended[line.form] += 1
         else:
             told = [] if line.said == "begun" else [last for last in known[-1:] if line.said not in last]
@@ -172,19 +171,18 @@ def _timing(said: dict[Said, CheckpointLine]) -> CheckpointTiming:
 
 
 def _duration_s(said: dict[Said, CheckpointLine], blocked_s: float | None) -> float | None:
-    """Seconds from the beginning to the end by the clocks of their lines; None where one has no time."""
+    """Seconds from the beginning to the end by the clocks of their lines; None where these do not tell."""
     first, last = said.get("begun") or said.get("waited"), said.get("ended")
     if first is None or last is None:
         return None
-    if "unix" in first.numbers and "unix" in last.numbers:
-        return round(last.numbers["unix"] - first.numbers["unix"], 3)
-    if "date" not in first.numbers or "date" not in last.numbers:
-        return None
-    seconds = last.numbers["date"] - first.numbers["date"]
-    digits = None if seconds.is_integer() else 3
-    # NeMo prints the line after it waited.
-    seconds = round(seconds + ((blocked_s or 0.0) if first.said == "waited" else 0.0), digits)
-    return float(seconds) if seconds > 0 else None
+    began, ended, digits = first.numbers.get("unix"), last.numbers.get("unix"), 3
+    if began is None or ended is None:
+        began, ended = first.numbers.get("date"), last.numbers.get("date")
+        if began is None or ended is None:
+            return None
+        digits = 0 if (ended - began).is_integer() else 3
+        began -= (blocked_s or 0.0) if first.said == "waited" else 0.0  # NeMo prints that after it waited
+    return round(ended - began, digits) if ended - began >= 0.5 * 10.0**-digits else None
 
 
 def _seconds(date: bytes) -> float:

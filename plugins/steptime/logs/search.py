@@ -34,7 +34,7 @@ class LineSearch:
 
     def __init__(self, words: Sequence[bytes]) -> None:
         # Only the leftmost kinds of match have the vectorized search: 17 GB/s against 0.7.
-        self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostFirst)
+        self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostLongest)
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from steptime.logs.formats.base import COUNT, NUMBER, StepLine, real, records
 from steptime.logs.models import Step
 
-_RECORD = re.compile(rb"(?<![A-Za-z_])step:\s*(" + COUNT + rb")\s")
+_RECORD = re.compile(rb"(?<![A-Za-z_])(?<!validate )step:\s*(" + COUNT + rb")\s")
 _FIELD = re.compile(rb"(?<![A-Za-z_])([a-z_]+):\s*(" + NUMBER + rb")")
 _MEMORY = re.compile(rb"memory:\s*(" + NUMBER + rb")GiB")
 
