@@ -213,6 +213,11 @@ async def test_an_import_that_is_ended_ends_enroot_and_clears_away(config: Confi
         ("unknown", UserError, "the registry has no such image or version: check its name"),
         ("unreachable", SystemFailure, "the registry could not be reached from"),
         ("disk full", SystemFailure, "the disk is full: an image needs some three times its size"),
+        (
+            "temporary files' disk full",
+            SystemFailure,
+            "the disk is full: an image needs some three times its size",
+        ),
         ("no jq", UserError, "enroot lacks a program that it needs"),
         ("half", SystemFailure, "is no whole image (300 bytes)"),
         ("nothing", SystemFailure, "is no whole image (0 bytes)"),

@@ -214,7 +214,7 @@ def _run(argv: list[str], lock: int, target: Path) -> None:
 
 _CAUSES = (
     (
-        re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE),
+        re.compile(r"No space left on device|Disk quota exceeded|Wrote only \d+ of \d+ bytes", re.IGNORECASE),
         "the disk is full: an image needs some three times its size, in {folder} and in the folders that "
         "{program} is configured with for its cache and temporary files",
         1,
