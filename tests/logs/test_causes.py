@@ -81,7 +81,22 @@ LINES = [
     (
         "slurmstepd: error: pyxis:     [ERROR] No such file or directory: /shared/nvidia+nemo+25.04.sqsh",
         "not_started",
-        "enroot: No such file or directory: /shared/nvidia+nemo+25.04.sqsh",
+        "enroot finds no image /shared/nvidia+nemo+25.04.sqsh on the node",
+    ),
+    (
+        "slurmstepd: error: pyxis:     [ERROR] Invalid argument: /shared/nvidia+nemo+25.04.sqsh",
+        "not_started",
+        "enroot finds no image /shared/nvidia+nemo+25.04.sqsh on the node",
+    ),
+    (
+        "slurmstepd: error: pyxis:     [ERROR] File already exists: /var/tmp/enroot/pyxis_9.0",
+        "not_started",
+        "enroot: File already exists: /var/tmp/enroot/pyxis_9.0",
+    ),
+    (
+        "slurmstepd: error: pyxis:     enroot-mount: failed to mount: /scratch at /run/x: No such device",
+        "not_started",
+        "enroot: failed to mount: /scratch at /run/x: No such device",
     ),
     (
         "slurmstepd: error: pyxis:     FATAL ERROR: File system corruption detected",
