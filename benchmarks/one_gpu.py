@@ -1,151 +1,242 @@
-"""How much of one GPU the true layers reach: proxies of few layers, trained by the trainer's thin loop.
+"""How much of one GPU the true layers reach: proxies of two depths, trained by the trainer's thin loop.
 
-    python benchmarks/one_gpu.py plan FOLDER [--gpu-type h200] [--layers 4]
-    FOLDER/measure.sh               # where the GPU is: needs torch, and for fp8 torchao
-    python benchmarks/one_gpu.py report FOLDER
+    python benchmarks/one_gpu.py plan PLAN --gpu-type h100                  # where steptime is installed
+    python3 benchmarks/one_gpu.py measure PLAN/MODEL --output RESULTS       # where the GPU is, for each MODEL
+    python3 benchmarks/one_gpu.py report RESULTS                            # anywhere
 
-`plan` writes a planned run for each model and number format, and a script that trains them one after the
-other; FOLDER can be carried to another machine, together with `trainer/`. `report` reads the logs and sets
-the MFU of each, by the document's formula for the layers that were trained, beside the published one of the
-whole model on many GPUs: the two differ in depth, in communication, and perhaps in the type of the GPU.
+`plan` writes a folder for each model and number format, with runs of two depths and a profile. `measure`
+trains them one after the other, from any folder, with nothing but torch and numpy; --library names a wheel
+or a folder to import from as well (torchao, for fp8). What a run leaves is whole when it ends, whatever
+becomes of the next. `report` takes the difference of the two depths for the time of a layer, and from that
+the whole model's: its layers, and once what is not in them. `plan --gpu-type cpu` plans tiny models, to try
+it all without a GPU.
 """
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
-from steptime.recipes.flops import model_flops
-from steptime.recipes.models import RUN_FILE, Mode, Parallelism, ProfileWindow, Recipe, Run, Window
-from steptime.recipes.performance import Performance, TrainerSettings
-from steptime.recipes.planning import PlanRequest, plan
-from steptime.recipes.published import published_performance
-from steptime.results.log_rows import log_row
+if TYPE_CHECKING:
+    from steptime.recipes.models import Mode, ModelShape, Recipe, Run
 
 MODELS = (("llama3.1", "8b", "bf16"), ("llama3.1", "8b", "fp8"), ("nemotron4", "15b", "bf16"))
 """Workload, size and number format, each of which a document has on H100."""
-STEPS = 30
-WINDOW = Window(first=15, last=29)
-PROFILE = ProfileWindow(first_step=5, last_step=5, ranks=(0,))
-SCRIPT = """\
-#!/usr/bin/env bash
-# Trains each planned run beside this file. `trainer/` is looked for in STEPTIME, else in this folder.
-set -euo pipefail
-cd "$(dirname "$0")"
-export PYTHONPATH="${STEPTIME:-$PWD}"
-for run in */run.json; do
-  folder=$(dirname "$run")
-  echo "$folder"
-  log="$folder/log.out"
-  python3 -m trainer --loop thin --output "$folder" "$@" "$run" >"$log" 2>&1 || tail -n 3 "$log"
-done
-"""
+EXACT_FORMULAS = {"llama": "llama3.1-25.04", "nemotron4": "nemotron4-25.12"}
+"""By architecture the formula that counts every matrix product once (docs/metrics.md)."""
+STEPS, FIRST_MEASURED, PROFILED_STEP = 25, 10, 5
+TRIAL_STEPS, FIRST_OF_TRIAL = 8, 4
+"""On the CPU."""
+MOST_LAYERS = 12
+WITHIN_S = 570
+"""For one `measure`: less than ten minutes."""
+
+MEMORY_GIB = {"h100": 78, "h200": 139}
+"""What CUDA has to give of 80 and 141 GB, about."""
+USABLE = 0.93
+"""Of it: the rest is for what the estimate does not know."""
+SLOW_MFU = 0.4
+"""Below what is hoped for: the time that is planned with."""
+STATE_BYTES = 16
+"""Of a parameter: weight and gradient in bf16, weight and Adam's two moments in fp32."""
 
 
-def published_recipe(workload: str, size: str, dtype: str) -> Recipe:
+def parameters(shape: "ModelShape") -> int:
+    """Parameters of the model's matrices; those of its norms are a millionth of them."""
+    hidden, gated = shape.hidden_size, shape.architecture == "llama"
+    attention = 2 * hidden**2 * (1 + shape.num_query_groups / shape.num_attention_heads)
+    mlp = (3 if gated else 2) * hidden * shape.ffn_hidden_size
+    return int(shape.num_layers * (attention + mlp) + 2 * shape.vocab_size * hidden)
+
+
+def memory_gib(recipe: "Recipe") -> float:
+    """GPU memory that training takes, estimated: state, logits, and what the layers keep for backward."""
+    shape, tokens = recipe.model, recipe.micro_batch_size * recipe.model.seq_length
+    groups = shape.num_query_groups / shape.num_attention_heads
+    # What came in, two norms, queries with keys and values, those two rotated, what was attended to, the sum.
+    attention = shape.hidden_size * (7 + 3 * groups)
+    mlp = shape.ffn_hidden_size * (3 if shape.architecture == "llama" else 2)
+    kept = 2 * tokens * shape.num_layers * (attention + mlp)
+    logits = 2 * 2 * tokens * shape.vocab_size  # and their gradients
+    newest_gradient = 2 * shape.vocab_size * shape.hidden_size
+    # The largest gradient in fp32, when the layers keep nothing any more.
+    in_adam = 4 * shape.vocab_size * shape.hidden_size
+    beside = max(kept + logits + newest_gradient, in_adam)
+    return (STATE_BYTES * parameters(shape) + beside) / 2**30
+
+
+def depths(recipe: "Recipe", gpu_type: str) -> tuple[int, int]:
+    """How many layers the memory holds, `MOST_LAYERS` at most, behind a quarter of them."""
+    if gpu_type == "cpu":
+        return 1, 2
+    most = max(
+        (layers for layers in range(1, MOST_LAYERS + 1) if _fits(of_depth(recipe, layers), gpu_type)),
+        default=0,
+    )
+    if most < 2:
+        sys.exit(
+            f"two layers of {recipe.workload} {recipe.size} do not fit into the memory of one {gpu_type}."
+        )
+    return max(1, most // 4), most
+
+
+def _fits(recipe: "Recipe", gpu_type: str) -> bool:
+    return memory_gib(recipe) <= USABLE * MEMORY_GIB[gpu_type]
+
+
+def of_depth(recipe: "Recipe", layers: int) -> "Recipe":
+    """The recipe with so many layers."""
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"num_layers": layers})})
+
+
+def published_recipe(workload: str, size: str, dtype: str) -> "Recipe":
     """The document's smallest scale of a model on H100."""
+    from steptime.recipes.planning import PlanRequest, plan
+
     return plan(PlanRequest(workload=workload, size=size, dtype=dtype, gpu_type="h100")).runs[0].recipe
 
 
-def proxy(published: Recipe, gpu_type: str, layers: int, mode: Mode) -> Run:
-    """A run of the same layers, fewer of them, on one GPU, with the batch that a GPU has in the document."""
-    recipe = published.model_copy(
+def one_gpu_recipe(published: "Recipe", gpu_type: str) -> "Recipe":
+    """The document's model on one GPU, with the batch that a GPU has in the document; tiny on the CPU."""
+    from steptime.recipes.models import Parallelism
+    from steptime.recipes.planning import PlanRequest, plan
+
+    recipe, batch_size = published, published.global_batch_size // published.gpus
+    if gpu_type == "cpu":
+        request = PlanRequest(workload=published.workload, size="tiny", gpu_type="cpu")
+        recipe = plan(request).runs[0].recipe
+        batch_size = 2 * recipe.micro_batch_size
+    return recipe.model_copy(
         update={
-            "size": f"{published.size}-{layers}-layers",
+            "dtype": published.dtype,
             "proxy": True,
             "gpu_type": gpu_type,
             "gpus_per_node": 1,
-            "model": published.model.model_copy(update={"num_layers": layers}),
             "parallelism": Parallelism(data=1),
-            "global_batch_size": max(
-                published.global_batch_size // published.gpus, published.micro_batch_size
-            ),
+            "global_batch_size": batch_size,
             "image": None,
         }
     )
-    profiles = mode is Mode.PROFILE
+
+
+def planned_run(recipe: "Recipe", layers: int, mode: "Mode") -> "Run":
+    """A run of so many layers."""
+    from steptime.recipes.flops import model_flops
+    from steptime.recipes.models import Mode, ProfileWindow, Run, Window
+    from steptime.recipes.performance import Performance, TrainerSettings
+
+    proxy = of_depth(recipe, layers).model_copy(update={"size": f"{recipe.size}-{layers}-layers"})
+    on_gpu, profiles = recipe.gpu_type != "cpu", mode is Mode.PROFILE
+    steps, first = (STEPS, FIRST_MEASURED) if on_gpu else (TRIAL_STEPS, FIRST_OF_TRIAL)
+    profile = ProfileWindow(first_step=PROFILED_STEP, last_step=PROFILED_STEP, ranks=(0,))
     return Run(
-        experiment=f"one_gpu_{published.workload}_{recipe.size}_{published.dtype}",
-        recipe=recipe,
+        experiment=f"one_gpu_{recipe.workload}_{proxy.size}_{recipe.dtype}",
+        recipe=proxy,
         mode=mode,
-        max_steps=PROFILE.last_step + 1 if profiles else STEPS,
-        window=WINDOW,
-        time_limit_s=600,
+        max_steps=PROFILED_STEP + 1 if profiles else steps,
+        window=Window(first=first, last=steps - 1),
+        time_limit_s=WITHIN_S,
         cluster="one_gpu",
         performance=Performance(
-            trainer=TrainerSettings(fp8_recipe="current" if published.dtype == "fp8" else None)
+            trainer=TrainerSettings(fp8_recipe="current" if recipe.dtype == "fp8" else None)
         ),
-        profile=PROFILE if profiles else None,
-        model_flops=model_flops(recipe.model, recipe.flops_formula),
+        profile=profile if profiles else None,
+        model_flops=model_flops(proxy.model, recipe.flops_formula),
     )
 
 
-def place_of(folder: Path, published: Recipe, mode: Mode) -> Path:
-    """Where the plan and the log of a run are."""
-    return folder / f"{published.workload}-{published.size}-{published.dtype}-{mode.value}"
+def seconds(run: "Run", peak_tflops: float) -> float:
+    """How long the run trains at `SLOW_MFU`, without its start."""
+    step_flops = (run.model_flops or 0.0) * run.recipe.global_batch_size
+    return run.max_steps * step_flops / (SLOW_MFU * peak_tflops * 1e12)
 
 
-def write_plan(folder: Path, gpu_type: str, layers: int) -> None:
-    """A folder for each run, and the script."""
+def write_plan(folder: Path, gpu_type: str) -> None:
+    """A folder for each model, with its runs and what `report` must know of it."""
+    from one_gpu_results import MODEL_FILE, write_whole
+
+    from steptime.recipes.flops import model_flops
+    from steptime.recipes.gpus import gpu_types
+    from steptime.recipes.models import RUN_FILE, Mode
+    from steptime.recipes.published import published_performance
+
     for workload, size, dtype in MODELS:
         published = published_recipe(workload, size, dtype)
-        for mode in (Mode.PERFORMANCE, Mode.PROFILE):
-            run = proxy(published, gpu_type, layers, mode)
-            place = place_of(folder, published, mode)
-            place.mkdir(parents=True, exist_ok=True)
-            (place / RUN_FILE).write_text(run.model_dump_json(indent=1), encoding="utf-8")
-    script = folder / "measure.sh"
-    script.write_text(SCRIPT, encoding="utf-8")
-    script.chmod(0o755)
-
-
-def report(folder: Path) -> int:
-    """Print a row for each log of a performance run; 2 where one is missing or did not end well."""
-    table = Table("run", "state", "layers", "step s", "tokens/s", "MFU %", "published MFU %", "its GPUs")
-    complete = True
-    for workload, size, dtype in MODELS:
-        published = published_recipe(workload, size, dtype)
-        place = place_of(folder, published, Mode.PERFORMANCE)
-        log = place / "log.out"
-        if not log.is_file():
-            complete = False
-            table.add_row(place.name, "no log.out")
-            continue
-        row = log_row([log])
-        complete &= row["state"] == "complete"
+        recipe = one_gpu_recipe(published, gpu_type)
+        few, many = depths(recipe, gpu_type)
+        runs = {
+            f"{few}-layers": planned_run(recipe, few, Mode.PERFORMANCE),
+            f"{many}-layers": planned_run(recipe, many, Mode.PERFORMANCE),
+            f"{few}-layers-profile": planned_run(recipe, few, Mode.PROFILE),
+        }
+        place = folder / f"{workload}-{size}-{dtype}"
+        for name, run in runs.items():
+            (place / name).mkdir(parents=True, exist_ok=True)
+            write_whole(place / name / RUN_FILE, run.model_dump_json(indent=1))
+        whole = published if gpu_type != "cpu" else of_depth(recipe, 2 * many)
+        formulas = {"document": recipe.flops_formula, "exact": EXACT_FORMULAS[recipe.model.architecture]}
         reference = published_performance(published)
-        run = Run.model_validate_json((place / RUN_FILE).read_bytes())
-        table.add_row(
-            place.name,
-            row["state"] + (f": {row['reason']}" if row["reason"] else ""),
-            str(run.recipe.model.num_layers),
-            *(_shown(row[name]) for name in ("step_time_mean_s", "tokens_per_s", "mfu_percent")),
-            _shown(reference and reference.mfu_percent),
-            f"{published.gpus} × {published.gpu_type}",
+        peak = gpu_types()[gpu_type].peak_tflops.get(dtype)
+        write_whole(
+            place / MODEL_FILE,
+            {
+                "gpu_type": gpu_type,
+                "runs": list(runs),
+                "layers": [few, many, whole.model.num_layers],
+                "peak_tflops": peak,
+                "formulas": formulas,
+                "flops_per_sample": {
+                    name: [
+                        model_flops(of_depth(whole, layers).model, formula)
+                        for layers in (few, many, whole.model.num_layers)
+                    ]
+                    for name, formula in formulas.items()
+                },
+                "published": None
+                if gpu_type == "cpu" or reference is None
+                else {
+                    "mfu_percent": reference.mfu_percent,
+                    "gpus": f"{published.gpus} × {published.gpu_type}",
+                    "formula": published.flops_formula,
+                },
+            },
         )
-    Console().print(table)
-    return 0 if complete else 2
-
-
-def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.5g}"
+        print(f"{place}: {few} and {many} of {whole.model.num_layers} layers")
+        if peak != "measured" and peak is not None:
+            memory, training_s = (
+                memory_gib(of_depth(recipe, many)),
+                sum(seconds(run, peak) for run in runs.values()),
+            )
+            print(f"  by estimate {memory:.0f} GiB, and {training_s:.0f} s of training at {SLOW_MFU:.0%} MFU")
 
 
 def main() -> int:
-    """Plan or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("action", choices=("plan", "report"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--gpu-type", default="h200", help="as in config/gpus.yaml (default: h200)")
-    parser.add_argument("--layers", type=int, default=4, help="of each model (default: 4)")
+    """Plan, measure or report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    plan = actions.add_parser("plan", help="write the runs")
+    plan.add_argument("folder", type=Path, metavar="PLAN")
+    plan.add_argument("--gpu-type", default="h100", choices=(*MEMORY_GIB, "cpu"), help="default: h100")
+    measure = actions.add_parser("measure", help="train the runs of one model")
+    measure.add_argument("model", type=Path, metavar="PLAN/MODEL")
+    measure.add_argument("--output", type=Path, required=True, metavar="RESULTS")
+    measure.add_argument("--library", type=Path, help="a wheel or a folder to import from, as torchao's")
+    measure.add_argument("--compile", help="mode of torch.compile, see `python -m trainer --help`")
+    measure.add_argument("--within", type=float, default=WITHIN_S, help=f"seconds (default: {WITHIN_S})")
+    report = actions.add_parser("report", help="set the results beside the published ones")
+    report.add_argument("results", type=Path, metavar="RESULTS")
     arguments = parser.parse_args()
+    if arguments.action == "plan":
+        write_plan(arguments.folder, arguments.gpu_type)
+        return 0
+    import one_gpu_results as results
+
     if arguments.action == "report":
-        return report(arguments.folder)
-    write_plan(arguments.folder, arguments.gpu_type, arguments.layers)
-    print(f"{arguments.folder}/measure.sh trains {2 * len(MODELS)} runs of {STEPS} steps at most")
-    return 0
+        return results.report(arguments.results)
+    trainer = ["--compile", arguments.compile] if arguments.compile else []
+    return results.measure(arguments.model, arguments.output, arguments.within, arguments.library, trainer)
 
 
 if __name__ == "__main__":

@@ -79,8 +79,11 @@ def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Non
 
 def _train_thin(arguments: argparse.Namespace, launch: Launch, ending: Ending, run: PlannedRun) -> None:
     thin_limits.check(run)
-    with heavy_imports():
-        from trainer.thin.loop import Options, train
+    try:
+        with heavy_imports():
+            from trainer.thin.loop import Options, train
+    except ModuleNotFoundError as error:
+        raise TrainerError(f"the thin loop needs {error.name}, which is not installed here.") from None
     train(run, Options(arguments.output, arguments.history, launch.threads, arguments.compile), ending)
 
 

@@ -1,5 +1,6 @@
 """A job in the trainer's own environment."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,18 @@ from steptime.recipes.models import Run
 from .jobs import Trained, start_trainer, write_run
 
 Train = Callable[..., Trained]
+
+TORCHAO = "torchao==0.18.0"
+
+
+@pytest.fixture(scope="session")
+def torchao_wheel(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the thin loop computes fp8 by."""
+    folder = tmp_path_factory.mktemp("wheels")
+    download = [trainer_python, "-m", "pip", "download", "--quiet", "--retries", "10", "--timeout", "60"]
+    subprocess.run([*download, "--no-deps", "--dest", str(folder), TORCHAO], check=True)
+    (wheel,) = folder.glob("torchao-*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="session")

@@ -1,72 +1,259 @@
-"""The plans and the report of benchmarks/one_gpu.py; the loop itself: tests/trainer/test_thin_loop.py."""
+"""benchmarks/one_gpu.py from plan to report, on the CPU; the loop itself: tests/trainer/test_thin_loop.py."""
 
 import json
+import math
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trainer.run import read_run
+from steptime.logs.reader import read_log
+from steptime.logs.statistics import window_statistics
+from steptime.recipes.models import Run
+from trainer.run import PlannedRun, read_run
 from trainer.thin import limits
 
 from .jobs import ROOT
 
-STEP_S = 2.0
+MODELS = ("llama3.1-8b-bf16", "llama3.1-8b-fp8", "nemotron4-15b-bf16")
+OneGpu = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def one_gpu(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "one_gpu.py"), *arguments]
-    environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "200"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+def one_gpu(
+    *arguments: str | Path, python: str | Path = sys.executable, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """The program, called in a folder that has nothing of it."""
+    command = [str(python), str(ROOT / "benchmarks" / "one_gpu.py"), *map(str, arguments)]
+    return subprocess.run(
+        command,
+        env={"PATH": os.environ["PATH"], **environment},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
 
 
-@pytest.fixture
-def planned_folder(tmp_path: Path) -> Path:
-    done = one_gpu("plan", str(tmp_path), "--layers", "2")
+def planned(folder: Path, gpu_type: str) -> dict[str, list[PlannedRun]]:
+    """The runs of each model, as the trainer reads them: few layers, many, and a profile of few."""
+    done = one_gpu("plan", folder, "--gpu-type", gpu_type)
     assert done.returncode == 0, done.stderr
-    return tmp_path
-
-
-def test_the_thin_loop_takes_every_plan(planned_folder: Path) -> None:
-    runs = [read_run(path) for path in sorted(planned_folder.glob("*/run.json"))]
-    for run in runs:
-        limits.check(run)
-    assert {(run.recipe.model.architecture, run.recipe.dtype, run.mode) for run in runs} == {
-        (architecture, dtype, mode)
-        for architecture, dtype in (("llama", "bf16"), ("llama", "fp8"), ("nemotron4", "bf16"))
-        for mode in ("performance", "profile")
-    }
-    assert {run.recipe.model.num_layers for run in runs} == {2}
-    assert {(run.recipe.model.hidden_size, run.recipe.model.seq_length) for run in runs} == {
-        (4096, 8192),
-        (6144, 4096),
+    models = {path.parent: json.loads(path.read_bytes()) for path in sorted(folder.glob("*/model.json"))}
+    return {
+        place.name: [read_run(place / name / "run.json") for name in model["runs"]]
+        for place, model in models.items()
     }
 
 
-def test_the_report_counts_the_layers_that_were_trained(planned_folder: Path) -> None:
-    for path in planned_folder.glob("*-performance/run.json"):
-        run = read_run(path)
-        started = {"world_size": 1, "loop": "thin", "global_batch_size": run.recipe.global_batch_size}
-        steps = [
-            f"Training epoch 0, iteration {step}/29 | global_batch_size: 16 | global_step: {step} | "
-            f"reduced_train_loss: 8.1 | train_step_timing in s: {STEP_S}"
-            for step in range(30)
-        ]
-        ended = 'steptime.result {"state": "completed"}'
-        lines = ["steptime.start " + json.dumps(started), *steps, ended]
-        path.with_name("log.out").write_text("\n".join(lines) + "\n")
-    done = one_gpu("report", str(planned_folder))
-    assert done.returncode == 0, done.stdout + done.stderr
-    row = next(line for line in done.stdout.splitlines() if "llama3.1-25.04-8b-bf16" in line)
-    # By the document, of two layers and the output: attention, MLP, vocabulary, for 8192 tokens.
-    flops = 8192 * (24 * 4096 * (4096 * 1.25 + 8192) + 36 * 14336 * 4096 + 6 * 128256 * 4096)
-    mfu = 16 * flops / STEP_S / 1e12 / 989 * 100
-    assert f" {mfu:.5g} " in row
-    assert " 62.47 " in row  # published: the whole model on 8 H100
+def change(plan: Path, **values: Any) -> None:
+    """Another value in a planned run, or in its recipe's model."""
+    run = json.loads(plan.read_bytes())
+    for name, value in values.items():
+        (run if name in run else run["recipe"]["model"])[name] = value
+    plan.write_text(json.dumps(run))
 
 
-def test_a_log_that_is_missing_is_named(planned_folder: Path) -> None:
-    done = one_gpu("report", str(planned_folder))
+def measurement(place: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((place / "measurement.json").read_bytes())
+    return found
+
+
+def table(done: "subprocess.CompletedProcess[str]") -> dict[tuple[str, str], list[str]]:
+    """The printed rows by model and layers."""
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    return {(row[0].strip(), row[1].strip()): [cell.strip() for cell in row[2:]] for row in rows}
+
+
+@pytest.mark.parametrize("gpu_type", ["h100", "h200", "cpu"])
+def test_the_thin_loop_takes_every_plan(tmp_path: Path, gpu_type: str) -> None:
+    models = planned(tmp_path, gpu_type)
+    assert tuple(models) == MODELS
+    for name, (few, many, profiled) in models.items():
+        for run in (few, many, profiled):
+            limits.check(run)
+            assert (run.recipe.gpu_type, run.recipe.dtype) == (gpu_type, name.rpartition("-")[2])
+            assert not run.records_graphs
+        assert few.recipe.model.num_layers == profiled.recipe.model.num_layers < many.recipe.model.num_layers
+        assert (few.mode, many.mode, profiled.mode) == ("performance", "performance", "profile")
+    true = {"hidden_size": 4096, "seq_length": 8192, "vocab_size": 128256}
+    if gpu_type != "cpu":
+        shape = models["llama3.1-8b-bf16"][0].recipe.model
+        assert {name: getattr(shape, name) for name in true} == true
+
+
+@pytest.mark.parametrize(
+    ("gpu_type", "depths"), [("h100", [(2, 11), (2, 11), (1, 2)]), ("h200", [(3, 12), (3, 12), (2, 9)])]
+)
+def test_the_depths_fit_the_memory_and_ten_minutes(
+    tmp_path: Path, gpu_type: str, depths: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By estimates: 16 bytes a parameter, an MFU of 40 %, and a minute for each start and compilation."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import one_gpu as program
+
+    models = planned(tmp_path, gpu_type)
+    found = [tuple(run.recipe.model.num_layers for run in runs[:2]) for runs in models.values()]
+    assert found == depths
+    for name, runs in models.items():
+        peak = json.loads((tmp_path / name / "model.json").read_bytes())["peak_tflops"]
+        assert sum(program.seconds(run, peak) + 60 for run in runs) < program.WITHIN_S
+        assert program.memory_gib(runs[1].recipe) < {"h100": 74, "h200": 130}[gpu_type]
+    # As docs/trainer.md has them, counted in Megatron's modules: without the norms, to three digits.
+    for name, whole in (("llama3.1-8b-bf16", 8.03e9), ("nemotron4-15b-bf16", 15.63e9)):
+        recipe = program.published_recipe(*name.split("-"))
+        assert program.parameters(recipe.model) == pytest.approx(whole, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def bare_python(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with torch and numpy, what these two require, and nothing else."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([trainer_python, "-m", "venv", "--without-pip", str(folder)], check=True)
+    program = Path(__file__).parent / "programs" / "installed_files.py"
+    listed = subprocess.run(
+        [trainer_python, str(program), "torch", "numpy"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    (site,) = folder.glob("lib/python*/site-packages")
+    for path in map(Path, json.loads(listed.stdout)):
+        (site / path.name).symlink_to(path)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.trainer
+@pytest.mark.timeout(2400)
+def test_three_commands_measure_the_table(bare_python: Path, torchao_wheel: Path, tmp_path: Path) -> None:
+    """From a folder that is not the repository's, with a PYTHONPATH of the user's own, which is kept."""
+    models = planned(tmp_path / "plan", "cpu")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('the own path is kept', flush=True)\n")
+    results = tmp_path / "results"
+    for name in MODELS:
+        library = ["--library", torchao_wheel] if "fp8" in name else []
+        plan = tmp_path / "plan" / name
+        done = one_gpu(
+            *("measure", plan, "--output", results), *library, python=bare_python, PYTHONPATH=str(own)
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    rows = table(one_gpu("report", results, python=bare_python))
+    for name, (few, many, _) in models.items():
+        depths = [run.recipe.model.num_layers for run in (few, many)]
+        places = [results / name / f"{layers}-layers" for layers in depths]
+        found = [measurement(place) for place in places]
+        for place, one in zip(places, found, strict=True):
+            assert one["started"]["versions"]["nemo"] is None, "the environment is bare"
+            assert "the own path is kept" in (place / "log.out").read_text()
+            run = Run.model_validate_json((place / "run.json").read_bytes())
+            log = read_log(place / "log.out", max_steps=run.max_steps)
+            assert log.problems == ()
+            read = window_statistics(log, run.window).model_dump()
+            for name_of_time in ("step_time_mean_s", "step_time_median_s", "wall_time_median_s"):
+                assert read[name_of_time] == pytest.approx(one[name_of_time], rel=1e-3)  # of four digits
+        means = [one["step_time_mean_s"] for one in found]
+        layer_s = (means[1] - means[0]) / (depths[1] - depths[0])
+        whole = json.loads((results / name / "model.json").read_bytes())["layers"][2]
+        assert rows[name, "each"][0].startswith(f"{layer_s:.4g} ± ")
+        assert rows[name, str(whole)][0] == f"{means[0] + (whole - depths[0]) * layer_s:.4g}"
+        profile = results / name / f"{depths[0]}-layers-profile"
+        assert measurement(profile)["state"] == "completed"
+        assert (profile / "torch_profile" / "rank0.json.gz").is_file()
+
+
+@pytest.mark.trainer
+def test_a_run_that_fails_does_not_lose_the_others(bare_python: Path, tmp_path: Path) -> None:
+    """The first has heads of one dimension, of which no half can turn."""
+    planned(tmp_path / "plan", "cpu")
+    model, results = tmp_path / "plan" / MODELS[0], tmp_path / "results"
+    change(model / "1-layers" / "run.json", num_attention_heads=256)
+    done = one_gpu("measure", model, "--output", results, python=bare_python)
     assert done.returncode == 2
-    assert done.stdout.count("no log.out") == 3
+    failed, completed = (measurement(results / model.name / f"{layers}-layers") for layers in (1, 2))
+    assert (failed["state"], failed["exit_code"]) == ("failed", 2)
+    assert failed["error"] in done.stdout
+    assert (completed["state"], completed["error"]) == ("completed", None)
+    assert completed["step_time_mean_s"] > 0
+    rows = table(one_gpu("report", results))
+    assert "failed" in rows[model.name, "1"][-1]
+    assert (model.name, "each") not in rows
+
+
+@pytest.mark.trainer
+def test_what_takes_too_long_is_ended(bare_python: Path, tmp_path: Path) -> None:
+    """A run that would train for days: it writes why it ended, and no other is begun."""
+    planned(tmp_path / "plan", "cpu")
+    model, results = tmp_path / "plan" / MODELS[2], tmp_path / "results"
+    change(model / "1-layers" / "run.json", max_steps=10**7)
+    done = one_gpu("measure", model, "--output", results, "--within", "20", python=bare_python)
+    assert done.returncode == 2
+    ended, other = (measurement(results / model.name / f"{layers}-layers") for layers in (1, 2))
+    assert (ended["state"], ended["exit_code"]) == ("terminated", 143)
+    assert other["state"] == "not started"
+
+
+def test_what_no_run_can_do_ends_all(tmp_path: Path) -> None:
+    """Here there is no torch; the plan is for a GPU, which would be the next to be missing."""
+    planned(tmp_path / "plan", "h100")
+    done = one_gpu("measure", tmp_path / "plan" / MODELS[0], "--output", tmp_path / "results")
+    assert done.returncode == 1
+    assert done.stdout.count("the thin loop needs torch, which is not installed here.") == 2
+    assert "11-layers …" not in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_without_time_nothing_is_started(tmp_path: Path) -> None:
+    planned(tmp_path / "plan", "cpu")
+    results = tmp_path / "results"
+    done = one_gpu("measure", tmp_path / "plan" / MODELS[0], "--output", results, "--within", "0")
+    assert done.returncode == 2
+    found = measurement(results / MODELS[0] / "1-layers")
+    assert (found["state"], found["error"], found["step_time_mean_s"]) == (
+        "not started",
+        "no time was left",
+        None,
+    )
+    assert "not started: no time was left" in table(done)[MODELS[0], "1"]
+
+
+@pytest.mark.parametrize("action", [["measure", "--output", "nowhere"], ["report"]])
+def test_a_folder_of_something_else(tmp_path: Path, action: list[str]) -> None:
+    done = one_gpu(*action, tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"'{tmp_path}' ")
+
+
+def test_the_report_extrapolates_with_what_lies_outside_the_layers_once(tmp_path: Path) -> None:
+    """On numbers that can be reckoned by hand: 0.5 s for each of 11 and 2 layers, 1 s for the rest."""
+    planned(tmp_path, "h100")
+    for layers in (2, 11):
+        mean = 1 + 0.5 * layers
+        found = {
+            "state": "completed",
+            "window": [10, 24],
+            "step_time_mean_s": mean,
+            "step_time_median_s": mean,
+            "step_time_std_s": 0.9,
+            "wall_time_median_s": 1.04 * mean,
+            "peak_memory_bytes": 60 * 2**30,
+        }
+        place = tmp_path / "llama3.1-8b-bf16" / f"{layers}-layers"
+        (place / "measurement.json").write_text(json.dumps(found))
+    done = one_gpu("report", tmp_path)
+    assert done.returncode == 2, "the other two models are missing"
+    rows = table(done)
+    assert rows["llama3.1-8b-bf16", "each"][0] == f"0.5 ± {0.9 * math.sqrt(2 / 15) / 9:.2g}"
+    assert rows["llama3.1-8b-bf16", "none"][0] == "1"
+    whole_s = 1 + 32 * 0.5
+    flops = 16 * 4.7442203e14  # of 32 layers, as docs/metrics.md has it
+    mfu = f"{100 * flops / whole_s / 989e12:.4g}"
+    step, wall, tokens, document, exact, _, remark = rows["llama3.1-8b-bf16", "32"]
+    assert (step, wall, tokens) == ("17", "", f"{16 * 8192 / whole_s:.4g}")
+    assert (document, exact) == (mfu, mfu)
+    assert remark.endswith("published 62.47 on 8 × h100, by llama3.1-25.04")
+    assert rows["llama3.1-8b-bf16", "2"][-1] == "wall time +4.0 %"
+    assert rows["nemotron4-15b-bf16", "1"][-1] == "not measured"

@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.data import default_collate
 
 from trainer import devices, records
 from trainer.ending import Ending
@@ -20,9 +21,9 @@ from trainer.history import write_step
 from trainer.peak import Peak, measure_peak
 from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD, PlannedRun
 from trainer.thin import gpu_state
+from trainer.thin.batches import batch_of_step
 from trainer.thin.model import Model, build_model
 from trainer.thin.weights import MainWeights, learning_rate
-from trainer.tokens import SyntheticTokens
 
 ATTENTION = [
     SDPBackend.CUDNN_ATTENTION,
@@ -32,8 +33,8 @@ ATTENTION = [
 ]
 """torch's kernels, the fastest on Hopper first; one that cannot is passed over."""
 TOP_KERNELS = 15
-
-Compute = Callable[[Tensor, Tensor], Tensor]
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch.compile keeps what it has compiled."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +59,22 @@ def train(run: PlannedRun, options: Options, ending: Ending) -> None:
         TrainingFailure: the training diverged.
     """
     device = devices.training_device(run.recipe.gpu_type)
+    compile_mode = options.compile_mode or _usual_mode(run, device)
     if device == "cpu":
         torch.set_num_threads(options.threads)
-    model = build_model(run.recipe.model, run.seed, device, half=run.recipe.dtype != "fp32")
-    if run.recipe.dtype == "fp8":
-        _compute_in_fp8(model, emulated=device == "cpu")
-    _record_start(run, model, device, ending)
-    profiler = _profiler(run, device, options.output)
     with contextlib.ExitStack() as around:
+        if compile_mode != "off":
+            around.enter_context(own_compile_cache())
+        model = _model(run, device, compile_mode)
+        _record_start(run, model, device, ending)
         around.enter_context(sdpa_kernel(ATTENTION, set_priority=True))
         if device == "cuda":
             around.enter_context(gpu_state.recorded())
         history = around.enter_context(options.history.open("w")) if options.history else None
+        profiler = _profiler(run, device, options.output)
         if profiler:
             around.enter_context(profiler)
-        compute = _compiled(model, options.compile_mode or _usual_mode(run, device))
-        for step, loss, duration_s in steps(run, compute, MainWeights(model)):
+        for step, loss, duration_s in steps(run, model, MainWeights(model)):
             ending.progress.step_ended(step)
             wall_time_s = ending.progress.wall_time_s
             line = step_line(
@@ -101,14 +102,36 @@ def train(run: PlannedRun, options: Options, ending: Ending) -> None:
     ending.progress.highest_memory_bytes = devices.peak_memory_bytes(device)
 
 
+def _model(run: PlannedRun, device: str, compile_mode: str) -> Model:
+    model = build_model(run.recipe.model, run.seed, device, half=run.recipe.dtype != "fp32")
+    if run.recipe.dtype == "fp8":
+        _compute_in_fp8(model, emulated=device == "cpu")
+    if compile_mode != "off":
+        model.compile_parts(compile_mode)
+    return model
+
+
 def _usual_mode(run: PlannedRun, device: str) -> str:
     if device == "cpu":
         return "off"
     return "reduce-overhead" if run.records_graphs else "default"
 
 
-def _compiled(model: Model, mode: str) -> Compute:
-    return model if mode == "off" else torch.compile(model, mode=mode, dynamic=False)
+@contextlib.contextmanager
+def own_compile_cache() -> Iterator[None]:
+    """A cache for torch.compile that no other run has used: what a killed one leaves breaks the next.
+
+    A folder that the environment names is kept.
+    """
+    if CACHE_VARIABLE in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="steptime-compile-") as folder:
+        os.environ[CACHE_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            del os.environ[CACHE_VARIABLE]
 
 
 def _compute_in_fp8(model: Model, *, emulated: bool) -> None:
@@ -173,31 +196,25 @@ def _profiler(run: PlannedRun, device: str, output: Path) -> torch.profiler.prof
     )
 
 
-def steps(run: PlannedRun, compute: Compute, weights: MainWeights) -> Iterator[tuple[int, float, float]]:
-    """Train; of each global step its number, its loss, and the seconds it took."""
-    shape = run.recipe.model
-    samples = SyntheticTokens(shape.vocab_size, shape.seq_length, run.seed, attention_mask=False)
+def steps(run: PlannedRun, model: Model, weights: MainWeights) -> Iterator[tuple[int, float, float]]:
+    """Train; of each global step its number, its mean loss, and the seconds until the device was done."""
+    batch = batch_of_step(run, 0, weights.device)
     for step in range(run.max_steps):
         began_at = time.perf_counter()
-        loss = _take_step(run, step, compute, weights, samples)
-        yield step, loss, time.perf_counter() - began_at
+        loss = _backward(model, *batch)
+        weights.step(learning_rate(step))
+        batch = batch_of_step(run, step + 1, weights.device)  # while a GPU is still at this one
+        yield step, float(loss), time.perf_counter() - began_at
 
 
-def _take_step(
-    run: PlannedRun, step: int, compute: Compute, weights: MainWeights, samples: SyntheticTokens
-) -> float:
-    """One step over the global batch; gives its mean loss, which is there when the device is done."""
-    batch_size, micro_batch_size = run.recipe.global_batch_size, run.recipe.micro_batch_size
-    micro_batches = batch_size // micro_batch_size
-    total = torch.zeros((), device=weights.device)
-    for first in range(step * batch_size, (step + 1) * batch_size, micro_batch_size):
-        batch = default_collate([samples[index] for index in range(first, first + micro_batch_size)])
-        loss = compute(batch["tokens"].to(weights.device), batch["labels"].to(weights.device)) / micro_batches
+def _backward(model: Model, tokens: Tensor, labels: Tensor) -> Tensor:
+    """Forward and backward over a step's micro batches, whose gradients add up; gives the mean loss."""
+    losses = []
+    for micro_batch in zip(tokens, labels, strict=True):
+        loss = model(*micro_batch) / len(tokens)
         loss.backward()
-        weights.collect_gradients()
-        total += loss.detach()
-    weights.step(learning_rate(step))
-    return float(total)
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
 
 
 def step_line(

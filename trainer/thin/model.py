@@ -115,14 +115,28 @@ class Model(nn.Module):
         super().__init__()
         self.embedding = nn.ModuleDict({"word_embeddings": nn.Embedding(shape.vocab_size, shape.hidden_size)})
         self.decoder = Decoder(shape, style)
-        self.output_layer = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        self.output_layer = OutputLayer(shape.hidden_size, shape.vocab_size, bias=False)
         for name, values in zip(("cos", "sin"), rotations(shape, style), strict=True):
             self.register_buffer(name, values, persistent=False)
 
     def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """The loss of a micro batch; both are [micro batch, seq_length]."""
         hidden = self.decoder(self.embedding["word_embeddings"](tokens), self.cos, self.sin)
-        logits = self.output_layer(hidden).float()
+        loss: Tensor = self.output_layer(hidden, labels)
+        return loss
+
+    def compile_parts(self, mode: str) -> None:
+        """Let torch.compile fuse the parts; the layers are alike, so that one is compiled for all of them."""
+        for part in (*self.decoder.layers, self.decoder.final_layernorm, self.output_layer):
+            part.compile(mode=mode, dynamic=False)
+
+
+class OutputLayer(nn.Linear):
+    """The output layer with the loss behind it: compiled together, no fp32 copy of the logits is kept."""
+
+    def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """The mean cross-entropy of [micro batch, seq_length, hidden_size] for [micro batch, seq_length]."""
+        logits = F.linear(hidden, self.weight).float()
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 

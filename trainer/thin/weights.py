@@ -1,9 +1,15 @@
-"""The weights that Adam changes, and the gradients by which: in fp32, whatever the model computes in."""
+"""The weights that Adam changes, in fp32, whatever the model computes in."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer import hyperparameters
+
+PART_ELEMENTS = 2**28
+"""Adam changes this many weights at once (or one matrix): only their gradients are there in fp32, 1 GiB."""
 
 
 def learning_rate(step: int) -> float:
@@ -11,47 +17,81 @@ def learning_rate(step: int) -> float:
     return hyperparameters.LEARNING_RATE * min(1.0, (step + 1) / (hyperparameters.WARMUP_STEPS + 1))
 
 
-class MainWeights:
-    """fp32 weights and sums of gradients; the model computes with copies in its own number format.
+@dataclass(frozen=True)
+class Part:
+    """Some of the model's parameters, their fp32 copies, and the Adam that changes these."""
 
-    Megatron's mixed precision keeps the same three.
+    of_model: Sequence[nn.Parameter]
+    main: Sequence[nn.Parameter]
+    adam: torch.optim.Optimizer
+
+
+class MainWeights:
+    """fp32 weights with Adam's state; the model computes with copies in its own number format.
+
+    Gradients add up in the model's format, as in NeMo's mixed precision for these recipes
+    (`grad_reduce_in_fp32` is off there), and become fp32 when Adam takes them.
     """
 
     def __init__(self, model: nn.Module):
         self.of_model = list(model.parameters())
-        self.main = [nn.Parameter(parameter.detach().float().clone()) for parameter in self.of_model]
-        for parameter in self.main:
-            parameter.grad = torch.zeros_like(parameter)
-        self.gradients = [parameter.grad for parameter in self.main if parameter.grad is not None]
-        matrices = [parameter for parameter in self.main if parameter.ndim > 1]
-        vectors = [parameter for parameter in self.main if parameter.ndim == 1]
-        self.adam = torch.optim.AdamW(
-            [
-                {"params": matrices, "weight_decay": hyperparameters.WEIGHT_DECAY},
-                {"params": vectors, "weight_decay": 0.0},
-            ],
-            betas=hyperparameters.BETAS,
-            eps=hyperparameters.EPSILON,
-            fused=True,
-        )
+        self.parts = [_part(parameters) for parameters in _grouped(self.of_model)]
 
     @property
     def device(self) -> str:
         """`cpu` or `cuda`."""
-        return str(self.main[0].device.type)
-
-    def collect_gradients(self) -> None:
-        """Add what a micro batch's backward pass has left in the model, and take it away there."""
-        for total, parameter in zip(self.gradients, self.of_model, strict=True):
-            total.add_(parameter.grad)
-            parameter.grad = None
+        return str(self.of_model[0].device.type)
 
     def step(self, learning_rate: float) -> None:
-        """Change the weights by the sum of the gradients, and begin a new sum."""
-        torch.nn.utils.clip_grad_norm_(self.main, hyperparameters.CLIP_GRADIENT, foreach=True)
-        for group in self.adam.param_groups:
-            group["lr"] = learning_rate
-        self.adam.step()
-        with torch.no_grad():
-            torch._foreach_copy_(self.of_model, self.main)
-            torch._foreach_zero_(self.gradients)
+        """Change the weights by the gradients in the model, and take these away."""
+        scale = clipping(_gradients(self.of_model))
+        for part in self.parts:
+            for main, gradient in zip(part.main, _gradients(part.of_model), strict=True):
+                main.grad = gradient.float().mul_(scale)
+            for group in part.adam.param_groups:
+                group["lr"] = learning_rate
+            part.adam.step()
+            part.adam.zero_grad(set_to_none=True)
+            with torch.no_grad():
+                torch._foreach_copy_(part.of_model, part.main)
+            for parameter in part.of_model:
+                parameter.grad = None
+
+
+def clipping(gradients: Sequence[Tensor]) -> Tensor:
+    """What the gradients are multiplied by, so that their norm, taken in fp32, is no more than allowed."""
+    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    return (hyperparameters.CLIP_GRADIENT / (norm + 1e-6)).clamp(max=1.0)
+
+
+def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _grouped(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """The parameters in their order, in groups of `PART_ELEMENTS` at most, or of one that is larger."""
+    group: list[nn.Parameter] = []
+    for parameter in parameters:
+        if group and sum(map(torch.numel, (*group, parameter))) > PART_ELEMENTS:
+            yield group
+            group = []
+        group.append(parameter)
+    yield group
+
+
+def _part(parameters: Sequence[nn.Parameter]) -> Part:
+    main = [nn.Parameter(parameter.detach().float().clone()) for parameter in parameters]
+    adam = torch.optim.AdamW(
+        [
+            {
+                "params": [parameter for parameter in main if (parameter.ndim > 1) is matrices],
+                "weight_decay": hyperparameters.WEIGHT_DECAY if matrices else 0.0,
+            }
+            for matrices in (True, False)
+        ],
+        betas=hyperparameters.BETAS,
+        eps=hyperparameters.EPSILON,
+        fused=True,
+    )
+    return Part(parameters, main, adam)

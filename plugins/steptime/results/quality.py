@@ -39,7 +39,7 @@ def validate(
     if measurement is not None and measurement.mfu_percent is not None:
         checks.append(_mfu_possible(measurement.mfu_percent))
     if measurement is not None and measurement.wall_time_median_s is not None:
-        checks.append(_wall_time_agrees(measurement.step_time_median_s, measurement.wall_time_median_s))
+        checks.append(_wall_time_agrees(run, measurement.step_time_median_s, measurement.wall_time_median_s))
     if earlier_attempts:
         checks.append(_first_attempt(earlier_attempts))
     if run.mode in _CHECKS_OF_MODE:
@@ -177,9 +177,9 @@ def _mfu_possible(mfu_percent: float) -> Check:
     return judge("mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning")
 
 
-def _wall_time_agrees(step_time_s: float, wall_time_s: float) -> Check:
+def _wall_time_agrees(run: Run, step_time_s: float, wall_time_s: float) -> Check:
     """NeMo's timer stops before the GPU has done all of a step; the wall time leaves out nothing."""
-    limit = step_limits().wall_time_difference_percent
+    limit = step_limits().of("wall_time_difference_percent", run.recipe.gpu_type)
     difference = 100 * (wall_time_s / step_time_s - 1)
     expected = f"steps follow each other within {limit:g} % of the step time"
     found = (

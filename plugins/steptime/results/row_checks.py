@@ -33,14 +33,20 @@ class StepLimits(Frozen):
 
     step_time_variation_percent: dict[str, PositiveFloat]
     """Allowed standard deviation over mean of the window's step times, by GPU type or `default`."""
-    wall_time_difference_percent: PositiveFloat
-    """How far the median wall time of the window's steps may be from their median step time."""
+    wall_time_difference_percent: dict[str, PositiveFloat]
+    """How far the median wall time of the window's steps may be from their median step time, likewise."""
 
     @model_validator(mode="after")
     def _has_default(self) -> Self:
-        if "default" not in self.step_time_variation_percent:
-            raise ValueError("step_time_variation_percent needs the key 'default'")
+        for name in type(self).model_fields:
+            if "default" not in getattr(self, name):
+                raise ValueError(f"{name} needs the key 'default'")
         return self
+
+    def of(self, name: str, gpu_type: str) -> float:
+        """The threshold of this name for a GPU type."""
+        by_type: dict[str, float] = getattr(self, name)
+        return by_type.get(gpu_type, by_type["default"])
 
 
 def step_limits() -> StepLimits:
@@ -153,8 +159,7 @@ def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_Rule, ...]:
     times = [time for step in steps if _in_window(step, run) and (time := step.step_time_s) is not None]
     if len(times) < 2 or not all(map(math.isfinite, times)):
         return ()
-    by_type = step_limits().step_time_variation_percent
-    percent = by_type.get(run.recipe.gpu_type, by_type["default"])
+    percent = step_limits().of("step_time_variation_percent", run.recipe.gpu_type)
     largest = percent / 100 * statistics.fmean(times)
     gxe, in_window = _library().expectations, _library().in_window
     expectation = gxe.ExpectColumnStdevToBeBetween(
