@@ -69,7 +69,8 @@ def parse(
     """Read training logs and show their step times, one row a run, failed and short ones with the reason.
 
     NeMo 2, its older progress bar (24.11), Megatron-Bridge and torchtitan are understood, also in `.gz`.
-    The logs of a requeued job (`…_0.out`, `…_1.out`) are one run.
+    The logs of a requeued job (`…_0.out`, `…_1.out`) are one run. A save has two times: `save` until it was
+    whole on disk, `save blocked` how long training waited for it.
     """
     given = None if window is None else parse_window(window)
     runs = group_attempts(log for path in paths for log in find_logs(path))

@@ -71,7 +71,8 @@ def results(
 ) -> None:
     """The results of all runs: step time, throughput, MFU, checkpoint times.
 
-    The table shows what runs are compared by; csv and json have every column, with its unit in its name.
+    The table shows what runs are compared by; csv and json have every column, with its unit in its name. A
+    save has two times: until it was whole on disk, and (`blocked`) how long training waited for it.
     """
     if context.invoked_subcommand:
         return

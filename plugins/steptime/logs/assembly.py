@@ -13,6 +13,7 @@ from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.records import NODE_CHECK, Record
 
 _NO_FORMAT = "none"
+_OfAttempts = list[list[Checkpoint]]
 
 
 class Assembly:
@@ -125,11 +126,7 @@ class Assembly:
         self._checkpoint_lines.append([])
 
     def _problems(
-        self,
-        lines: list[StepLine],
-        checkpoints: list[list[Checkpoint]],
-        max_steps: int | None,
-        first_step: int,
+        self, lines: list[StepLine], checkpoints: _OfAttempts, max_steps: int | None, first_step: int
     ) -> list[Problem]:
         numbers = [line.step.global_step for line in lines]
         expected_last = self._last_step if max_steps is None else max_steps - 1
@@ -166,7 +163,7 @@ class Assembly:
         message = f"no training step in the log's {self._bytes:,} bytes"
         return Problem(kind="no_steps", message=message, fatal=True)
 
-    def _expected_first(self, planned: int, checkpoints: list[list[Checkpoint]]) -> int | None:
+    def _expected_first(self, planned: int, checkpoints: _OfAttempts) -> int | None:
         """The first step that should be there; None after a load whose step nobody tells."""
         if planned:
             return planned

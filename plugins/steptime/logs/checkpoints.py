@@ -1,7 +1,4 @@
-"""Checkpoint lines of NeMo, Lightning, Megatron-LM and Megatron-Bridge, and the checkpoints they tell of.
-
-Which release prints which of them stands in docs/logs.md.
-"""
+"""Checkpoint lines of NeMo, Lightning, Megatron-LM and Megatron-Bridge, and the checkpoints they tell of."""
 
 import math
 import re
@@ -9,60 +6,37 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from operator import itemgetter
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+from steptime.frozen import Frozen
 from steptime.logs.models import CheckpointTiming
+from steptime.recipes.config_files import load_yaml_model
 
 _ENDS = (b"Save", b"Load", b"save ", b"from ", b"at ", b"....")
 WORDS = tuple(b"heckpoint " + end for end in _ENDS)
 
 Said = Literal["begun", "waited", "scheduled", "ended"]
-"""`waited`: how long training stood still; `scheduled`: it goes on while the rest is written."""
-
-_FORMS: dict[str, tuple[str, Said]] = {
-    "Global Checkpoint Save : Rank : {rank}[ : Iteration : {iteration}] : Start time : {unix} s : "
-    "Save duration : {seconds} s": ("save", "waited"),
-    "Global Checkpoint Load : Rank : {rank} : Start time : {unix} s : Time spent in load_checkpoint : "
-    "{seconds} s": ("load", "waited"),
-    "save-checkpoint {dots}: [({least}, ]{milliseconds}": ("save", "waited"),
-    "load-checkpoint {dots}: [({least}, ]{milliseconds}": ("load", "waited"),
-    "Checkpoint save for step {iteration} started[ at {unix}.]": ("save", "begun"),
-    "saving checkpoint at iteration {iteration} to": ("save", "begun"),
-    "Scheduled async checkpoint save for {path}": ("save", "scheduled"),
-    "scheduled an async checkpoint save at iteration {iteration} to": ("save", "scheduled"),
-    "Async checkpoint save for step {iteration} ({path}) finalized successfully[ at {unix}.]": (
-        "save",
-        "ended",
-    ),
-    "Successfully saved checkpoint from iteration {iteration}": ("save", "ended"),
-    "successfully saved [local ]checkpoint {from} iteration {iteration}": ("save", "ended"),
-    "successfully loaded checkpoint from {folder} at iteration {iteration}": ("load", "ended"),
-    "Restored all states from the checkpoint at": ("load", "ended"),
-}
-"""Where one space stands there may be any number; what is in brackets may be missing."""
-
-_VALUES = {
-    "rank": r"\d{1,9}",
-    "iteration": r"\d{1,15}",
-    "unix": r"\d{1,15}(?:\.\d{1,9})?",
-    "seconds": r"\d{1,15}(?:\.\d*)?(?:e-?\d{1,2})?",
-    "milliseconds": r"\d{1,12}\.\d\d(?!\d)",
-    "least": r"[\d.]{1,20}",
-    "dots": r"\.{4,60}",
-    "from": "from|at",
-    "path": r"[^\s)]{1,4096}?\.ckpt|[^\s)]{1,4096}",
-    "folder": r".{1,4096}?",
-}
 
 
-def _pattern(form: str) -> re.Pattern[bytes]:
-    text = re.escape(form).replace(r"\ ", r"\s*").replace(r"\[", "(?:").replace(r"\]", ")?")
-    return re.compile(
-        re.sub(r"\\{(\w+)\\}", lambda name: f"(?P<{name[1]}>{_VALUES[name[1]]})", text).encode()
-    )
+class _Form(Frozen):
+    kind: str
+    said: Said
+    form: str
 
 
-_PATTERNS = [(_pattern(form), kind, said) for form, (kind, said) in _FORMS.items()]
+class _Forms(Frozen):
+    forms: tuple[_Form, ...]
+    values: dict[str, str]
+
+    def pattern(self, form: str) -> re.Pattern[bytes]:
+        text = re.escape(form).replace(r"\ ", r"\s*").replace(r"\[", "(?:").replace(r"\]", ")?")
+        named = re.sub(r"\\{(\w+)\\}", lambda name: f"(?P<{name[1]}>{self.values[name[1]]})", text)
+        return re.compile(named.encode())
+
+
+_FORMS = load_yaml_model(Path(__file__).with_name("checkpoints.yaml"), _Forms)
+_PATTERNS = [(_FORMS.pattern(each.form), each) for each in _FORMS.forms]
 _NUMBERS = ("rank", "iteration", "unix", "seconds", "milliseconds")
 _DATE = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?")
 _DATE_REACH = 500
@@ -72,11 +46,8 @@ _DATE_REACH = 500
 class CheckpointLine(NamedTuple):
     """What one line says of one checkpoint."""
 
-    kind: str
-    said: Said
+    form: _Form
     text: bytes
-    form: int
-    """Which of the forms it has: a release may say one thing in two of them."""
     numbers: dict[str, float]
     """By name; `date` is that before the text, in seconds on the log's own clock."""
 
@@ -91,13 +62,13 @@ class Checkpoint(NamedTuple):
 def read_checkpoints(line: bytes) -> list[CheckpointLine]:
     """What a line says of checkpoints."""
     found = []
-    for form, (pattern, kind, said) in enumerate(_PATTERNS):
+    for pattern, form in _PATTERNS:
         for match in pattern.finditer(line):
             values = match.groupdict()
             numbers = {name: float(values[name]) for name in _NUMBERS if values.get(name)}
             if dates := _DATE.findall(line[max(0, match.start() - _DATE_REACH) : match.start()]):
                 numbers["date"] = _seconds(dates[-1])
-            found.append((match.start(), CheckpointLine(kind, said, match[0], form, numbers)))
+            found.append((match.start(), CheckpointLine(form, match[0], numbers)))
     return [line for _, line in sorted(found, key=itemgetter(0))]
 
 
@@ -109,24 +80,25 @@ def checkpoints_of(lines: Sequence[CheckpointLine]) -> list[Checkpoint]:
     writer = min((line.numbers["rank"] for line in lines if "rank" in line.numbers), default=None)
     checkpoints: list[dict[Said, CheckpointLine]] = []
     of_kind: defaultdict[str, list[dict[Said, CheckpointLine]]] = defaultdict(list)
-    ended: Counter[int] = Counter()
+    ended: Counter[_Form] = Counter()
     text = b""
     for line in lines:
         if line.numbers.get("rank", writer) != writer or line.text == text:
             continue
-        text = line.text
-        known = of_kind[line.kind]
-        if line.said == "ended":
-            told = known[ended[line.form] : ended[line.form] + 1]
-            ended[line.form] += 1
-        else:
-            told = [] if line.said == "begun" else [last for last in known[-1:] if line.said not in last]
+        form, text = line.form, line.text
+        known = of_kind[form.kind]
+        told: list[dict[Said, CheckpointLine]] = []
+        if form.said == "ended":
+            told = known[ended[form] : ended[form] + 1]
+            ended[form] += 1
+        elif form.said != "begun":
+            told = [last for last in known[-1:] if form.said not in last]
         if not told:
             told = [{}]
             checkpoints += told
             known += told
-        if line.said not in told[0] or "unix" in line.numbers:
-            told[0][line.said] = line
+        if form.said not in told[0] or "unix" in line.numbers:
+            told[0][form.said] = line
     return [Checkpoint(_timing(said), "scheduled" in said and "ended" not in said) for said in checkpoints]
 
 
@@ -161,7 +133,7 @@ def _timing(said: dict[Said, CheckpointLine]) -> CheckpointTiming:
         blocked_s = round(numbers["milliseconds"] / 1000, 5)
     duration_s = _duration_s(said, blocked_s) if asynchronous or blocked_s is None else blocked_s
     return CheckpointTiming(
-        kind=next(iter(said.values())).kind,
+        kind=next(iter(said.values())).form.kind,
         iteration=int(numbers["iteration"]) if "iteration" in numbers else None,
         started_at=first.numbers.get("unix") if first else None,
         duration_s=duration_s,
@@ -181,7 +153,9 @@ def _duration_s(said: dict[Said, CheckpointLine], blocked_s: float | None) -> fl
         if began is None or ended is None:
             return None
         digits = 0 if (ended - began).is_integer() else 3
-        began -= (blocked_s or 0.0) if first.said == "waited" else 0.0  # NeMo prints that after it waited
+        began -= (
+            (blocked_s or 0.0) if first.form.said == "waited" else 0.0
+        )  # NeMo prints that after it waited
     return round(ended - began, digits) if ended - began >= 0.5 * 10.0**-digits else None
 
 
