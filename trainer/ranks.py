@@ -38,9 +38,9 @@ def node_names() -> list[str]:
 
 def numa_bound() -> int:
     """How many ranks are bound to a NUMA node."""
-    bound = torch.tensor(int(bound_to_numa_node()), device=torch.cuda.current_device())
-    torch.distributed.all_reduce(bound)
-    return int(bound)
+    bound: list[bool] = [False] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(bound, bound_to_numa_node())
+    return sum(bound)
 
 
 def highest(value: float) -> float:

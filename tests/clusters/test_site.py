@@ -110,14 +110,21 @@ def test_each_kind_of_cluster_runs_its_setup_first_and_sets_its_variables(
         assert said[1].startswith("python setup; 'and' 42 the $(cluster)'s -m "), make.__name__
 
 
-def test_a_runs_variables_win_over_the_clusters_and_nobody_moves_the_trainer(
+def test_variables_of_run_cluster_and_workload_win_in_this_order_and_nobody_moves_the_trainer(
     run: Run, staged: Staged, tmp_path: Path
 ) -> None:
     config = local(tmp_path, environment={"OMP_NUM_THREADS": "2", "NCCL_DEBUG": "WARN"})
     assert job_environment(run, staged, config)["OMP_NUM_THREADS"] == "2"
-    own = run.model_copy(update={"environment": {"NCCL_DEBUG": "INFO"}})
+    published = Performance(
+        environment={"OMP_NUM_THREADS": "8", "NCCL_DEBUG": "TRACE", "NVTE_FLASH_ATTN": "1"}
+    )
+    own = run.model_copy(update={"environment": {"NCCL_DEBUG": "INFO"}, "performance": published})
     environment = job_environment(own, staged, config)
-    assert (environment["OMP_NUM_THREADS"], environment["NCCL_DEBUG"]) == ("2", "INFO")
+    assert {name: environment[name] for name in published.environment} == {
+        "OMP_NUM_THREADS": "2",
+        "NCCL_DEBUG": "INFO",
+        "NVTE_FLASH_ATTN": "1",
+    }
     assert environment["PYTHONPATH"] == str(tmp_path)
 
 
