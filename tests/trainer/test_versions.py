@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainer.versions import driver_version, versions
+from trainer.errors import TrainerError
+from trainer.versions import accepted, driver_version, has_option, versions
 
 OPEN = """\
 NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (dvs-builder@U16)
@@ -38,3 +39,12 @@ def test_a_torch_for_cpus_has_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(cuda=None)))
 
     assert set(versions()) - {"nvidia_driver"} == {"nemo", "megatron_core", "torch", "python"}
+
+
+def test_an_option_that_the_release_has_not_is_refused() -> None:
+    def strategy(*, pipeline: int = 1) -> None: ...
+
+    assert has_option(strategy, "pipeline")
+    assert accepted(strategy, pipeline=2) == {"pipeline": 2}
+    with pytest.raises(TrainerError, match=r"strategy has no 'sharp' in NeMo .* and the plan asks for it"):
+        accepted(strategy, pipeline=2, sharp=False)

@@ -1,0 +1,160 @@
+"""Our settings of a row beside upstream's: what differs, and which differences are decisions.
+
+Upstream's are recorded in config/references/upstream_settings.json, from its own launch code; the decisions
+stand in config/references/upstream_differences.yaml.
+"""
+
+import fnmatch
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import Field
+
+from steptime import settings
+from steptime.clusters.base import Staged
+from steptime.clusters.config import load_cluster
+from steptime.clusters.jobscript import job_environment, job_spec
+from steptime.frozen import Frozen
+from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.models import Run
+from steptime.recipes.notation import format_time_limit
+from trainer import nemo1
+from trainer.launch import Launch
+from trainer.run import read_run
+
+Flat = Mapping[str, Any]
+
+DIFFERENCES = settings.shipped("config") / "references" / "upstream_differences.yaml"
+
+WHOLE = ("environment.", "gc.", "launch.", "overlap.")
+"""Groups in which a setting that only we have is a difference, too. Of NeMo's objects ours may have more
+fields than upstream's older release: they have their defaults."""
+
+STAGED = Staged(
+    python=None, venv_lock_sha256=None, trainer_path="/trainer", trainer_sha256="", image_path="/image.sqsh"
+)
+
+
+class Decision(Frozen):
+    """Settings that differ from upstream's on purpose."""
+
+    settings: tuple[str, ...] = Field(min_length=1)
+    """Names, or patterns of names as in a shell."""
+    documents: tuple[str, ...] = ()
+    """Workloads; empty for all."""
+    reason: str
+
+
+class Decisions(Frozen):
+    """The file of the decisions."""
+
+    decisions: tuple[Decision, ...]
+
+
+class Difference(NamedTuple):
+    """A setting of a row that is not upstream's."""
+
+    document: str
+    setting: str
+    ours: Any
+    upstream: Any
+
+
+def decisions(path: Path = DIFFERENCES) -> tuple[Decision, ...]:
+    """What was decided."""
+    return load_yaml_model(path, Decisions).decisions
+
+
+def launch_settings(run: Run) -> dict[str, Any]:
+    """What our job script asks of Slurm and sets for the ranks, under the names of the record.
+
+    On a cluster whose file lets jobs set vboost, as that of the documents did.
+    """
+    cluster = load_cluster(run.cluster).model_copy(update={"vboost": True})
+    script = job_spec(run, STAGED, cluster, identity="upstream", started=0).script
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", script, flags=re.MULTILINE))
+    (mpi,) = re.findall(r"^  --mpi=(\w+) \\$", script, flags=re.MULTILINE)
+    bound = re.search(r"^  numactl \\\n  (\d+) \\$", script, flags=re.MULTILINE)
+    image = PurePosixPath(run.recipe.image or "").name.replace(":", "+")
+    return {
+        "launch.nodes": int(options["nodes"]),
+        "launch.ntasks_per_node": int(options["ntasks-per-node"]),
+        "launch.mem": options["mem"],
+        "launch.exclusive": "exclusive" in options,
+        "launch.segment": int(options["segment"]) if "segment" in options else None,
+        "launch.time": format_time_limit(run.time_limit_s),
+        "launch.mpi": mpi,
+        "launch.container_image": f"nvidia+{image}.sqsh",
+        "launch.ranks_per_numa_node": int(bound[1]) if bound else None,
+        "launch.vboost": "nvidia-smi boost-slider --vboost 1" in script,
+        **{f"environment.{name}": value for name, value in job_environment(run, STAGED, cluster).items()},
+    }
+
+
+def nemo_1_settings(run: Run, folder: Path) -> dict[str, Any]:
+    """What NeMo 1's program gets: the values of the config file, then the plan's."""
+    path = folder / "run.json"
+    path.write_text(run.model_dump_json())
+    launch = Launch(
+        rank=0,
+        world_size=run.recipe.gpus,
+        local_world_size=run.recipe.gpus_per_node,
+        threads=1,
+        by_launcher=True,
+        on_one_host=False,
+    )
+    named = dict(nemo1._flat(yaml.safe_load(nemo1.CONFIG.read_text())))
+    planned = dict(nemo1._flat(nemo1._planned(read_run(path), launch, Path("/job"))))
+    return {f"nemo1.{name}": value for name, value in (named | planned).items()}
+
+
+def differences(document: str, ours: Flat, upstream: Flat) -> Iterator[Difference]:
+    """What is not alike; a setting that is not there is one that is off."""
+    ours, upstream = _renamed(ours), _renamed(upstream)
+    names = {*upstream, *(name for name in ours if name.startswith(WHOLE))}
+    for name in sorted(names):
+        mine, theirs = (_off_is_none(one.get(name)) for one in (ours, upstream))
+        if mine != theirs:
+            yield Difference(document, name, mine, theirs)
+
+
+def _renamed(flat: Flat) -> dict[str, Any]:
+    """With the one name that NeMo has changed by its newer name, and the image without its folder."""
+    older, newer = "precision.fp8_params", "precision.fp8_param_gather"
+    renamed = {name: value for name, value in flat.items() if name != older}
+    image = PurePosixPath(flat.get("launch.container_image", "")).name
+    return renamed | {"launch.container_image": image} | ({newer: flat[older]} if flat.get(older) else {})
+
+
+def _off_is_none(value: Any) -> Any:
+    return None if value is False or value in ("", [], {}) else value
+
+
+def unexplained(found: list[Difference], decided: tuple[Decision, ...]) -> list[str]:
+    """Differences that no decision has, and decisions that no difference needs; a line each."""
+    lines: dict[str, int] = {}
+    used: set[tuple[int, str, str]] = set()
+    for one in found:
+        matching = [
+            (number, pattern, one.document)
+            for number, decision in enumerate(decided)
+            if not decision.documents or one.document in decision.documents
+            for pattern in decision.settings
+            if fnmatch.fnmatchcase(one.setting, pattern)
+        ]
+        used.update(matching)
+        if not matching:
+            line = f"{one.document}: {one.setting} is {one.ours!r}, upstream's {one.upstream!r}"
+            lines[line] = lines.get(line, 0) + 1
+    needed = used | {(number, pattern, "") for number, pattern, _ in used}
+    stale = [
+        f"no row{' of ' * bool(document)}{document} differs in {pattern} any more: {decision.reason}"
+        for number, decision in enumerate(decided)
+        for pattern in decision.settings
+        for document in decision.documents or ("",)
+        if (number, pattern, document) not in needed
+    ]
+    return [f"{line} ({count} rows)" for line, count in lines.items()] + stale
