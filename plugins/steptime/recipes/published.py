@@ -134,8 +134,9 @@ class Reference(Frozen):
 
 
 def list_references() -> tuple[str, ...]:
-    """The documents whose numbers are in `config/references/`."""
-    return tuple(sorted(path.stem for path in (settings.config_dir() / "references").glob("*.yaml")))
+    """The documents whose numbers are in `config/references/`: its files that are named after a release."""
+    files = (settings.config_dir() / "references").glob("*-[0-9]*.[0-9]*.yaml")
+    return tuple(sorted(path.stem for path in files))
 
 
 def load_reference(document: str) -> Reference:
