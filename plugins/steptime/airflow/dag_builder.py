@@ -96,6 +96,7 @@ def _train(run: Any, staged: Any, deferrable: bool, *, loads_from: Any = None) -
     """The tasks of one run, in the current task group; gives the one that waits for its job."""
     submit = SubmitTrainingOperator(task_id="submit", run=run, staged=staged, loads_from=loads_from)
     wait = TrainingSensor(task_id="wait", submission=submit.output, deferrable=deferrable)
+    submit.waited_in = wait.task_id  # only now, as the wait is made from what `submit` returns
     end = EndTrainingOperator(task_id="end", submission=submit.output)
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=wait.task_id, trigger_rule=TriggerRule.ALL_DONE)
