@@ -24,8 +24,8 @@ class Launch:
     """Whether torchrun or srun started it among others."""
     on_one_host: bool
     """Whether all ranks are on this host, whatever it calls its nodes."""
-    by_srun: bool = False
-    """Whether it was Slurm's srun, which starts MPI, too."""
+    has_mpi: bool = False
+    """Whether MPI can start: srun does that where it is told `--mpi=pmix`, and torchrun never."""
 
     @property
     def nodes(self) -> int:
@@ -53,7 +53,7 @@ def read_launch() -> Launch:
         threads=max(1, _number(environment, "OMP_NUM_THREADS", 1)),
         by_launcher="RANK" in environment,
         on_one_host=world_size == local_world_size or _is_loopback(environment.get("MASTER_ADDR", "")),
-        by_srun=bool(of_srun),
+        has_mpi=bool(of_srun) and "PMIX_RANK" in environment,
     )
 
 

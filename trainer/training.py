@@ -129,9 +129,9 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     if run.profile is not None:
         callbacks.append(ProfileSteps(run.profile, folders.output))
     if device == "cuda":
-        # Left alone, older releases of Transformer Engine take MPI wherever torch was built with it. Under
-        # srun that is upstream's way; torchrun (Run:ai) starts none.
-        bootstrap = None if launch.by_srun else "nccl"
+        # Left alone, older releases of Transformer Engine take MPI wherever torch was built with it. That is
+        # upstream's way where srun has started it; torchrun (Run:ai) starts none, nor does srun --mpi=none.
+        bootstrap = None if launch.has_mpi else "nccl"
         callbacks += gpu_performance.callbacks(run, bootstrap=bootstrap)
     if run.mode == "checkpoint_save":
         callbacks.append(checkpoint.save_at_end(run.max_steps))

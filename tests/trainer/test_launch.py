@@ -29,7 +29,7 @@ TORCHRUN = {
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the launcher that may run these tests; what a test sets is gone after it."""
-    names = (*STEP, *TORCHRUN, "GROUP_RANK", "MASTER_PORT", "OMP_NUM_THREADS")
+    names = (*STEP, *TORCHRUN, "GROUP_RANK", "MASTER_PORT", "OMP_NUM_THREADS", "PMIX_RANK")
     for name in names:
         monkeypatch.setenv(name, "")  # so that it is put back as it was
         monkeypatch.delenv(name)
@@ -52,15 +52,34 @@ def test_torchrun_says_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, {**STEP, **TORCHRUN})
     launch = read_launch()
     assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (1, 2, 2, 1)
-    assert (launch.by_launcher, launch.by_srun) == (True, False)
+    assert (launch.by_launcher, launch.has_mpi) == (True, False)
 
 
 def test_srun_is_read_where_torchrun_did_not_start_it(monkeypatch: pytest.MonkeyPatch) -> None:
     launched(monkeypatch, {**STEP, "MASTER_ADDR": "n1", "MASTER_PORT": "20017"})
     launch = read_launch()
     assert (launch.rank, launch.world_size, launch.local_world_size, launch.nodes) == (5, 8, 4, 2)
-    assert (launch.by_launcher, launch.by_srun) == (True, True)
+    assert launch.by_launcher
     assert not launch.on_one_host
+
+
+@pytest.mark.parametrize(
+    ("environment", "has_mpi"),
+    [
+        (STEP, False),
+        ({**STEP, "PMIX_RANK": "5"}, True),
+        (
+            {**STEP, **TORCHRUN, "PMIX_RANK": "5"},
+            False,
+        ),  # torchrun inside of a step starts none for its ranks
+    ],
+)
+def test_mpi_is_there_where_srun_was_told_to_start_it(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], has_mpi: bool
+) -> None:
+    """`--mpi=pmix` sets PMIX_RANK for each task, `--mpi=none` does not (seen on Slurm 22.05)."""
+    launched(monkeypatch, environment)
+    assert read_launch().has_mpi is has_mpi
 
 
 def test_srun_in_torchruns_words() -> None:

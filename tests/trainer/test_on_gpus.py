@@ -33,8 +33,8 @@ def test_pipeline_stages_draw_from_seeds_of_their_own(told: dict[str, Any]) -> N
     assert other[0] == first[1]  # as NeMo has it, 100 from stage to stage
 
 
-def test_userbuffers_meet_without_mpi_where_torchrun_starts_the_ranks(told: dict[str, Any]) -> None:
-    assert told["bootstrap"] == {"srun": None, "torchrun": "nccl"}
+def test_userbuffers_meet_by_nccl_where_nothing_started_mpi(told: dict[str, Any]) -> None:
+    assert told["bootstrap"] == {"with MPI": None, "without": "nccl"}
 
 
 def test_samples_are_made_as_in_upstreams_runs(told: dict[str, Any]) -> None:

@@ -110,7 +110,7 @@ def assembled(run: PlannedRun, gpus_per_node: int) -> Assembled:
         threads=1,
         by_launcher=True,
         on_one_host=False,
-        by_srun=True,
+        has_mpi=True,
     )
     with mock.patch.dict(os.environ, clear=True):
         prepare(launch, run.recipe)

@@ -42,7 +42,7 @@ def first_numbers(stage: int, seed: int) -> list[float]:
         torch.distributed.destroy_process_group()
 
 
-def bootstrap(run: PlannedRun, *, by_srun: bool) -> str | None:
+def bootstrap(run: PlannedRun, *, has_mpi: bool) -> str | None:
     """What NeMo's callback tells Transformer Engine's userbuffers."""
     launch = Launch(
         rank=0,
@@ -51,7 +51,7 @@ def bootstrap(run: PlannedRun, *, by_srun: bool) -> str | None:
         threads=1,
         by_launcher=True,
         on_one_host=True,
-        by_srun=by_srun,
+        has_mpi=has_mpi,
     )
     ending = Ending(Path(), launch, Progress())
     callbacks = training._callbacks(run, launch, training.Folders(Path()), ending, "cuda")
@@ -75,7 +75,7 @@ def main(run_path: str) -> None:
         numbers = [[first_numbers(stage, seed) for stage in range(STAGES)] for seed in (7, 7, 107)]
     told: dict[str, Any] = {
         "first numbers": numbers,
-        "bootstrap": {"srun": bootstrap(run, by_srun=True), "torchrun": bootstrap(run, by_srun=False)},
+        "bootstrap": {"with MPI": bootstrap(run, has_mpi=True), "without": bootstrap(run, has_mpi=False)},
         "workers": data.num_workers,
         "pinned": data.pin_memory,
         "first samples": from_workers(data),
