@@ -172,9 +172,11 @@ class Records(Callback):
         """Note the step, for the watchdog and the end, and log its wall time.
 
         NeMo's own time stops before the GPU has done all of the step, and leaves out what lies between two.
+        The bar of release 24.11 had none.
         """
         self.progress.step_ended(trainer.global_step - 1)
-        if (wall_time_s := self.progress.wall_time_s) is not None:
+        wall_time_s = self.progress.wall_time_s
+        if wall_time_s is not None and self.run.recipe.step_log != "bar":
             pl_module.log(
                 WALL_TIME_FIELD, wall_time_s, on_step=True, on_epoch=False, batch_size=1, prog_bar=True
             )

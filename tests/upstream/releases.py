@@ -131,8 +131,8 @@ RELEASES = (
             "0a6b4439. Of the four only 1f422a19 could be read whole. H100 and GB300 were read at "
             "e990789e, the newest commit of NeMo's branch llmb-nemo-r2.5.0 that could be had (16 "
             "September 2025). Its parser does not list gb300, and its executors.py binds 4 ranks per "
-            "NUMA node wherever the GPU type is not gb200; the same file at 0406e44b (NVIDIA- "
-            "NeMo/Speech) binds 2 on gb300 and sets no NCCL_NET_GDR_LEVEL. At 032e4de5 "
+            "NUMA node wherever the GPU type is not gb200; the same file at 0406e44b "
+            "(NVIDIA-NeMo/Speech) binds 2 on gb300 and sets no NCCL_NET_GDR_LEVEL. At 032e4de5 "
             "pretrain_nemotron4_340b.py differs from e990789e in the tokenizer (Hugging Face's, not "
             "the null tokenizer), in that it sets no NCCL_NET_GDR_LEVEL, and in profilers."
         ),
