@@ -34,14 +34,14 @@ demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show
 	@$(BIN)/steptime run llama3.1 --gpus 1,2 --checkpoint --wait
 	@$(BIN)/steptime up
 
-check: setup ## lint, types and unit tests (under 2 minutes)
+check: setup ## lint, types and unit tests (about 3 minutes)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "$(UNIT)" $(PYTEST_FLAGS)
 
-test: setup ## every test, with real training, a running Airflow and a browser (under 25 minutes)
+test: setup ## every test, with real training, a running Airflow and a browser (half an hour on two cores)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
