@@ -1,7 +1,7 @@
 """Our settings of a row beside upstream's: what differs, and which differences are decisions.
 
-Upstream's are recorded in config/references/upstream_settings.json, from its own launch code; the decisions
-stand in config/references/upstream_differences.yaml.
+Upstream's are recorded in config/upstream/settings.json, from its own launch code; the decisions
+stand in config/upstream/differences.yaml.
 """
 
 import fnmatch
@@ -27,7 +27,7 @@ from trainer.run import read_run
 
 Flat = Mapping[str, Any]
 
-DIFFERENCES = settings.shipped("config") / "references" / "upstream_differences.yaml"
+DIFFERENCES = settings.shipped("config") / "upstream" / "differences.yaml"
 
 WHOLE = ("environment.", "gc.", "launch.", "overlap.")
 """Groups in which a setting that only we have is a difference, too. Of NeMo's objects ours may have more

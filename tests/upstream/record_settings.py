@@ -10,7 +10,7 @@ NVIDIA/Megatron-LM, NVIDIA-NeMo/Run and NVIDIA/NeMo-Framework-Launcher. PYTHON i
 Nothing is transcribed. For each row the document's own `launch.sh` runs, with a stand-in for the program
 that it starts, which writes down its arguments and its environment. With those, the launch module of the
 release's own NeMo runs until it would submit its job (`in_nemo.py`); for NeMo 1 Hydra composes the release's
-YAML file (`nemo_1.py`). What comes out is written to config/references/upstream_settings.json, with the
+YAML file (`nemo_1.py`). What comes out is written to config/upstream/settings.json, with the
 commits that were read.
 """
 

@@ -1,6 +1,6 @@
 """The record of what upstream's launch scripts set: how it is kept small, and how a row's settings are read.
 
-`config/references/upstream_settings.json` has, per document, `settings` that every row has, and `rules`.
+`config/upstream/settings.json` has, per document, `settings` that every row has, and `rules`.
 A rule is for settings that the same columns of a row decide, and has a case for each value of these columns.
 The settings of a row are the document's, then those of the rules' cases that fit it. `modes` has the same for
 what differs when a run saves checkpoints, loads one, is profiled or traced.
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-RECORD = Path(__file__).parents[2] / "config/references/upstream_settings.json"
+RECORD = Path(__file__).parents[2] / "config/upstream/settings.json"
 
 Row = tuple[tuple[str, str], ...]
 """A row's columns that tell it from every other row of its document, with their values."""

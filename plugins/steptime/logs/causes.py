@@ -71,13 +71,10 @@ class Tracebacks:
         if match is None:
             return None
         self._open = False
-        # Torchrun's own: it follows from a rank that failed, which is told of apart.
-        explained = explained or match["name"].endswith(b"ChildFailedError")
-        return (
-            None
-            if explained
-            else _traceback(quote(match["name"] + (b": " + match["text"] if match["text"] else b"")))
-        )
+        # Torchrun's own follows from a rank that failed, which is told of apart.
+        if explained or match["name"].endswith(b"ChildFailedError"):
+            return None
+        return _traceback(quote(match["name"] + (b": " + match["text"] if match["text"] else b"")))
 
     def finish(self) -> Symptom | None:
         """A traceback whose exception never came, or bears a name that is no exception's."""

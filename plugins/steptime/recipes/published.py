@@ -134,9 +134,8 @@ class Reference(Frozen):
 
 
 def list_references() -> tuple[str, ...]:
-    """The documents whose numbers are in `config/references/`: its files that are named after a release."""
-    files = (settings.config_dir() / "references").glob("*-[0-9]*.[0-9]*.yaml")
-    return tuple(sorted(path.stem for path in files))
+    """The documents whose numbers are in `config/references/`."""
+    return tuple(sorted(path.stem for path in (settings.config_dir() / "references").glob("*.yaml")))
 
 
 def load_reference(document: str) -> Reference:
