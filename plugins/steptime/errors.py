@@ -16,6 +16,10 @@ class SystemFailure(RuntimeError):
     exit_code = 2
 
 
+class OutOfReach(SystemFailure):
+    """A cluster cannot be asked now: no way to it, or no answer of its scheduler. What runs there runs on."""
+
+
 def shown(value: object, *, at_most: int | None = 80) -> str:
     """`value` as it can stand in a sentence: in one line, without control characters, cut where it is long.
 

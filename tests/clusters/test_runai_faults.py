@@ -16,7 +16,7 @@ from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.client import RunaiClient, base_url
 from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.config import workload_name
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import OutOfReach, SystemFailure, UserError
 
 MakeSpec = Callable[..., JobSpec]
 RunaiWith = Callable[..., RunaiCluster]
@@ -113,7 +113,7 @@ async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(
     impatient: RunaiClient, runai_server: RunaiStandIn
 ) -> None:
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=429, headers={"Retry-After": "3600"}))
-    with pytest.raises(SystemFailure, match=r"answered GET /workloads with 429 .*; given up after 5 s"):
+    with pytest.raises(OutOfReach, match=r"answered GET /workloads with 429 .*; given up after 5 s"):
         await impatient.workloads([])
     assert len(runai_server.calls("GET", "/workloads")) == 1
 
@@ -125,7 +125,7 @@ async def test_a_failing_server_is_asked_again_and_then_given_up(
     assert (await impatient.workloads([])).workloads == ()
     monkeypatch.setattr("steptime.clusters.runai.client._FIRST_BACKOFF_S", 0.05)
     runai_server.fail(Fault("GET", "/workloads", "refuse", times=99))
-    with pytest.raises(SystemFailure, match=r"503 .*; given up after 5 s"):
+    with pytest.raises(OutOfReach, match=r"503 .*; given up after 5 s"):
         await impatient.workloads([])
     # At the shortest the waits double from 25 ms: seven of them fit into five seconds.
     assert 2 <= 99 - runai_server._door.faults[-1].times <= 8
@@ -204,7 +204,7 @@ async def test_two_who_submit_at_once_get_one_job(
 async def test_a_server_that_is_away_is_a_failure_of_the_system() -> None:
     nobody = Connection(name="runai", kind="runai", host="http://127.0.0.1:9", login="a", password="b")
     async with RunaiClient(nobody, patience_s=1) as client:
-        with pytest.raises(SystemFailure, match="given up after 1 s"):
+        with pytest.raises(OutOfReach, match="given up after 1 s"):
             await client.project("llm")
 
 

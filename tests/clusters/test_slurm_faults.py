@@ -15,7 +15,7 @@ from slurm_service import MiniSlurm
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.mini_slurm import service
 from steptime.clusters.slurm.cluster import Config, SlurmCluster, connect
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import OutOfReach, UserError
 
 from .login_node import LoginNode
 
@@ -124,7 +124,7 @@ async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
         slurm.submit(make_spec("meanwhile", "true")),
         return_exceptions=True,
     )
-    assert [type(failure) for failure in failures] == [SystemFailure] * 3
+    assert [type(failure) for failure in failures] == [OutOfReach] * 3
     assert "squeue failed on mini: " in str(failures[0])
     assert "slurm_load_jobs error: Unable to contact slurm controller" in str(failures[0])
     service.start_daemon(mini_slurm.home, "slurmctld")

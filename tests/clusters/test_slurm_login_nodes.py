@@ -13,7 +13,7 @@ from slurm_service import MiniSlurm
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm import submit
 from steptime.clusters.slurm.cluster import Config, SlurmCluster, connect
-from steptime.errors import SystemFailure
+from steptime.errors import OutOfReach
 
 from .conftest import GatedJob
 from .login_node import LoginNode
@@ -121,7 +121,7 @@ async def test_a_job_is_followed_over_the_login_nodes_that_are_there(
             nodes[away].start()
         for node in nodes:
             node.stop()
-        with pytest.raises(SystemFailure, match="no login node of connection 'mini_slurm' can be used"):
+        with pytest.raises(OutOfReach, match="no login node of connection 'mini_slurm' can be used"):
             await cluster.poll(["followed"])
         gated.let_go()
         for node in nodes:

@@ -10,7 +10,7 @@ from slurm_service import MiniSlurm
 
 from steptime.clusters.connections import Connection
 from steptime.clusters.slurm.ssh import LoginNode
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import OutOfReach, SystemFailure, UserError
 
 from . import login_node
 
@@ -74,7 +74,7 @@ async def test_a_connection_that_drops_in_mid_output_is_a_failure_and_no_exit_co
         heard.append(line)
         sshd.drop_connections()
 
-    with pytest.raises(SystemFailure, match=r"connection to the login node .* was lost while sh ran"):
+    with pytest.raises(OutOfReach, match=r"connection to the login node .* was lost while sh ran"):
         await node.run(["sh", "-c", "echo half; sleep 5; echo whole"], timeout_s=20, on_output=drop)
     assert heard == ["half"]
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
@@ -85,7 +85,7 @@ async def test_a_host_that_is_not_there_and_comes_back(
 ) -> None:
     node = open_node()
     sshd.stop()
-    with pytest.raises(SystemFailure, match=rf"login node 127\.0\.0\.1:{sshd.port} .*cannot be reached: "):
+    with pytest.raises(OutOfReach, match=rf"login node 127\.0\.0\.1:{sshd.port} .*cannot be reached: "):
         await node.run(["true"], timeout_s=20)
     sshd.start()
     assert (await node.run(["true"], timeout_s=20)).exit_code == 0
@@ -96,7 +96,7 @@ async def test_an_sshd_that_says_nothing_is_given_up(
 ) -> None:
     node = open_node(conn_timeout=0.5)
     sshd.hang()
-    with pytest.raises(SystemFailure, match=r"did not let us in within 0\.5 s"):
+    with pytest.raises(OutOfReach, match=r"did not let us in within 0\.5 s"):
         await node.run(["true"], timeout_s=20)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from steptime.clusters.connections import Connection
 from steptime.clusters.slurm import ssh, ssh_login
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import OutOfReach, SystemFailure, UserError
 
 from .ssh_site import SECRET, Host, Open, Site, Way, connection, where
 
@@ -117,10 +117,10 @@ async def test_each_hop_that_refuses_is_named(
 async def test_hops_that_are_away_are_told_from_those_that_refuse(way: Way, log_in: Open) -> None:
     node = log_in(way.connections())
     way.inner.stop()
-    with pytest.raises(SystemFailure, match=r"jump host .*'inner'\), through .*'outer'\), cannot be reached"):
+    with pytest.raises(OutOfReach, match=r"jump host .*'inner'\), through .*'outer'\), cannot be reached"):
         await node.run(["true"], timeout_s=60)
     way.outer.stop()
-    with pytest.raises(SystemFailure, match=r"jump host .*'outer'\) cannot be reached: Connection refused"):
+    with pytest.raises(OutOfReach, match=r"jump host .*'outer'\) cannot be reached: Connection refused"):
         await node.run(["true"], timeout_s=60)
     way.inner.start()
     way.outer.start()
@@ -128,7 +128,7 @@ async def test_hops_that_are_away_are_told_from_those_that_refuse(way: Way, log_
     await node.close()
     way.inner.hang()
     patient = way.connections(inner={"conn_timeout": 0.5})
-    with pytest.raises(SystemFailure, match=r"'inner'\), through .* did not let us in within 0\.5 s"):
+    with pytest.raises(OutOfReach, match=r"'inner'\), through .* did not let us in within 0\.5 s"):
         await log_in(patient).run(["true"], timeout_s=60)
 
 
@@ -173,7 +173,7 @@ async def test_a_command_whose_login_node_went_away_is_ended_on_no_other(
     await eventually(lambda: file.exists() and file.read_text())
     process = psutil.Process(int(file.read_text()))
     way.outer.stop()
-    with pytest.raises(SystemFailure, match="was lost while sh ran"):
+    with pytest.raises(OutOfReach, match="was lost while sh ran"):
         await running
     assert await where(node) == "inner"
     assert process.status() == psutil.STATUS_SLEEPING
@@ -198,7 +198,7 @@ async def test_the_next_login_node_when_one_is_away_and_back_again(
     assert await where(node) == "outer"
 
     first.stop()
-    with pytest.raises(SystemFailure) as away:
+    with pytest.raises(OutOfReach) as away:
         await node.run(["true"], timeout_s=60)
     assert "no login node of connection 'node' can be used" in str(away.value)
     assert all(address in str(away.value) for address in both)

@@ -71,6 +71,14 @@ class ClusterConfig(Frozen):
     fresh_jobs: NonNegativeInt = 2
     """How many more jobs a run may get after the cluster failed one, as by a dead node or a preemption."""
 
+    patience_h: PositiveFloat = 12
+    """Hours for which the cluster may be out of reach before a task that asks it gives up.
+
+    Nothing is cancelled because of it, neither before nor after.
+    """
+    queue_patience_h: PositiveFloat = 168
+    """Hours that a job may queue, be held or be suspended before it is ended."""
+
     @field_validator("setup")
     @classmethod
     def _lines_without_secrets(cls, lines: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from steptime.clusters.connections import Connection
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 
 if TYPE_CHECKING:
     import httpx
@@ -207,7 +207,7 @@ class RunaiClient:
                 elif not repeatable:
                     raise UnclearAnswer(f"Run:ai at {self.base_url} {problem}")
             if time.monotonic() + wait_s > deadline:
-                raise SystemFailure(
+                raise OutOfReach(
                     f"Run:ai at {self.base_url} {problem}; given up after {self._patience_s:g} s"
                 )
             _log.info("Run:ai at %s %s; trying again in %.1f s", self.base_url, problem, wait_s)
@@ -220,7 +220,7 @@ class RunaiClient:
                 wait_s = await self._renew_token()
                 now = time.monotonic()
                 if now >= self._token_ends and now + wait_s > deadline:
-                    raise SystemFailure(
+                    raise OutOfReach(
                         f"Run:ai at {self.base_url} gives no token; given up after {self._patience_s:g} s"
                     )
                 await asyncio.sleep(wait_s)

@@ -32,13 +32,15 @@ from steptime.clusters.slurm.states import (
 )
 from steptime.clusters.slurm.submit import refused, submit_command
 from steptime.clusters.slurm.submit import timeout_s as submit_timeout_s
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import OutOfReach, SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 
 _COMMAND_TIMEOUT_S = 60
 """Slurm's own commands give up after some 10 s when their daemon does not answer."""
 _CANCEL_TIMEOUT_S = 300
 """Slurm's KillWait (30 s) before SIGKILL, then its epilog."""
+_NOT_FOUND = 127
+"""Exit code of `env` for a command that does not exist."""
 _HISTORY = "now-60days"
 """How far back sacct looks: without a time, it shows only what began today."""
 _NAMES_AT_ONCE = 400
@@ -52,7 +54,7 @@ class _Recorded(Frozen):
     log_path: str
 
 
-class _Silent(SystemFailure):
+class _Silent(OutOfReach):
     """The accounting does not answer."""
 
 
@@ -234,7 +236,10 @@ class SlurmCluster:
             return {}
         if len(names) <= _NAMES_AT_ONCE:
             options.append(f"--name={','.join(names)}")
-        done = await self._slurm(["squeue", *options])
+        try:
+            done = await self._slurm(["squeue", *options])
+        except SystemFailure as failure:  # it changes nothing, and fails only where the controller is away
+            raise OutOfReach(str(failure)) from None
         return self._ours(read_squeue(done.stdout), names)
 
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
@@ -252,7 +257,7 @@ class SlurmCluster:
             some = ",".join(values[first : first + _NAMES_AT_ONCE])
             try:
                 done = await self._slurm(["sacct", *options, f"--format={SACCT_FORMAT}", f"{option}={some}"])
-            except SystemFailure as error:
+            except (SystemFailure, UserError) as error:
                 if "accounting storage is disabled" not in str(error):
                     raise _Silent(str(error)) from None
                 self._has_accounting = False
@@ -341,8 +346,15 @@ class SlurmCluster:
         )
 
     async def _slurm(self, argv: Sequence[str]) -> Completed:
-        """Run one of Slurm's commands. Raises SystemFailure, with its own words, where it fails."""
+        """Run one of Slurm's commands. Raises SystemFailure, with its own words, where it fails.
+
+        UserError where the login has no such command.
+        """
         done = await self.run(["env", TIME_FORMAT, *argv], timeout_s=_COMMAND_TIMEOUT_S)
+        if done.exit_code == _NOT_FOUND:
+            raise UserError(
+                f"the login node of cluster {self.name} has no {argv[0]}: let the login's PATH lead to Slurm."
+            )
         if done.exit_code:
             said = "; ".join(done.stderr.split("\n")).strip("; ")
             raise SystemFailure(f"{argv[0]} failed on {self.name}: {shown(said, at_most=500)}")

@@ -22,7 +22,7 @@ from steptime.clusters.command_output import collect
 from steptime.clusters.connections import Connections
 from steptime.clusters.slurm.ssh_login import words
 from steptime.clusters.slurm.ssh_route import reach
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import OutOfReach, SystemFailure, UserError
 
 _FILE_TIMEOUT_S = 60
 _FAREWELL_S = 10.0
@@ -210,7 +210,7 @@ class LoginNode:
             raise SystemFailure(f"{failed} on {self._address}: no answer in {_FILE_TIMEOUT_S} s") from None
         except (*_LOST, OSError) as error:
             if not again:
-                raise SystemFailure(f"{failed} on {self._address}: {words(error)}") from None
+                raise OutOfReach(f"{failed} on {self._address}: {words(error)}") from None
         except asyncssh.Error as error:
             raise SystemFailure(f"{failed} on {self._address}: {words(error)}") from None
         if self._sftp is sftp:
@@ -245,7 +245,7 @@ class LoginNode:
                 raise self._lost("when asked", error) from None
             if not ssh.is_closed():  # sshd counts a session that has ended for a moment longer than we do
                 await asyncio.sleep(pause_s)
-        raise SystemFailure(f"{self._address} opens no session: {words(refusal)}")
+        raise OutOfReach(f"{self._address} opens no session: {words(refusal)}")
 
     def _give_up(self, ssh: asyncssh.SSHClientConnection | None) -> None:
         """Let the next call connect anew, unless another has by now."""
@@ -262,8 +262,8 @@ class LoginNode:
                 self._ssh, self._address = reached.ssh, reached.title
             return self._ssh
 
-    def _lost(self, when: str, error: Exception | str) -> SystemFailure:
-        return SystemFailure(f"the connection to {self._address} was lost {when}: {words(error)}")
+    def _lost(self, when: str, error: Exception | str) -> OutOfReach:
+        return OutOfReach(f"the connection to {self._address} was lost {when}: {words(error)}")
 
 
 async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]") -> str:

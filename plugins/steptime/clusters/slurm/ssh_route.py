@@ -22,7 +22,7 @@ from steptime.clusters.slurm.ssh_login import (
     untrusted,
     words,
 )
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import OutOfReach, UserError, shown
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Reached:
 async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Reached:
     """Log in to the first of `login_nodes` that can be had; without them, to the connection's own host.
 
-    Raises UserError where it is the user's turn at every one of them, else SystemFailure; both tell of all.
+    Raises UserError where it is the user's turn at every one of them, else OutOfReach; both tell of all.
     """
     connection = await connections(name)
     jumps = [await connections(jump) for jump in jump_connections(connection)]
@@ -49,11 +49,11 @@ async def reach(name: str, connections: Connections, login_nodes: Sequence[str] 
                 f"the connection '{jump.name}' has jump_connections, and is itself one of '{name}': name all "
                 f"hops there, the outermost first."
             )
-    failures: list[UserError | SystemFailure] = []
+    failures: list[UserError | OutOfReach] = []
     for node in [at_address(connection, address) for address in login_nodes] or [connection]:
         try:
             reached = await _through(jumps, node)
-        except (UserError, SystemFailure) as failure:
+        except (UserError, OutOfReach) as failure:
             failures.append(failure)
         else:
             for passed in failures:
@@ -62,11 +62,11 @@ async def reach(name: str, connections: Connections, login_nodes: Sequence[str] 
     raise _no_login_node(name, failures)
 
 
-def _no_login_node(name: str, failures: Sequence[UserError | SystemFailure]) -> UserError | SystemFailure:
+def _no_login_node(name: str, failures: Sequence[UserError | OutOfReach]) -> UserError | OutOfReach:
     told = list(dict.fromkeys(str(failure) for failure in failures))
     if len(told) == 1:
         return failures[0]
-    kind = UserError if all(isinstance(failure, UserError) for failure in failures) else SystemFailure
+    kind = UserError if all(isinstance(failure, UserError) for failure in failures) else OutOfReach
     return kind(f"no login node of connection '{name}' can be used: {'; '.join(told)}")
 
 
@@ -119,7 +119,7 @@ async def _connect(login: Login, through: Reached | None) -> asyncssh.SSHClientC
         async with asyncio.timeout(login.timeout_s):
             return await _logged_in(login, through)
     except TimeoutError:
-        raise SystemFailure(f"{login.title}{via} did not let us in within {login.timeout_s:g} s") from None
+        raise OutOfReach(f"{login.title}{via} did not let us in within {login.timeout_s:g} s") from None
     except asyncssh.HostKeyNotVerifiable as error:
         raise untrusted(login, error, via) from None
     except asyncssh.PermissionDenied as error:
@@ -130,9 +130,9 @@ async def _connect(login: Login, through: Reached | None) -> asyncssh.SSHClientC
                 f"{through.title} does not forward to {login.title}: {words(error)}; its sshd must allow "
                 f"'{shown(through.ssh.get_extra_info('username'))}' that (AllowTcpForwarding, PermitOpen)"
             ) from None
-        raise SystemFailure(f"{login.title}{via} cannot be reached: {words(error)}") from None
+        raise OutOfReach(f"{login.title}{via} cannot be reached: {words(error)}") from None
     except (asyncssh.Error, OSError) as error:
-        raise SystemFailure(f"{login.title}{via} cannot be reached: {words(error)}") from None
+        raise OutOfReach(f"{login.title}{via} cannot be reached: {words(error)}") from None
 
 
 async def _logged_in(login: Login, through: Reached | None) -> asyncssh.SSHClientConnection:
