@@ -49,8 +49,8 @@ test: setup ## every test, with real training, a running Airflow and a browser (
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "$(QUICK)" $(PYTEST_FLAGS)
 	$(BIN)/pytest -n 3 --dist loadfile -m "not ($(QUICK))" $(PYTEST_FLAGS)
 
-drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one
-	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(PYTEST_FLAGS)
+drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
+	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
 
 screenshots: setup ## take the pictures of the README from the running demo
 	$(BIN)/python docs/take_screenshots.py

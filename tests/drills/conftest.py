@@ -1,5 +1,6 @@
 """One Airflow, one Slurm and one login for all drills, and the table of their outcomes at the end."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from clusters.login_node import LoginNode
 from drills.site import Gate, Site, running_airflow, small_disk
-from drills.table import OUTCOMES, as_markdown
+from drills.table import OUTCOMES, Outcome, as_markdown, write_down
 from slurm_service import MiniSlurm
 
 
@@ -25,6 +26,14 @@ def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
             running_airflow(home, Path(folder), login, Gate(gates, "training"))
         )
         yield Site(airflow, slurm_of_session, login, gates)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Take down each drill's outcome, in the process that all reports come to."""
+    if report.when == "call" and "PYTEST_XDIST_WORKER" not in os.environ:
+        for name, value in report.user_properties:
+            if name == "drill":
+                write_down(Outcome(*value))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

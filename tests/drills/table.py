@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
 
 
 OUTCOMES: list[Outcome] = []
-"""Of this session, in the order in which they ended."""
+"""Of this session, in the order in which they ended; where drills run side by side, of all processes."""
 
 
 def write_down(outcome: Outcome) -> None:
@@ -33,9 +33,9 @@ def write_down(outcome: Outcome) -> None:
 
 
 def as_markdown(outcomes: Sequence[Outcome]) -> str:
-    """A row for each drill, and one line that counts."""
+    """A row for each drill, by seed, and one line that counts."""
     lines = ["| seed | drill | when | how | outcome | jobs | seconds |", "|---|---|---|---|---|---|---|"]
-    for one in outcomes:
+    for one in sorted(outcomes):
         outcome = f"RED: {one.outcome}" if one.is_red else one.outcome
         cells = (one.seed, one.drill, one.point, one.way, outcome, one.jobs, f"{one.took_s:.0f}")
         lines.append(f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |")

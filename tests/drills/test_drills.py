@@ -5,7 +5,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -16,7 +16,7 @@ from drills.scene import Scene
 from drills.schedule import Schedule
 from drills.seeds import draw, seeds
 from drills.site import Site
-from drills.table import Outcome, write_down
+from drills.table import Outcome
 from end_to_end.driving import wait_until
 
 pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(1800)]
@@ -33,7 +33,7 @@ def _mended(site: Site) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_mended")
 @pytest.mark.parametrize("seed", seeds(IN_EVERY_TEST_RUN))
-def test_a_drill(site: Site, seed: int) -> None:
+def test_a_drill(site: Site, seed: int, record_property: Callable[[str, object], None]) -> None:
     schedule = draw(seed)
     scene = Scene(site, schedule, DRILLS[schedule.drill], POINTS[schedule.point])
     began = time.monotonic()
@@ -44,10 +44,11 @@ def test_a_drill(site: Site, seed: int) -> None:
         outcome = judge(scene, found)
     except BaseException as error:
         first_line = str(error).strip().split("\n")[0][:200]
-        write_down(_row(schedule, f"{type(error).__name__}: {first_line}", found, began, is_red=True))
+        red = _row(schedule, f"{type(error).__name__}: {first_line}", found, began, is_red=True)
+        record_property("drill", list(red))
         error.add_note("\n".join([str(schedule), *scene.done, f"again: {schedule.command}"]))
         raise
-    write_down(_row(schedule, outcome, found, began))
+    record_property("drill", list(_row(schedule, outcome, found, began)))
 
 
 def perform(scene: Scene) -> None:
