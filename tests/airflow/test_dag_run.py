@@ -1,5 +1,6 @@
 """Whole DAG runs in one process, with the stand-in where the trainer's environment would be."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,26 @@ def test_a_checkpoint_is_saved_in_one_dag_run_and_loaded_in_another(run_dag: Cal
     assert loading.state == "success", states(loading)
     [loaded] = Store().runs_of("llama31", loading.run_id)
     assert (loaded["state"], loaded["mode"]) == ("valid", "checkpoint_load")
+
+
+def test_a_run_loads_no_library_of_the_users_choice_unless_the_cluster_permits_it(
+    run_dag: Callable[..., Any], home: Path, tmp_path: Path
+) -> None:
+    """The library is real, and the permitted run shows that its code is run by the job."""
+    source, library, canary = tmp_path / "code.c", tmp_path / "code.so", tmp_path / "canary"
+    source.write_text(
+        "#include <fcntl.h>\n"
+        f'__attribute__((constructor)) static void run(void) {{ open("{canary}", O_CREAT, 0600); }}\n'
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)  # noqa: S607
+
+    dag_run = run_dag(gpus="1", environment={"LD_PRELOAD": str(library)})
+    assert not canary.exists(), "the job ran the library's code"
+    assert states(dag_run)["check_params"] == ["failed"]
+    assert not (home / "clusters").exists()
+
+    cluster = tmp_path / "config" / "clusters" / "local.yaml"
+    cluster.write_text(f"{cluster.read_text()}permitted_variables: [LD_PRELOAD]\n")
+    dag_run = run_dag(gpus="1", environment={"LD_PRELOAD": str(library)})
+    assert dag_run.state == "success"
+    assert canary.exists()

@@ -46,7 +46,8 @@ class Cluster:
         file = self.work / "nemo.sqsh"
         file.write_text(f"PATH={self.path}\n{image}")
         site = {"name": "here", "kind": "slurm", "gpu_type": "h100", "connection": "here"}
-        config = Config.model_validate({**site, "work_dir": str(self.work), "container": "pyxis"})
+        more = {"container": "pyxis", "permitted_variables": ["LD_LIBRARY_PATH"]}
+        config = Config.model_validate({**site, "work_dir": str(self.work), **more})
         staged = Staged(
             python=None,
             venv_lock_sha256=None,

@@ -98,7 +98,10 @@ def _plan(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:
     """The runs that `steptime run` would start, and what they cost at most. Nothing is submitted."""
+    from steptime.clusters.config import check_permitted
+
     planned = plan(request)
+    check_permitted(planned.all_runs)
     show_plan(planned, output_format, _scripts(planned) if show_script else ())
 
 

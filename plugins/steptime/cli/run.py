@@ -11,7 +11,7 @@ from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, Format, complain
 from steptime.cli.recipes import show_plan
-from steptime.clusters.config import check_runs
+from steptime.clusters.config import check_permitted, check_runs
 from steptime.errors import SystemFailure
 from steptime.recipes.planning import PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import dag_id
@@ -51,6 +51,7 @@ def run(
     With --wait the exit code is 0 where every run is valid, and 2 where one failed.
     """
     planned = plan(request)
+    check_permitted(planned.all_runs)
     if dry_run:
         show_plan(planned, output_format)
         return

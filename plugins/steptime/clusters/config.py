@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -19,10 +20,10 @@ from pydantic import (
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import FINDS_TRAINER, Started, in_container, mounted_folders
-from steptime.errors import UserError, unknown_value
+from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, load_yaml_model
-from steptime.recipes.environment import checked_environment, names_secret
+from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import Run
 from steptime.settings import config_dir, home
 
@@ -59,6 +60,10 @@ class ClusterConfig(Frozen):
     """Folder on the cluster for experiments and what is staged; `{STEPTIME_HOME}` is the state folder."""
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
     """Variables of every job here; a run's own win over them, and they over the workload's."""
+    permitted_variables: tuple[str, ...] = ()
+    """Of the variables that lead to code, those that a run may bring here. Every such list has patterns."""
+    permitted_images: tuple[str, ...] | None = None
+    """The images that jobs may run in, by their whole names; None for all."""
     setup: tuple[str, ...] = ()
     """Lines of bash that every job script here runs before all else, such as `module load cuda`.
 
@@ -110,11 +115,30 @@ class ClusterConfig(Frozen):
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that this cluster can never run: known before anything is staged."""
+        self.check_permitted(run)
         if run.profile is not None and run.profile.gpu_metrics:
             raise UserError(
                 f"gpu_metrics needs Nsight Systems, and cluster {self.name} starts no ranks under it, only "
                 "Slurm clusters do: leave it out, and torch's profiler is used."
             )
+
+    def check_permitted(self, run: Run) -> None:
+        """Raise UserError for a run that asks for what this cluster's file does not permit."""
+        for name in filter(leads_to_code, run.environment):
+            self.require_permitted("code-loading variable", name, "permitted_variables")
+        if run.recipe.image is not None:
+            self.require_permitted("image", run.recipe.image, "permitted_images")
+
+    def require_permitted(self, what: str, value: str, field: str) -> None:
+        """Raise UserError where a list of this file, `field`, has no pattern for the value."""
+        patterns: tuple[str, ...] | None = getattr(self, field)
+        if patterns is None or any(fnmatchcase(value, pattern) for pattern in patterns):
+            return
+        listed, file = ", ".join(patterns) or "none", f"config/clusters/{self.name}.yaml"
+        raise UserError(
+            f"{what} '{shown(value)}' is not permitted on cluster {self.name}: leave it out, or have it "
+            f"added to {field} in {file}, which has {listed}."
+        )
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """The run for a fresh job that stays away from `nodes`; unchanged where nodes cannot be chosen."""
@@ -206,6 +230,12 @@ def check_runs(runs: Iterable[Run]) -> None:
     """Raise UserError for the first of the runs that its cluster can never run."""
     for run in runs:
         load_cluster(run.cluster).check(run)
+
+
+def check_permitted(runs: Iterable[Run]) -> None:
+    """Raise UserError for the first of the runs that asks for what its cluster's file does not permit."""
+    for run in runs:
+        load_cluster(run.cluster).check_permitted(run)
 
 
 def open_cluster(config: ClusterConfig, connections: Connections = no_connections) -> Cluster:

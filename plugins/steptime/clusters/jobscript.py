@@ -58,8 +58,9 @@ def job_spec(
 
     Raises:
         UserError: the experiment or an environment variable cannot be named so, the run needs a container
-            that the cluster does not run, or it asks the cluster for what it cannot give.
+            that the cluster does not run, or it asks the cluster for what it cannot give or does not permit.
     """
+    config.check_permitted(run)
     if not _EXPERIMENT.fullmatch(run.experiment):
         raise UserError(
             f"experiment name {run.experiment!r} cannot be used: write letters, digits, '.', '_' and '-', "

@@ -1,7 +1,8 @@
-"""Environment variables that a job may be given: which names, and which are the job script's or secret."""
+"""Environment variables that a job may be given: which are the job script's, are secret, or lead to code."""
 
 import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 
 from steptime.errors import UserError, shown
 
@@ -10,10 +11,36 @@ _OWN = (
     *("PATH", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONSAFEPATH"),
     # What says which rank a process is, and where the ranks meet.
     *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    # Bash runs commands out of the first two, and does not let the others be set.
-    *("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "BASH_VERSINFO", "UID", "EUID", "PPID"),
+    # The shell runs commands out of some of them, reads a script by others, or does not let them be set.
+    *("ENV", "PS4", "IFS", "POSIXLY_CORRECT", "SHELLOPTS", "UID", "EUID", "PPID"),
 )
-_OWN_PREFIXES = ("STEPTIME_", "SLURM_", "SBATCH_", "SRUN_", "TORCHELASTIC_")
+_OWN_PREFIXES = ("STEPTIME_", "SLURM_", "_SLURM_", "SBATCH_", "SRUN_", "SPANK_", "TORCHELASTIC_", "BASH")
+_LEAD_TO_CODE = (
+    # The dynamic loader and the C library; OpenSSL's engines.
+    *("LD_*", "GCONV_PATH", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
+    # Python: modules, and folders that it takes them from.
+    *("PYTHONBREAKPOINT", "PYTHONEXECUTABLE", "PYTHONHOME", "PYTHONINSPECT", "PYTHONPLATLIBDIR"),
+    *("PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONWARNINGS"),
+    # Compilers that a training calls, and folders that compiled code is loaded from.
+    *(
+        "CC",
+        "CXX",
+        "CUDAHOSTCXX",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "NVCC_*",
+        "NVTE_CUDA_INCLUDE_*",
+        "CUDA_CACHE_PATH",
+    ),
+    *("TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_*DIR", "TRITON_*PATH", "TRITON_HOME"),
+    # Plugins of the libraries below the training, and what is loaded into a process to watch it.
+    *("NCCL_*PLUGIN*", "NCCL_CONF_FILE", "NVSHMEM_*PLUGIN*", "UCC_COMPONENT_PATH", "UCX_MODULE_DIR"),
+    *("FI_PROVIDER_PATH", "IBV_DRIVERS", "RDMAV_DRIVERS", "OMPI_MCA_*component_path", "OPAL_*"),
+    *("PMIX_MCA_*component_path", "PMIX_INSTALL_PREFIX", "OMP_TOOL_LIBRARIES", "*_INJECTION*_PATH"),
+    # How a container is started: its mounts, and hooks that run outside of it.
+    *("ENROOT_*", "PYXIS_*", "APPTAINER*", "SINGULARITY*", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+)
+"""Patterns of variables by which processes load code of one's choice, or containers start otherwise."""
 SENSITIVE_WORDS = (
     r"(?:TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SSH)_?KEY|(?:^|_)KEY)"
 )
@@ -29,6 +56,11 @@ _ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=(?=[^\s;&|$])", re.ASCII)
 """In bash: the name of a variable that is set to more than the value of another (`A=$B`)."""
 
 _SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
+
+
+def leads_to_code(name: str) -> bool:
+    """Whether a variable makes processes load code of its setter's choice, or containers start otherwise."""
+    return any(fnmatchcase(name, pattern) for pattern in _LEAD_TO_CODE)
 
 
 def names_secret(line: str) -> bool:

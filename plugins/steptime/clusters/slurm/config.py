@@ -17,6 +17,13 @@ from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.recipes.slurm_options import SlurmOptions
 
+_PERMITTED = {
+    "account": "permitted_accounts",
+    "partition": "permitted_partitions",
+    "qos": "permitted_qos",
+}
+"""Options of sbatch that a cluster's file may have a list for, and its field."""
+
 
 class Config(ClusterConfig):
     """`config/clusters/*.yaml` of kind `slurm`."""
@@ -28,6 +35,12 @@ class Config(ClusterConfig):
     """Hosts that this connection logs in to, `host` or `host:port`, in the order to try; else its own."""
     partition: str | None = None
     account: str | None = None
+    permitted_accounts: tuple[str, ...] | None = None
+    """Those that a run may name; None for all. What this file itself sets is not held to these lists."""
+    permitted_partitions: tuple[str, ...] | None = None
+    """Likewise."""
+    permitted_qos: tuple[str, ...] | None = None
+    """Likewise."""
     gpus_per_node: PositiveInt | None = None
     """GPUs that a job takes of each node; None is what the recipe says."""
     gres: bool = True
@@ -58,7 +71,16 @@ class Config(ClusterConfig):
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
+        self.check_permitted(run)
         sbatch_options(run, self)
+
+    def check_permitted(self, run: Run) -> None:
+        """Raise UserError for variables, an image, or an account, partition or QOS that the file has not."""
+        super().check_permitted(run)
+        for option in (run.slurm or SlurmOptions()).as_given:
+            name, _, values = option.removeprefix("--").partition("=")
+            for value in values.split(",") if name in _PERMITTED else ():
+                self.require_permitted(name, value, _PERMITTED[name])
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """The run with these nodes excluded as well, unless they are asked for by name."""

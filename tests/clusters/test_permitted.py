@@ -1,0 +1,147 @@
+"""What a cluster's file permits its runs: refused in a plan, on the command line, in a DAG's first task."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime import settings
+from steptime.airflow.params import plan_from_params
+from steptime.cli import app
+from steptime.clusters.base import Staged
+from steptime.clusters.config import load_cluster
+from steptime.clusters.jobscript import job_spec
+from steptime.errors import UserError
+from steptime.recipes.planning import plan
+from steptime.recipes.request import PlanRequest
+
+SITE = """\
+name: site
+kind: slurm
+gpu_type: h100
+connection: site
+container: pyxis
+work_dir: /shared
+account: of-the-file
+extra_options: [--qos=of-the-file]
+"""
+LISTS = """\
+permitted_variables: [NCCL_NET_PLUGIN, TRITON_*]
+permitted_images: ["nvcr.io/nvidia/nemo:*", "*@sha256:00*"]
+permitted_accounts: [llm, team-*]
+permitted_partitions: [batch, debug]
+permitted_qos: [normal]
+"""
+STAGED = Staged(
+    python=None,
+    venv_lock_sha256=None,
+    trainer_path="/shared/trainer",
+    trainer_sha256="",
+    image_path="/x.sqsh",
+)
+LEADS_TO_CODE = (
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "GCONV_PATH", "PYTHONHOME", "PYTHONSTARTUP"),
+    *("PYTHONUSERBASE", "PYTHONWARNINGS", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "CUDA_INJECTION64_PATH"),
+    *("CC", "TRITON_CACHE_DIR", "ENROOT_CONFIG_PATH", "PYXIS_CONTAINER_MOUNTS", "HOME"),
+    *("APPTAINERENV_LD_PRELOAD", "APPTAINER_BIND", "SINGULARITY_BIND"),
+)
+NEVER = (
+    *("PATH", "PYTHONPATH", "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "IFS", "SLURM_CONF"),
+    *("SBATCH_PARTITION", "SRUN_CONTAINER", "_SLURM_SPANK_OPTION_pyxis_container_mounts", "BASH_FUNC_x%%"),
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a Slurm cluster beside the shipped workloads."""
+    for entry in settings.shipped("config").iterdir():
+        if entry.name != "clusters":
+            (tmp_path / entry.name).symlink_to(entry)
+    (tmp_path / "clusters").mkdir()
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    file = tmp_path / "clusters" / "site.yaml"
+    file.write_text(SITE)
+    return file
+
+
+def refusal(**asked: Any) -> str:
+    """Why a run cannot be, as a DAG's first task says it; empty where it can."""
+    try:
+        plan_from_params("llama3.1", {"cluster": "site", "size": "8b", "gpus": "8", **asked})
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_variables_that_lead_to_code_are_refused_until_the_file_permits_them(site: Path) -> None:
+    for name in LEADS_TO_CODE:
+        assert f"code-loading variable '{name}' is not permitted on cluster site" in refusal(
+            environment={name: "/x"}
+        ), name
+    for name in NEVER:
+        assert "leave it out" in (why := refusal(environment={name: "x"})) or "is no name" in why, name
+    for name in ("NCCL_DEBUG", "NCCL_IB_HCA", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "HF_HOME"):
+        assert refusal(environment={name: "x"}) == "", name
+    site.write_text(f"{SITE}permitted_variables: ['*']\n")
+    for name in LEADS_TO_CODE:
+        assert refusal(environment={name: "/x"}) == "", name
+    for name in NEVER:
+        assert refusal(environment={name: "x"}), f"{name} is the script's own"
+
+
+def test_a_list_has_patterns_and_none_permits_all(site: Path) -> None:
+    asked: tuple[dict[str, Any], ...] = (
+        {"environment": {"NCCL_TUNER_PLUGIN": "x"}},
+        {"image": "docker.io/somebody/else:1"},
+        {"image": "nvcr.io/nvidia/nemo-lookalike:25.02.01"},
+        {"account": "finance"},
+        {"additional_slurm_params": "account=finance"},
+        {"partition": "batch,gold"},
+        {"additional_slurm_params": "qos=high"},
+    )
+    permitted: tuple[dict[str, Any], ...] = (
+        {},
+        {"environment": {"NCCL_NET_PLUGIN": "none", "TRITON_CACHE_DIR": "/x"}},
+        {"image": "nvcr.io/nvidia/nemo:25.04.01"},
+        {"image": f"somebody/else@sha256:{'0' * 64}"},
+        {"account": "team-a", "partition": "batch,debug", "additional_slurm_params": "qos=normal"},
+    )
+    for values in asked[1:]:
+        assert refusal(**values) == "", values
+    site.write_text(SITE + LISTS)
+    for values in asked:
+        assert "is not permitted on cluster site" in refusal(**values), values
+    for values in permitted:
+        assert refusal(**values) == "", values
+    assert refusal(partition="batch,gold") == (
+        "partition 'gold' is not permitted on cluster site: leave it out, or have it added to "
+        "permitted_partitions in config/clusters/site.yaml, which has batch, debug."
+    )
+
+
+def test_the_image_of_the_recipe_is_held_to_the_list_too(site: Path) -> None:
+    site.write_text(f"{SITE}permitted_images: ['registry.site/*']\n")
+    assert "image 'nvcr.io/nvidia/nemo:25.02.01' is not permitted on cluster site" in refusal()
+    assert refusal(image="registry.site/nemo:1") == ""
+
+
+@pytest.mark.parametrize("command", [("plan",), ("plan", "--show-script"), ("run", "--dry-run"), ("run",)])
+def test_every_command_that_plans_refuses(site: Path, command: tuple[str, ...]) -> None:
+    """`run` before it asks Airflow anything: there is none here."""
+    site.write_text(SITE + LISTS)
+    asked = ["llama3.1", "--cluster", "site", "--size", "8b", "--gpus", "8", "--account", "finance"]
+    done = CliRunner().invoke(app, [command[0], *asked, *command[1:]])
+    assert isinstance(done.exception, UserError)
+    assert "account 'finance' is not permitted on cluster site" in str(done.exception)
+
+
+def test_a_job_is_not_made_of_a_run_that_got_past_the_checks(site: Path) -> None:
+    """Such as one that was planned before the file was changed."""
+    run = plan(
+        PlanRequest.model_validate({"workload": "llama3.1", "cluster": "site", "account": "finance"})
+    ).runs[0]
+    job_spec(run, STAGED, load_cluster("site"), identity="x", started=1)
+    site.write_text(SITE + LISTS)
+    with pytest.raises(UserError, match="account 'finance' is not permitted"):
+        job_spec(run, STAGED, load_cluster("site"), identity="x", started=1)
