@@ -1,14 +1,18 @@
 """A login node behind ssh when all is not well: who is let in, what drops, hangs, floods, or is refused."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncssh
 import pytest
 from slurm_service import MiniSlurm
 
 from steptime.clusters.connections import Connection
+from steptime.clusters.slurm import sftp
 from steptime.clusters.slurm.ssh import LoginNode
 from steptime.errors import OutOfReach, SystemFailure, UserError
 
@@ -115,6 +119,90 @@ async def test_more_commands_at_once_than_sessions_share_one_connection(
     assert set(await asyncio.gather(*reads)) == {b"line\n"}
 
 
+def hanging_file(path: Path) -> Path:
+    """A file at which SFTP's server hangs in open(2): a FIFO without a writer."""
+    os.mkfifo(path)
+    return path
+
+
+async def test_a_file_that_hangs_holds_up_no_other_and_no_command(
+    open_node: Callable[..., LoginNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that hangs: its own reads fail, again and again, and all else goes on."""
+    monkeypatch.setattr(sftp, "TIMEOUT_S", 2)
+    monkeypatch.setattr(sftp, "_SLOW_S", 0.1)
+    log = str(tmp_path / "log")
+    Path(log).write_bytes(b"line\n")
+    hanging_file(tmp_path / "hanging")
+    node = open_node()
+    waits = f"echo begun; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    command = asyncio.create_task(node.run(["sh", "-c", waits], timeout_s=120))
+    where = (await node.run(["printenv", "SSH_CONNECTION"], timeout_s=20)).stdout
+    assert await node.read(log, 0, 9) == b"line\n"
+    for _ in range(sftp.SESSIONS + 1):
+        hanging = asyncio.create_task(node.read(str(tmp_path / "hanging"), 0, 9))
+        queued = asyncio.create_task(node.read(log, 0, 9))
+        await asyncio.sleep(2 * sftp._SLOW_S)
+        assert await node.read(log, 0, 9) == b"line\n"
+        assert not hanging.done(), "another file is read while it hangs"
+        with pytest.raises(SystemFailure, match=r"hanging could not be read .* no answer in 2 s"):
+            await hanging
+        assert await queued == b"line\n", "what the same server was asked for is asked for again"
+    (tmp_path / "go").touch()
+    assert (await command).stdout == "begun\n"
+    assert (await node.run(["printenv", "SSH_CONNECTION"], timeout_s=20)).stdout == where
+
+
+async def test_a_file_that_hangs_once_it_is_open(
+    open_node: Callable[..., LoginNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its closing is not answered either, and is not waited for."""
+    monkeypatch.setattr(sftp, "TIMEOUT_S", 2)
+    node = open_node()
+
+    async def read_of_frozen(files: asyncssh.SFTPClient) -> bytes:
+        async with files.open("/etc/hostname", "rb") as file:
+            os.kill(int(str(await files.readlink("/proc/self"))), signal.SIGSTOP)
+            return await file.read(9)
+
+    with pytest.raises(SystemFailure, match=r"it could not be read .* no answer in 2 s"):
+        await node._with_files("it could not be read", read_of_frozen)
+    assert await node.read("/etc/hostname", 0, 1)
+
+
+async def test_files_that_hang_and_cannot_be_let_go_of_leave_the_commands_their_sessions(
+    *,
+    open_node: Callable[..., LoginNode],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
+) -> None:
+    """As where the kernel does not end who waits for a disk: there, no signal does."""
+    monkeypatch.setattr(sftp, "TIMEOUT_S", 1)
+    files = [hanging_file(tmp_path / f"{number}") for number in range(sftp.SESSIONS)]
+    node = open_node()
+    where = (await node.run(["printenv", "SSH_CONNECTION"], timeout_s=20)).stdout
+    kills: list[str] = []
+
+    async def no_kill(_: object, process: str) -> None:
+        kills.append(process)
+
+    node._files._kill = no_kill
+    for path in files:
+        with pytest.raises(SystemFailure, match="no answer in 1 s"):
+            await node.read(str(path), 0, 9)
+    with pytest.raises(SystemFailure, match=r"could not be read .*: 3 other requests for files hang there"):
+        await node.read("/etc/hostname", 0, 9)
+    commands = [node.run(["printenv", "SSH_CONNECTION"], timeout_s=60) for _ in range(12)]
+    assert {done.stdout for done in await asyncio.gather(*commands)} == {where}
+
+    for path in files:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+    await eventually(lambda: not node._files._sessions)
+    assert await node.read("/etc/hostname", 0, 1)
+    assert len(set(kills)) == len(files)
+
+
 async def test_a_flood_of_output_is_stopped(
     open_node: Callable[..., LoginNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,8 +266,6 @@ async def test_the_host_key_of_a_known_hosts_file_will_do(
 async def test_a_login_that_is_refused_is_the_users(
     open_node: Callable[..., LoginNode], tmp_path: Path
 ) -> None:
-    import asyncssh
-
     key = tmp_path / "key"
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(key)
     with pytest.raises(UserError, match="refuses the login"):

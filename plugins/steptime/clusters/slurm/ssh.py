@@ -20,14 +20,14 @@ import asyncssh
 from steptime.clusters.base import Completed
 from steptime.clusters.command_output import collect
 from steptime.clusters.connections import Connections
+from steptime.clusters.slurm import sftp
 from steptime.clusters.slurm.ssh_login import words
 from steptime.clusters.slurm.ssh_route import reach
 from steptime.errors import OutOfReach, SystemFailure, UserError
 
-_FILE_TIMEOUT_S = 60
 _FAREWELL_S = 10.0
-_COMMANDS_AT_ONCE = 8
-"""sshd serves 10 sessions a connection unless it is told otherwise; one is for files, one to end commands."""
+_COMMANDS_AT_ONCE = 9 - sftp.SESSIONS
+"""sshd serves 10 sessions a connection unless it is told otherwise; some are for files, one to kill."""
 
 _LOST = (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, asyncssh.ConnectionLost)
 
@@ -60,13 +60,13 @@ class LoginNode:
         self._login_nodes = login_nodes
         self._connecting = asyncio.Lock()
         self._ssh: asyncssh.SSHClientConnection | None = None
-        self._sftp: asyncssh.SFTPClient | None = None
+        self._files = sftp.Sessions(self._kill)
         self._sessions = asyncio.Semaphore(_COMMANDS_AT_ONCE)
         self._address = name
 
     async def close(self) -> None:
         """Close the connection; the next call would open another."""
-        ssh, self._ssh, self._sftp = self._ssh, None, None
+        ssh, self._ssh = self._ssh, None
         if ssh is None:
             return
         ssh.close()
@@ -138,27 +138,37 @@ class LoginNode:
         return process.exit_status
 
     async def _end(self, process: "asyncssh.SSHClientProcess[bytes]", pid: "asyncio.Future[str]") -> None:
-        """Kill a running command with its process group; give the connection up where that does not help.
-
-        Only over the command's own connection: the next may lead to another login node, where the process id
-        is somebody else's.
-        """
+        """Kill a running command with its process group; give the connection up where that does not help."""
         ssh: asyncssh.SSHClientConnection = process.get_extra_info("connection")
         try:
             async with asyncio.timeout(_FAREWELL_S):
-                kill = shlex.join(["kill", "-KILL", "--", f"-{await pid}"])
-                await self._using(lambda ssh: ssh.run(kill), on=ssh)
-        except (TimeoutError, SystemFailure, asyncssh.Error, OSError):
-            self._give_up(ssh)
+                killed = await self._kill(ssh, f"-{await pid}")
+        except TimeoutError:
+            killed = False
         finally:
             process.close()
+        if not killed:
+            self._give_up(ssh)
+
+    async def _kill(self, ssh: asyncssh.SSHClientConnection, process: str) -> bool:
+        """Send SIGKILL to a process, or to the group of `-` and an id; gives whether `kill` answered.
+
+        Only over the connection that it came with: the next may lead to another login node, where the process
+        id is somebody else's.
+        """
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._using(lambda ssh: ssh.run(shlex.join(["kill", "-KILL", "--", process])), on=ssh)
+        except (TimeoutError, SystemFailure, asyncssh.Error, OSError):
+            return False
+        return True
 
     async def read(self, path: str, offset: int, limit: int) -> bytes:
         """Up to `limit` bytes of a file from `offset`; b"" where there is none (yet)."""
 
-        async def read(sftp: asyncssh.SFTPClient) -> bytes:
+        async def read(files: asyncssh.SFTPClient) -> bytes:
             try:
-                async with sftp.open(path, "rb") as file:
+                async with files.open(path, "rb") as file:
                     return cast(bytes, await file.read(limit, offset))
             except asyncssh.SFTPNoSuchFile:
                 return b""
@@ -169,22 +179,22 @@ class LoginNode:
         """Write a file whole (temporary name, fsync, rename), creating its folder."""
         folder, name = posixpath.split(path)
 
-        async def write(sftp: asyncssh.SFTPClient) -> None:
+        async def write(files: asyncssh.SFTPClient) -> None:
             # Another at each try: what a lost connection had still to write may yet come.
             temporary = posixpath.join(folder, f".{name}.{secrets.token_hex(8)}")
             try:
-                file = await sftp.open(temporary, "xb")
+                file = await files.open(temporary, "xb")
             except asyncssh.SFTPNoSuchFile:
-                await sftp.makedirs(folder, exist_ok=True)
-                file = await sftp.open(temporary, "xb")
+                await files.makedirs(folder, exist_ok=True)
+                file = await files.open(temporary, "xb")
             try:
                 async with file:
                     await file.write(data)
                     await file.fsync()
-                await sftp.posix_rename(temporary, path)
+                await files.posix_rename(temporary, path)
             except asyncssh.SFTPError:
                 with contextlib.suppress(asyncssh.SFTPError):
-                    await sftp.remove(temporary)
+                    await files.remove(temporary)
                 raise
 
         await self._with_files(f"{path} could not be written", write)
@@ -192,36 +202,31 @@ class LoginNode:
     async def make_folder(self, path: str) -> None:
         """Make a folder with those above it; no error where it exists."""
         await self._with_files(
-            f"the folder {path} could not be made", lambda sftp: sftp.makedirs(path, exist_ok=True)
+            f"the folder {path} could not be made", lambda files: files.makedirs(path, exist_ok=True)
         )
 
     async def _with_files(
         self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]], *, again: bool = True
     ) -> Done:
         """What `use` does with the files; once more where the connection drops: it can bear that."""
-        sftp = None
         await self._connected()  # which has limits of its own: one for each hop and login node
         try:
-            async with asyncio.timeout(_FILE_TIMEOUT_S):
-                sftp = await self._using(self._files)
-                return await use(sftp)
+            async with asyncio.timeout(sftp.TIMEOUT_S):
+                session = await self._using(self._files.session)
+            if session is None:
+                raise SystemFailure(
+                    f"{failed} on {self._address}: {sftp.SESSIONS} other requests for files hang there, and "
+                    "no more are made until one of them has ended"
+                )
+            return await self._files.call(session, use)
         except TimeoutError:
-            self._give_up(self._ssh)
-            raise SystemFailure(f"{failed} on {self._address}: no answer in {_FILE_TIMEOUT_S} s") from None
+            raise SystemFailure(f"{failed} on {self._address}: no answer in {sftp.TIMEOUT_S} s") from None
         except (*_LOST, OSError) as error:
             if not again:
                 raise OutOfReach(f"{failed} on {self._address}: {words(error)}") from None
         except asyncssh.Error as error:
             raise SystemFailure(f"{failed} on {self._address}: {words(error)}") from None
-        if self._sftp is sftp:
-            self._sftp = None
         return await self._with_files(failed, use, again=False)
-
-    async def _files(self, ssh: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:
-        async with self._connecting:
-            if self._sftp is None:
-                self._sftp = await ssh.start_sftp_client()
-            return self._sftp
 
     async def _using(
         self,
@@ -257,7 +262,7 @@ class LoginNode:
     async def _connected(self) -> asyncssh.SSHClientConnection:
         async with self._connecting:
             if self._ssh is None or self._ssh.is_closed():
-                self._ssh, self._sftp = None, None
+                self._ssh = None
                 reached = await reach(self._name, self._connections, self._login_nodes)
                 self._ssh, self._address = reached.ssh, reached.title
             return self._ssh

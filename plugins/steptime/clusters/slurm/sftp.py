@@ -1,0 +1,129 @@
+"""The SFTP sessions of a connection: a file that hangs holds up no other, nor what else the connection does.
+
+OpenSSH's server of a session does one request after the other. Who asks it for a file on a file system that
+hangs waits for ever, and so do all who ask it after that. It goes on although its session is closed, and
+counts among those that sshd serves of a connection (MaxSessions, 10); so it is killed, and where not even
+that ends it, no more than `SESSIONS` ever hang.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import asyncssh
+
+SESSIONS = 3
+"""At once, with those whose servers hang."""
+TIMEOUT_S = 60
+"""For one call: opening, reading or writing, and closing of a file."""
+_SLOW_S = 2.0
+"""A server that has left a call without an answer for so long is asked for nothing else."""
+
+Done = TypeVar("Done")
+Kill = Callable[[asyncssh.SSHClientConnection, str], Awaitable[object]]
+"""Kills the process of an id on the host that a connection leads to; no error where it cannot."""
+
+
+@dataclass(eq=False)
+class Session:
+    """One session with its server."""
+
+    ssh: asyncssh.SSHClientConnection
+    client: asyncssh.SFTPClient
+    server: str
+    """Its process id; empty where the host does not tell."""
+    calls: dict[asyncio.Future[Any], float] = field(default_factory=dict)
+    """Those that have no answer yet, and when they began: the oldest first."""
+    given_up: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def oldest_waits_s(self) -> float:
+        """For how long the oldest call has been waiting."""
+        now = asyncio.get_running_loop().time()
+        return now - next(iter(self.calls.values()), now)
+
+
+class Sessions:
+    """The sessions of a connection, and of those after it: see `session`."""
+
+    def __init__(self, kill: Kill) -> None:
+        self._kill = kill
+        self._sessions: list[Session] = []
+        self._opening = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
+        """A session on `ssh` whose server answers, as far as is known; None where as many hang as may be.
+
+        Raises asyncssh.Error where none can be opened.
+        """
+        async with self._opening:
+            self._sessions = [session for session in self._sessions if session.ssh is ssh]
+            usable = [session for session in self._sessions if not session.given_up.is_set()]
+            best = min(usable, key=lambda session: session.oldest_waits_s, default=None)
+            has_room = len(self._sessions) < SESSIONS
+            if has_room and (best is None or best.oldest_waits_s > _SLOW_S):
+                best = await _opened(ssh)
+                self._sessions.append(best)
+            return best
+
+    async def call(self, session: Session, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]]) -> Done:
+        """What `use` comes to.
+
+        Raises:
+            TimeoutError: it got no answer in time; the session has been given up.
+            asyncssh.SFTPConnectionLost: the session has ended, or was given up for another call's sake.
+            asyncssh.Error: the server refuses.
+        """
+        call = asyncio.ensure_future(use(session.client))
+        session.calls[call] = asyncio.get_running_loop().time()
+        call.add_done_callback(lambda call: _answered(session, call))
+        given_up = asyncio.ensure_future(session.given_up.wait())
+        try:
+            await asyncio.wait((call, given_up), timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return call.result()
+            if session.given_up.is_set():
+                raise asyncssh.SFTPConnectionLost("its server hung at another file")
+            self._give_up(session)
+            raise TimeoutError
+        except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection):
+            if not session.given_up.is_set():
+                self._forget(session)
+            raise
+        finally:
+            given_up.cancel()
+            call.cancel()  # not waited for: to close its file, it asks the server
+
+    def _give_up(self, session: Session) -> None:
+        session.given_up.set()
+        ending = asyncio.create_task(self._end(session))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, session: Session) -> None:
+        session.client.exit()
+        if session.server:
+            await self._kill(session.ssh, session.server)
+        await session.client.wait_closed()  # sshd closes it when the server has ended
+        self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        if session in self._sessions:
+            self._sessions.remove(session)
+
+
+def _answered(session: Session, call: asyncio.Future[Any]) -> None:
+    del session.calls[call]
+    if not call.cancelled():
+        call.exception()  # of one that nobody waits for any more, nobody is told
+
+
+async def _opened(ssh: asyncssh.SSHClientConnection) -> Session:
+    client = await ssh.start_sftp_client()
+    server = ""
+    with contextlib.suppress(asyncssh.SFTPError):  # a host without /proc, or that hides it
+        server = str(await client.readlink("/proc/self"))
+    return Session(ssh, client, server if server.isdecimal() else "")
