@@ -57,6 +57,10 @@ def test_the_example_of_the_documentation_is_whole() -> None:
         ({"name": "$(touch canary)"}, "and name '$(touch canary)' make a path here"),
         ({"pvcs": [{"claim": "a", "path": "/a; touch canary"}]}, "path"),
         ({"pvcs": [{"claim": "a" * 64, "path": "/a"}]}, "claim"),
+        (
+            {"pvcs": [{"claim": "a", "path": "/nemo", "read_only": True}], "work_dir": "/nemo/steptime"},
+            "claim 'a' is read_only and holds work_dir",
+        ),
     ],
     ids=str,
 )

@@ -60,7 +60,8 @@ def test_the_check_sees_what_the_models_let_pass(models: Any) -> None:
 async def test_every_request_and_answer_fits_runais_models(
     runai_with: RunaiWith, runai_server: RunaiStandIn, make_gated: MakeGated, models: Any
 ) -> None:
-    pools = {"node_pools": ["h100"], "pvcs": [{"claim": "workspace", "path": "/", "name": "shared"}]}
+    data = {"claim": "workspace", "path": "/data", "read_only": True}
+    pools = {"node_pools": ["h100"], "pvcs": [{"claim": "workspace", "path": "/", "name": "shared"}, data]}
     single, pair = make_gated("single"), make_gated("pair", slots=2)
     async with runai_with(gpus_per_node=1, **pools) as cluster:
         for one in (single, pair):

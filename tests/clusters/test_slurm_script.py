@@ -115,7 +115,7 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
         "--wait=60",
         "--kill-on-bad-exit=1",
         "--container-image=/shared/images/nvidia+nemo+25.02.01.sqsh",
-        "--container-mounts=/shared:/shared",
+        f"--container-mounts=/shared:/shared:ro,{directory}:{directory}",
         f"--container-workdir={directory}",
         f"--container-env={of_workload},PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,"
         "MASTER_ADDR,MASTER_PORT",
@@ -142,15 +142,20 @@ def test_apptainer_runs_the_image() -> None:
     staged = IMAGE.model_copy(update={"image_path": "/shared/images/nemo.sif"})
     script = script_of(run, site(container="apptainer"), staged)
     assert "  apptainer \\\n  exec \\\n  --nv \\\n" in script
-    assert "  --bind=/shared:/shared \\\n  /shared/images/nemo.sif \\\n  sh \\\n" in script
+    (directory,) = re.findall(r"^cd (\S+)$", script, flags=re.MULTILINE)
+    binds = f"  --bind=/shared:/shared:ro \\\n  --bind={directory}:{directory} \\\n"
+    assert f"{binds}  /shared/images/nemo.sif \\\n  sh \\\n" in script
 
 
 def test_a_checkpoint_from_elsewhere_is_mounted() -> None:
     here = planned("llama3.1", size="8b", gpus="16", load_checkpoint="/shared/experiments/x/saved")
     elsewhere = planned("llama3.1", size="8b", gpus="16", load_checkpoint="/archive/saved")
-    config = site(container="pyxis", container_mounts=("/data",))
-    assert "--container-mounts=/shared:/shared,/data:/data \\\n" in script_of(here, config, IMAGE)
-    assert "/data:/data,/archive/saved:/archive/saved \\\n" in script_of(elsewhere, config, IMAGE)
+    config = site(container="pyxis", container_mounts=("/data", "/sets:ro"))
+    of_site = "--container-mounts=/shared:/shared:ro,/data:/data,/sets:/sets:ro,"
+    assert f"{of_site}/shared/experiments/" in script_of(here, config, IMAGE)
+    assert f"{of_site}/archive/saved:/archive/saved:ro,/shared/experiments/" in script_of(
+        elsewhere, config, IMAGE
+    )
 
 
 def test_a_cluster_without_containers_runs_no_image() -> None:

@@ -15,7 +15,7 @@ from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
-from steptime.clusters.containers import in_container
+from steptime.clusters.containers import Mount, in_container
 from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.clusters.slurm.config import Config as SlurmConfig
 from steptime.staging.image import StagedImage, stage_image
@@ -63,7 +63,7 @@ async def staged_image(cluster: Cluster, config: ClusterConfig, said: list[str])
         config,
         "steptime/trainer:cpu",
         venv=str(venv),
-        folders=(config.root,),
+        mounts=(Mount(config.root, writable=False),),
         report=said.append,
     )
 
@@ -83,7 +83,7 @@ async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing
         "bwrap",
         ("python", "-I", "-c", LOOKS_AROUND, str(hidden), "/var/lib/dpkg", str(Path(config.root, "venvs"))),
         image=image.path,
-        folders=(config.root,),
+        mounts=(Mount(config.root, writable=False),),
         directory=str(directory),
         variables=("VARIABLE",),
         image_environment={**image.environment, "VARIABLE": "the image's"},

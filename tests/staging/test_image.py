@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from steptime.clusters.containers import Mount
 from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
@@ -48,7 +49,7 @@ class Staging(Reported):
             self.config,
             name,
             venv=None,
-            folders=(self.config.root, "/elsewhere/checkpoints"),
+            mounts=(Mount(self.config.root, False), Mount("/elsewhere/checkpoints", False)),
             report=self.lines.append,
         )
 

@@ -19,7 +19,7 @@ from pydantic import (
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
-from steptime.clusters.containers import FINDS_TRAINER, Started, in_container, mounted_folders
+from steptime.clusters.containers import FINDS_TRAINER, Mount, Started, in_container, mounts
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, load_yaml_model
@@ -51,7 +51,7 @@ class ClusterConfig(Frozen):
     container: Literal["none", "apptainer", "bwrap", "pyxis", "kubernetes"] = "none"
     """What runs a recipe's image; with `none` the trainer runs in its own venv."""
     container_mounts: tuple[str, ...] = ()
-    """Folders that containers see beside `work_dir`, at the same path."""
+    """Folders that containers see beside `work_dir`, at the same path; `/data:ro` to be read alone."""
     import_in_job: bool = False
     """Whether images are imported by a job, where the login node may not or cannot."""
     import_partition: str | None = None
@@ -158,9 +158,9 @@ class ClusterConfig(Frozen):
         """
         return {}
 
-    def mounted_folders(self, run: Run) -> tuple[str, ...]:
-        """What containers of the run see of this cluster's folders."""
-        return mounted_folders(self.root, self.container_mounts, run.checkpoint_path)
+    def mounts(self, run: Run) -> tuple[Mount, ...]:
+        """What containers of the run see beside the job's own folder. Raises UserError."""
+        return mounts(self.root, self.container_mounts, run.checkpoint_path)
 
     def in_image(
         self,
@@ -183,7 +183,7 @@ class ClusterConfig(Frozen):
             self.container,
             (*FINDS_TRAINER, *command),
             image=staged.image_path,
-            folders=self.mounted_folders(run),
+            mounts=self.mounts(run),
             directory=str(directory),
             variables=environment,
             image_environment=staged.image_environment,

@@ -1,6 +1,7 @@
 """How a command is started inside a recipe's image: what srun is told, and what stands before the command.
 
-Folders appear inside at the paths that they have outside.
+Folders appear inside at the paths that they have outside. A job writes into its own; what it shares with
+others is there to be read.
 """
 
 import re
@@ -34,6 +35,22 @@ which NeMo's images name their packages. Only inside of the container is that kn
 same; the command comes as arguments. Every image has `sh`, not every one bash."""
 
 
+_FOR_READING = ":ro"
+"""After a folder of a site that containers must not write to; pyxis and apptainer write it so, too."""
+
+
+class Mount(NamedTuple):
+    """A folder that a container sees."""
+
+    folder: str
+    writable: bool
+
+    @property
+    def argument(self) -> str:
+        """As pyxis and apptainer take it."""
+        return f"{self.folder}:{self.folder}" + ("" if self.writable else _FOR_READING)
+
+
 class Started(NamedTuple):
     """A command in its container."""
 
@@ -46,7 +63,7 @@ def in_container(
     command: Sequence[str],
     *,
     image: str,
-    folders: Iterable[str],
+    mounts: Iterable[Mount],
     directory: str,
     variables: Iterable[str],
     image_environment: Mapping[str, str],
@@ -57,20 +74,22 @@ def in_container(
         kind: `pyxis`, srun's plugin for enroot, `apptainer`, or `bwrap`, which is for machines without GPUs.
         command: what to run inside.
         image: on the cluster, a squashfs file for pyxis, a SIF file for apptainer, a folder for bwrap.
-        folders: what is mounted, writable, at its own path.
-        directory: the working folder, one of them or below.
+        mounts: what the container sees, outer folders before those in them.
+        directory: the job's own folder, which it works in and writes to.
         variables: environment variables of the job that win over those of the image.
         image_environment: those of the image, which pyxis and apptainer set themselves, and bwrap does not.
 
     Raises:
         UserError: another kind, or a folder that cannot be mounted.
     """
-    mounted = _mountable(folders)
+    # All of these programs mount in the order given: the job's own folder over the one that holds it.
+    mounted = (*mounts, Mount(directory, writable=True))
+    _check_mountable(mounted)
     if kind == "pyxis":
         return Started(
             srun_options=(
                 f"--container-image={image}",
-                f"--container-mounts={','.join(f'{folder}:{folder}' for folder in mounted)}",
+                f"--container-mounts={','.join(mount.argument for mount in mounted)}",
                 f"--container-workdir={directory}",
                 f"--container-env={','.join(variables)}",
                 "--container-writable",
@@ -79,7 +98,7 @@ def in_container(
             command=tuple(command),
         )
     if kind == "apptainer":
-        binds = tuple(f"--bind={folder}:{folder}" for folder in mounted)
+        binds = tuple(f"--bind={mount.argument}" for mount in mounted)
         options = ("--nv", "--writable-tmpfs", "--no-home", f"--pwd={directory}", *binds)
         return Started(srun_options=(), command=("apptainer", "exec", *options, image, *command))
     if kind == "bwrap":
@@ -87,11 +106,16 @@ def in_container(
         environment = {"HOME": _TEMPORARY, "TMPDIR": _TEMPORARY, **image_environment}
         options = (
             "--die-with-parent",
+            *("--cap-drop", "ALL"),  # or a job of root's could mount anew
             *("--ro-bind", image, "/"),
             *("--dev-bind", "/dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
             *("--tmpfs", _TEMPORARY),
             *(word for file in _HOST_FILES for word in ("--ro-bind-try", file, file)),
-            *(word for folder in mounted for word in ("--bind", folder, folder)),
+            *(
+                word
+                for folder, writable in mounted
+                for word in ("--bind" if writable else "--ro-bind", folder, folder)
+            ),
             *(
                 word
                 for name, value in environment.items()
@@ -104,27 +128,42 @@ def in_container(
     raise UserError(f"no container is started by '{kind}': choose pyxis, apptainer or bwrap.")
 
 
-def mounted_folders(root: str, mounts: Sequence[str], checkpoint: str | None) -> tuple[str, ...]:
-    """What a training's container sees: all jobs' folders with their checkpoints, the site's, and the
-    checkpoint to load where it lies elsewhere."""
-    folders = (root, *mounts)
-    if checkpoint is None or any(PurePosixPath(checkpoint).is_relative_to(folder) for folder in folders):
-        return folders
-    return (*folders, checkpoint)
+def mounts(work_dir: str, of_site: Sequence[str], checkpoint: str | None) -> tuple[Mount, ...]:
+    """What the containers of a cluster's trainings see beside the job's own folder, outer folders first.
+
+    Args:
+        work_dir: the cluster's, with the staged trainer, images and the folders of all jobs: to be read.
+        of_site: the folders of the cluster's file, `/data` to be written, too, `/data:ro` to be read.
+        checkpoint: what the training loads, where it does: to be read.
+
+    Raises:
+        UserError: the checkpoint is a folder that holds `work_dir`.
+    """
+    found = {work_dir: False} | {
+        folder.removesuffix(_FOR_READING): not folder.endswith(_FOR_READING) for folder in of_site
+    }
+    if checkpoint is not None and not any(PurePosixPath(checkpoint).is_relative_to(path) for path in found):
+        if PurePosixPath(work_dir).is_relative_to(checkpoint):
+            raise UserError(
+                f"checkpoint '{shown(checkpoint)}' holds the work_dir '{work_dir}' of the cluster: "
+                "name the checkpoint's own folder, the one above weights/."
+            )
+        found[checkpoint] = False
+    return tuple(sorted((Mount(*each) for each in found.items()), key=lambda mount: mount.folder.count("/")))
 
 
-def mount_points(folders: Iterable[str]) -> tuple[str, ...]:
-    """The paths that must exist in an unpacked image so that bwrap can start `folders`' containers there."""
-    return ("/dev", "/proc", "/sys", _TEMPORARY, *_HOST_FILES, *_mountable(folders))
+def mount_points(mounted: Iterable[Mount]) -> tuple[str, ...]:
+    """The paths that must exist in an unpacked image so that bwrap can start containers with these mounts."""
+    mounted = tuple(mounted)
+    _check_mountable(mounted)
+    return ("/dev", "/proc", "/sys", _TEMPORARY, *_HOST_FILES, *(mount.folder for mount in mounted))
 
 
-def _mountable(folders: Iterable[str]) -> tuple[str, ...]:
-    """Each folder once. Raises UserError for one that the programs would read as something else."""
-    mounted = tuple(dict.fromkeys(folders))
-    for folder in mounted:
+def _check_mountable(mounted: Iterable[Mount]) -> None:
+    """Raise UserError for a folder that the programs would read as something else."""
+    for folder, _ in mounted:
         if not _PATH.fullmatch(folder):
             raise UserError(
                 f"folder '{shown(folder)}' cannot be mounted into a container: "
                 "begin with '/' and use letters, digits and . _ + @ = - only."
             )
-    return mounted

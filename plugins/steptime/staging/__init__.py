@@ -55,8 +55,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         venv = str(PurePosixPath(python).parents[1])
     if name is None:
         return staged
-    folders = config.mounted_folders(run)
-    image = await stage_image(cluster, config, name, venv=venv, folders=folders, report=report)
+    image = await stage_image(cluster, config, name, venv=venv, mounts=config.mounts(run), report=report)
     return staged.model_copy(
         update={
             "python": None,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import mount_points
+from steptime.clusters.containers import Mount, mount_points
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.image import Image, parse_image
 from steptime.staging.steps import StepEnd, copy_scripts, run_step
@@ -32,7 +32,7 @@ async def stage_image(
     name: str,
     *,
     venv: str | None,
-    folders: Sequence[str],
+    mounts: Sequence[Mount],
     report: Callable[[str], None],
 ) -> StagedImage:
     """Make the image `name` ready for the cluster's containers, or find it there.
@@ -42,7 +42,7 @@ async def stage_image(
         config: its configuration; `container` says for which program.
         name: the image's name, as a recipe has it.
         venv: the trainer's environment on the cluster, for an image that is made of it.
-        folders: what containers will mount.
+        mounts: what containers will see.
         report: gets each line of progress as it comes.
 
     Raises:
@@ -73,7 +73,7 @@ async def stage_image(
         cluster,
         config,
         scripts / "unpack_image.py",
-        [str(target), str(unpacked), *mount_points(folders)],
+        [str(target), str(unpacked), *mount_points(mounts)],
         in_job=config.import_in_job,
         report=report,
     )

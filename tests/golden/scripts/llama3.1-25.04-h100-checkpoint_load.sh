@@ -37,7 +37,7 @@ exec srun \
   --wait=60 \
   --mpi=pmix \
   --container-image=STAGED_IMAGE \
-  --container-mounts=/lustre/bench:/lustre/bench,/archive/checkpoints/saved:/archive/checkpoints/saved \
+  --container-mounts=/lustre/bench:/lustre/bench:ro,/archive/checkpoints/saved:/archive/checkpoints/saved:ro,/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_16_checkpoint_load/pretrain_llama3.1_8b_bf16_16_checkpoint_load_TIMESTAMP-6b15dd1676/pretrain_llama3.1_8b_bf16_16_checkpoint_load:/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_16_checkpoint_load/pretrain_llama3.1_8b_bf16_16_checkpoint_load_TIMESTAMP-6b15dd1676/pretrain_llama3.1_8b_bf16_16_checkpoint_load \
   --container-workdir=/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_16_checkpoint_load/pretrain_llama3.1_8b_bf16_16_checkpoint_load_TIMESTAMP-6b15dd1676/pretrain_llama3.1_8b_bf16_16_checkpoint_load \
   --container-env=NCCL_NVLS_ENABLE,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FLASH_ATTN,NVTE_FUSED_ATTN,CUDA_DEVICE_MAX_CONNECTIONS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \

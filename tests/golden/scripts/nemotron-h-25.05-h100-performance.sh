@@ -37,7 +37,7 @@ exec srun \
   --wait=60 \
   --mpi=pmix \
   --container-image=STAGED_IMAGE \
-  --container-mounts=/lustre/bench:/lustre/bench \
+  --container-mounts=/lustre/bench:/lustre/bench:ro,/lustre/bench/experiments/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_TIMESTAMP-c5d15d94ff/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96:/lustre/bench/experiments/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_TIMESTAMP-c5d15d94ff/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96 \
   --container-workdir=/lustre/bench/experiments/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_TIMESTAMP-c5d15d94ff/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96 \
   --container-env=NCCL_NVLS_ENABLE,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FLASH_ATTN,CUDA_DEVICE_MAX_CONNECTIONS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,NVTE_FUSED_ATTN,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \

@@ -40,7 +40,7 @@ exec srun \
   --wait=60 \
   --mpi=pmix \
   --container-image=STAGED_IMAGE \
-  --container-mounts=/lustre/bench:/lustre/bench \
+  --container-mounts=/lustre/bench:/lustre/bench:ro,/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128/nemo_nemotron4_340b_bf16_128_TIMESTAMP-c2ecd3ad56/nemo_nemotron4_340b_bf16_128:/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128/nemo_nemotron4_340b_bf16_128_TIMESTAMP-c2ecd3ad56/nemo_nemotron4_340b_bf16_128 \
   --container-workdir=/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128/nemo_nemotron4_340b_bf16_128_TIMESTAMP-c2ecd3ad56/nemo_nemotron4_340b_bf16_128 \
   --container-env=CUDA_DEVICE_MAX_CONNECTIONS,HYDRA_FULL_ERROR,NCCL_NVLS_ENABLE,NVTE_ASYNC_AMAX_REDUCTION,NVTE_DP_AMAX_REDUCE_INTERVAL,NVTE_FUSED_ATTN,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,NVTE_UB_SPLIT_AG,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \

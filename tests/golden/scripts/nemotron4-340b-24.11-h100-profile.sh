@@ -38,7 +38,7 @@ exec srun \
   --wait=60 \
   --mpi=pmix \
   --container-image=STAGED_IMAGE \
-  --container-mounts=/lustre/bench:/lustre/bench \
+  --container-mounts=/lustre/bench:/lustre/bench:ro,/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys:/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys \
   --container-workdir=/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys \
   --container-env=CUDA_DEVICE_MAX_CONNECTIONS,HYDRA_FULL_ERROR,NCCL_NVLS_ENABLE,NVTE_ASYNC_AMAX_REDUCTION,NVTE_DP_AMAX_REDUCE_INTERVAL,NVTE_FUSED_ATTN,TORCH_NCCL_AVOID_RECORD_STREAMS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \

@@ -44,7 +44,7 @@ exec srun \
   --wait=60 \
   --mpi=pmix \
   --container-image=STAGED_IMAGE \
-  --container-mounts=/lustre/bench:/lustre/bench \
+  --container-mounts=/lustre/bench:/lustre/bench:ro,/lustre/bench/experiments/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys_TIMESTAMP-bc9637b23a/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys:/lustre/bench/experiments/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys_TIMESTAMP-bc9637b23a/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys \
   --container-workdir=/lustre/bench/experiments/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys_TIMESTAMP-bc9637b23a/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_nsys \
   --container-env=NCCL_NVLS_ENABLE,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FLASH_ATTN,NVTE_FUSED_ATTN,PYTORCH_CUDA_ALLOC_CONF,NCCL_NET_GDR_LEVEL,NCCL_NET_GDR_C2C,CUDA_DEVICE_MAX_CONNECTIONS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,TORCH_NCCL_HIGH_PRIORITY,NCCL_P2P_NET_CHUNKSIZE,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \

@@ -37,6 +37,8 @@ class Pvc(Frozen):
     """Where workloads see it."""
     name: str | None = None
     """Its name in Run:ai; only rules of a policy need it."""
+    read_only: bool = False
+    """Whether workloads may only read it, as volumes with data."""
 
 
 class Config(ClusterConfig):
@@ -75,14 +77,19 @@ class Config(ClusterConfig):
             )
         if not any(PurePosixPath(self.root).is_relative_to(pvc.path) for pvc in self.pvcs):
             raise ValueError(f"work_dir '{self.root}' is below none of the paths of pvcs")
+        if self._mount.read_only:
+            raise ValueError(f"claim '{self._mount.claim}' is read_only and holds work_dir: jobs write there")
         return self
 
     @property
     def volume(self) -> Volume:
         """The volume that holds `work_dir`: the innermost, where mounts are nested."""
-        mounts = [pvc.path for pvc in self.pvcs if PurePosixPath(self.root).is_relative_to(pvc.path)]
-        mount = max(mounts, key=len)
-        return Volume(mount=mount, here=self.shared_dir or mount)
+        return Volume(mount=self._mount.path, here=self.shared_dir or self._mount.path)
+
+    @property
+    def _mount(self) -> Pvc:
+        holding = [pvc for pvc in self.pvcs if PurePosixPath(self.root).is_relative_to(pvc.path)]
+        return max(holding, key=lambda pvc: len(pvc.path))
 
     @property
     def state(self) -> PurePosixPath:
@@ -151,6 +158,7 @@ def workload_request(
                     "path": pvc.path,
                     "existingPvc": True,
                     **({"name": pvc.name} if pvc.name else {}),
+                    **({"readOnly": True} if pvc.read_only else {}),
                 }
                 for pvc in config.pvcs
             ]
