@@ -19,6 +19,8 @@ from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 
 # isort: split
 
+from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+
 from steptime.airflow.operators import SubmitTrainingOperator
 from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster
@@ -177,7 +179,6 @@ class TaskInstance:
     run_id: str = "manual__2026-11-21"
     task_id: str = "performance.submit"
     map_index: int = 0
-    state: str | None = "running"
     pushed: dict[str, Any] = field(default_factory=dict)
 
     def xcom_push(self, key: str, value: Any) -> None:
@@ -186,8 +187,33 @@ class TaskInstance:
     def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> Any:
         return self.pushed.get(key)
 
-    def get_task_states(self, **_: object) -> dict[str, dict[str, str | None]]:
-        return {self.run_id: {f"{self.task_id}_{self.map_index}": self.state}} if self.state else {}
+
+@dataclass
+class TaskStates:
+    """Airflow, asked for the state of a task: each time it gives the next answer; the last stays."""
+
+    answers: list[str | Exception | None]
+    """None where there is no such task, or it has no state."""
+
+    def send(self, asked: GetTaskStates) -> TaskStatesResult:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        (run_id,), (task_id,) = asked.run_ids or (), asked.task_ids or ()
+        states = {f"{task_id}_{asked.map_index}": answer}
+        return TaskStatesResult(task_states={run_id: states} if answer else {})
+
+
+@pytest.fixture
+def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TaskStates]:
+    """Has Airflow answer with these states of a task."""
+
+    def say(*answers: str | Exception | None) -> TaskStates:
+        states = TaskStates(list(answers))
+        monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", states, raising=False)
+        return states
+
+    return say
 
 
 @pytest.fixture

@@ -195,10 +195,13 @@ def test_a_task_taken_away_while_it_submits_a_fresh_job_leaves_none(
     submission: Submit,
     make_context: MakeContext,
     lose: Lose,
+    *,
     cluster: LocalCluster,
+    airflow_says: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    submitted, context = submission(STAND_IN="hang"), make_context(state="failed")
+    airflow_says("failed")
+    submitted, context = submission(STAND_IN="hang"), make_context()
     event = lose(waits_for(wait_task(submitted), context))
     task, submit = wait_task(submitted), LocalCluster.submit
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.driving import wait_until
 
 from steptime.airflow.base import Submission
 from steptime.airflow.operators import EndTrainingOperator, SubmitTrainingOperator
@@ -67,15 +66,20 @@ def test_a_cleared_task_starts_anew_and_ends_the_job_before(
 
 @pytest.mark.parametrize("state_of_wait", ["deferred", "success", "failed"])
 def test_a_task_that_was_cleared_because_another_one_was_keeps_its_job(
-    submit: Callable[..., Submission], cluster: LocalCluster, state_of_wait: str
+    submit: Callable[..., Submission],
+    cluster: LocalCluster,
+    airflow_says: Callable[..., Any],
+    state_of_wait: str,
 ) -> None:
     """Clearing one mapped `wait` clears the `submit` of all: only those start anew whose `wait` does."""
     first = submit(max_tries=2)
-    cleared = submit(waited_in="performance.wait", max_tries=3, state=state_of_wait)
+    airflow_says(state_of_wait)
+    cleared = submit(waited_in="performance.wait", max_tries=3)
 
     assert cleared.job == first.job
     assert state(cluster, first).is_live
-    assert submit(waited_in="performance.wait", max_tries=3, state=None).job != first.job
+    airflow_says(None)
+    assert submit(waited_in="performance.wait", max_tries=3).job != first.job
 
 
 def test_a_retry_after_a_cancel_from_outside_starts_anew(
@@ -109,25 +113,6 @@ def test_a_job_that_nobody_waits_for_is_ended(
     assert state(cluster, left) is JobState.CANCELLED
 
 
-@pytest.mark.parametrize(("airflow_says", "lives"), [("running", True), ("failed", False), (None, False)])
-def test_on_kill_tells_a_task_that_was_taken_away_from_a_worker_that_stops(
-    submit: Callable[..., Submission],
-    cluster: LocalCluster,
-    make_context: Callable[..., dict[str, Any]],
-    airflow_says: str | None,
-    lives: bool,
-) -> None:
-    submitted = submit()
-    operator = SubmitTrainingOperator(task_id="submit", run={}, staged={})
-    operator.hold("local", submitted.job.name, make_context(state=airflow_says))
-
-    operator.on_kill()
-
-    if not lives:  # on_kill gives up waiting for the end after some seconds
-        wait_until("the job's end", lambda: not state(cluster, submitted).is_live)
-    assert state(cluster, submitted).is_live is lives
-
-
 @pytest.mark.service
 def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
     submit: Callable[..., Submission], home: Path, staged: Staged, a_run: Callable[..., Run], tmp_path: Path
@@ -159,10 +144,13 @@ def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
 def test_a_task_taken_away_while_it_submits_leaves_no_job(
     a_run: Callable[..., Run],
     staged: Staged,
+    *,
     cluster: LocalCluster,
     make_context: Callable[..., dict[str, Any]],
+    airflow_says: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    airflow_says("failed")
     operator = SubmitTrainingOperator(
         task_id="submit",
         run=a_run(STAND_IN="hang").model_dump(mode="json"),
@@ -177,7 +165,7 @@ def test_a_task_taken_away_while_it_submits_leaves_no_job(
 
     monkeypatch.setattr(LocalCluster, "submit", killed_before_submitting)
     with pytest.raises(Exception, match="taken away"):
-        operator.execute(make_context(state="failed"))
+        operator.execute(make_context())
 
     assert asyncio.run(cluster.poll(names))[names[0]].state is JobState.CANCELLED
 
@@ -188,6 +176,6 @@ def test_the_context_of_tests_is_that_of_airflow() -> None:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     assert {"get", "set"} <= set(dir(TaskStateStoreAccessor))
-    used = {"xcom_push", "get_task_states"}
+    used = {"xcom_push"}
     assert used <= set(dir(RuntimeTaskInstance)) & set(dir(TaskInstance))
     assert {"max_tries", "dag_id", "run_id", "map_index"} <= set(RuntimeTaskInstance.model_fields)

@@ -66,6 +66,14 @@ _AIRFLOW = (
         dag_id=_IN_WORKER,
     ),
     Drill(
+        "worker cut off in mid-wait",
+        (points.QUEUED, points.TRAINING),
+        faults.cut_off_worker,
+        _ONE_RESULT,
+        ways=("the whole worker", "the api-server"),
+        dag_id=_IN_WORKER,
+    ),
+    Drill(
         "worker killed during collection", (points.COLLECTING,), faults.kill_worker, _ONE_RESULT, ways=_WORKER
     ),
     Drill(
@@ -73,6 +81,13 @@ _AIRFLOW = (
     ),
     Drill(
         "triggerer killed", (points.QUEUED, points.TRAINING), faults.end_triggerer, _ONE_RESULT, ways=_SIGNALS
+    ),
+    Drill(
+        "two triggerers",
+        (points.QUEUED, points.TRAINING),
+        faults.suspend_triggerer,
+        _ONE_RESULT,
+        mend=faults.end_other_triggerer,
     ),
     Drill(
         "scheduler restarted",

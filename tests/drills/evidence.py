@@ -3,14 +3,13 @@
 Nothing here asks steptime how it went: both databases, squeue and sacct are read as they are.
 """
 
-import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from drills.scene import Scene
+from drills.site import selected
 
 from steptime.clusters.slurm.states import SACCT_FORMAT, JobRecord, read_sacct
 
@@ -98,7 +97,7 @@ def _stored(scene: Scene) -> list[StoredRun]:
                (SELECT count(*) FROM steps WHERE run_id = runs.id)
         FROM runs WHERE submitted_at >= ?
     """
-    return [StoredRun(*row) for row in _selected(scene.site.disk / "steptime.db", query, scene.began)]
+    return [StoredRun(*row) for row in selected(scene.site.disk / "steptime.db", query, scene.began)]
 
 
 def _tasks(scene: Scene, run_ids: Sequence[str]) -> list[AirflowTask]:
@@ -106,25 +105,14 @@ def _tasks(scene: Scene, run_ids: Sequence[str]) -> list[AirflowTask]:
         SELECT run_id, task_id, state, trigger_id FROM task_instance
         WHERE run_id IN ({",".join("?" * len(run_ids))})
     """  # noqa: S608 (only question marks)
-    return [AirflowTask(*row) for row in _selected(_airflow_database(scene), query, *run_ids)]
+    return [AirflowTask(*row) for row in scene.site.airflow_rows(query, *run_ids)]
 
 
 def _dag_runs(scene: Scene) -> dict[str, str]:
     """Those that train: the drill's own, or the ones that its sweeps have started."""
     if scene.is_sweep:
         query = "SELECT run_id, state FROM dag_run WHERE dag_id = 'llama31' AND unixepoch(start_date) >= ?"
-        return dict(_selected(_airflow_database(scene), query, scene.began))
+        return dict(scene.site.airflow_rows(query, scene.began))
     ids = [run.dag_run_id for run in scene.runs]
     query = f"SELECT run_id, state FROM dag_run WHERE run_id IN ({','.join('?' * len(ids))})"  # noqa: S608
-    return dict(_selected(_airflow_database(scene), query, *ids))
-
-
-def _airflow_database(scene: Scene) -> Path:
-    return scene.site.airflow.home / "airflow" / "airflow.db"
-
-
-def _selected(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    if not database.exists():
-        return []
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
-        return connection.execute(query, values).fetchall()
+    return dict(scene.site.airflow_rows(query, *ids))

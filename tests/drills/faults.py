@@ -1,11 +1,14 @@
 """What is done to a run and to what it runs on, and how it is mended. All of it is real."""
 
-from contextlib import suppress
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 from drills import points
 from drills.scene import PUBLISH, WAIT
 from end_to_end.driving import kill, wait_until
@@ -28,6 +31,47 @@ def kill_worker(scene: "Scene") -> None:
     kill(below if scene.schedule.way == "the task's process" else [worker, *below])
 
 
+def cut_off_worker(scene: "Scene") -> None:
+    """SIGSTOP to the worker, or to the api-server that it reports to, until its task is to be tried again.
+
+    After SIGCONT it is told that the task is not its own any more, and is killed.
+    """
+    wait_until("a worker that has seen the job", partial(_is_told_of_job, scene), _NOTICED_S)
+    worker = scene.worker(WAIT)
+    state = "SELECT state FROM task_instance WHERE run_id = ? AND task_id = ?"  # the api-server cannot say
+    stopped = (
+        worker if scene.schedule.way == "the whole worker" else _all_of(scene.site.component("api-server"))
+    )
+    with _suspended(stopped):
+        wait_until(
+            "a task that is to be tried again",
+            lambda: scene.site.airflow_rows(state, scene.run.dag_run_id, WAIT) == [("up_for_retry",)],
+            _NOTICED_S,
+        )
+    _, *below = worker
+    wait_until("the end of the first try", lambda: not any(one.is_running() for one in below), 2 * _NOTICED_S)
+
+
+def _is_told_of_job(scene: "Scene") -> bool:
+    log = scene.site.airflow.log_text(scene.run, scene.known_task(WAIT))
+    return re.search(r"job \S+: (queued|running)", log) is not None
+
+
+@contextmanager
+def _suspended(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    for process in processes:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.resume()
+
+
+def _all_of(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
 def end_triggerer(scene: "Scene") -> None:
     _end("triggerer", scene)
 
@@ -40,6 +84,39 @@ def _end(component: str, scene: "Scene") -> None:
     """SIGKILL or SIGTERM, as the schedule says; Airflow's supervisor starts it again."""
     process = scene.site.component(component)
     process.kill() if scene.schedule.way == "SIGKILL" else process.terminate()
+
+
+def suspend_triggerer(scene: "Scene") -> None:
+    """SIGSTOP to the triggerer that waits, SIGCONT when another has taken over; it lets go of its trigger."""
+
+    def holder() -> int | None:
+        query = """
+            SELECT triggerer_id FROM trigger JOIN task_instance ON trigger_id = trigger.id
+            WHERE run_id = ? AND task_id = ?
+        """
+        ((found,),) = scene.site.airflow_rows(query, scene.run.dag_run_id, WAIT)
+        return int(found) if found is not None else None
+
+    first = wait_until("a triggerer that holds the trigger", holder)
+    with _suspended(_all_of(scene.site.component("triggerer"))):
+        scene.site.start_triggerer()
+        wait_until("another triggerer that takes over", lambda: holder() not in (None, first), _NOTICED_S)
+        scene.note("another triggerer holds the trigger")
+    wait_until("the first triggerer to let go", lambda: _has_let_go(scene, first), _NOTICED_S)
+
+
+def _has_let_go(scene: "Scene", triggerer: int) -> bool:
+    """Whether a triggerer's own log of the trigger says that it is over; the words are Airflow's."""
+    logs = scene.site.airflow.home / "airflow" / "logs"
+    run = f"run_id={scene.run.dag_run_id}/task_id={WAIT}"
+    return any(
+        "trigger completed" in log.read_text()
+        for log in logs.glob(f"dag_id=*/{run}/map_index=*/*.trigger.{triggerer}.log")
+    )
+
+
+def end_other_triggerer(scene: "Scene") -> None:
+    scene.site.end_triggerers()
 
 
 def kill_triggerer(scene: "Scene") -> None:

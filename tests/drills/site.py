@@ -4,12 +4,14 @@ import json
 import os
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +21,7 @@ from end_to_end.driving import Airflow, assert_nothing_lives, wait_until
 from slurm_service import MiniSlurm
 
 from steptime import settings
-from steptime.airflow import connection_file, standalone, standalone_config
+from steptime.airflow import connection_file, standalone, standalone_config, supervisor
 from steptime.airflow.rest import AirflowClient
 from steptime.clusters.mini_slurm import processes, service
 from steptime.results.store import Store
@@ -40,6 +42,8 @@ dag = sweep_dag("{SWEEP_DAG}", sweep="drilled")
 """
 _HEARTBEAT_TIMEOUT_S = 20
 """After which a worker counts as dead: a third of what `steptime up` sets."""
+_TRIGGERER_TIMEOUT_S = 10
+"""After which a triggerer does, and another one takes its triggers over: a third of Airflow's default."""
 _DISK_BYTES = 16 << 20
 
 
@@ -90,6 +94,8 @@ class Site:
     slurm: MiniSlurm
     login: LoginNode
     gates: Path
+    triggerers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """Those beside the one that Airflow's supervisor keeps running."""
 
     @property
     def work(self) -> Path:
@@ -126,6 +132,31 @@ class Site:
 
         return wait_until(f"the {name}", look)
 
+    def start_triggerer(self) -> None:
+        """One more triggerer, in the environment of the supervised one."""
+        environment = self.component("triggerer").parent().environ()
+        with (self.airflow.home / "another-triggerer.log").open("ab") as output:
+            self.triggerers.append(
+                subprocess.Popen(
+                    [*supervisor.AIRFLOW, *supervisor.COMPONENTS["triggerer"]],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                )
+            )
+
+    def end_triggerers(self) -> None:
+        """End those that a drill has started."""
+        while self.triggerers:
+            triggerer = self.triggerers.pop()
+            triggerer.terminate()
+            triggerer.wait(60)
+
+    def airflow_rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What Airflow's database answers."""
+        return selected(self.airflow.home / "airflow" / "airflow.db", query, *values)
+
     def restore(self) -> None:
         """Mend whatever a drill may have left broken."""
         for entry in self.gates.iterdir():  # the folder stays: who waits there may write into it yet
@@ -136,6 +167,7 @@ class Site:
         for wrapper in self.login.bin.iterdir():
             wrapper.unlink()
         self.filler.unlink(missing_ok=True)
+        self.end_triggerers()
         self.login.stop()
         self.login.start()
         daemons = processes.daemons(self.slurm.layout)
@@ -227,6 +259,7 @@ def running_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
             "task_instance_heartbeat_timeout": str(_HEARTBEAT_TIMEOUT_S),
             "task_instance_heartbeat_timeout_detection_interval": "2",
         }
+        told["triggerer"] = {"triggerer_health_check_threshold": str(_TRIGGERER_TIMEOUT_S)}
         return told
 
     with pytest.MonkeyPatch.context() as patched:
@@ -246,6 +279,14 @@ def running_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
             patched.setenv("STEPTIME_HOME", str(home))
             standalone.down(_quietly)
     assert_nothing_lives(home)
+
+
+def selected(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    """The rows of an SQLite file as it is; none where there is no file yet."""
+    if not database.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
+        return connection.execute(query, values).fetchall()
 
 
 _quietly: Callable[[str], None] = lambda _: None  # noqa: E731

@@ -2,12 +2,13 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
 from pydantic import BaseModel, PositiveInt
 from pydantic_core import from_json
@@ -24,6 +25,9 @@ SETTLING_S = 1.0
 fail the task."""
 _KILL_WITHIN_S = 4.0
 """Airflow sends SIGKILL 5 s after SIGTERM."""
+_ASKED_AGAIN_AFTER_S = 0.5
+_TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "upstream_failed")
+"""States of a task that was deleted or cleared or has ended; in all others somebody goes on with it."""
 _END_WITHIN_S = 60.0
 _END_POLL_S = 0.5
 
@@ -92,8 +96,8 @@ class HoldsJob(BaseOperator):
     """An operator that holds a job while it executes: `on_kill` cancels it where the task was taken away.
 
     Airflow calls `on_kill` both when somebody fails or clears a running task and when the worker is only
-    shut down. A shutdown must not end a training that a retry will find again, so Airflow is asked which of
-    the two it is.
+    shut down or cut off. That must not end a training that a retry will find again, so Airflow is asked which
+    of the two it is.
     """
 
     _held: tuple[str, str] | None = None
@@ -131,28 +135,52 @@ class HoldsJob(BaseOperator):
     def _cancel_if_taken_away(
         self, cluster_name: str, job_name: str, task_instance: RuntimeTaskInstanceProtocol
     ) -> None:
-        if _is_to_go_on(task_instance):
-            self.log.info("the worker stops; job %s goes on, and a retry will find it", job_name)
-            return
-        self.was_taken_away = True
-        self.log.info("the task was taken away: cancelling job %s", job_name)
-        asyncio.run(_cancel(cluster_name, job_name))
+        if is_taken_away(task_instance, job_name, self.log.info):
+            self.was_taken_away = True
+            asyncio.run(cancel(cluster_name, job_name))
 
 
-def _is_to_go_on(ti: RuntimeTaskInstanceProtocol) -> bool:
-    """Whether Airflow still counts this task instance as running."""
-    return state_of(ti, ti.task_id) == "running"
+def is_taken_away(ti: RuntimeTaskInstanceProtocol, job_name: str, say: Callable[[str], None]) -> bool:
+    """Whether nobody will go on with this task instance, as somebody failed, cleared or deleted it.
+
+    Airflow is asked, and asked again after a moment: it calls `on_kill` also where a task has only moved to
+    another triggerer or worker, or waits for its retry. Where it cannot be asked the answer is no, and the
+    teardown `end` is what remains. Blocks for that time.
+
+    Args:
+        ti: the task instance that `on_kill` is about.
+        job_name: the job that is to go on or to be ended.
+        say: is told which of the two it is, and why.
+    """
+    for moment_s in (0, _ASKED_AGAIN_AFTER_S):
+        time.sleep(moment_s)
+        try:
+            state = state_of(ti, ti.task_id)
+        except AirflowRuntimeError as error:
+            say(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
+            return False
+        if state not in _TAKEN_AWAY:
+            say(f"this task is {state}: job {job_name} goes on, and whoever waits for it will find it")
+            return False
+    say(f"the task was taken away ({state or 'cleared or deleted'}): cancelling job {job_name}")
+    return True
 
 
 def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
-    """State of a task of the same mapped instance; None before it begins, once cleared, and deleted."""
+    """State of a task of the same mapped instance; None before it begins, once cleared, and deleted.
+
+    For tasks and for triggers. Raises AirflowRuntimeError where Airflow does not answer.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
     map_index = -1 if ti.map_index is None else ti.map_index
-    states = ti.get_task_states(
+    states = RuntimeTaskInstance.get_task_states(
         dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id], map_index=map_index
     )
     return next(iter(states.get(ti.run_id, {}).values()), None)
 
 
-async def _cancel(cluster_name: str, job_name: str) -> None:
+async def cancel(cluster_name: str, job_name: str) -> None:
+    """End a job of a cluster that is opened for it."""
     async with open_cluster(cluster_name) as cluster:
         await cluster.cancel(job_name)

@@ -36,8 +36,8 @@ LONGEST_PAUSE_S = 60.0
 STOP_GRACE_S = 15.0
 _LEAST_GRACE_S = 5.0
 """What the api-server is given where the others have used up the grace."""
-_AIRFLOW = (sys.executable, "-P", "-m", "airflow")
-"""Without the current folder, where a file may bear the name of a module."""
+AIRFLOW = (sys.executable, "-P", "-m", "airflow")
+"""The program, without the current folder, where a file may bear the name of a module."""
 _POLL_S = 0.5
 _GOOD_RUN_S = 120.0
 """A component that ran this long starts again without a pause when it dies."""
@@ -209,7 +209,7 @@ def prepare_database() -> int:
         return 0
     with log_file("database").open("ab") as output:
         code = subprocess.call(
-            [*_AIRFLOW, "db", "migrate"],
+            [*AIRFLOW, "db", "migrate"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -238,7 +238,7 @@ def main() -> int:
     if prepare_database() != 0:
         log.error("the database could not be prepared: see %s", log_file("database"))
         return 1
-    supervise([Component(name, (*_AIRFLOW, *command)) for name, command in COMPONENTS.items()], stop)
+    supervise([Component(name, (*AIRFLOW, *command)) for name, command in COMPONENTS.items()], stop)
     log.info("stopped")
     return 0
 

@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from steptime.airflow.base import SETTLING_S, as_json
-from steptime.airflow.connections import open_cluster
+from steptime.airflow.base import SETTLING_S, as_json, cancel, is_taken_away
 from steptime.airflow.following import JobFollower
 from steptime.airflow.watching import watch
 from steptime.clusters.base import Job
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
 
 class TrainingTrigger(BaseTrigger):
@@ -21,8 +24,8 @@ class TrainingTrigger(BaseTrigger):
     The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON) or
     `{"job": …, "error": "one sentence"}`.
 
-    Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer
-    does not: the trigger starts again elsewhere and finds the job by its name.
+    Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer,
+    or another triggerer that takes over, does not: the trigger starts there and finds the job by its name.
 
     :param run: the planned run, a `Run` as JSON.
     :param job: the submitted job, a `Job` as JSON.
@@ -71,12 +74,22 @@ class TrainingTrigger(BaseTrigger):
                     return
 
     async def on_kill(self) -> None:
-        """Somebody failed, cleared or deleted the task: end the job, nobody waits for it any more."""
+        """End the job if somebody failed, cleared or deleted the task: nobody waits for it any more.
+
+        Airflow also calls this where another triggerer has taken the trigger over, and it cancels the call
+        every second until it has returned, so that a task of its own has to do the work.
+        """
+        ending = asyncio.create_task(self._end_if_taken_away())
+        while not ending.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(ending)
+
+    async def _end_if_taken_away(self) -> None:
         job = Job.model_validate(self.job_json)
-        self.log.info("the task was taken away: cancelling job %s", job.name)
-        async with open_cluster(job.cluster) as cluster:
-            await cluster.cancel(job.name)
-        self.log.info("job %s is cancelled", job.name)
+        instance = cast("RuntimeTaskInstanceProtocol", self.task_instance)
+        if await asyncio.to_thread(is_taken_away, instance, job.name, self.log.info):
+            await cancel(job.cluster, job.name)
+            self.log.info("job %s is cancelled", job.name)
 
     def _event(self, **told: Any) -> TriggerEvent:
         return TriggerEvent({"job": self.job_json, **told})  # type: ignore[no-untyped-call]

@@ -1,0 +1,109 @@
+"""`on_kill` ends a job only where Airflow, asked, says that nobody goes on with the task."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.jobs import triggerer_job_runner
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.utils.state import TaskInstanceState
+from end_to_end.driving import wait_until
+
+from steptime.airflow.base import is_taken_away
+from steptime.airflow.operators import SubmitTrainingOperator
+from steptime.airflow.triggers import TrainingTrigger
+from steptime.clusters.base import JobState
+from steptime.clusters.local.cluster import LocalCluster
+
+from .conftest import TaskInstance, TaskStates
+
+Submit = Callable[..., dict[str, Any]]
+AirflowSays = Callable[..., TaskStates]
+
+TAKEN_AWAY = {None, "failed", "success", "skipped", "removed", "upstream_failed", "restarting"}
+NO_ANSWER = AirflowRuntimeError(ErrorResponse(detail={"message": "connection refused"}))
+
+
+def state(cluster: LocalCluster, submitted: dict[str, Any]) -> JobState:
+    name = submitted["job"]["name"]
+    return asyncio.run(cluster.poll([name]))[name].state
+
+
+def test_a_task_is_taken_away_where_airflow_says_so_twice(
+    airflow_says: AirflowSays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zombie is `up_for_retry`; a trigger that another triggerer has is of a task that is `deferred`."""
+    monkeypatch.setattr("steptime.airflow.base._ASKED_AGAIN_AFTER_S", 0)
+    expected: dict[tuple[Any, ...], bool] = {
+        (state,): state in TAKEN_AWAY for state in (None, *(str(state) for state in TaskInstanceState))
+    }
+    # Cleared and under way again; and nobody who could answer.
+    expected |= {(None, "deferred"): False, ("failed", NO_ANSWER): False, (NO_ANSWER,): False}
+
+    found = {}
+    for answers in expected:
+        airflow_says(*answers)
+        found[answers] = is_taken_away(TaskInstance(), "a job", print)
+
+    assert found == expected
+
+
+def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) -> None:
+    airflow_says("deferred")
+    said: list[str] = []
+
+    assert not is_taken_away(TaskInstance(map_index=3), "a job", said.append)
+    assert said == ["this task is deferred: job a job goes on, and whoever waits for it will find it"]
+
+
+@pytest.mark.parametrize(("answer", "lives"), [("up_for_retry", True), (NO_ANSWER, True), ("failed", False)])
+def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_taken_away(
+    submission: Submit,
+    cluster: LocalCluster,
+    make_context: Callable[..., dict[str, Any]],
+    airflow_says: AirflowSays,
+    *,
+    answer: Any,
+    lives: bool,
+) -> None:
+    airflow_says(answer)
+    submitted = submission(STAND_IN="hang")
+    task = SubmitTrainingOperator(task_id="submit", run={}, staged={})
+    task.hold("local", submitted["job"]["name"], make_context())
+
+    task.on_kill()
+
+    if not lives:  # on_kill gives up waiting for the end after some seconds
+        wait_until("the job's end", lambda: not state(cluster, submitted).is_live)
+    assert state(cluster, submitted).is_live is lives
+
+
+@pytest.mark.parametrize(("answer", "lives"), [("deferred", True), (NO_ANSWER, True), ("failed", False)])
+async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that_was_taken_away(
+    submission: Submit, cluster: LocalCluster, airflow_says: AirflowSays, *, answer: Any, lives: bool
+) -> None:
+    """Airflow's runner cancels a dropped trigger again with every sync, until its `on_kill` is over."""
+    airflow_says(answer)
+    submitted = await asyncio.to_thread(submission, STAND_IN="hang")
+    trigger = TrainingTrigger(run=submitted["run"], job=submitted["job"], patience_s=60)
+    trigger.task_instance = RuntimeTaskInstance.model_construct(
+        id="1", dag_id="llama31", run_id="a run", task_id="performance.wait", map_index=0, try_number=1
+    )
+    runner = triggerer_job_runner.TriggerRunner()
+    details = {"task": None, "is_watcher": False, "name": "a trigger", "events": 0}
+    runner.triggers[1] = details
+    details["task"] = asyncio.create_task(runner.run_trigger(1, trigger))
+    await asyncio.sleep(0.2)
+
+    while not details["task"].done():
+        runner.to_cancel.append(1)
+        await runner.cancel_triggers()
+        await asyncio.sleep(0.05)
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+
+    poll = await cluster.poll([submitted["job"]["name"]])
+    (status,) = poll.values()
+    assert status.state.is_live if lives else status.state is JobState.CANCELLED
