@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +21,10 @@ from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 
 # isort: split
 
+from airflow.sdk import DAG
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
-from steptime.airflow.operators import SubmitTrainingOperator
+from steptime.airflow.dag_builder import training_dag
 from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
@@ -135,7 +138,6 @@ def run_dag(
     airflow_database: None, home: Path, staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
     """Runs the DAG llama31 to its end; keywords are its params. Nothing is staged: the stand-in is ready."""
-    from steptime.airflow.dag_builder import training_dag
 
     async def nothing(*_: object) -> Staged:
         return staged
@@ -233,18 +235,37 @@ def make_context() -> Callable[..., dict[str, Any]]:
     return make
 
 
+@cache
+def _shipped_dag(*, deferrable: bool) -> DAG:
+    return training_dag("llama31", workload="llama3.1", deferrable=deferrable)
+
+
+def task_of(task_id: str, *, deferrable: bool = True, **rendered: Any) -> Any:
+    """A task of the DAG as it is shipped, with its templated fields as Airflow would have rendered them."""
+    task = copy(_shipped_dag(deferrable=deferrable).get_task(task_id))
+    assert set(rendered) <= set(task.template_fields)
+    for name, value in rendered.items():
+        setattr(task, name, value)
+    return task
+
+
+def submit_task(run: Run, staged: Staged) -> Any:
+    """The task `submit` of a performance run."""
+    json = {"run": run.model_dump(mode="json"), "staged": staged.model_dump(mode="json")}
+    return task_of("performance.submit", **json)
+
+
 @pytest.fixture
 def submission(
-    a_run: Callable[..., Run], staged: Staged, make_context: Callable[..., dict[str, Any]]
+    a_run: Callable[..., Run],
+    staged: Staged,
+    make_context: Callable[..., dict[str, Any]],
+    airflow_says: Callable[..., TaskStates],
 ) -> Callable[..., dict[str, Any]]:
     """Submits a run of the stand-in and gives what `submit` hands on; keywords are its environment."""
 
     def submit(**environment: str) -> dict[str, Any]:
-        operator = SubmitTrainingOperator(
-            task_id="submit",
-            run=a_run(**environment).model_dump(mode="json"),
-            staged=staged.model_dump(mode="json"),
-        )
-        return operator.execute(make_context())
+        airflow_says(None)  # of the task that is to wait
+        return submit_task(a_run(**environment), staged).execute(make_context())
 
     return submit

@@ -12,7 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from steptime.airflow.operators import SubmitTrainingOperator
+from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import TaskStatesResult
+
+from steptime.airflow.dag_builder import training_dag
 from steptime.clusters.local.cluster import LocalCluster
 
 run, store, ending = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -37,9 +40,9 @@ if ending == "hang":
 
     LocalCluster.submit = submit_and_hang
 
-operator = SubmitTrainingOperator(
-    task_id="submit", run=json.loads(run.read_text()), staged=json.loads(os.environ["STAGED"])
-)
+task_runner.SUPERVISOR_COMMS = SimpleNamespace(send=lambda _: TaskStatesResult(task_states={}))
+operator = training_dag("llama31", workload="llama3.1").get_task("performance.submit")
+operator.run, operator.staged = json.loads(run.read_text()), json.loads(os.environ["STAGED"])
 context = {
     "ti": SimpleNamespace(dag_id="llama31", run_id="manual", map_index=0, max_tries=2),
     "dag_run": SimpleNamespace(run_after=datetime(2026, 11, 21, tzinfo=UTC), conf={}),

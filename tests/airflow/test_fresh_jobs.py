@@ -13,13 +13,14 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from steptime.airflow.base import Submission
-from steptime.airflow.operators import EndTrainingOperator, SubmitTrainingOperator
 from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
+
+from .conftest import submit_task, task_of
 
 MakeContext = Callable[..., dict[str, Any]]
 Submit = Callable[..., dict[str, Any]]
@@ -200,8 +201,8 @@ def test_a_task_taken_away_while_it_submits_a_fresh_job_leaves_none(
     airflow_says: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    airflow_says("failed")
     submitted, context = submission(STAND_IN="hang"), make_context()
+    airflow_says("failed")
     event = lose(waits_for(wait_task(submitted), context))
     task, submit = wait_task(submitted), LocalCluster.submit
 
@@ -221,15 +222,14 @@ def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
     staged: Staged,
     make_context: MakeContext,
     lose: Lose,
+    *,
     cluster: LocalCluster,
+    airflow_says: Callable[..., Any],
 ) -> None:
-    def submit(max_tries: int) -> dict[str, Any]:
-        operator = SubmitTrainingOperator(
-            task_id="submit",
-            run=a_run(STAND_IN="hang").model_dump(mode="json"),
-            staged=staged.model_dump(mode="json"),
-        )
-        return operator.execute(make_context(max_tries=max_tries))
+    airflow_says(None)
+
+    def submit(max_tries: int) -> Any:
+        return submit_task(a_run(STAND_IN="hang"), staged).execute(make_context(max_tries=max_tries))
 
     submitted, context = submit(2), make_context()
     fresh = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
@@ -247,7 +247,7 @@ def test_a_fresh_job_that_nobody_waits_for_is_ended(
     submitted, context = submission(STAND_IN="hang"), make_context()
     fresh = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
 
-    EndTrainingOperator(task_id="end", submission=submitted).execute(context)
+    task_of("performance.end", submission=submitted).execute(context)
 
     assert state(cluster, fresh) is JobState.CANCELLED
 

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from steptime import __version__
-from steptime.airflow.result_operators import Reading, ReadLogOperator
+from steptime.airflow.result_operators import Reading
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState
@@ -21,6 +21,7 @@ from steptime.results.record import RunRecord
 from steptime.results.redaction import REDACTED
 from steptime.results.store import Store
 
+from .conftest import task_of
 from .test_submit import submit  # noqa: F401 (a fixture)
 
 CANARY = "canary-7c1e"
@@ -33,7 +34,7 @@ def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, An
 
     def run(submitted: dict[str, Any]) -> Reading:
         context = make_context(pushed={SUBMISSION_KEY: submitted})
-        return Reading.model_validate(ReadLogOperator(task_id="parse", waited_in="wait").execute(context))
+        return Reading.model_validate(task_of("performance.parse").execute(context))
 
     return run
 
@@ -77,7 +78,7 @@ def test_a_job_that_has_ended_has_its_record_beside_its_log(
     assert made_by.script == Path(submitted["job"]["directory"], "job.sh").read_text()
     assert made_by.environment["STAND_IN_STEP_S"] == "0.001"
     assert made_by.environment["OMP_NUM_THREADS"] == "1"
-    assert made_by.task_id == "wait"
+    assert made_by.task_id == "performance.wait"
 
 
 def test_a_job_that_is_read_again_keeps_its_record(
@@ -119,8 +120,10 @@ def test_a_job_that_its_cluster_has_forgotten_is_read_again_by_its_record(
 def test_earlier_attempts_are_in_the_record_with_how_they_ended(
     submit: Callable[..., Any],  # noqa: F811
     parse: Callable[..., Reading],
+    airflow_says: Callable[..., Any],
 ) -> None:
     first = submit(max_tries=2)
+    airflow_says(None)
     cleared = submit(max_tries=3)  # the job before is cancelled
     log = Path(cleared.job.log_path)
     log.touch()  # `parse` ends the job, perhaps before its stand-in has come to write

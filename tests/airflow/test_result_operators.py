@@ -11,12 +11,14 @@ import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from steptime.airflow.base import Submission
-from steptime.airflow.result_operators import Reading, ReadLogOperator, ValidateOperator
-from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.airflow.result_operators import Reading
+from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.results.models import Result
+
+from .conftest import task_of
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
@@ -42,7 +44,7 @@ def ended(submitted: dict[str, Any]) -> dict[str, Any]:
 
 def read(submitted: dict[str, Any], make_context: MakeContext) -> Reading:
     context = make_context(pushed={SUBMISSION_KEY: submitted})
-    return Reading.model_validate(ReadLogOperator(task_id="parse", waited_in="wait").execute(context))
+    return Reading.model_validate(task_of("performance.parse").execute(context))
 
 
 @pytest.mark.usefixtures("home")
@@ -51,7 +53,7 @@ def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
 ) -> None:
     noisy = make_result("noisy", step_times=[0.2, 0.6] * 10)
     reading = Reading(
-        submission=Submission(run=noisy.run, job=noisy.job, provenance=noisy.provenance),
+        submission=Submission(run=noisy.run, job=noisy.job, attempt=1, provenance=noisy.provenance),
         status=noisy.status,
         log=noisy.log,
         record=noisy.record,
@@ -59,7 +61,7 @@ def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
     )
 
     with structlog.testing.capture_logs() as said:
-        judged = ValidateOperator(task_id="validate", reading=reading.model_dump(mode="json")).execute({})
+        judged = task_of("performance.validate", reading=reading.model_dump(mode="json")).execute({})
 
     assert Result.model_validate(judged).verdict.valid
     told = {line["event"]: line["log_level"] for line in said if line["event"].startswith(("✓", "!", "✗"))}
@@ -91,7 +93,7 @@ def test_a_failure_out_of_reach_is_explained(
     event = ended(submitted)
 
     with structlog.testing.capture_logs() as said, pytest.raises(AirflowFailException) as failed:
-        TrainingSensor(task_id="wait", submission=submitted).execute_complete({}, event)
+        task_of("performance.wait", submission=submitted).execute_complete({}, event)
 
     assert "out of memory" in str(failed.value)
     assert submitted["job"]["log_path"] in str(failed.value)

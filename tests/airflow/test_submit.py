@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,30 +12,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowException
 
 from steptime.airflow.base import Submission
-from steptime.airflow.operators import EndTrainingOperator, SubmitTrainingOperator
+from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.clusters.base import JobState, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 
-from .conftest import TaskInstance
+from .conftest import TaskInstance, submit_task, task_of
 
 
 @pytest.fixture
 def submit(
-    a_run: Callable[..., Run], staged: Staged, make_context: Callable[..., dict[str, Any]]
+    a_run: Callable[..., Run],
+    staged: Staged,
+    make_context: Callable[..., dict[str, Any]],
+    airflow_says: Callable[..., Any],
 ) -> Callable[..., Submission]:
     """One try of the task `submit` of a run that never ends; keywords are of the task instance."""
+    airflow_says(None)  # of the task that is to wait
 
-    def try_once(waited_in: str | None = None, **task_instance: Any) -> Submission:
-        operator = SubmitTrainingOperator(
-            task_id="submit",
-            run=a_run(STAND_IN="hang").model_dump(mode="json"),
-            staged=staged.model_dump(mode="json"),
-            waited_in=waited_in,
-        )
-        return Submission.model_validate(operator.execute(make_context(**task_instance)))
+    def try_once(**task_instance: Any) -> Submission:
+        task = submit_task(a_run(STAND_IN="hang"), staged)
+        return Submission.model_validate(task.execute(make_context(**task_instance)))
 
     return try_once
 
@@ -52,10 +53,15 @@ def test_a_retry_finds_the_job_of_the_try_before(
     assert state(cluster, first).is_live
 
 
+@pytest.mark.parametrize("state_of_wait", [None, "restarting"])
 def test_a_cleared_task_starts_anew_and_ends_the_job_before(
-    submit: Callable[..., Submission], cluster: LocalCluster
+    submit: Callable[..., Submission],
+    cluster: LocalCluster,
+    airflow_says: Callable[..., Any],
+    state_of_wait: str | None,
 ) -> None:
     first = submit(max_tries=2)
+    airflow_says(state_of_wait)
     cleared = submit(max_tries=3)
 
     assert cleared.job.name != first.job.name
@@ -64,22 +70,41 @@ def test_a_cleared_task_starts_anew_and_ends_the_job_before(
     assert state(cluster, cleared).is_live
 
 
-@pytest.mark.parametrize("state_of_wait", ["deferred", "success", "failed"])
-def test_a_task_that_was_cleared_because_another_one_was_keeps_its_job(
+@pytest.mark.parametrize("state_of_wait", ["deferred", "up_for_retry", "success", "failed"])
+def test_a_task_that_was_cleared_because_another_one_was_hands_on_the_job_it_had(
     submit: Callable[..., Submission],
     cluster: LocalCluster,
+    home: Path,
     airflow_says: Callable[..., Any],
     state_of_wait: str,
 ) -> None:
     """Clearing one mapped `wait` clears the `submit` of all: only those start anew whose `wait` does."""
     first = submit(max_tries=2)
     airflow_says(state_of_wait)
-    cleared = submit(waited_in="performance.wait", max_tries=3)
+    told = {SUBMISSION_KEY: first.model_dump(mode="json")}
 
-    assert cleared.job == first.job
+    assert submit(max_tries=3, pushed=told) == first
     assert state(cluster, first).is_live
-    airflow_says(None)
-    assert submit(waited_in="performance.wait", max_tries=3).job != first.job
+
+    shutil.rmtree(home / "clusters" / "local" / "jobs" / first.job.name)
+    assert submit(max_tries=3, pushed=told) == first
+    assert asyncio.run(cluster.find(first.job.name)) is None, (
+        "what the cluster has forgotten is not run again"
+    )
+
+
+@pytest.mark.parametrize("max_tries", [2, 3])
+def test_a_task_whose_job_nobody_would_wait_for_submits_none(
+    submit: Callable[..., Submission], cluster: LocalCluster, airflow_says: Callable[..., Any], max_tries: int
+) -> None:
+    """It had failed, perhaps before its attempt began, when somebody cleared the `wait` of another cell."""
+    if max_tries > 2:
+        asyncio.run(cluster.cancel(submit(max_tries=2).job.name))
+    airflow_says("upstream_failed")
+
+    with pytest.raises(AirflowException, match="is upstream_failed and has told of no job"):
+        submit(max_tries=max_tries)
+    assert asyncio.run(cluster.live_jobs()) == []
 
 
 def test_a_retry_after_a_cancel_from_outside_starts_anew(
@@ -108,7 +133,7 @@ def test_a_job_that_nobody_waits_for_is_ended(
     submit: Callable[..., Submission], make_context: Callable[..., dict[str, Any]], cluster: LocalCluster
 ) -> None:
     left = submit()
-    EndTrainingOperator(task_id="end", submission=left.model_dump(mode="json")).execute(make_context())
+    task_of("performance.end", submission=left.model_dump(mode="json")).execute(make_context())
 
     assert state(cluster, left) is JobState.CANCELLED
 
@@ -150,12 +175,8 @@ def test_a_task_taken_away_while_it_submits_leaves_no_job(
     airflow_says: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    airflow_says("failed")
-    operator = SubmitTrainingOperator(
-        task_id="submit",
-        run=a_run(STAND_IN="hang").model_dump(mode="json"),
-        staged=staged.model_dump(mode="json"),
-    )
+    airflow_says(None, "failed")  # the task that is to wait; then this one
+    operator = submit_task(a_run(STAND_IN="hang"), staged)
     submit, names = LocalCluster.submit, []
 
     async def killed_before_submitting(self: LocalCluster, spec: Any) -> Any:

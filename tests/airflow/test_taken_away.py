@@ -13,12 +13,11 @@ from airflow.utils.state import TaskInstanceState
 from end_to_end.driving import wait_until
 
 from steptime.airflow.base import is_taken_away
-from steptime.airflow.operators import SubmitTrainingOperator
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 
-from .conftest import TaskInstance, TaskStates
+from .conftest import TaskInstance, TaskStates, task_of
 
 Submit = Callable[..., dict[str, Any]]
 AirflowSays = Callable[..., TaskStates]
@@ -69,9 +68,9 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
     answer: Any,
     lives: bool,
 ) -> None:
-    airflow_says(answer)
     submitted = submission(STAND_IN="hang")
-    task = SubmitTrainingOperator(task_id="submit", run={}, staged={})
+    airflow_says(answer)
+    task = task_of("performance.wait", deferrable=False, submission=submitted)
     task.hold("local", submitted["job"]["name"], make_context())
 
     task.on_kill()
@@ -86,8 +85,8 @@ async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that
     submission: Submit, cluster: LocalCluster, airflow_says: AirflowSays, *, answer: Any, lives: bool
 ) -> None:
     """Airflow's runner cancels a dropped trigger again with every sync, until its `on_kill` is over."""
-    airflow_says(answer)
     submitted = await asyncio.to_thread(submission, STAND_IN="hang")
+    airflow_says(answer)
     trigger = TrainingTrigger(run=submitted["run"], job=submitted["job"], patience_s=60)
     trigger.task_instance = RuntimeTaskInstance.model_construct(
         id="1", dag_id="llama31", run_id="a run", task_id="performance.wait", map_index=0, try_number=1

@@ -6,7 +6,7 @@ gives a name it knows the job that it has. Airflow raises `max_tries` of a task 
 clears it, and at no other time.
 
 Clearing one mapped `wait` makes Airflow clear the `submit` of *every* mapped instance, because it is a setup.
-A cleared `submit` therefore begins a new attempt only if the task that waits for its job runs again, too.
+A cleared `submit` therefore gets here only if the task that waits for its job was cleared, too.
 
 What the cluster failed gets a fresh job, see `fresh_jobs`: the numbers go on from one to the other.
 """
@@ -58,7 +58,6 @@ async def current_attempt(
     max_tries: int,
     spec_of: SpecOf,
     *,
-    will_be_waited_for: Callable[[], bool],
     say: Callable[[str], None],
 ) -> PositiveInt:
     """The number of the attempt whose job is to be submitted now, or to be found again.
@@ -70,11 +69,7 @@ async def current_attempt(
     number = 1
     if earlier is not None:
         spec = spec_of(earlier.number)
-        if earlier.max_tries == max_tries:
-            stands = not await _was_cancelled(cluster, spec.name)
-        else:
-            stands = not await asyncio.to_thread(will_be_waited_for)
-        if stands:
+        if earlier.max_tries == max_tries and not await _was_cancelled(cluster, spec.name):
             say(f"attempt {earlier.number} was begun before: its job is {spec.name}")
             return earlier.number
         say(f"attempt {earlier.number} is over (cleared or cancelled); its job is ended: {spec.name}")

@@ -37,7 +37,7 @@ class Submission(Frozen):
 
     run: Run
     job: Job
-    attempt: PositiveInt = 1
+    attempt: PositiveInt
     """Counts the jobs of this run; the job's name follows from it."""
     provenance: Provenance
 

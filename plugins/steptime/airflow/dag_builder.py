@@ -74,14 +74,16 @@ def training_dag(
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
-            _train(run, staged, deferrable)
+            _train("performance", run, staged, deferrable)
 
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saving = _train(save, staged, deferrable)
+                saving = _train("checkpoint.save", save, staged, deferrable)
             with TaskGroup("load"):
-                _train(load, staged, deferrable, loads_from=XComArg(saving, SUBMISSION_KEY))
+                _train(
+                    "checkpoint.load", load, staged, deferrable, loads_from=XComArg(saving, SUBMISSION_KEY)
+                )
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
@@ -92,15 +94,17 @@ def training_dag(
     return dag
 
 
-def _train(run: Any, staged: Any, deferrable: bool, *, loads_from: Any = None) -> TrainingSensor:
-    """The tasks of one run, in the current task group; gives the one that waits for its job."""
-    submit = SubmitTrainingOperator(task_id="submit", run=run, staged=staged, loads_from=loads_from)
+def _train(group: str, run: Any, staged: Any, deferrable: bool, *, loads_from: Any = None) -> TrainingSensor:
+    """The tasks of one run, in the task group of that id, the current one; gives the one that waits."""
+    waited_in = f"{group}.wait"
+    submit = SubmitTrainingOperator(
+        task_id="submit", run=run, staged=staged, waited_in=waited_in, loads_from=loads_from
+    )
     wait = TrainingSensor(task_id="wait", submission=submit.output, deferrable=deferrable)
-    submit.waited_in = wait.task_id  # only now, as the wait is made from what `submit` returns
     end = EndTrainingOperator(task_id="end", submission=submit.output)
     # A training that failed has its log read, too.
-    parse = ReadLogOperator(task_id="parse", waited_in=wait.task_id, trigger_rule=TriggerRule.ALL_DONE)
-    validate = ValidateOperator(task_id="validate", reading=parse.output, waited_in=wait.task_id)
+    parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
+    validate = ValidateOperator(task_id="validate", reading=parse.output, waited_in=waited_in)
     publish = PublishOperator(task_id="publish", result=validate.output)
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
+from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
 from steptime.airflow.attempts import current_attempt, specs_of
 from steptime.airflow.base import (
@@ -23,11 +24,16 @@ from steptime.airflow.base import (
 )
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.params import plan_from_params
+from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import JobState, Staged
 from steptime.clusters.config import load_cluster
+from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
+
+_WILL_WAIT = (None, "restarting")
+"""States of a waiting task that has not begun or was cleared; `restarting` while its worker is ended."""
 
 
 class CheckParamsOperator(BaseOperator):
@@ -113,12 +119,13 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     """Submits the job of a run, or finds the one that an earlier try of this task submitted.
 
     A retry after a killed worker comes to the same job; a cleared task begins a new attempt, and the job of
-    the attempt before is ended.
+    the attempt before is ended. Where only this task was cleared, as the setup of another mapped instance, it
+    asks nothing of the cluster and hands on what was submitted before.
 
     :param run: the planned run, a `Run` as JSON. (templated)
     :param staged: what `StageTrainingOperator` returned. (templated)
+    :param waited_in: id of the task that waits for the job: nothing is submitted unless it is yet to begin.
     :param loads_from: for a checkpoint load, what submitted the job that saved it. (templated)
-    :param waited_in: id of the task that waits for the job: a new attempt begins only if it was cleared, too.
     """
 
     template_fields: Sequence[str] = ("run", "staged", "loads_from")
@@ -129,8 +136,8 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         *,
         run: Any,
         staged: Any,
+        waited_in: str,
         loads_from: Any = None,
-        waited_in: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -154,6 +161,9 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         from steptime.results.redaction import redacted_text
 
         ti, run = context["ti"], self.planned_run()
+        state = await asyncio.to_thread(state_of, ti, self.waited_in)
+        if state not in _WILL_WAIT:
+            return self._submitted_before(ti, state)
         config, staged = load_cluster(run.cluster), Staged.model_validate(self.staged)
 
         async with open_cluster(config) as cluster:
@@ -164,12 +174,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 )
             spec_of = specs_of(run, staged, config, context)
             attempt = await current_attempt(
-                cluster,
-                context["task_state_store"],
-                ti.max_tries,
-                spec_of,
-                will_be_waited_for=lambda: self.waited_in is None or state_of(ti, self.waited_in) is None,
-                say=self.log.info,
+                cluster, context["task_state_store"], ti.max_tries, spec_of, say=self.log.info
             )
             spec = spec_of(attempt)
             job = await self.submit_held(cluster, spec, context)
@@ -187,6 +192,18 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
         return Submission(run=run, job=job, attempt=attempt, provenance=made_by)
+
+    def _submitted_before(self, ti: RuntimeTaskInstanceProtocol, state: str | None) -> Submission:
+        """What the task that waits has told of its job: only this task was cleared."""
+        told = ti.xcom_pull(task_ids=self.waited_in, key=SUBMISSION_KEY, map_indexes=ti.map_index)
+        if told is None:
+            raise SystemFailure(
+                f"'{self.waited_in}' is {state} and has told of no job, and none is submitted that nobody "
+                "would wait for: clear that task, and this one is cleared with it"
+            )
+        submission = Submission.model_validate(told)
+        self.log.info("'%s' was not cleared: its job stays %s", self.waited_in, submission.job.name)
+        return submission
 
 
 class EndTrainingOperator(RunOperator):

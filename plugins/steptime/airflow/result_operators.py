@@ -141,7 +141,7 @@ class ValidateOperator(RunOperator):
     operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
     ui_color: str = "#f3ece2"
 
-    def __init__(self, *, reading: Any, waited_in: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, reading: Any, waited_in: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.reading = reading
         self.waited_in = waited_in
