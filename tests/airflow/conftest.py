@@ -24,6 +24,7 @@ from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 from airflow.sdk import DAG
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 
+from steptime.airflow import installation
 from steptime.airflow.dag_builder import training_dag
 from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster
@@ -173,6 +174,19 @@ class StateStore:
 
 
 @dataclass
+class Variables:
+    """Those in the database of one Airflow."""
+
+    kept: dict[str, str] = field(default_factory=dict)
+
+    def keys(self, prefix: str) -> list[str]:
+        return [key for key in self.kept if key.startswith(prefix)]
+
+    def set(self, key: str, value: str, *, description: str) -> None:
+        self.kept[key] = value
+
+
+@dataclass
 class TaskInstance:
     """The parts of Airflow's that operators use."""
 
@@ -219,7 +233,15 @@ def airflow_says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TaskStates]:
 
 
 @pytest.fixture
-def make_context() -> Callable[..., dict[str, Any]]:
+def variables(monkeypatch: pytest.MonkeyPatch) -> Variables:
+    """The Variables of the Airflow that tasks of this test are in."""
+    kept = Variables()
+    monkeypatch.setattr(installation, "Variable", kept)
+    return kept
+
+
+@pytest.fixture
+def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
     """Contexts of tries of one task instance: the same state store in each."""
     store = StateStore()
 

@@ -15,6 +15,7 @@ from typing import Any
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import TaskStatesResult
 
+from steptime.airflow import installation
 from steptime.airflow.dag_builder import training_dag
 from steptime.clusters.local.cluster import LocalCluster
 
@@ -28,8 +29,11 @@ class Store:
         return json.loads(store.read_text()).get(key) if store.exists() else None
 
     def set(self, key: str, value: Any, *, retention: object) -> None:
-        store.write_text(json.dumps({key: value}))
+        kept = json.loads(store.read_text()) if store.exists() else {}
+        store.write_text(json.dumps({**kept, key: value}))
 
+
+installation.Variable = SimpleNamespace(keys=lambda prefix: [f"{prefix}1"])
 
 if ending == "hang":
     submit = LocalCluster.submit

@@ -1,12 +1,17 @@
 """Whole DAG runs in one process, with the stand-in where the trainer's environment would be."""
 
+import json
+import os
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import Staged
 from steptime.errors import SystemFailure
 from steptime.results.store import Store
@@ -22,6 +27,12 @@ def states(dag_run: Any) -> dict[str, list[str]]:
     return found
 
 
+def metastore_variables() -> list[str]:
+    """The keys of Airflow's Variables, as they are in its database."""
+    with closing(sqlite3.connect(Path(os.environ["AIRFLOW_HOME"], "airflow.db"))) as database:
+        return [key for (key,) in database.execute("SELECT key FROM variable")]
+
+
 def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: Callable[..., Any]) -> None:
     dag_run = run_dag(gpus="1,2", checkpoint=True)
 
@@ -34,6 +45,9 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: Callable[
         "tiny·fp32·2·checkpoint save",
     ]
     assert {row["state"] for row in rows} == {"valid"}
+    records = [json.loads(Store().record(row["job_name"])["content"]) for row in rows]
+    [key] = [key for key in metastore_variables() if key.startswith(KEY_PREFIX)]
+    assert {record["job"]["installation"]["id"] for record in records} == {key.removeprefix(KEY_PREFIX)}
     tasks = {(ti.task_id, ti.map_index): ti for ti in dag_run.get_task_instances()}
     assert tasks["performance.wait", 1].rendered_map_index == "tiny·fp32·2"
     assert tasks["checkpoint.load.wait", 0].rendered_map_index == "tiny·fp32·2·checkpoint load"

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.base import Cluster, Installation, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
@@ -84,7 +84,19 @@ async def test_submitting_a_name_again_gives_the_first_job_back(
     await end_of(cluster, "again")
     after_its_end = await cluster.submit(make_spec("again", "echo other >> count"))
     assert first == while_it_lives == after_its_end == await cluster.find("again")
+    assert first.installation is None
     assert (Path(first.directory) / "count").read_text() == "ran\n"
+
+
+async def test_the_record_of_a_job_says_whose_it_is(
+    cluster: Cluster, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    ours = Installation(id="f00", address="http://airflow.example")
+    submitted = await cluster.submit(make_spec("ours", "true").model_copy(update={"installation": ours}))
+    await end_of(cluster, "ours")
+    found = await cluster.find("ours")
+    assert submitted == found
+    assert submitted.installation == ours
 
 
 async def test_an_unknown_job_is_unknown_and_never_success(cluster: Cluster) -> None:

@@ -139,6 +139,13 @@ _PEOPLE = (
         {"valid": (2,)},
         dag_id=SWEEP_DAG,
     ),
+    Drill(
+        "two installations",
+        (points.QUEUED, points.TRAINING),
+        faults.start_second_installation,
+        {"valid": (2,)},
+        seen=faults.second_installation_has_its_result,
+    ),
 )
 _PREEMPTIBLE = MappingProxyType({"partition": "preempt-cancel"})
 _UNREACHABLE = "cannot be reached|did not let us in|was lost|nothing heard|ended after"

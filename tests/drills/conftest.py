@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from clusters.login_node import LoginNode
+from drills.second_installation import SecondInstallation
 from drills.site import Gate, Site, running_airflow, small_disk
 from drills.table import OUTCOMES, Outcome, as_markdown, write_down
 from slurm_service import MiniSlurm
@@ -25,7 +26,9 @@ def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
         airflow = open_things.enter_context(
             running_airflow(home, Path(folder), login, Gate(gates, "training"))
         )
-        yield Site(airflow, slurm_of_session, login, gates)
+        second = SecondInstallation(Path(folder, "second"))
+        open_things.callback(second.stop)
+        yield Site(airflow, slurm_of_session, login, gates, Path(folder, "config"), second)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

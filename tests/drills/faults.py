@@ -165,6 +165,23 @@ def start_another(scene: "Scene") -> None:
     assert refused == HTTPStatus.CONFLICT, f"{again.dag_run_id} was started twice: {refused}"
 
 
+def start_second_installation(scene: "Scene") -> None:
+    """Another Airflow, which shares folder and account of the cluster, has a DAG run of the same id."""
+    scene.site.second.start(
+        run_id=scene.run.dag_run_id,
+        run_after=scene.site.airflow.run_after(scene.run),
+        params=scene.params,
+        config=scene.site.config,
+        work=scene.site.work,
+        login=scene.site.login.login(),
+    )
+    wait_until("a job of it", lambda: scene.site.second.succeeded or len(scene.queue()) > 1, 300)
+
+
+def second_installation_has_its_result(scene: "Scene") -> bool:
+    return scene.site.second.succeeded
+
+
 # The way to the cluster
 
 

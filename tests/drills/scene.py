@@ -53,12 +53,16 @@ class Scene:
     def note(self, what: str) -> None:
         self.done.append(f"{time.time() - self.began:6.1f} s  {what}")
 
-    def start_run(self) -> None:
-        """Trigger the DAG for one run on one rank."""
+    @property
+    def params(self) -> dict[str, Any]:
+        """Of the DAG: one run on one rank."""
         environment = {"STAND_IN_STEP_S": str(self.schedule.step_s), **self.training.environment}
         params = {"gpus": "1", "checkpoint": False, "cluster": CLUSTER, "environment": environment}
-        asked = {} if self.is_sweep else {**params, **self.drill.params}
-        self.runs.append(self.site.airflow.client.trigger(self.drill.dag_id, asked))
+        return {} if self.is_sweep else {**params, **self.drill.params}
+
+    def start_run(self) -> None:
+        """Trigger the DAG."""
+        self.runs.append(self.site.airflow.client.trigger(self.drill.dag_id, self.params))
         self.note(f"triggered {self.runs[-1].dag_run_id}")
 
     @property

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import yaml
 from clusters.login_node import LoginNode
+from drills.second_installation import SecondInstallation
 from end_to_end.driving import Airflow, assert_nothing_lives, wait_until
 from slurm_service import MiniSlurm
 
@@ -94,6 +95,8 @@ class Site:
     slurm: MiniSlurm
     login: LoginNode
     gates: Path
+    config: Path
+    second: SecondInstallation
     triggerers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     """Those beside the one that Airflow's supervisor keeps running."""
 
@@ -159,6 +162,7 @@ class Site:
 
     def restore(self) -> None:
         """Mend whatever a drill may have left broken."""
+        self.second.stop()
         for entry in self.gates.iterdir():  # the folder stays: who waits there may write into it yet
             if entry.is_dir():
                 shutil.rmtree(entry)

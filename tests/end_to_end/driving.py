@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -77,6 +78,10 @@ class Airflow:
         """What a DAG run was triggered with."""
         sent: dict[str, Any] = self._send("GET", _path(run))["conf"]
         return sent
+
+    def run_after(self, run: DagRun) -> datetime:
+        """Since when a DAG run may run; of a scheduled one the same in every Airflow."""
+        return datetime.fromisoformat(self._send("GET", _path(run))["run_after"])
 
     def mark_failed(self, run: DagRun, task: TaskInstance) -> None:
         """What the button *Mark as failed* does."""

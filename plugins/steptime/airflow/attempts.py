@@ -8,6 +8,8 @@ clears it, and at no other time.
 Clearing one mapped `wait` makes Airflow clear the `submit` of *every* mapped instance, because it is a setup.
 A cleared `submit` therefore gets here only if the task that waits for its job was cleared, too.
 
+Jobs are named after the installation, too (see `installation`), from the first attempt of a task on.
+
 What the cluster failed gets a fresh job, see `fresh_jobs`: the numbers go on from one to the other.
 """
 
@@ -20,7 +22,8 @@ from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import PositiveInt, TypeAdapter
 
 from steptime.airflow.base import end_job
-from steptime.clusters.base import Cluster, JobSpec, JobState, Staged
+from steptime.airflow.installation import is_this, this_installation
+from steptime.clusters.base import Cluster, Installation, JobSpec, JobState, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
 
 _KEY = "attempt"
+_NAMED_AFTER = "installation"
 
 SpecOf = Callable[[PositiveInt], JobSpec]
 """The job of each attempt, by its number."""
@@ -42,14 +46,43 @@ class Attempt(Frozen):
     """Airflow's, when the attempt began."""
 
 
-def specs_of(run: Run, staged: Staged, config: ClusterConfig, context: Context) -> SpecOf:
-    """The jobs of a run in this DAG run; every task of the run comes to the same names."""
+def specs_of(
+    run: Run, staged: Staged, config: ClusterConfig, context: Context, installation: Installation | None
+) -> SpecOf:
+    """The jobs of a run in this DAG run; every task of the run comes to the same names.
+
+    `installation` is that of the run's first job: see `named_after`.
+    """
     from steptime.clusters.jobscript import job_spec
 
     ti = context["ti"]
     identity = f"{ti.dag_id}/{ti.run_id}/{run.label}"
     started = int(context["dag_run"].run_after.timestamp())
-    return lambda attempt: job_spec(run, staged, config, identity=identity, started=started, attempt=attempt)
+    return lambda attempt: job_spec(
+        run,
+        staged,
+        config,
+        identity=identity,
+        started=started,
+        attempt=attempt,
+        installation=installation,
+    )
+
+
+async def named_after(store: "TaskStateStoreAccessor") -> Installation | None:
+    """The installation after which the jobs of this `submit` task are named, kept before any is submitted.
+
+    None where its first attempt is older than installations: those jobs keep the names that they have.
+    """
+    stored = await asyncio.to_thread(store.get, _NAMED_AFTER)
+    kept = TypeAdapter(Installation | None).validate_python(stored)
+    if kept is None and await asyncio.to_thread(store.get, _KEY) is not None:
+        return None
+    if kept is not None and await asyncio.to_thread(is_this, kept):
+        return kept
+    ours = await asyncio.to_thread(this_installation)  # where one was kept, this database is a copy of its
+    await asyncio.to_thread(store.set, _NAMED_AFTER, ours.model_dump(mode="json"), retention=NEVER_EXPIRE)
+    return ours
 
 
 async def current_attempt(

@@ -14,6 +14,7 @@ from pydantic import BaseModel, PositiveInt
 from pydantic_core import from_json
 
 from steptime.airflow.connections import open_cluster
+from steptime.airflow.installation import require_own
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
@@ -60,7 +61,11 @@ def airflow_errors() -> Iterator[None]:
 
 
 async def end_job(cluster: Cluster, job: Job) -> JobStatus:
-    """Cancel a job that may still live and wait until it has ended. Raises SystemFailure if it stays."""
+    """Cancel a job that may still live and wait until it has ended.
+
+    Raises SystemFailure if it stays, UserError if it is of another installation.
+    """
+    await asyncio.to_thread(require_own, job)
     clock = asyncio.get_running_loop().time
     deadline = clock() + _END_WITHIN_S
     await cluster.cancel(job.name)

@@ -15,6 +15,7 @@ from pydantic import PositiveInt, TypeAdapter
 from steptime.airflow.attempts import free_attempt, specs_of
 from steptime.airflow.base import HoldsJob, Submission
 from steptime.airflow.connections import open_cluster
+from steptime.airflow.installation import require_own
 from steptime.clusters.base import Job, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
@@ -39,7 +40,11 @@ class FreshJob(Frozen):
 
 
 async def latest_job(task: HoldsJob, submission: Submission, context: Context) -> Submission:
-    """What to wait for: the submission of `submit`, or the fresh job that this task has submitted since."""
+    """What to wait for: the submission of `submit`, or the fresh job that this task has submitted since.
+
+    Raises UserError where the job is of another installation.
+    """
+    await asyncio.to_thread(require_own, submission.job)
     fresh = await _kept(context["task_state_store"], submission)
     return submission if fresh is None else await _submit(task, submission, fresh, context)
 
@@ -70,7 +75,8 @@ async def replace_job(
     avoided = tuple(dict.fromkeys((*avoided, *status.failed_nodes)))
     last = submission.attempt if before is None else before.attempt
     async with open_cluster(config) as cluster:
-        spec_of = specs_of(submission.run, submission.provenance.staged, config, context)
+        staged, whose = submission.provenance.staged, submission.job.installation
+        spec_of = specs_of(submission.run, staged, config, context, whose)
         attempt = await free_attempt(cluster, spec_of, last + 1)
     fresh = FreshJob(instead_of=submission.job.name, attempt=attempt, count=count + 1, avoided_nodes=avoided)
     await asyncio.to_thread(store.set, _KEY, fresh.model_dump(mode="json"), retention=NEVER_EXPIRE)
@@ -95,7 +101,8 @@ async def _submit(task: HoldsJob, submission: Submission, fresh: FreshJob, conte
     """Submit the fresh job, or find it."""
     config = load_cluster(submission.job.cluster)
     run = config.avoiding(submission.run, fresh.avoided_nodes)
-    spec = specs_of(run, submission.provenance.staged, config, context)(fresh.attempt)
+    staged, whose = submission.provenance.staged, submission.job.installation
+    spec = specs_of(run, staged, config, context, whose)(fresh.attempt)
     async with open_cluster(config) as cluster:
         try:
             job = await task.submit_held(cluster, spec, context)

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-from steptime.airflow.attempts import current_attempt, specs_of
+from steptime.airflow.attempts import current_attempt, named_after, specs_of
 from steptime.airflow.base import (
     HoldsJob,
     RunOperator,
@@ -172,10 +172,9 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 run = run.model_copy(
                     update={"checkpoint_path": await find_saved_checkpoint(cluster, saved_by)}
                 )
-            spec_of = specs_of(run, staged, config, context)
-            attempt = await current_attempt(
-                cluster, context["task_state_store"], ti.max_tries, spec_of, say=self.log.info
-            )
+            store = context["task_state_store"]
+            spec_of = specs_of(run, staged, config, context, await named_after(store))
+            attempt = await current_attempt(cluster, store, ti.max_tries, spec_of, say=self.log.info)
             spec = spec_of(attempt)
             job = await self.submit_held(cluster, spec, context)
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
@@ -234,7 +233,8 @@ class EndTrainingOperator(RunOperator):
     async def _end(self, context: Context) -> None:
         submission = Submission.model_validate(self.submission)
         config = load_cluster(submission.job.cluster)
-        spec_of = specs_of(submission.run, submission.provenance.staged, config, context)
+        whose = submission.job.installation
+        spec_of = specs_of(submission.run, submission.provenance.staged, config, context, whose)
         first = submission.attempt
         names = [spec_of(number).name for number in range(first, first + 1 + config.fresh_jobs)]
         async with open_cluster(config) as cluster:

@@ -9,9 +9,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from steptime.airflow.base import SETTLING_S, as_json, cancel, is_taken_away
 from steptime.airflow.following import JobFollower
+from steptime.airflow.installation import require_own
 from steptime.airflow.watching import watch
 from steptime.clusters.base import Job
-from steptime.errors import SystemFailure
+from steptime.errors import SystemFailure, UserError
 from steptime.recipes.models import Run
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ class TrainingTrigger(BaseTrigger):
         job = Job.model_validate(self.job_json)
         instance = cast("RuntimeTaskInstanceProtocol", self.task_instance)
         if await asyncio.to_thread(is_taken_away, instance, job.name, self.log.info):
+            try:
+                await asyncio.to_thread(require_own, job)
+            except (UserError, SystemFailure) as error:
+                self.log.warning("job %s is not ended: %s", job.name, error)
+                return
             await cancel(job.cluster, job.name)
             self.log.info("job %s is cancelled", job.name)
 

@@ -31,6 +31,18 @@ class JobState(StrEnum):
         return self in (JobState.QUEUED, JobState.RUNNING)
 
 
+class Installation(Frozen):
+    """The Airflow that has a job; several may share a cluster's folder and account."""
+
+    id: str
+    """Random; it lasts as long as Airflow's database."""
+    address: str
+    """Where people find it."""
+
+    def __str__(self) -> str:
+        return f"{self.address} ({self.id})"
+
+
 class JobSpec(Frozen):
     """What to run: written whole by `clusters.jobscript`, submitted as it is."""
 
@@ -49,6 +61,8 @@ class JobSpec(Frozen):
     time_limit_s: PositiveInt
     image: str | None = None
     """What a cluster starts the script in, where its jobs are containers; None for the image in its file."""
+    installation: Installation | None = None
+    """Whose job it is, for its record on the cluster; None for staging, which all share."""
 
 
 class Job(Frozen):
@@ -61,6 +75,8 @@ class Job(Frozen):
     log_path: str
     submitted_at: float
     """Unix time, seconds."""
+    installation: Installation | None = None
+    """Whose job it is, by its record on the cluster; None where that does not say."""
 
 
 class JobStatus(Frozen):

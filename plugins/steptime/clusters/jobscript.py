@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 import jinja2
 
-from steptime.clusters.base import Cluster, Job, JobSpec, Staged
+from steptime.clusters.base import Cluster, Installation, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import TRAINER_VARIABLE
 from steptime.clusters.profiling import trace_environment
@@ -43,7 +43,14 @@ _templates = jinja2.Environment(
 
 
 def job_spec(
-    run: Run, staged: Staged, config: ClusterConfig, *, identity: str, started: int, attempt: int = 1
+    run: Run,
+    staged: Staged,
+    config: ClusterConfig,
+    *,
+    identity: str,
+    started: int,
+    attempt: int = 1,
+    installation: Installation | None = None,
 ) -> JobSpec:
     """The job of a planned run.
 
@@ -51,10 +58,11 @@ def job_spec(
         run: what to train.
         staged: what lies ready for it on the cluster.
         config: the cluster.
-        identity: what asks for it, `dag_id/run_id/cell`; with `attempt` it decides the job's name, so that
-            asking again finds the same job.
+        identity: what asks for it, `dag_id/run_id/cell`; with `installation` and `attempt` it decides the
+            job's name, so that asking again finds the same job.
         started: Unix time in whole seconds, for the name of the folder.
         attempt: counts fresh jobs for the same cell, from 1.
+        installation: whose job it is; None for a job outside of Airflow.
 
     Raises:
         UserError: the experiment or an environment variable cannot be named so, the run needs a container
@@ -71,7 +79,8 @@ def job_spec(
             f"{run.label} needs its container, and cluster {config.name} runs none "
             f"(container: {config.container})"
         )
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
+    whole = identity if installation is None else f"{installation.id}/{identity}"
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:10]
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
     environment = job_environment(run, staged, config)
@@ -92,6 +101,7 @@ def job_spec(
         slots=run.recipe.gpus,
         time_limit_s=run.time_limit_s + config.seconds_before_training,
         image=staged.image if config.container == "kubernetes" else None,
+        installation=installation,
     )
 
 

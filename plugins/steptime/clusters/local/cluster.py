@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 import psutil
 from pydantic import NonNegativeFloat, PositiveInt
 
-from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.local.command import run_command
@@ -182,6 +182,7 @@ class LocalCluster:
             directory=submitted.directory,
             log_path=submitted.log_path,
             submitted_at=submitted.submitted_at,
+            installation=submitted.installation and Installation(**submitted.installation),
         )
 
     def _submit(self, spec: JobSpec) -> Job:
@@ -238,6 +239,7 @@ class LocalCluster:
             grace_s=self._config.grace_s,
             submitted_at=time.time(),
             boot_id=boot_id(),
+            installation=spec.installation.model_dump() if spec.installation else None,
         )
         job.write(submitted)
         return submitted

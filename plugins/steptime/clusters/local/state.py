@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -65,6 +65,8 @@ class Submitted:
     """Seconds between SIGTERM and SIGKILL."""
     submitted_at: float
     boot_id: str
+    installation: dict[str, Any] | None = None
+    """An `Installation`; None in records of before there were any."""
 
 
 @dataclass(frozen=True)

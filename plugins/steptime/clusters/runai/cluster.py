@@ -6,6 +6,7 @@ the volume, `phases` what Run:ai's phases mean.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -93,6 +94,7 @@ class RunaiCluster:
             await asyncio.to_thread(self._lay_down, spec, notes)
         except OSError as error:
             raise SystemFailure(f"job {spec.name} could not be written to {self.name}: {error}") from error
+        whose = spec.installation.model_dump() if spec.installation else None
         kind, request = workload_request(
             self._config,
             await self._project(),
@@ -106,6 +108,7 @@ class RunaiCluster:
                 "steptime-directory": spec.directory,
                 "steptime-log": spec.log_path,
                 "steptime-time-limit-s": str(spec.time_limit_s),
+                "steptime-installation": json.dumps(whose),
             },
         )
         try:
@@ -121,6 +124,7 @@ class RunaiCluster:
             log_path=spec.log_path,
             time_limit_s=spec.time_limit_s,
             submitted_at=unix_time(made.get("createdAt")) or time.time(),
+            installation=whose,
         )
         await self._remember(notes, submitted)
         return submitted.job(self.name)
@@ -276,6 +280,7 @@ class RunaiCluster:
                 log_path=str(kept["steptime-log"]),
                 time_limit_s=int(kept["steptime-time-limit-s"]),
                 submitted_at=unix_time(workload.get("createdAt")) or time.time(),
+                installation=json.loads(kept.get("steptime-installation") or "null"),
             )
         raise UserError(
             f"project '{self._project_name}' has a workload {workload['name']} that is not job {name}: "

@@ -16,8 +16,9 @@ import json
 import os.path
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from steptime.clusters.base import Job, JobState
+from steptime.clusters.base import Installation, Job, JobState
 from steptime.clusters.names import check_job_name
 from steptime.clusters.runai.phases import Notes, PodEnd, Stop
 from steptime.errors import UserError, shown
@@ -39,6 +40,8 @@ class Submitted:
     log_path: str
     time_limit_s: int
     submitted_at: float
+    installation: dict[str, Any] | None = None
+    """An `Installation`; None in notes of before there were any."""
 
     def job(self, cluster: str) -> Job:
         """The job as others know it."""
@@ -49,6 +52,7 @@ class Submitted:
             directory=self.directory,
             log_path=self.log_path,
             submitted_at=self.submitted_at,
+            installation=self.installation and Installation(**self.installation),
         )
 
 

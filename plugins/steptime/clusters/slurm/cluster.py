@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Self
 
-from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
+from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.names import check_job_name
 from steptime.clusters.slurm.config import Config
@@ -52,6 +52,7 @@ class _Recorded(Frozen):
 
     directory: str
     log_path: str
+    installation: Installation | None = None
 
 
 class _Silent(OutOfReach):
@@ -85,7 +86,7 @@ class SlurmCluster:
 
         Raises UserError for what this Slurm can never run, SystemFailure where it fails to take it.
         """
-        recorded = _Recorded(directory=spec.directory, log_path=spec.log_path)
+        recorded = _Recorded(directory=spec.directory, log_path=spec.log_path, installation=spec.installation)
         record = await self._known(spec.name, may_guess=await self._recorded(spec.name) is None)
         if record is None:
             await self._write_job(spec, recorded)
@@ -179,6 +180,7 @@ class SlurmCluster:
             directory=recorded.directory,
             log_path=recorded.log_path,
             submitted_at=record.submitted_at,
+            installation=recorded.installation,
         )
 
     async def _recorded(self, name: str) -> _Recorded | None:

@@ -1,0 +1,55 @@
+"""Which Airflow this is: its id is in the names of its jobs, and it ends no job of another installation.
+
+A production and a staging Airflow may share a cluster's folder and account, and have DAG runs of the same id.
+The id is in the key of an Airflow Variable, and so in Airflow's database: scheduler, triggerers and workers
+have the same one on all their machines, for as long as that database lasts.
+
+A task can list Variables and set one, but not set one only if nobody else does. Two tasks that are the first
+of all at the same instant may each make an id. As it is in the key, neither overwrites the other: both ids
+stay this installation's, and whoever comes later takes the smaller one.
+"""
+
+import uuid
+
+from airflow.sdk import Variable, conf
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from steptime.clusters.base import Installation, Job
+from steptime.errors import SystemFailure, UserError
+
+KEY_PREFIX = "steptime_installation_"
+_DESCRIPTION = (
+    "Its key is in the names of this Airflow's jobs, and tells them from another Airflow's. Keep it; delete "
+    "it in a copy of this database before the copy is started."
+)
+
+
+def this_installation() -> Installation:
+    """The installation that this task is of; its id is made where there is none yet."""
+    address = conf.get("api", "base_url", fallback="").rstrip("/") or "an Airflow without base_url"
+    if not _ids():
+        Variable.set(f"{KEY_PREFIX}{uuid.uuid4().hex}", address, description=_DESCRIPTION)
+    return Installation(id=min(_ids()), address=address)
+
+
+def is_this(installation: Installation) -> bool:
+    """Whether it is the one that this task or trigger is of."""
+    return installation.id in _ids()
+
+
+def require_own(job: Job) -> None:
+    """Raise UserError for a job of another installation. One whose record does not say is taken for ours."""
+    if job.installation is not None and not is_this(job.installation):
+        raise UserError(
+            f"job '{job.name}' (id {job.job_id}) on cluster '{job.cluster}' is of another installation of "
+            f"steptime, {job.installation}, and is left alone: where that Airflow is gone for good, end the "
+            "job by hand; to train here, clear this task."
+        )
+
+
+def _ids() -> list[str]:
+    """From Airflow's database, which is asked each time. Raises SystemFailure where it does not answer."""
+    try:
+        return [key.removeprefix(KEY_PREFIX) for key in Variable.keys(prefix=KEY_PREFIX)]
+    except AirflowRuntimeError as error:
+        raise SystemFailure(f"Airflow does not list its Variables: {error}") from None

@@ -1,0 +1,178 @@
+"""Two Airflows on one cluster folder and account, with DAG runs of the same id; and what older ones left."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Barrier
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from steptime.airflow import installation
+from steptime.airflow.attempts import specs_of
+from steptime.airflow.base import Submission
+from steptime.airflow.triggers import TrainingTrigger
+from steptime.clusters.base import Job, JobState, Staged
+from steptime.clusters.config import load_cluster
+from steptime.clusters.local.cluster import LocalCluster
+from steptime.recipes.models import Run
+
+from .conftest import StateStore, Variables, submit_task, task_of
+
+MakeContext = Callable[..., dict[str, Any]]
+Submit = Callable[..., Submission]
+
+
+@pytest.fixture
+def submit(a_run: Callable[..., Run], staged: Staged, airflow_says: Callable[..., Any]) -> Submit:
+    """One try of `submit`, in a context, of a run that never ends."""
+
+    def try_once(context: dict[str, Any]) -> Submission:
+        airflow_says(None)  # of the task that is to wait
+        task = submit_task(a_run(STAND_IN="hang"), staged)
+        return Submission.model_validate(task.execute(context))
+
+    return try_once
+
+
+def end(submitted: dict[str, Any], context: dict[str, Any]) -> None:
+    task_of("performance.end", submission=submitted).execute(context)
+
+
+@pytest.fixture
+def other(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """In another Airflow: a context of the same task there. With `kept`, its database is a copy."""
+
+    @contextmanager
+    def there(kept: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        with monkeypatch.context() as patched:
+            patched.setattr(installation, "Variable", Variables())
+            patched.setenv("AIRFLOW__API__BASE_URL", "http://staging.example")
+            yield {**make_context(), "task_state_store": StateStore(dict(kept or {}))}
+
+    return there
+
+
+def state(cluster: LocalCluster, job: Job) -> JobState:
+    return asyncio.run(cluster.poll([job.name]))[job.name].state
+
+
+def test_the_same_dag_run_of_two_installations_has_a_job_in_each(
+    submit: Submit, make_context: MakeContext, other: Callable[..., Any], cluster: LocalCluster
+) -> None:
+    ours = submit(make_context())
+    with other() as context:
+        theirs = submit(context)
+
+    assert theirs.job.name != ours.job.name
+    assert theirs.job.directory != ours.job.directory
+    assert state(cluster, ours.job).is_live
+    assert state(cluster, theirs.job).is_live
+    assert submit(make_context()).job == ours.job
+
+
+def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_named_and_left_alone(
+    submit: Submit,
+    make_context: MakeContext,
+    other: Callable[..., Any],
+    *,
+    airflow_says: Callable[..., Any],
+    cluster: LocalCluster,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As where staging is production's backup: tasks, triggers and what was handed on are there, no id is."""
+    context = make_context()
+    ours = submit(context)
+    handed_on = ours.model_dump(mode="json")
+    assert ours.job.installation is not None
+    told = rf"{ours.job.name}' .* of another installation of steptime, .*{ours.job.installation.id}"
+    with other(context["task_state_store"].kept) as there:
+        with pytest.raises(AirflowFailException, match=told):
+            end(handed_on, there)
+        with pytest.raises(AirflowFailException, match=told):
+            task_of("performance.wait", submission=handed_on).execute(there)
+        airflow_says("failed")
+        trigger = TrainingTrigger(run=handed_on["run"], job=handed_on["job"], patience_s=60)
+        trigger.task_instance = there["ti"]
+        asyncio.run(trigger.on_kill())
+        assert re.search(rf"is not ended: job '{told}", capsys.readouterr().out)
+        theirs = submit(there)
+        assert theirs.job.name != ours.job.name
+        end(theirs.model_dump(mode="json"), there)
+        assert state(cluster, theirs.job) is JobState.CANCELLED
+    assert state(cluster, ours.job).is_live
+
+
+@pytest.mark.parametrize("begun", ["with its job submitted", "before its job was submitted"])
+def test_a_dag_run_under_way_when_steptime_is_upgraded_keeps_its_jobs_names(
+    begun: str,
+    submit: Submit,
+    a_run: Callable[..., Run],
+    staged: Staged,
+    make_context: MakeContext,
+    *,
+    variables: Variables,
+    cluster: LocalCluster,
+) -> None:
+    """What the task state store and XCom have is what the code before installations wrote there."""
+    context = make_context()
+    context["task_state_store"].set("attempt", {"number": 1, "max_tries": 2})
+    run, config = a_run(STAND_IN="hang"), load_cluster("local")
+    old = specs_of(run, staged, config, context, None)
+    if begun == "with its job submitted":
+        job = asyncio.run(cluster.submit(old(1)))
+    found = submit(context)
+
+    assert found.job.name == old(1).name == "pretrain_llama3.1_tiny_fp32_1-aebb5e0ebf-1"
+    if begun == "with its job submitted":
+        assert found.job == job
+    handed_on = found.model_dump(mode="json")
+    del handed_on["job"]["installation"]
+    fresh = asyncio.run(cluster.submit(old(2)))
+    end(handed_on, context)
+    assert state(cluster, found.job) is JobState.CANCELLED
+    assert state(cluster, fresh) is JobState.CANCELLED
+
+
+def test_tasks_that_begin_at_once_on_a_new_installation_never_take_each_other_for_another_ones(
+    variables: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both look for an id before either has made one."""
+    looked = Barrier(2, timeout=60)
+    keys, met = variables.keys, []
+
+    def keys_at_once(prefix: str) -> list[str]:
+        found = keys(prefix)
+        if len(met) < 2:
+            met.append(found)
+            looked.wait()
+        return found
+
+    monkeypatch.setattr(variables, "keys", keys_at_once)
+
+    async def begin() -> list[Any]:
+        return await asyncio.gather(*(asyncio.to_thread(installation.this_installation) for _ in range(2)))
+
+    begun = asyncio.run(begin())
+
+    assert met == [[], []]
+    assert all(installation.is_this(one) for one in begun)
+    later = installation.this_installation()
+    assert later.id == min(key.removeprefix(installation.KEY_PREFIX) for key in variables.kept)
+    assert len(variables.kept) == 2
+
+
+def test_an_airflow_that_does_not_answer_is_given_no_second_id(
+    variables: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(prefix: str) -> list[str]:
+        raise ConnectionError(prefix)
+
+    first = installation.this_installation()
+    with monkeypatch.context() as patched:
+        patched.setattr(variables, "keys", no_answer)
+        with pytest.raises(ConnectionError):
+            installation.this_installation()
+    assert installation.this_installation() == first
