@@ -75,6 +75,11 @@ def collected_logs_dir() -> Path:
     return home() / "logs-collected"
 
 
+def default_cluster() -> str:
+    """Where work runs that names no cluster: `STEPTIME_DEFAULT_CLUSTER`, else this machine."""
+    return os.environ.get("STEPTIME_DEFAULT_CLUSTER") or "local"
+
+
 def store_url() -> str:
     """SQLAlchemy address of the metrics store: `STEPTIME_STORE_URL`, else SQLite in the state folder."""
     return os.environ.get("STEPTIME_STORE_URL") or f"sqlite:///{home() / 'store' / 'steptime.db'}"

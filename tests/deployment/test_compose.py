@@ -1,6 +1,6 @@
-"""The team deployment: Compose and its schema accept the file, no secret has a default, the image is locked.
+"""The team deployment: Compose and its schema accept the files, no secret has a default, the image is locked.
 
-No container is started here: the header of docker-compose.yaml says what else was tried, and how.
+No container is started here: docs/team-deployment.md says what else was tried, and how.
 """
 
 import json
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.yaml"
+MINI_SLURM_FILE = ROOT / "docker-compose.mini-slurm.yaml"
 SECRETS = {
     "AIRFLOW_DB_PASSWORD": "0a" * 16,
     "STORE_DB_PASSWORD": "1b" * 16,
@@ -34,12 +35,17 @@ SECRETS = {
 }
 SETTINGS = {
     *("AIRFLOW_EXECUTOR", "AIRFLOW_BASE_URL", "AIRFLOW_ADDRESS", "AIRFLOW_PORT"),
-    *("STEPTIME_IMAGE", "STEPTIME_SLURM_IMAGE"),
+    *("STEPTIME_IMAGE", "STEPTIME_SLURM_IMAGE", "STEPTIME_DEFAULT_CLUSTER"),
 }
 AIRFLOW_SERVICES = {"init", "api-server", "scheduler", "dag-processor", "triggerer"}
 DATABASES = {"airflow-db", "store-db"}
-PROFILES: dict[str, set[str]] = {"celery": {"redis", "worker"}, "mini-slurm": {"mini-slurm"}}
-CELERY_SERVICES = PROFILES["celery"]
+CELERY_SERVICES = {"redis", "worker"}
+VARIANTS: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "alone": ((), set()),
+    "celery": (("--profile=celery",), CELERY_SERVICES),
+    "mini-slurm": ((f"--file={COMPOSE_FILE}", f"--file={MINI_SLURM_FILE}"), {"mini-slurm"}),
+}
+"""What Compose is given, and the services that come with it."""
 
 Compose = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -62,35 +68,33 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Compose:
     return run
 
 
-@pytest.fixture(scope="module", params=[None, *PROFILES], ids=lambda profile: profile or "without a profile")
-def profile(request: pytest.FixtureRequest) -> str | None:
-    found: str | None = request.param
-    return found
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def resolved(compose: Compose, profile: str | None) -> dict[str, Any]:
+def resolved(compose: Compose, variant: str) -> dict[str, Any]:
     """What Compose makes of the file."""
-    done = compose(*([f"--profile={profile}"] if profile else []), "config")
+    done = compose(*VARIANTS[variant][0], "config")
     assert done.returncode == 0, done.stderr
     return dict(yaml.safe_load(done.stdout))
 
 
 @pytest.fixture(scope="module")
 def services(compose: Compose) -> dict[str, Any]:
-    """Every service, those of the profiles among them."""
-    profiles = [f"--profile={name}" for name in PROFILES]
-    return dict(yaml.safe_load(compose(*profiles, "config").stdout)["services"])
+    """Every service, those of Celery and the small Slurm among them."""
+    options = [*VARIANTS["mini-slurm"][0], *VARIANTS["celery"][0]]
+    return dict(yaml.safe_load(compose(*options, "config").stdout)["services"])
 
 
-def test_compose_accepts_the_file(resolved: dict[str, Any], profile: str | None) -> None:
+def test_compose_accepts_the_files(resolved: dict[str, Any], variant: str) -> None:
     # Compose 1 prints the services of every profile, Compose 2 those that it would start.
-    started = {
-        name
-        for name, service in resolved["services"].items()
-        if profile in service.get("profiles", [profile])
-    }
-    assert started == AIRFLOW_SERVICES | DATABASES | PROFILES.get(profile or "", set())
+    found = set(resolved["services"])
+    assert (
+        found - (CELERY_SERVICES - VARIANTS[variant][1])
+        == AIRFLOW_SERVICES | DATABASES | VARIANTS[variant][1]
+    )
 
 
 def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
@@ -99,8 +103,17 @@ def test_the_schema_accepts_the_file_and_what_compose_makes_of_it(
     copy = tmp_path / "docker-compose.yaml"
     copy.write_text(yaml.safe_dump(resolved), encoding="utf-8")
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = _run([*check, str(COMPOSE_FILE), str(copy)])
+    done = _run([*check, str(COMPOSE_FILE), str(MINI_SLURM_FILE), str(copy)])
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_airflow_looks_into_a_file_for_logins_only_beside_the_mini_slurm(
+    resolved: dict[str, Any], variant: str
+) -> None:
+    """A team's own secrets backend, or none, is not to be replaced by a file that is not there."""
+    for name in set(resolved["services"]) & (AIRFLOW_SERVICES | {"worker"} - {"init"}):
+        told = [key for key in resolved["services"][name]["environment"] if "SECRETS" in key]
+        assert bool(told) is (variant == "mini-slurm" and name != "init"), name
 
 
 @pytest.mark.parametrize("unset", SECRETS)
@@ -111,7 +124,7 @@ def test_a_secret_that_is_unset_stops_the_start(compose: Compose, unset: str) ->
 
 
 def test_only_settings_have_defaults_and_the_guide_names_everything() -> None:
-    text = COMPOSE_FILE.read_text(encoding="utf-8")
+    text = COMPOSE_FILE.read_text(encoding="utf-8") + MINI_SLURM_FILE.read_text(encoding="utf-8")
     assert set(re.findall(r"\$\{(\w+):\?", text)) == set(SECRETS)
     assert set(re.findall(r"\$\{(\w+):-", text)) == SETTINGS
     assert len(re.findall(r"(?<!\$)\$\{", text)) == len(re.findall(r"\$\{\w+:[?-]", text))
@@ -120,7 +133,7 @@ def test_only_settings_have_defaults_and_the_guide_names_everything() -> None:
 
 
 def test_every_lasting_service_is_watched_and_restarted(services: dict[str, Any]) -> None:
-    for name in AIRFLOW_SERVICES - {"init"} | DATABASES | set().union(*PROFILES.values()):
+    for name in AIRFLOW_SERVICES - {"init"} | DATABASES | CELERY_SERVICES | {"mini-slurm"}:
         assert services[name]["healthcheck"]["test"], name
         assert services[name]["restart"] == "unless-stopped", name
 
@@ -153,6 +166,65 @@ def test_the_mini_slurm_and_airflow_share_state_user_and_packages(services: dict
     assert f"--ssh-host {slurm['hostname']}" in slurm["command"][0]
     stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
     assert stages == [scheduler["build"]["target"], slurm["build"]["target"]]
+
+
+def test_work_that_names_no_cluster_never_trains_in_the_containers_of_airflow(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    for name in AIRFLOW_SERVICES | {"worker"}:
+        assert services[name]["environment"]["STEPTIME_DEFAULT_CLUSTER"] == "mini-slurm", name
+    asked = (
+        "from steptime.airflow.params import dag_params; from steptime.recipes.planning import PlanRequest\n"
+        "from steptime.recipes.workloads import load_workload\n"
+        "print(PlanRequest(workload='llama3.1').cluster, "
+        "dag_params(load_workload('llama3.1'), {})['cluster'].value)"
+    )
+    for told, cluster in (({"STEPTIME_DEFAULT_CLUSTER": "mini-slurm"}, "mini-slurm"), ({}, "local")):
+        environment = {"PATH": os.environ["PATH"], "AIRFLOW_HOME": str(tmp_path), **told}
+        done = subprocess.run(
+            [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == [cluster, cluster]
+
+
+def test_a_database_that_is_being_made_is_not_healthy(services: dict[str, Any]) -> None:
+    """At its first start the image runs a server that listens on its socket alone, and stops it again.
+
+    docker-library/postgres 6edb0a8c, 16/bookworm/docker-entrypoint.sh, docker_temp_server_start.
+    """
+    for name in DATABASES:
+        assert "pg_isready --host=127.0.0.1 " in services[name]["healthcheck"]["test"][1], name
+
+
+def test_init_sets_the_pools_and_a_broken_cluster_file_does_not_stop_the_start(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    """The command of `init`, run by a shell with a stand-in for Airflow's own commands."""
+    [command] = services["init"]["command"]
+    stand_in, imported = tmp_path / "airflow", tmp_path / "imported"
+    stand_in.write_text(
+        f'#!/bin/sh\nif test "$1 $2" = "pools import"; then cat "$3" >"{imported}"; else cat >/dev/null; fi\n'
+    )
+    stand_in.chmod(0o755)
+    (tmp_path / "clusters").mkdir()
+    shutil.copy(ROOT / "config" / "clusters" / "mini-slurm.yaml", tmp_path / "clusters")
+    environment = {
+        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "STEPTIME_HOME": str(tmp_path / "home"),
+        "STEPTIME_CONFIG_DIR": str(tmp_path),
+        "ADMIN_PASSWORD": "x",
+    }
+    start = [*services["init"]["entrypoint"], command.replace("$$", "$")]
+    for broken in (False, True):
+        if broken:
+            imported.unlink()
+            (tmp_path / "clusters" / "broken.yaml").write_text("name: broken\n")
+        done = subprocess.run(
+            start, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert imported.exists() is not broken
+    assert "broken.yaml" in done.stderr
 
 
 def test_the_image_of_the_mini_slurm_has_the_packages_that_ci_installs() -> None:

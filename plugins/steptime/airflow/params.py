@@ -115,7 +115,7 @@ def _param(
     kind = _kind(typed["type"], choices, optional=len(variants) > 1)
     examples = () if choices else kind.get("examples", field.get("examples", ()))
     return Param(
-        defaults.get(name, field.get("default", {} if field.get("type") == "object" else None)),
+        defaults.get(name, PlanRequest.model_fields[name].get_default(call_default_factory=True)),
         description=_with_examples(field["description"], examples),
         title=_title(name),
         section=section,

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
+from steptime.settings import default_cluster
 
 
 class PlanRequest(Frozen):
@@ -118,7 +119,11 @@ class PlanRequest(Frozen):
         "recipe does. To turn it off is the documents' cure for watchdog time-outs on GB200.",
     )
     repeats: int = Field(1, ge=1, le=100, description="How many times each run is made.", examples=[3])
-    cluster: str = Field("local", description="Where to run: a file of config/clusters.", examples=["local"])
+    cluster: str = Field(
+        default_factory=default_cluster,
+        description="Where to run: a file of config/clusters.",
+        examples=["local"],
+    )
     image: str | None = Field(
         None,
         description="Another container image than the recipe's; the cluster must run containers.",

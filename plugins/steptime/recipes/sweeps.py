@@ -25,7 +25,7 @@ from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import FieldError, load_yaml_model
 from steptime.recipes.request import PlanRequest
-from steptime.settings import config_dir
+from steptime.settings import config_dir, default_cluster
 
 MOST_COMBINATIONS = 10_000
 """Of one entry, before exclusions: more is a mistake, and would only be found out when memory is gone."""
@@ -120,7 +120,7 @@ class Sweep(Frozen):
     name: str = Field(pattern=r"^[a-z0-9]+([-_][a-z0-9]+)*$")
     """Equal to the file's name."""
     description: str = ""
-    cluster: str = "local"
+    cluster: str = Field(default_factory=default_cluster)
     """Where entries run that name no other."""
     repeats: int = Field(1, ge=1, le=100)
     """How many times each cell is run, where its entry does not say."""
