@@ -164,7 +164,7 @@ def test_a_fresh_job_may_help_after(state: str) -> None:
     assert (status.state, status.cluster_fault) == (JobState.FAILED, True)
 
 
-@pytest.mark.parametrize("state", ["FAILED", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT", "DEADLINE", "CANCELLED"])
+@pytest.mark.parametrize("state", ["FAILED", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "CANCELLED"])
 def test_a_fresh_job_does_not_help_after(state: str) -> None:
     status = status_of(record(state=state, exit_code=1))
     assert not status.cluster_fault

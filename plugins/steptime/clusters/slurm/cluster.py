@@ -21,6 +21,7 @@ from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.ssh import LoginNode
 from steptime.clusters.slurm.states import (
     PREEMPTED,
+    REVOKED,
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     TIME_FORMAT,
@@ -112,6 +113,9 @@ class SlurmCluster:
         await self._end_doubles(queue)
         statuses = {name: status_of(records[0]) for name, records in queue.items()}
         statuses |= await self._left_the_queue([name for name in asked if name not in queue])
+        statuses |= await self._ended_elsewhere(
+            [name for name, records in queue.items() if records[0].state == REVOKED]
+        )
         for name, status in statuses.items():
             if status.cluster_fault:
                 statuses[name] = status.model_copy(update={"failed_nodes": await self._failed_nodes(status)})
@@ -129,7 +133,11 @@ class SlurmCluster:
         told: set[str] = set()
         for look in count():
             records = (await self._squeue([name])).get(name, [])
-            live = {record.job_id: record.state for record in records if record.in_queue}
+            live = {
+                record.job_id: record.state
+                for record in records
+                if record.in_queue and not (record.state == REVOKED and record.job_id in told)
+            }  # one that another cluster has keeps that state here when it has ended
             if not live:
                 return
             if refusal is not None:
@@ -233,7 +241,7 @@ class SlurmCluster:
 
     async def _squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
         """The jobs that Slurm's controller has of these names: live ones, and ended ones for MinJobAge."""
-        options = ["--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
+        options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
         if not names:
             return {}
         if len(names) <= _NAMES_AT_ONCE:
@@ -254,7 +262,14 @@ class SlurmCluster:
 
     async def _accounted(self, option: str, values: Sequence[str]) -> list[JobRecord]:
         records: list[JobRecord] = []
-        options = ["--duplicates", "--allocations", "--noheader", "--parsable2", f"--starttime={_HISTORY}"]
+        options = [
+            "--federation",
+            "--duplicates",
+            "--allocations",
+            "--noheader",
+            "--parsable2",
+            f"--starttime={_HISTORY}",
+        ]
         for first in range(0, len(values) if self._has_accounting else 0, _NAMES_AT_ONCE):
             some = ",".join(values[first : first + _NAMES_AT_ONCE])
             try:
@@ -294,6 +309,14 @@ class SlurmCluster:
             else JobStatus(state=JobState.UNKNOWN, reason=await self._what_is_known(name, history.get(name)))
             for name in names
         }
+
+    async def _ended_elsewhere(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        """Of jobs that another cluster of the federation has taken, those that have ended there."""
+        try:
+            history = await self._sacct(names)
+        except _Silent:
+            return {}
+        return {name: status_of(records[0]) for name, records in history.items() if records[0].is_settled}
 
     async def _what_is_known(self, name: str, history: list[JobRecord] | None) -> str:
         """Of a job that Slurm does not have."""

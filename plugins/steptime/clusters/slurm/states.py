@@ -35,8 +35,10 @@ _QUEUED = {
 }
 _RUNNING = {
     *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"),
-    *("POWER_UP_NODE", "EXPEDITING"),
+    *("POWER_UP_NODE", "EXPEDITING", "REVOKED"),
 }
+REVOKED = "REVOKED"
+"""Of a job that another cluster of the federation has taken: how it ends, only the accounting knows."""
 PREEMPTED = "preempted by another job"
 _CLUSTER_FAULTS = {
     "NODE_FAIL": "a node failed",
@@ -49,7 +51,6 @@ _ENDED = {
     "COMPLETED": JobState.SUCCEEDED,
     "FAILED": JobState.FAILED,
     "OUT_OF_MEMORY": JobState.FAILED,
-    "REVOKED": JobState.FAILED,
     "CANCELLED": JobState.CANCELLED,
     "TIMEOUT": JobState.TIMED_OUT,
     "DEADLINE": JobState.TIMED_OUT,
@@ -69,7 +70,7 @@ _TOLD = {
     "SUSPENDED": "suspended",
     "STOPPED": "stopped",
     "OUT_OF_MEMORY": "out of memory",
-    "REVOKED": "revoked: another cluster of the federation took it",
+    "REVOKED": "another cluster of the federation has taken it",
     "TIMEOUT": "the time limit was reached",
     "DEADLINE": "its deadline was reached",
     **_CLUSTER_FAULTS,

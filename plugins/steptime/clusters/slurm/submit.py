@@ -16,7 +16,7 @@ name=$1 format=$2 root=$3 note=$4 limit=$5 patience=$6; shift 6
 claim=$note.claim node=$(uname -n)
 queued() {
     of_name=$(timeout -s KILL "$limit" \
-        squeue --me --states=all --noheader --name="$name" --Format="$format") || return
+        squeue --local --me --states=all --noheader --name="$name" --Format="$format") || return
     printf '%s\n' "$of_name" | grep -F -e "|$root/" || :
 }
 found='' waited=0
@@ -39,7 +39,9 @@ if [ -z "$found" ]; then
     found=$(queued) || exit
 fi
 if [ -z "$found" ]; then
-    timeout -s KILL "$limit" sbatch "$@" >/dev/null || exit
+    federation=$(timeout -s KILL "$limit" scontrol show federation) || exit
+    here=$(printf '%s\n' "$federation" | sed -n 's/^Self: *\([^:]*\):.*/\1/p')
+    timeout -s KILL "$limit" sbatch ${here:+"--clusters=$here"} "$@" >/dev/null || exit
     found=$(queued) || exit
 fi
 printf '%s\n' "$found" >"$note.new" && mv "$note.new" "$note"
@@ -50,6 +52,8 @@ printf '%s\n' "$found"
 The lock keeps two of one login node apart. On some shared file systems no lock holds between two, so the node
 that submits also leaves a claim, a file made with O_EXCL. Who finds that of another waits for as long as that
 one can be at it, and looks for the job; one of its own node was left by somebody killed, as it has the lock.
+
+In a federation the job is for this cluster alone: what is staged, and its folder, lie here.
 """
 
 _CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its own options
