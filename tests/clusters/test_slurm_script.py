@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from steptime.clusters.base import Staged
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.profiling import profiled
 from steptime.clusters.slurm.cluster import Config
 from steptime.errors import UserError
+from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.recipes.planning import parse_request, plan
 from steptime.recipes.slurm_options import SlurmOptions
@@ -193,10 +195,75 @@ def test_folders_that_would_be_other_mounts_are_refused(folder: str) -> None:
         "",
     ],
 )
-def test_options_that_slurm_would_read_in_another_way_are_refused(two_ranks: Run, option: str) -> None:
-    with pytest.raises(UserError, match=r"Slurm option '.*' cannot be given") as refused:
-        script_of(two_ranks, site(extra_options=(option,)))
-    assert "\n" not in str(refused.value)
+def test_options_that_slurm_would_read_in_another_way_are_refused(option: str) -> None:
+    with pytest.raises(ValidationError, match=r"Slurm option '.*' cannot be given"):
+        site(extra_options=(option,))
+
+
+def test_options_that_break_what_is_relied_upon_are_no_sites_either(tmp_path: Path) -> None:
+    """Refused when the file is read, whole or shortened, with what to write instead."""
+    leave_out = "leave it out: steptime finds, follows and ends its jobs by it"
+    refused = {
+        "--array=0-3": leave_out,
+        "--arr=0-3": leave_out,
+        "--clusters=all": "give that cluster a file of its own",
+        "--cluster=all": "give that cluster a file of its own",
+        "--requeue": "write fresh_jobs, the number",
+        "--test-only": leave_out,
+        "--wait": leave_out,
+        "--wrap=true": leave_out,
+        "--job-name=x": leave_out,
+        "--output=/x": leave_out,
+        "--error=/x": leave_out,
+        "--chdir=/x": leave_out,
+        "--export=NONE": "set variables in environment",
+        "--time=5": "leave it out: the time limit is each run's",
+        "--gpus-per-node=8": "write gpus_per_node",
+        "--nodes=2": "leave it out: it follows from each run's gpus",
+        "--dependency=singleton": "give it to a run, in additional_slurm_params",
+        "--hold": "give it to a run, in additional_slurm_params",
+    }
+    path = tmp_path / "big.yaml"
+    lines = ["name: big", "kind: slurm", "gpu_type: h100", "work_dir: /shared", "connection: big"]
+    for option, instead in refused.items():
+        path.write_text("\n".join([*lines, "extra_options:", "- --qos=low", f'- "{option}"', ""]))
+        where = re.escape(f"{path}, line 8, extra_options.1: Slurm option '{option}' cannot be every job's: ")
+        with pytest.raises(UserError, match=f"{where}.*{re.escape(instead)}"):
+            load_yaml_model(path, Config)
+
+
+def test_options_that_a_site_may_have_for_every_job() -> None:
+    harmless = (
+        *(
+            "--qos=low",
+            "--reservation=bench",
+            "--constraint=gpu&nvlink",
+            "--comment=steptime",
+            "--contiguous",
+        ),
+        *("--mail-type=FAIL", "--mail-user=x@example.org", "--licenses=nemo:1", "--switches=1", "--nice=5"),
+        *("--account=llm", "--mem=100G", "--cpus-per-task=8", "--gres=gpu:a100:4", "--wait-all-nodes=1"),
+        *("--container-writable", "--uenv=prgenv:default"),  # of plugins of the site's
+    )
+    assert site(extra_options=harmless).extra_options == harmless
+
+
+def test_a_job_of_the_staging_is_counted_and_placed_as_its_run(two_ranks: Run) -> None:
+    run = two_ranks.model_copy(
+        update={"slurm": SlurmOptions(account="mine", reservation="bench", additional=("--mem=100G",))}
+    )
+    extra = ("--qos=low", "--constraint=big", "--exclude=n1", "--contiguous")
+    fields = {"partition": "batch", "account": "llm", "extra_options": extra}
+    one_task = ("--nodes=1", "--ntasks=1")
+    assert site(**fields).step_options(run) == (
+        *(*one_task, "--partition=batch", "--reservation=bench", "--constraint=big"),
+        *("--account=mine", "--qos=low"),
+    )
+    # Other nodes than those that are reserved, and have the feature.
+    assert site(**fields, import_partition="cpu").step_options(two_ranks) == (
+        *(*one_task, "--partition=cpu", "--account=llm", "--qos=low"),
+    )
+    assert site().step_options(two_ranks) == one_task
 
 
 def test_what_a_run_asks_of_slurm_wins_over_the_clusters_file(two_ranks: Run) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.containers import Mount, in_container
 from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.clusters.slurm.config import Config as SlurmConfig
+from steptime.recipes.planning import parse_request, plan
 from steptime.staging.image import StagedImage, stage_image
 
 LOOKS_AROUND = """
@@ -53,7 +55,9 @@ def config(config: Config) -> Config:
     return config.model_copy(update={"container": "bwrap"})
 
 
-async def staged_image(cluster: Cluster, config: ClusterConfig, said: list[str]) -> StagedImage:
+async def staged_image(
+    cluster: Cluster, config: ClusterConfig, said: list[str], *, options: Sequence[str] = ()
+) -> StagedImage:
     """An image of an empty environment: this Python, its standard library and their libraries."""
     venv = Path(config.root, "venvs", "trainer-0123456789abcdef")
     if not venv.exists():
@@ -64,6 +68,7 @@ async def staged_image(cluster: Cluster, config: ClusterConfig, said: list[str])
         "steptime/trainer:cpu",
         venv=str(venv),
         mounts=(Mount(config.root, writable=False),),
+        job_options=options,
         report=said.append,
     )
 
@@ -141,19 +146,23 @@ async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
             "python": config.python,
             "import_in_job": True,
             "import_partition": "batch",
+            "extra_options": ["--qos=normal", "--constraint=no-such-node"],
             "poll_interval_s": 0.2,
         }
     )
     said: list[str] = []
     async with open_cluster(on_slurm, mini_slurm.connections) as cluster:
-        image = await staged_image(cluster, on_slurm, said)
+        options = on_slurm.step_options(
+            plan(parse_request({"workload": "llama3.1-25.04", "gpu_type": "cpu"})).runs[0]
+        )
+        image = await staged_image(cluster, on_slurm, said, options=options)
         assert (Path(image.path) / "opt/trainer/pyvenv.cfg").is_file()
         names = [line.split()[2] for line in said if line.startswith("in job ")]
-        wanted = sorted(f"{name}|COMPLETED|batch|1" for name in names)
-        asked = ("sacct", "-nXP", "--name", ",".join(names), "-o", "JobName,State,Partition,NCPUS")
+        wanted = sorted(f"{name}|COMPLETED|batch|normal|1" for name in names)
+        asked = ("sacct", "-nXP", "--name", ",".join(names), "-o", "JobName,State,Partition,QOS,NCPUS")
         deadline = time.monotonic() + 60
         while sorted(mini_slurm.command(*asked).split()) != wanted:  # the accounting is told a moment later
             assert time.monotonic() < deadline, mini_slurm.command(*asked)
             await asyncio.sleep(0.2)
         assert len(names) == 2
-        assert await staged_image(cluster, on_slurm, said) == image
+        assert await staged_image(cluster, on_slurm, said, options=options) == image

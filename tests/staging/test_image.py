@@ -50,6 +50,7 @@ class Staging(Reported):
             name,
             venv=None,
             mounts=(Mount(self.config.root, False), Mount("/elsewhere/checkpoints", False)),
+            job_options=(),
             report=self.lines.append,
         )
 

@@ -33,7 +33,9 @@ async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
     async def run(reported: Reported) -> StepEnd:
         path = PurePosixPath(script)
         said = reported.lines.append
-        return await run_step(LocalCluster(config), config, path, [str(gate)], in_job=True, report=said)
+        return await run_step(
+            LocalCluster(config), config, path, [str(gate)], in_job=True, job_options=(), report=said
+        )
 
     look = LocalCluster.poll
     overtaking: list[asyncio.Task[StepEnd]] = []

@@ -189,8 +189,8 @@ class ClusterConfig(Frozen):
             image_environment=staged.image_environment,
         )
 
-    def step_options(self) -> tuple[str, ...]:
-        """The options that a job of the staging is submitted with, in its script. Raises UserError."""
+    def step_options(self, run: Run) -> tuple[str, ...]:
+        """The options, in its script, of a job that stages for a run. Raises UserError."""
         return ()
 
 

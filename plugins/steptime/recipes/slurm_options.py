@@ -20,11 +20,14 @@ _RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
 _NODE = rf"[A-Za-z0-9_](?:[A-Za-z0-9_.-]|{_RANGES})*"
 _NODES = re.compile(rf"{_NODE}(?:,{_NODE})*", re.ASCII)
 _VALUE = re.compile(r"[A-Za-z0-9._,:@/+*%&|()\[\]{}~^!=-]+", re.ASCII)
+OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", re.ASCII)
+"""An option in a `#SBATCH` line."""
 
 _OF_THE_JOB = (
-    *("array", "chdir", "clusters", "error", "export", "export-file", "get-user-env", "input", "job-name"),
-    *("no-kill", "no-requeue", "open-mode", "output", "parsable", "requeue", "test-only", "time", "time-min"),
-    *("uid", "gid", "wait", "wrap"),
+    *("array", "chdir", "cluster-constraint", "clusters", "error", "export", "export-file", "get-user-env"),
+    *("gid", "help", "input", "job-name", "kill-on-invalid-dep", "no-kill", "no-requeue", "open-mode"),
+    *("output", "parsable", "requeue", "test-only", "time", "time-min", "uid", "usage", "version", "wait"),
+    "wrap",
 )
 """What steptime knows a job by, finds its log by, or ends it by."""
 _OF_THE_PLAN = {
@@ -61,6 +64,22 @@ _OFFERED = (
     *("tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
 )
 """By their whole names: sbatch also takes shortened ones, which would get past a list of what is refused."""
+
+_OF_ONE_RUN = ("begin", "deadline", "dependency", "hold")
+"""Offered to runs, and no sense where every job has them."""
+_TYPED_GPUS = "gres"
+"""Follows from the plan, but a site may want the GPUs' type: `--gres=gpu:a100:4`, with `gres: false`."""
+_INSTEAD = {
+    **dict.fromkeys(_OF_THE_JOB, "leave it out: steptime finds, follows and ends its jobs by it"),
+    **dict.fromkeys(("cluster-constraint", "clusters"), "give that cluster a file of its own"),
+    **dict.fromkeys(("export", "export-file", "get-user-env"), "set variables in environment"),
+    "requeue": "write fresh_jobs, the number of jobs that may follow one which the cluster failed",
+    "time": "leave it out: the time limit is each run's",
+    **dict.fromkeys(_OF_THE_PLAN, "leave it out: it follows from each run's gpus"),
+    **dict.fromkeys(("gpus-per-node", "gpus-per-task", "ntasks-per-node"), "write gpus_per_node"),
+    **dict.fromkeys(_OF_ONE_RUN, "leave it out, and give it to a run, in additional_slurm_params"),
+}
+"""Options that a cluster's file cannot have for every job, and what it has for them."""
 
 
 class SlurmOptions(Frozen):
@@ -114,6 +133,26 @@ def parse_slurm_options(asked: Mapping[str, Any], additional: str | None) -> Slu
             f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()
         ),
     )
+
+
+def check_of_every_job(option: str) -> None:
+    """Raise UserError for an option that a cluster's file cannot have every job submitted with.
+
+    Those that a run cannot have are refused. What is on no list passes, as sites bring options of their own;
+    but sbatch takes shortened names, so the beginning of one that is refused is refused as well.
+    """
+    if not OPTION.fullmatch(option):
+        raise UserError(
+            f"Slurm option '{shown(option)}' cannot be given: write --option or --option=value, "
+            "without blanks, quotes or line ends."
+        )
+    name = option.removeprefix("--").partition("=")[0]
+    if name == _TYPED_GPUS or (name in (*_OFFERED, *_FIELDS) and name not in _INSTEAD):
+        return
+    refused = [known for known in _INSTEAD if known.startswith(name)]
+    if refused:
+        known = name if name in refused else refused[0]
+        raise UserError(f"Slurm option '{shown(option)}' cannot be every job's: {_INSTEAD[known]}.")
 
 
 def _check(form: re.Pattern[str], name: str, value: str | int | None, remedy: str) -> None:

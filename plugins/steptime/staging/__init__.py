@@ -55,7 +55,15 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         venv = str(PurePosixPath(python).parents[1])
     if name is None:
         return staged
-    image = await stage_image(cluster, config, name, venv=venv, mounts=config.mounts(run), report=report)
+    image = await stage_image(
+        cluster,
+        config,
+        name,
+        venv=venv,
+        mounts=config.mounts(run),
+        job_options=config.step_options(run),
+        report=report,
+    )
     return staged.model_copy(
         update={
             "python": None,

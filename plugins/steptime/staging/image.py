@@ -33,6 +33,7 @@ async def stage_image(
     *,
     venv: str | None,
     mounts: Sequence[Mount],
+    job_options: Sequence[str],
     report: Callable[[str], None],
 ) -> StagedImage:
     """Make the image `name` ready for the cluster's containers, or find it there.
@@ -42,7 +43,8 @@ async def stage_image(
         config: its configuration; `container` says for which program.
         name: the image's name, as a recipe has it.
         venv: the trainer's environment on the cluster, for an image that is made of it.
-        mounts: what containers will see.
+        folders: what containers will mount.
+        job_options: what the jobs are submitted with that do it, where jobs do.
         report: gets each line of progress as it comes.
 
     Raises:
@@ -61,6 +63,7 @@ async def stage_image(
         scripts / "import_image.py",
         [str(target), name, tool, source],
         in_job=config.import_in_job,
+        job_options=job_options,
         report=report,
     )
     _require_success(ended, f"image {name} could not be brought to {target} on {cluster.name}")
@@ -75,6 +78,7 @@ async def stage_image(
         scripts / "unpack_image.py",
         [str(target), str(unpacked), *mount_points(mounts)],
         in_job=config.import_in_job,
+        job_options=job_options,
         report=report,
     )
     _require_success(ended, f"image {name} could not be unpacked into {unpacked} on {cluster.name}")

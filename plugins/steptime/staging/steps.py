@@ -44,12 +44,13 @@ async def run_step(
     arguments: Sequence[str],
     *,
     in_job: bool,
+    job_options: Sequence[str],
     report: Callable[[str], None],
 ) -> StepEnd:
     """Run a script to its end by the cluster's Python; `report` gets its lines as they come.
 
-    In a job, who asks for the same again while it waits or runs waits for that very job. Raises SystemFailure
-    where it neither succeeds nor fails by itself.
+    In a job, submitted with `job_options`, who asks for the same again while it waits or runs waits for that
+    very job. Raises SystemFailure where it neither succeeds nor fails by itself.
     """
     argv = (config.python, str(script), *arguments)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -59,16 +60,20 @@ async def run_step(
         report(line)
 
     if in_job:
-        exit_code = await _run_in_job(cluster, config, argv, heard)
+        exit_code = await _run_in_job(cluster, config, argv, job_options, heard)
     else:
         exit_code = (await cluster.run(argv, timeout_s=_TIMEOUT_S, on_output=heard)).exit_code
     return StepEnd(exit_code, tuple(tail))
 
 
 async def _run_in_job(
-    cluster: Cluster, config: ClusterConfig, argv: Sequence[str], heard: Callable[[str], None]
+    cluster: Cluster,
+    config: ClusterConfig,
+    argv: Sequence[str],
+    options: Sequence[str],
+    heard: Callable[[str], None],
 ) -> int:
-    job = await _live_job(cluster, config, argv)
+    job = await _live_job(cluster, config, argv, options)
     heard(f"in job {job.name} (id {job.job_id}), which writes {job.log_path}")
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     offset, pending, told = 0, "", ""
@@ -100,7 +105,9 @@ def _exit_code(job: Job, status: JobStatus) -> int:
     )
 
 
-async def _live_job(cluster: Cluster, config: ClusterConfig, argv: Sequence[str]) -> Job:
+async def _live_job(
+    cluster: Cluster, config: ClusterConfig, argv: Sequence[str], options: Sequence[str]
+) -> Job:
     """The job that does this now, or a new one: its name says what it does, and the how-many-eth it is."""
     from steptime.clusters.jobscript import step_spec
 
@@ -115,7 +122,9 @@ async def _live_job(cluster: Cluster, config: ClusterConfig, argv: Sequence[str]
                 continue
             job = await cluster.find(name)
             if job is None:
-                return await cluster.submit(step_spec(name, argv, config, time_limit_s=_TIMEOUT_S))
+                return await cluster.submit(
+                    step_spec(name, argv, config, options=options, time_limit_s=_TIMEOUT_S)
+                )
             if not state.is_live:  # it is lost, or somebody has submitted it since the poll
                 state = (await cluster.poll([name]))[name].state
             if state.is_live:

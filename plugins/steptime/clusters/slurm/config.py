@@ -14,8 +14,9 @@ from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.script import sbatch_options, script_values, step_options
 from steptime.clusters.slurm.states import expand_nodes
 from steptime.errors import UserError
+from steptime.recipes.config_files import FieldError
 from steptime.recipes.models import Run
-from steptime.recipes.slurm_options import SlurmOptions
+from steptime.recipes.slurm_options import SlurmOptions, check_of_every_job
 
 _PERMITTED = {
     "account": "permitted_accounts",
@@ -103,9 +104,19 @@ class Config(ClusterConfig):
         """The options for sbatch and srun, and the command of a rank."""
         return script_values(run, staged, self, directory=directory, environment=environment)
 
-    def step_options(self) -> tuple[str, ...]:
-        """One task without GPUs."""
-        return step_options(self)
+    def step_options(self, run: Run) -> tuple[str, ...]:
+        """One task without GPUs, counted and placed as the run."""
+        return step_options(run, self)
+
+    @field_validator("extra_options")
+    @classmethod
+    def _of_every_job(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        for number, option in enumerate(options):
+            try:
+                check_of_every_job(option)
+            except UserError as error:
+                raise FieldError(str(error).removesuffix("."), number) from None
+        return options
 
     @field_validator("login_nodes")
     @classmethod

@@ -4,7 +4,6 @@ Slurm itself reads the #SBATCH lines, so every option there is of one strict for
 identity (its name, log, folder and time limit) is not here: the backend passes it on the command line.
 """
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import PurePosixPath
@@ -17,16 +16,19 @@ from steptime.clusters.slurm.binding import bound, ranks_per_numa_node
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.errors import UserError, shown
 from steptime.recipes.models import RUN_FILE, Recipe, Run
-from steptime.recipes.slurm_options import SlurmOptions
+from steptime.recipes.slurm_options import OPTION, SlurmOptions
 
 if TYPE_CHECKING:
     from steptime.clusters.slurm.config import Config as SlurmConfig
 
-_OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", re.ASCII)
 _OF_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 """They name files of the login node. Containers pass on what their image does not set, and lack these files.
 A Python outside of an image may need the libraries."""
+_PAID_BY = ("account", "qos", "wckey")
+"""Options that a job of the staging has, too: what it uses is counted where the run's is."""
+_PLACED_BY = ("partition", "reservation", "constraint")
+"""Likewise, unless such jobs have a partition of their own, with other nodes."""
 _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
 """Set by the script itself, and to be named to pyxis, or those that enroot's hook writes win."""
 _BLOCK_NODES = 18
@@ -88,8 +90,7 @@ def sbatch_options(run: Run, site: "SlurmConfig") -> tuple[str, ...]:
         )
     if run.recipe.gpus_per_node == _NVLINK_GPUS_PER_NODE and run.recipe.image and nodes > _BLOCK_NODES:
         options.append(f"--segment={_largest_segment(nodes)}")
-    by_name = {option.partition("=")[0]: option for option in (*options, *site.extra_options, *own.as_given)}
-    return tuple(_checked(list(by_name.values())))
+    return tuple(_checked(list(_by_name((*options, *site.extra_options, *own.as_given)).values())))
 
 
 def _ranks_per_node(recipe: Recipe, told: int | None, site: "SlurmConfig") -> int:
@@ -105,15 +106,23 @@ def _ranks_per_node(recipe: Recipe, told: int | None, site: "SlurmConfig") -> in
     return available
 
 
-def step_options(site: "SlurmConfig") -> tuple[str, ...]:
-    """The #SBATCH options of a job that stages: one task, without GPUs. Raises UserError."""
+def step_options(run: Run, site: "SlurmConfig") -> tuple[str, ...]:
+    """The #SBATCH options of a job that stages for a run: one task, without GPUs. Raises UserError."""
+    own = run.slurm or SlurmOptions()
+    ours = {"--partition": site.partition, "--account": site.account}
+    given = [f"{name}={value}" for name, value in ours.items() if value is not None]
+    by_name = _by_name((*given, *site.extra_options, *own.as_given))
+    wanted = _PAID_BY if site.import_partition else (*_PLACED_BY, *_PAID_BY)
     options = ["--nodes=1", "--ntasks=1"]
-    partition = site.import_partition or site.partition
-    if partition is not None:
-        options.append(f"--partition={partition}")
-    if site.account is not None:
-        options.append(f"--account={site.account}")
+    if site.import_partition is not None:
+        options.append(f"--partition={site.import_partition}")
+    options += [by_name[f"--{name}"] for name in wanted if f"--{name}" in by_name]
     return tuple(_checked(options))
+
+
+def _by_name(options: Iterable[str]) -> dict[str, str]:
+    """Options by their names; of those of one name, the last."""
+    return {option.partition("=")[0]: option for option in options}
 
 
 def _largest_segment(nodes: int) -> int:
@@ -122,7 +131,7 @@ def _largest_segment(nodes: int) -> int:
 
 def _checked(options: Sequence[str]) -> Sequence[str]:
     for option in options:
-        if not _OPTION.fullmatch(option):
+        if not OPTION.fullmatch(option):
             raise UserError(
                 f"Slurm option '{shown(option)}' cannot be given: write --option or --option=value, "
                 "without blanks, quotes or line ends."
