@@ -23,6 +23,7 @@ from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 
 from airflow.sdk import DAG
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from steptime.airflow import installation
 from steptime.airflow.dag_builder import training_dag
@@ -169,7 +170,8 @@ class StateStore:
     def get(self, key: str) -> Any:
         return self.kept.get(key)
 
-    def set(self, key: str, value: Any, *, retention: object = None) -> None:
+    def set(self, key: str, value: Any, *, retention: object) -> None:
+        assert retention is NEVER_EXPIRE, f"{key} would be forgotten"
         self.kept[key] = value
 
 

@@ -60,8 +60,10 @@ def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     return seen
 
 
-def wait_task(submitted: dict[str, Any], **arguments: Any) -> TrainingSensor:
-    return TrainingSensor(task_id="wait", submission=submitted, **arguments)
+def wait_task(submitted: dict[str, Any], *, deferrable: bool = True) -> TrainingSensor:
+    task: TrainingSensor = task_of("performance.wait", deferrable=deferrable, submission=submitted)
+    task.poke_interval = 0.1
+    return task
 
 
 def waits_for(task: TrainingSensor, context: dict[str, Any], event: dict[str, Any] | None = None) -> Job:
@@ -258,7 +260,7 @@ def test_a_fresh_job_is_waited_for_in_the_worker_as_well(
     submitted, context = submission(STAND_IN_STEP_S="0"), make_context()
     lose(Submission.model_validate(submitted).job)
 
-    ended = wait_task(submitted, deferrable=False, poke_interval=0.1).execute(context)
+    ended = wait_task(submitted, deferrable=False).execute(context)
 
     assert ended["state"] == "succeeded"
     handed_on = Submission.model_validate(context["ti"].pushed[SUBMISSION_KEY])

@@ -114,6 +114,14 @@ _PEOPLE = (
         {"valid": (2,)},
         dag_id=_IN_WORKER,
     ),
+    Drill(
+        "one cell cleared among many",
+        (points.TRAINING,),
+        faults.clear_last_cell,
+        {"valid": (3,)},
+        ways=("it trains", "it has failed", "it has finished"),
+        params=MappingProxyType({"repeats": 2}),
+    ),
     Drill("deleted while deferred", (points.QUEUED, points.TRAINING), faults.delete, _CANCELLED),
     Drill(
         "deleted while running",

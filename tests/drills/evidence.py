@@ -52,6 +52,8 @@ class Evidence(NamedTuple):
     tasks: Sequence[AirflowTask]
     dag_runs: dict[str, str]
     """By id, the state; those that were deleted are not there."""
+    trained_again: bool = False
+    """Whether somebody has cleared a cell that had its result."""
 
 
 def collect(scene: Scene) -> Evidence:
@@ -65,6 +67,7 @@ def collect(scene: Scene) -> Evidence:
         stored=_stored(scene),
         tasks=_tasks(scene, [*{run.dag_run_id: None for run in scene.runs} | dag_runs]),
         dag_runs=dag_runs,
+        trained_again=bool(scene.kept.get("trained_again")),
     )
 
 

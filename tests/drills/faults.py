@@ -142,6 +142,22 @@ def clear(scene: "Scene") -> None:
     _wait_for_end(scene, first)
 
 
+def clear_last_cell(scene: "Scene") -> None:
+    """The last of several cells is cleared: while it trains, or after that; until it has its fresh job."""
+    cell = scene.cells[-1]
+    told = scene.site.airflow.log_text(scene.run, scene.known_task(WAIT, cell))
+    (first,) = [job for job in scene.queue() if f"waiting for job {job.name} " in told]
+    if scene.schedule.way == "it has failed":
+        scene.site.slurm.command("scancel", first.job_id)
+    if scene.schedule.way != "it trains":
+        scene.training.open()
+        scene.site.airflow.ended(scene.run)
+    scene.kept["trained_again"] = scene.schedule.way == "it has finished"
+    scene.site.airflow.clear(scene.run, scene.known_task(WAIT, cell))
+    fresh = f"{first.name.rpartition('-')[0]}-2"
+    wait_until(f"job {fresh}", lambda: fresh in {job.name for job in scene.queue()}, _NOTICED_S)
+
+
 def delete(scene: "Scene") -> None:
     """Airflow refuses to delete what runs, so it is failed first, as people would."""
     job = scene.live_job()

@@ -90,8 +90,9 @@ def _check_stored(found: Evidence) -> None:
             valid[_cell(job.name)].append(row)
             assert job.state == "COMPLETED", f"a valid result of job {job.name}, which is {job.state}"
             assert row.steps == STEPS, f"{row.steps} steps are stored of {STEPS}"
+    most = 2 if found.trained_again else 1
     for rows in valid.values():
-        assert len(rows) == 1, f"a cell has several valid results: {[row.job_name for row in rows]}"
+        assert len(rows) <= most, f"a cell has several valid results: {[row.job_name for row in rows]}"
 
 
 def _cell(job_name: str) -> str:

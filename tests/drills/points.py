@@ -70,11 +70,12 @@ def _hold_training(scene: "Scene") -> None:
 
 
 def _trains(scene: "Scene") -> bool:
-    return scene.training.arrived > 0 and _is_waited_for(scene)
+    return scene.training.arrived >= len(scene.cells) and _is_waited_for(scene)
 
 
 def _is_waited_for(scene: "Scene") -> bool:
-    return scene.state(WAIT) == ("running" if scene.drill.dag_id == "llama31_in_worker" else "deferred")
+    waits = "running" if scene.drill.dag_id == "llama31_in_worker" else "deferred"
+    return all(scene.state(WAIT, cell) == waits for cell in scene.cells)
 
 
 def _let_train(scene: "Scene") -> None:

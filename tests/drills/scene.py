@@ -70,15 +70,20 @@ class Scene:
         """Whether the DAG runs are sweeps, which start those that train."""
         return self.drill.dag_id == SWEEP_DAG
 
-    def state(self, task_id: str) -> str | None:
-        task = self.task(task_id)
+    @property
+    def cells(self) -> range:
+        """Mapped indices of the runs that are trained; most drills have one."""
+        return range(self.drill.params.get("repeats", 1))
+
+    def state(self, task_id: str, cell: int = 0) -> str | None:
+        task = self.task(task_id, cell)
         return task.state if task else None
 
-    def task(self, task_id: str) -> TaskInstance | None:
-        return self.site.airflow.task(self.run, task_id)
+    def task(self, task_id: str, cell: int = 0) -> TaskInstance | None:
+        return self.site.airflow.task(self.run, task_id, cell)
 
-    def known_task(self, task_id: str) -> TaskInstance:
-        task = self.task(task_id)
+    def known_task(self, task_id: str, cell: int = 0) -> TaskInstance:
+        task = self.task(task_id, cell)
         assert task is not None, f"{self.run.dag_run_id} has no task {task_id}"
         return task
 
