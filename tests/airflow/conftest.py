@@ -206,6 +206,10 @@ class TaskInstance:
         return self.pushed.get(key)
 
 
+HANGS = "hangs"
+"""Instead of a state: Airflow never answers."""
+
+
 @dataclass
 class TaskStates:
     """Airflow, asked for the state of a task: each time it gives the next answer; the last stays."""
@@ -217,6 +221,8 @@ class TaskStates:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
+        if answer == HANGS:
+            time.sleep(3600)
         (run_id,), (task_id,) = asked.run_ids or (), asked.task_ids or ()
         states = {f"{task_id}_{asked.map_index}": answer}
         return TaskStatesResult(task_states={run_id: states} if answer else {})

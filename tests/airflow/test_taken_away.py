@@ -17,7 +17,7 @@ from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 
-from .conftest import TaskInstance, TaskStates, task_of
+from .conftest import HANGS, TaskInstance, TaskStates, task_of
 
 Submit = Callable[..., dict[str, Any]]
 AirflowSays = Callable[..., TaskStates]
@@ -58,7 +58,9 @@ def test_the_question_is_about_one_mapped_instance(airflow_says: AirflowSays) ->
     assert said == ["this task is deferred: job a job goes on, and whoever waits for it will find it"]
 
 
-@pytest.mark.parametrize(("answer", "lives"), [("up_for_retry", True), (NO_ANSWER, True), ("failed", False)])
+@pytest.mark.parametrize(
+    ("answer", "lives"), [("up_for_retry", True), (NO_ANSWER, True), (HANGS, True), ("failed", False)]
+)
 def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_taken_away(
     submission: Submit,
     cluster: LocalCluster,
@@ -67,7 +69,10 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
     *,
     answer: Any,
     lives: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if answer == HANGS:
+        monkeypatch.setattr("steptime.airflow.base._KILL_WITHIN_S", 0.5)
     submitted = submission(STAND_IN="hang")
     airflow_says(answer)
     task = task_of("performance.wait", deferrable=False, submission=submitted)

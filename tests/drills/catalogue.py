@@ -70,7 +70,6 @@ _AIRFLOW = (
         (points.QUEUED, points.TRAINING),
         faults.cut_off_worker,
         _ONE_RESULT,
-        ways=("the whole worker", "the api-server"),
         dag_id=_IN_WORKER,
     ),
     Drill(

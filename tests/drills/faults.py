@@ -32,10 +32,7 @@ def kill_worker(scene: "Scene") -> None:
 
 
 def cut_off_worker(scene: "Scene") -> None:
-    """SIGSTOP to the worker, or to the api-server that it reports to, until its task is to be tried again.
-
-    After SIGCONT it is told that the task is not its own any more, and is killed.
-    """
+    """SIGSTOP to the worker until its task is to be tried again; after SIGCONT it is told so, and killed."""
     wait_until("a worker that has seen the job", partial(_is_told_of_job, scene), _NOTICED_S)
     worker = scene.worker(WAIT)
     state = "SELECT state FROM task_instance WHERE run_id = ? AND task_id = ?"  # the api-server cannot say

@@ -1,5 +1,6 @@
 """Draws schedules from seeds: the same seed is always the same schedule."""
 
+import itertools
 import os
 import random
 
@@ -8,17 +9,25 @@ from drills.schedule import Schedule
 
 
 def draw(seed: int) -> Schedule:
-    """The schedule of a seed. Consecutive seeds go through all drills, so that none is left out by chance."""
-    drill = tuple(DRILLS.values())[seed % len(DRILLS)]
-    chance = random.Random(f"drill {seed}")  # noqa: S311 (a schedule is no secret)
+    """The schedule of a seed.
+
+    Consecutive seeds go through all drills, and then through the points and ways of each and through the
+    second faults, so that none is left out by chance.
+    """
+    turn, number = divmod(seed, len(DRILLS))
+    drill = tuple(DRILLS.values())[number]
+    turns = list(itertools.product(drill.points, drill.ways))
+    random.Random(drill.name).shuffle(turns)  # noqa: S311 (a schedule is no secret)
+    point, way = turns[turn % len(turns)]
+    chance = random.Random(f"drill {seed}")  # noqa: S311
     return Schedule(
         seed=seed,
         drill=drill.name,
-        point=chance.choice(drill.points).name,
-        way=chance.choice(drill.ways),
+        point=point.name,
+        way=way,
         lasts_s=round(chance.uniform(*drill.lasts_s), 1),
         goes_on_first=chance.random() < 0.5,
-        also=chance.choice(tuple(ALSO)) if drill.bears_more and chance.random() < 0.25 else "",
+        also=tuple(ALSO)[number % len(ALSO)] if drill.bears_more and (turn + number) % 4 == 0 else "",
         part=round(chance.uniform(0.2, 0.8), 2),
         step_s=round(chance.uniform(0.1, 0.2), 3),
     )
