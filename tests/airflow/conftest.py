@@ -65,6 +65,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
+def budget(home: Path) -> Callable[[float], Path]:
+    """Gives the test's cluster so many GPU-hours a month."""
+    path = home.parent / "config" / "clusters" / "local.yaml"
+    without = path.read_text()
+
+    def write(gpu_hours: float) -> Path:
+        path.write_text(f"{without}gpu_hours_per_month: {gpu_hours}\n")
+        return path
+
+    return write
+
+
+@pytest.fixture
 def staged(tmp_path: Path) -> Staged:
     """What staging would give, with the stand-in where the trainer's interpreter would be."""
     interpreter = tmp_path / "stand-in-interpreter"

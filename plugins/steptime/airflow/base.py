@@ -13,12 +13,14 @@ from airflow.sdk.types import RuntimeTaskInstanceProtocol
 from pydantic import BaseModel, PositiveInt
 from pydantic_core import from_json
 
+from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.installation import require_own
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
+from steptime.results.charges import withdraw_job
 from steptime.results.models import Provenance
 
 SETTLING_S = 1.0
@@ -47,6 +49,12 @@ def as_json(model: BaseModel) -> dict[str, Any]:
     """A model as XCom and triggers take it: JSON in which NaN, which JSON does not have, is a string."""
     json: dict[str, Any] = from_json(model.model_dump_json())
     return json
+
+
+def dag_run_of(context: Context) -> str:
+    """The task's DAG run, as `dag_id/run_id`."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}"
 
 
 @contextmanager
@@ -114,13 +122,18 @@ class HoldsJob(BaseOperator):
         self._held = (cluster, job_name)
         self._task_instance = context["ti"]
 
-    async def submit_held(self, cluster: Cluster, spec: JobSpec, context: Context) -> Job:
-        """Submit the job, which is held from now on, or find it.
+    async def submit_held(self, cluster: Cluster, run: Run, spec: JobSpec, context: Context) -> Job:
+        """Submit the job of a run, which is held from now on, or find it; what it may take is committed.
 
         Raises AirflowFailException where the task was taken away meanwhile: the job is cancelled then.
         """
         self.hold(cluster.name, spec.name, context)
-        job = await cluster.submit(spec)
+        await commit_job(cluster, run, spec.name, dag_run=dag_run_of(context))
+        try:
+            job = await cluster.submit(spec)
+        except UserError:
+            await asyncio.to_thread(withdraw_job, run, spec.name)
+            raise
         if self.was_taken_away:  # `on_kill` may have come too early to find the job
             await cluster.cancel(job.name)
             raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")

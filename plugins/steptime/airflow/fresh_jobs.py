@@ -105,7 +105,7 @@ async def _submit(task: HoldsJob, submission: Submission, fresh: FreshJob, conte
     spec = specs_of(run, staged, config, context, whose)(fresh.attempt)
     async with open_cluster(config) as cluster:
         try:
-            job = await task.submit_held(cluster, spec, context)
+            job = await task.submit_held(cluster, run, spec, context)
         except UserError as refused:  # as where a run needs all the nodes that there are
             without = f" without {', '.join(fresh.avoided_nodes)}" if fresh.avoided_nodes else ""
             raise UserError(f"no fresh job{without} could be submitted: {refused}") from None

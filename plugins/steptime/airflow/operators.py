@@ -19,9 +19,11 @@ from steptime.airflow.base import (
     Submission,
     airflow_errors,
     as_json,
+    dag_run_of,
     end_job,
     state_of,
 )
+from steptime.airflow.budgets import commit_plan, settle_ended
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.sensors import SUBMISSION_KEY
@@ -40,7 +42,7 @@ class CheckParamsOperator(BaseOperator):
     """Checks the DAG run's params together, and returns the `Plan` they come to.
 
     Airflow checks each param's type; unknown names and values that do not go together are refused here,
-    before anything is staged or submitted.
+    before anything is staged or submitted. So is a plan that a budget of its cluster does not allow.
 
     :param workload: the workload that the DAG is about, `llama3.1`.
     """
@@ -77,6 +79,9 @@ class CheckParamsOperator(BaseOperator):
         )
         self.log.info("%s", as_text(rows, title=title))
         self.log.info("at most %.2f GPU-hours", planned.gpu_hours_max)
+        me = dag_run_of(context)
+        with airflow_errors():
+            commit_plan({me: planned.all_runs}, held_by=me, say=self.log.info)
         return as_json(planned)
 
 
@@ -176,7 +181,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             spec_of = specs_of(run, staged, config, context, await named_after(store))
             attempt = await current_attempt(cluster, store, ti.max_tries, spec_of, say=self.log.info)
             spec = spec_of(attempt)
-            job = await self.submit_held(cluster, spec, context)
+            job = await self.submit_held(cluster, run, spec, context)
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         secretive = (run.environment, staged.image_environment)
@@ -245,3 +250,4 @@ class EndTrainingOperator(RunOperator):
                     self.log.info("job %s: %s", name, ended.state)
                 elif name == submission.job.name or status.state is not JobState.UNKNOWN:
                     self.log.info("job %s: %s", name, status.state)
+            await settle_ended(cluster)

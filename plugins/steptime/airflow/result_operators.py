@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from steptime.airflow.base import RunOperator, Submission, airflow_errors, as_json, end_job
+from steptime.airflow.base import (
+    RunOperator,
+    Submission,
+    airflow_errors,
+    as_json,
+    dag_run_of,
+    end_job,
+)
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.sensors import SUBMISSION_KEY
@@ -18,6 +25,7 @@ from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
+from steptime.results.charges import withdraw_plans
 from steptime.results.models import Measurement, Result, Verdict
 
 if TYPE_CHECKING:
@@ -251,6 +259,7 @@ class ReportOperator(BaseOperator):
         planned = Plan.model_validate(self.plan)
         ti = context["ti"]
         with airflow_errors(), Store() as store:
+            withdraw_plans([dag_run_of(context)], [planned.request.cluster])
             rows = store.runs_of(ti.dag_id, ti.run_id)
         # A cleared task makes a fresh attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}

@@ -19,14 +19,16 @@ from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import TypeAdapter
 
 from steptime.airflow.attempts import Attempt
-from steptime.airflow.base import airflow_errors, as_json
+from steptime.airflow.base import airflow_errors, as_json, dag_run_of
+from steptime.airflow.budgets import commit_plan
 from steptime.airflow.links import StartedRunLink, dag_run_address
 from steptime.airflow.sweep_cells import Group, checked_cells
 from steptime.airflow.sweep_triggers import DagRunTrigger, state_of_dag_run
 from steptime.airflow.tables import as_text
 from steptime.errors import UserError, unknown_value
-from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
+from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
+from steptime.results.charges import withdraw_plans
 
 RUN_TASK = "run"
 APPROVAL_TASK = "approve"
@@ -65,6 +67,11 @@ class CheckSweepOperator(BaseOperator):
         rows = [_row(cell) for cell in plan.cells]
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
+        ti = context["ti"]
+        with airflow_errors():
+            # As their own DAG runs will: a cell that begins finds what is committed for it here.
+            runs = {f"{cell.dag_id}/{run_id_of(ti, cell, 1)}": runs_of(cell) for cell in plan.cells}
+            commit_plan(runs, held_by=dag_run_of(context), say=self.log.info)
         lists = {group.group_id: [as_json(cell) for cell in members] for group, members in cells.items()}
         return {"plan": as_json(plan), **lists}
 
@@ -238,10 +245,12 @@ class ReportSweepOperator(BaseOperator):
         ti = context["ti"]
         if not self.checked:
             raise AirflowFailException("nothing was started: the task check_sweep says why")
+        plan = SweepPlan.model_validate(self.checked["plan"])
+        with airflow_errors():
+            withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=_REJECTED_BY):
             self.log.info("rejected by %s: nothing was started", rejected_by)
             return
-        plan = SweepPlan.model_validate(self.checked["plan"])
         found = {
             cell["label"]: (f"{group}.{RUN_TASK}", index)
             for group, cells in self.checked.items()

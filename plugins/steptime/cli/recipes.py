@@ -106,7 +106,10 @@ def _plan(
 
 
 def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ()) -> None:
-    """Print the runs of a plan, their job scripts where given, and what all of it costs at most."""
+    """Print the runs of a plan, their job scripts where given, and what all of it costs at most.
+
+    Raises UserError where a budget does not allow it.
+    """
     rows = [_row(run) for run in planned.all_runs]
     asked, first = planned.request, planned.runs[0].recipe
     unit = "process-hours" if asked.gpu_type == "cpu" else "GPU-hours"
@@ -124,6 +127,19 @@ def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ())
             rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
         show(rows, output_format)
     typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
+    if asked.gpu_type == planned.cluster_gpu_type:
+        check_budgets(planned.all_runs, err=output_format is not Format.TABLE)
+
+
+def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
+    """Say how the budgets stand that runs draw on. Raises UserError where one does not allow them."""
+    from steptime.results.charges import budget_standings
+
+    standings = budget_standings({run.cluster for run in runs}, runs)
+    for standing in standings:
+        typer.echo(str(standing), err=err)
+    for standing in standings:
+        standing.require()
 
 
 def _row(run: Run) -> dict[str, Any]:

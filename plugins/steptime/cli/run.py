@@ -10,7 +10,7 @@ from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, Format, complain
-from steptime.cli.recipes import show_plan
+from steptime.cli.recipes import check_budgets, show_plan
 from steptime.clusters.config import check_permitted, check_runs
 from steptime.errors import SystemFailure
 from steptime.recipes.planning import PlanRequest, plan, require_runnable
@@ -58,6 +58,7 @@ def run(
     require_runnable(planned)
     require_trainable(planned.all_runs)
     check_runs(planned.all_runs)
+    check_budgets(planned.all_runs, err=True)
     with airflow_client(url, user) as client:
         # With every default filled in: what was checked here is what runs there.
         conf = planned.request.model_dump(mode="json", exclude={"workload"})

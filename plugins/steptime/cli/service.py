@@ -1,14 +1,16 @@
 """`steptime up`, `down` and `status`: the Airflow of this machine."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from steptime.cli.output import FORMAT_OPTION, Format, complain, show
 from steptime.cli.phases import Phases
+from steptime.errors import SystemFailure, UserError
 
 if TYPE_CHECKING:
     from steptime.clusters.base import Job
@@ -98,19 +100,19 @@ def down(
 
 
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
-    """Say where Airflow runs, how its components are, and what it runs.
+    """Say where Airflow runs, how its components are, what it runs, and how budgets of GPU-hours stand.
 
     The exit code is 0 where every component is healthy, else 2.
     """
     from steptime.airflow import standalone
 
-    now = standalone.status()
+    now, budgets = standalone.status(), _budgets()
     rows = [
         {"component": name, "health": health, "restarts": now.restarts.get(name.replace("_", "-"))}
         for name, health in now.health.items()
     ]
     if output_format is Format.JSON:
-        typer.echo(now.model_dump_json(indent=2))
+        typer.echo(json.dumps(now.model_dump(mode="json") | {"budgets": budgets}, indent=2))
     elif output_format is Format.CSV:
         show(rows, output_format, columns=["component", "health", "restarts"])
     else:
@@ -124,8 +126,35 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
             typer.echo(f"running:  {', '.join(now.running_dag_runs) or 'nothing'}")
             for name, error in now.import_errors.items():
                 complain(f"Airflow cannot read {name}: {error}")
+        if budgets:
+            show(budgets, output_format, title="budgets, GPU-hours")
     if not now.healthy:
         raise typer.Exit(2)
+
+
+def _budgets() -> list[dict[str, Any]]:
+    """How the budget of each cluster and account stands; one that cannot be told is complained of."""
+    from steptime.clusters.config import list_clusters
+    from steptime.results.charges import budget_standings
+
+    found = []
+    for name in list_clusters():
+        try:
+            found += budget_standings([name])
+        except (UserError, SystemFailure) as error:
+            complain(str(error))
+    return [
+        {
+            "cluster": standing.cluster,
+            "account": standing.account,
+            "month": standing.month,
+            "gpu_hours_per_month": standing.gpu_hours_per_month,
+            "used": standing.used_gpu_hours,
+            "committed": standing.committed_gpu_hours,
+            "left": standing.left_gpu_hours,
+        }
+        for standing in found
+    ]
 
 
 async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Job]":

@@ -7,8 +7,10 @@ import typer
 
 from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
-from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
+from steptime.recipes.models import Run
+from steptime.recipes.sweep_planning import SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 
 DAG_ID = "scaling_sweep"
@@ -75,6 +77,7 @@ def plan(name: Name, *, output_format: Annotated[Format, FORMAT_OPTION] = Format
     columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id")
     show(_rows(planned), output_format, columns=columns if table else None, headings=headings)
     typer.echo(f"{_total(planned)}. Nothing was submitted.", err=not table)
+    check_budgets(_runs(planned), err=not table)
 
 
 def run(name: Name, *, url: Url = None, user: User = None) -> None:
@@ -83,6 +86,7 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
     It is planned here first: a sweep that cannot be run starts nothing.
     """
     planned = _checked(name)
+    check_budgets(_runs(planned), err=True)
     with airflow_client(url, user) as client:
         started = client.trigger(DAG_ID, {"sweep": name})
         address = client.run_address(started.dag_id, started.dag_run_id)
@@ -107,6 +111,10 @@ def _checked(name: str) -> SweepPlan:
     planned = plan_sweep(load_sweep(name))
     checked_cells(planned)
     return planned
+
+
+def _runs(planned: SweepPlan) -> list[Run]:
+    return [run for cell in planned.cells for run in runs_of(cell)]
 
 
 def _rows(planned: SweepPlan) -> list[dict[str, Any]]:

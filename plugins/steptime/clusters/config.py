@@ -83,6 +83,8 @@ class ClusterConfig(Frozen):
     """
     queue_patience_h: PositiveFloat = 168
     """Hours that a job may queue, be held or be suspended before it is ended."""
+    gpu_hours_per_month: PositiveFloat | None = None
+    """The most that jobs may take here in a calendar month (UTC); None: no budget. See `results.budgets`."""
 
     @field_validator("setup")
     @classmethod
@@ -107,6 +109,16 @@ class ClusterConfig(Frozen):
     def gpu_count(self) -> int | None:
         """How many GPUs sweeps may use at once; None: no bounds."""
         return self.gpus
+
+    @property
+    def budgets(self) -> dict[str | None, float]:
+        """GPU-hours a month: of the whole cluster (None) and of accounts, as far as they have a budget."""
+        return {} if self.gpu_hours_per_month is None else {None: self.gpu_hours_per_month}
+
+    @property
+    def default_account(self) -> str | None:
+        """The account of a run that names none; None where there is none."""
+        return None
 
     @property
     def seconds_before_training(self) -> int:
@@ -207,11 +219,16 @@ def list_clusters() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
 
 
+def cluster_file(name: str) -> Path:
+    """The file of the cluster `name`."""
+    return _folder() / f"{name}.yaml"
+
+
 def load_cluster(name: str) -> ClusterConfig:
     """The configuration of the cluster `name`. Raises UserError where there is none or its file is broken."""
     if name not in list_clusters():
         raise unknown_value("cluster", name, list_clusters())
-    path = _folder() / f"{name}.yaml"
+    path = cluster_file(name)
     kind = load_yaml_model(path, _Kind).kind
     if kind not in BACKENDS:
         raise UserError(f"{path}: {unknown_value('kind of cluster', kind, BACKENDS)}")

@@ -84,6 +84,11 @@ def plan_sweep(sweep: Sweep) -> SweepPlan:
     )
 
 
+def runs_of(cell: Cell) -> tuple[Run, ...]:
+    """What the DAG run of a cell plans."""
+    return plan(cell.request).all_runs
+
+
 class _Exclusions:
     """A sweep's exclusions, and which of them have excluded anything."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from steptime.errors import SystemFailure, UserError
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy import URL, Connection, Engine, Table
 
 _WAIT_S = 30  # for another writer; one publishing takes some 10 ms
 _MIGRATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
@@ -46,6 +46,14 @@ def writing(url: str) -> "Iterator[Connection]":
     """One transaction: committed at the end, undone whole by an exception. Raises as `reading`."""
     with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
         yield connection
+
+
+def insert(connection: "Connection", table: "Table") -> Any:
+    """An INSERT that knows conflicts, which SQLAlchemy has for each kind of database apart."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    kind = sqlite if connection.dialect.name == "sqlite" else postgresql
+    return kind.insert(table)
 
 
 def exists(url: str) -> bool:

@@ -90,6 +90,11 @@ class Provenance(Frozen):
     """The Airflow task that waited for the job: its log shows the training's step lines."""
     map_index: int | None = None
 
+    @property
+    def dag_run(self) -> str | None:
+        """`dag_id/run_id`."""
+        return f"{self.dag_id}/{self.dag_run_id}" if self.dag_id and self.dag_run_id else None
+
 
 class Result(Frozen):
     """One run, whole: as planned, submitted, read, measured and judged."""

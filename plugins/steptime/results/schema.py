@@ -18,7 +18,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Text,
 )
 
-REVISION = "0004"
+REVISION = "0005"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -147,6 +147,26 @@ readings = Table(
     Column("measurement", JSON(none_as_null=True)),
     Column("log", JSON, nullable=False),
 )
+
+charges = Table(
+    "charges",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    # None as long as no job was submitted for what is planned.
+    Column("job_name", Text, unique=True),
+    Column("dag_run", Text),
+    Column("held_by", Text),
+    Column("label", Text, nullable=False),
+    Column("cluster", Text, nullable=False),
+    Column("account", Text),
+    Column("gpus", Integer, nullable=False),
+    Column("time_limit_s", Integer),
+    Column("counts_until", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    Index(None, "cluster", "ended_at"),
+)
+"""What jobs took of their clusters, and what is committed to them; see `results.budgets`."""
 
 _INTERNAL = ("id", "content_sha256")
 

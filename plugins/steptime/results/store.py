@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from steptime.errors import UserError, shown
-from steptime.results.database import exists, reading, writing
+from steptime.results.charges import write_taken
+from steptime.results.database import exists, insert, reading, writing
 from steptime.results.models import Check, Result
-from steptime.results.record import differences
+from steptime.results.record import differences, recorded_attempts
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
@@ -211,25 +212,21 @@ class Store:
                 if rows:
                     connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
             record = {"run_id": run_id, "content": result.record, "sha256": sha256}
-            kept = _dialect(connection).insert(schema.records).values(record)
+            kept = insert(connection, schema.records).values(record)
             connection.execute(kept.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
+            ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
+            ends |= {result.job.name: result.status}
+            write_taken(connection, result.run, ends, dag_run=result.provenance.dag_run)
         return True
-
-
-def _dialect(connection: "Connection") -> Any:
-    """What has the `insert` that knows conflicts."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    return sqlite if connection.dialect.name == "sqlite" else postgresql
 
 
 def _upsert(connection: "Connection", runs: "Table", row: Mapping[str, Any]) -> int | None:
     """Insert or replace the run; its id, or None where the same content is there already."""
-    insert = _dialect(connection).insert(runs).values(row)
-    upsert = insert.on_conflict_do_update(
+    added = insert(connection, runs).values(row)
+    upsert = added.on_conflict_do_update(
         index_elements=[runs.c.job_name],
-        set_={name: insert.excluded[name] for name in row if name != "job_name"},
-        where=runs.c.content_sha256 != insert.excluded.content_sha256,
+        set_={name: added.excluded[name] for name in row if name != "job_name"},
+        where=runs.c.content_sha256 != added.excluded.content_sha256,
     )
     run_id: int | None = connection.scalar(upsert.returning(runs.c.id))
     return run_id

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from pydantic import PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from steptime.clusters.base import Staged
 from steptime.clusters.config import ClusterConfig
@@ -42,6 +42,8 @@ class Config(ClusterConfig):
     """Likewise."""
     permitted_qos: tuple[str, ...] | None = None
     """Likewise."""
+    account_gpu_hours_per_month: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """What jobs of these accounts may take in a month, beside `gpu_hours_per_month` of all of them."""
     gpus_per_node: PositiveInt | None = None
     """GPUs that a job takes of each node; None is what the recipe says."""
     gres: bool = True
@@ -59,6 +61,16 @@ class Config(ClusterConfig):
     """Whether jobs may set the GPUs' vboost where a publication did: `sudo nvidia-smi` without a password."""
     node_check: NodeCheck | None = None
     """What every node of a job must show before it trains; None: nobody looks."""
+
+    @property
+    def budgets(self) -> dict[str | None, float]:
+        """Those of the whole cluster (None) and of accounts."""
+        return super().budgets | dict(self.account_gpu_hours_per_month)
+
+    @property
+    def default_account(self) -> str | None:
+        """As sbatch gets it: an option of the site wins over the field."""
+        return self._extra("account") or self.account
 
     @property
     def mpi_of_images(self) -> str:

@@ -1,0 +1,66 @@
+"""Budgets as tasks keep them: commit before anything is submitted, and give back what has ended since.
+
+Where a budget would refuse, Airflow and the cluster are asked first whether all that is committed still is: a
+DAG run that was deleted takes nothing back itself.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from steptime.airflow.connections import open_cluster
+from steptime.clusters.base import Cluster
+from steptime.errors import SystemFailure
+from steptime.recipes.models import Run
+from steptime.results import charges
+from steptime.results.budgets import BudgetExceeded
+
+Say = Callable[[str], None]
+
+
+def commit_plan(runs: Mapping[str, Sequence[Run]], *, held_by: str, say: Say) -> None:
+    """`results.charges.commit_plan`, and again after what is over was given back. To be called in a task."""
+    try:
+        standings = charges.commit_plan(runs, held_by=held_by)
+    except BudgetExceeded:
+        clusters = {run.cluster for planned in runs.values() for run in planned}
+        _withdraw_dead_plans(clusters)
+        asyncio.run(_settle_all(clusters, say))
+        standings = charges.commit_plan(runs, held_by=held_by)
+    for standing in standings:
+        say(str(standing))
+
+
+async def commit_job(cluster: Cluster, run: Run, job_name: str, *, dag_run: str) -> None:
+    """`results.charges.commit_job`, and again after what has ended was given back."""
+    try:
+        await asyncio.to_thread(charges.commit_job, run, job_name, dag_run=dag_run)
+    except BudgetExceeded:
+        await settle_ended(cluster)
+        await asyncio.to_thread(charges.commit_job, run, job_name, dag_run=dag_run)
+
+
+async def settle_ended(cluster: Cluster) -> None:
+    """Of the jobs that are committed on a cluster, count those that have ended as what they took."""
+    jobs, _ = await asyncio.to_thread(charges.open_commitments, cluster.name)
+    if jobs:
+        await asyncio.to_thread(charges.settle_jobs, await cluster.poll(sorted(jobs)))
+
+
+async def _settle_all(clusters: Iterable[str], say: Say) -> None:
+    for name in clusters:
+        try:
+            async with open_cluster(name) as cluster:
+                await settle_ended(cluster)
+        except SystemFailure as error:  # then all of it counts as committed
+            say(f"cluster '{name}' cannot be asked which of its jobs have ended: {error}")
+
+
+def _withdraw_dead_plans(clusters: Iterable[str]) -> None:
+    """Of DAG runs that have ended or were deleted. One of another Airflow then commits each job by itself."""
+    from steptime.airflow.sweep_triggers import state_of_dag_run
+
+    for cluster in clusters:
+        _, holders = charges.open_commitments(cluster)
+        alive = ("queued", "running")
+        dead = [holder for holder in holders if state_of_dag_run(*holder.split("/", 1)) not in alive]
+        charges.withdraw_plans(dead, [cluster])

@@ -1,0 +1,334 @@
+"""Budgets of GPU-hours: what counts, in which month, and who is refused; on both kinds of database."""
+
+import multiprocessing
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from steptime.clusters.base import Job, JobState, JobStatus
+from steptime.errors import SystemFailure
+from steptime.recipes.models import Run
+from steptime.recipes.slurm_options import SlurmOptions
+from steptime.results import charges, database, schema
+from steptime.results.budgets import BudgetExceeded, Charge, Standing, month_bounds, month_of
+from steptime.results.models import Result
+from steptime.results.record import make_record
+from steptime.results.store import Store
+from steptime.settings import config_dir
+
+MakeRun = Callable[..., Run]
+
+_FORK = multiprocessing.get_context("fork")
+
+
+def unix(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+NOW = unix("2026-11-21 12:00")
+
+
+@pytest.fixture
+def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Writes the file of the cluster `eos` with these lines; nothing else is configured."""
+    folder = tmp_path / "config" / "clusters"
+    folder.mkdir(parents=True)
+    (folder.parent / "gpus.yaml").symlink_to(config_dir() / "gpus.yaml")
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder.parent))
+
+    def write(*lines: str) -> Path:
+        fixed = ("name: eos", "kind: slurm", "gpu_type: h100", "connection: eos", "work_dir: /work", *lines)
+        (folder / "eos.yaml").write_text("\n".join(fixed))
+        return folder / "eos.yaml"
+
+    return write
+
+
+@pytest.fixture
+def store(store_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store_url)
+    return store_url
+
+
+@pytest.fixture
+def make_run(make_result: Callable[..., Result]) -> MakeRun:
+    """Runs on `eos` that may take as many GPU-hours as told."""
+
+    def make(gpu_hours: int = 4, *, repeat: int = 1, account: str | None = None) -> Run:
+        of_run = {"cluster": "eos", "time_limit_s": 3600, "repeat": repeat}
+        slurm = None if account is None else SlurmOptions(account=account)
+        run = make_result(gpus=gpu_hours).run
+        return run.model_copy(update=of_run | {"slurm": slurm})
+
+    return make
+
+
+def ended(state: JobState, started: str | None, at: str) -> JobStatus:
+    return JobStatus(state=state, started_at=started and unix(started), ended_at=unix(at))  # type: ignore[arg-type]
+
+
+def standing(now: float = NOW) -> Standing:
+    [found] = charges.budget_standings(["eos"], now=now)
+    return found
+
+
+def counted(now: float = NOW) -> tuple[float, float]:
+    """Used and committed."""
+    found = standing(now)
+    return round(found.used_gpu_hours, 6), round(found.committed_gpu_hours, 6)
+
+
+def test_what_a_job_took_is_of_the_months_it_ran_in() -> None:
+    def charge(started: str | None, at: str) -> Charge:
+        times = {"started_at": started and unix(started), "ended_at": unix(at), "counts_until": 0}
+        return Charge.model_validate(
+            {"label": "a", "cluster": "eos", "account": None, "gpus": 4, "time_limit_s": 60} | times
+        )
+
+    cases = {
+        ("2026-11-01 00:00", "2026-11-01 01:30"): {"2026-10": 0.0, "2026-11": 6.0, "2026-12": 0.0},
+        ("2026-10-31 23:00", "2026-11-01 02:00"): {"2026-10": 4.0, "2026-11": 8.0, "2026-12": 0.0},
+        ("2026-11-30 23:59", "2026-12-01 00:00"): {"2026-11": 4 / 60, "2026-12": 0.0},
+        ("2026-10-31 00:00", "2026-12-02 00:00"): {"2026-10": 96.0, "2026-11": 2880.0, "2026-12": 96.0},
+        ("2026-12-31 23:00", "2027-01-01 01:00"): {"2026-12": 4.0, "2027-01": 4.0},
+        (None, "2026-11-05 00:00"): {"2026-11": 0.0},
+    }
+    wrong = {}
+    for times, months in cases.items():
+        taken = {month: charge(*times).used_gpu_hours(*month_bounds(month)) for month in months}
+        if taken != pytest.approx(months):
+            wrong[times] = taken
+    assert not wrong
+    assert month_of(unix("2026-11-30 23:59")) == "2026-11"
+    assert month_of(unix("2026-12-01 00:00")) == "2026-12"
+
+
+def test_a_plan_is_committed_until_its_jobs_have_ended_and_counts_as_what_they_took(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    clusters("gpu_hours_per_month: 10")
+    runs = [make_run(4), make_run(4, repeat=2)]
+    counts = []
+
+    for _ in ("the task", "its retry"):
+        charges.commit_plan({"llama31/a": runs}, held_by="llama31/a", now=NOW)
+        counts.append(counted())
+    for run, job in zip(runs, ("job-1", "other-1"), strict=True):
+        for _ in ("the task", "its retry"):
+            charges.commit_job(run, job, dag_run="llama31/a", now=NOW)
+            counts.append(counted())
+    assert counts == [(0, 8)] * 6
+    charges.settle_jobs(
+        {
+            "job-1": ended(JobState.CANCELLED, "2026-11-21 10:00", "2026-11-21 10:30"),
+            "other-1": JobStatus(state=JobState.UNKNOWN),
+        }
+    )
+    assert counted() == (2, 4), "whose end nobody knows may have taken all"
+    charges.settle_jobs({"other-1": ended(JobState.CANCELLED, None, "2026-11-21 10:30")})
+    assert counted() == (2, 0), "it never ran"
+    with pytest.raises(BudgetExceeded):
+        charges.commit_job(make_run(9), "job-2", dag_run="llama31/a", now=NOW)
+    charges.commit_job(make_run(8), "job-2", dag_run="llama31/a", now=NOW)
+    assert counted() == (2, 8), "an attempt more is checked by itself"
+    charges.withdraw_job(make_run(8), "job-2")
+    assert counted() == (2, 0)
+
+
+def test_a_plan_that_a_budget_does_not_allow_changes_nothing_and_says_what_to_do(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    path = clusters("gpu_hours_per_month: 10")
+    charges.commit_plan({"llama31/a": [make_run(4)]}, held_by="llama31/a", now=NOW)
+    charges.commit_job(make_run(4), "job-1", dag_run="llama31/a", now=NOW)
+    charges.settle_jobs({"job-1": ended(JobState.FAILED, "2026-10-31 23:30", "2026-11-01 00:30")})
+    charges.commit_plan({"llama31/b": [make_run(5)]}, held_by="llama31/b", now=NOW)
+
+    with pytest.raises(BudgetExceeded) as refusal:
+        charges.commit_plan({"llama31/c": [make_run(4)]}, held_by="llama31/c", now=NOW)
+
+    assert str(refusal.value) == (
+        "cluster 'eos' has 10.00 GPU-hours in 2026-11: 2.00 are used and 5.00 committed to what runs or "
+        "waits, so 3.00 are left, and at most 4.00 are asked for: ask for fewer GPUs or a shorter time "
+        f"limit, raise gpu_hours_per_month in {path}, or wait until 2026-12-01 00:00 UTC, when the "
+        "month ends."
+    )
+    assert counted() == (2, 5)
+    charges.commit_plan({"llama31/b": [make_run(8)]}, held_by="llama31/b", now=NOW)
+    assert counted() == (2, 8), "its own plan of before is replaced, and stands in nobody's way"
+    with pytest.raises(BudgetExceeded):
+        charges.commit_plan({"llama31/b": [make_run(9)]}, held_by="llama31/b", now=NOW)
+    assert counted() == (2, 8)
+    charges.withdraw_plans(["llama31/b"], ["eos"])
+    assert counted() == (2, 0)
+
+
+def test_what_nobody_hears_of_again_counts_for_a_time(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    clusters("gpu_hours_per_month: 10", "queue_patience_h: 240")
+    day, run = 86_400, make_run(4)
+    charges.commit_plan({"llama31/a": [run]}, held_by="llama31/a", now=NOW)
+    assert [counted(NOW + days * day)[1] for days in (6.9, 7.1)] == [4, 0]
+    charges.commit_plan({"llama31/b": [make_run(10)]}, held_by="llama31/b", now=NOW + 8 * day)
+    with pytest.raises(BudgetExceeded):  # no longer committed: checked anew
+        charges.commit_job(run, "job-1", dag_run="llama31/a", now=NOW + 8 * day)
+    charges.withdraw_plans(["llama31/b"], ["eos"])
+    charges.commit_job(run, "job-1", dag_run="llama31/a", now=NOW + 8 * day)
+    longest = 8 * day + 240 * 3600 + 3600 + day
+    assert [counted(NOW + longest + more)[1] for more in (-1, 1)] == [4, 0]
+
+
+def _commit(barrier: "multiprocessing.synchronize.Barrier", number: int, run: Run) -> None:
+    barrier.wait(60)
+    charges.commit_plan({f"llama31/{number}": [run]}, held_by=f"llama31/{number}", now=NOW)
+
+
+@pytest.mark.service
+def test_plans_that_begin_at_once_do_not_all_slip_through(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    clusters("gpu_hours_per_month: 10")
+    standing()  # the store is made
+    database.close_engines()
+    barrier, run = _FORK.Barrier(6), make_run(4)
+    processes = [_FORK.Process(target=_commit, args=(barrier, number, run)) for number in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(240)
+
+    assert sorted(process.exitcode or 0 for process in processes) == [0, 0, 1, 1, 1, 1]
+    assert counted() == (0, 8)
+
+
+def test_budgets_of_accounts_stand_beside_that_of_the_cluster(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    clusters(
+        "account: sites", "gpu_hours_per_month: 20", "account_gpu_hours_per_month: {sites: 8, research: 4}"
+    )
+    plans = {
+        "llama31/a": make_run(8),
+        "llama31/b": make_run(4, account="research"),
+        "llama31/c": make_run(6, account="another"),
+    }
+    for dag_run, run in plans.items():
+        charges.commit_plan({dag_run: [run]}, held_by=dag_run, now=NOW)
+
+    found = {one.account: one.committed_gpu_hours for one in charges.budget_standings(["eos"], now=NOW)}
+    assert found == {None: 18, "sites": 8, "research": 4}
+    refusals = []
+    for run in (make_run(1), make_run(1, account="research"), make_run(3, account="another")):
+        with pytest.raises(BudgetExceeded) as refusal:
+            charges.commit_plan({"llama31/d": [run]}, held_by="llama31/d", now=NOW)
+        refusals.append(str(refusal.value).partition(" GPU-hours")[0])
+    assert refusals == [
+        "account 'sites' of cluster 'eos' has 8.00",
+        "account 'research' of cluster 'eos' has 4.00",
+        "cluster 'eos' has 20.00",
+    ]
+    charges.commit_plan({"llama31/d": [make_run(2, account="another")]}, held_by="llama31/d", now=NOW)
+
+
+def test_runs_in_the_store_count_whatever_became_of_them_and_once(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun, make_result: Callable[..., Result]
+) -> None:
+    """Those of before the budget, too; a job that was replaced stands in the record of the next."""
+    from steptime.results.record import Attempt
+    from tests.results.test_store import BAD
+
+    clusters()
+    run = make_run(4)
+    result = make_result()
+    job, status = result.job, ended(JobState.SUCCEEDED, "2026-11-21 10:00", "2026-11-21 11:00")
+    earlier = Attempt(
+        job=job.model_copy(update={"name": "job-1"}),
+        status=ended(JobState.FAILED, "2026-11-21 09:00", "2026-11-21 09:30"),
+    )
+    record = make_record(
+        run=run,
+        job=job.model_copy(update={"name": "job-2"}),
+        status=status,
+        log=result.log,
+        provenance=result.provenance,
+        earlier_attempts=(earlier,),
+    )
+
+    def of(name: str, verdict: object, record: str = record) -> Result:
+        its_job = Job.model_validate(job.model_dump() | {"name": name})
+        update = {"job": its_job, "run": run, "status": status, "record": record, "verdict": verdict}
+        return result.model_copy(update=update)
+
+    store_ = Store()
+    store_.publish(of("job-2", result.verdict))
+    store_.reject(of("job-2", BAD))
+    store_.publish(of("job-2", result.verdict))
+    store_.reject(of("job-3", BAD, record="{}"))
+
+    clusters("gpu_hours_per_month: 20")
+    assert counted() == (4 + 2 + 4, 0)
+
+
+def test_runs_of_an_earlier_store_count(
+    store: str,
+    clusters: Callable[..., Path],
+    make_run: MakeRun,
+    make_result: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tests.results.test_migrations import make_store_of_0001
+
+    clusters("gpu_hours_per_month: 20")
+    status = ended(JobState.SUCCEEDED, "2026-10-31 23:00", "2026-11-01 01:00")
+    result = make_result().model_copy(update={"run": make_run(4), "status": status})
+    make_store_of_0001(store, result, monkeypatch)
+
+    assert counted() == (4, 0)
+    charges.settle_jobs({result.job.name: status})
+    assert counted(unix("2026-10-31 23:30")) == (4, 0)
+
+
+def test_a_budget_that_cannot_be_checked_refuses_and_without_one_nobody_asks(
+    clusters: Callable[..., Path], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", "postgresql://steptime@127.0.0.1:1/nowhere")
+    run = make_run(4)
+    calls: dict[str, Callable[[], object]] = {
+        "plan": lambda: charges.commit_plan({"llama31/a": [run]}, held_by="llama31/a"),
+        "job": lambda: charges.commit_job(run, "job-1", dag_run="llama31/a"),
+        "look": lambda: charges.budget_standings(["eos"], [run]),
+        "withdraw": lambda: charges.withdraw_plans(["llama31/a"], ["eos"]),
+        "open": lambda: charges.open_commitments("eos"),
+    }
+    clusters()
+    for call in calls.values():
+        call()
+    clusters("gpu_hours_per_month: 10")
+    for what, call in calls.items():
+        with pytest.raises(SystemFailure, match="the budget of cluster eos cannot be checked") as refusal:
+            call()
+        assert "127.0.0.1" in str(refusal.value), what
+
+
+def test_looking_makes_no_store(
+    tmp_path: Path, clusters: Callable[..., Path], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path}/store/steptime.db")
+    clusters("gpu_hours_per_month: 3")
+    [found] = charges.budget_standings(["eos"], [make_run(4)], now=NOW)
+    assert str(found) == (
+        "budget: 0.00 of 3.00 GPU-hours used in 2026-11, 0.00 committed, this plan at most 4.00"
+    )
+    with pytest.raises(BudgetExceeded):
+        found.require()
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_schema_has_what_a_charge_has(store: str) -> None:
+    with database.reading(store) as connection:
+        columns = {column["name"] for column in sqlalchemy.inspect(connection).get_columns("charges")}
+    assert columns == {column.name for column in schema.charges.columns}
