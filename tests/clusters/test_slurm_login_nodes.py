@@ -171,10 +171,34 @@ async def test_what_a_login_node_left_that_died_while_it_submitted(
             name = f"claimed-{left_by}"
             claim = tmp_path / "clusters/mini/jobs" / name / "squeue.claim"
             claim.parent.mkdir(parents=True)
-            claim.write_text(f"{left_by}\n")
+            claim.write_text(f"{left_by} 1 1\n")
             began = time.monotonic()
             job = await cluster.submit(make_spec(name, "true"))
             has_waited = time.monotonic() - began > patience_s
             assert has_waited == (left_by == "login1")
             assert jobs_of(slurm_of_session, name) == [job.job_id]
             assert not claim.exists()
+
+
+async def test_two_login_nodes_that_wait_for_one_that_died_submit_once(
+    *,
+    nodes: list[LoginNode],
+    behind: Behind,
+    make_spec: MakeSpec,
+    slurm_of_session: MiniSlurm,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second is patient with the first anew, who has just taken the place of the dead one."""
+    monkeypatch.setattr(submit, "_patience_s", lambda: 4)
+    claim = tmp_path / "clusters/mini/jobs/shared/squeue.claim"
+    claim.parent.mkdir(parents=True)
+    claim.write_text("login9 1 1\n")
+    for node in nodes:
+        node.command("flock", 'shift 2; exec "$@"')
+        node.command("sbatch", 'sleep 2; exec $real "$@"')
+    spec = make_spec("shared", "true")
+    async with behind(nodes[:1]) as first, behind(nodes[1:]) as second:
+        jobs = await asyncio.gather(first.submit(spec), second.submit(spec))
+    assert jobs[0] == jobs[1]
+    assert jobs_of(slurm_of_session, "shared") == [jobs[0].job_id]

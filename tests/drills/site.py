@@ -198,7 +198,7 @@ def _stand_in_python(folder: Path) -> Path:
     interpreter.chmod(0o755)
     python = folder / "stand-in-python"
     python.write_text(
-        f'#!/bin/sh\ncase "$1" in *.build.py) ;; *) exec {real} "$@";; esac\n'
+        f'#!/bin/sh\ncase "$1" in */build_venv.py) ;; *) exec {real} "$@";; esac\n'
         f'mkdir -p "$2/bin"\nln -sf {shlex.quote(str(interpreter))} "$2/bin/python"\n'
     )
     python.chmod(0o755)

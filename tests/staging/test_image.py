@@ -32,6 +32,11 @@ pytestmark = pytest.mark.service
 
 NEMO = "nvcr.io/nvidia/nemo:25.04.00"
 URI = "docker://nvcr.io#nvidia/nemo:25.04.00"
+LOCKS_THAT_DO_NOT_HOLD = """
+import fcntl, os, platform
+fcntl.flock = lambda *_: None
+platform.node = lambda: os.environ["LOGIN"]
+"""
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 
 
@@ -170,6 +175,30 @@ async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
     await first.has_said("Creating squashfs")
     waiting = asyncio.create_task(second())
     await second.has_said("waiting for another import of")
+    (programs / "gate").unlink()
+    assert await importing == await waiting
+    assert len(calls(programs, "import")) == 1
+
+
+async def test_two_login_nodes_whose_locks_do_not_hold_between_them_import_once(
+    config: Config, programs: Path, tmp_path: Path
+) -> None:
+    """As on Lustre with `localflock`, where each takes the lock."""
+    patches = tmp_path / "patches"
+    patches.mkdir()
+    (patches / "sitecustomize.py").write_text(LOCKS_THAT_DO_NOT_HOLD)
+    logins = [tmp_path / "login0", tmp_path / "login1"]
+    for login in logins:
+        login.write_text(f'#!/bin/sh\nPYTHONPATH={patches} LOGIN={login.name} exec {config.python} "$@"\n')
+        login.chmod(0o755)
+    (programs / "gate").touch()
+    first, second = (Staging(config, container="bwrap", python=str(login)) for login in logins)
+    importing = asyncio.create_task(first())
+    await first.has_said("Creating squashfs")
+    waiting = asyncio.create_task(second())
+    await second.has_said(" of ")
+    image = f"{config.root}/images/nvidia+nemo+25.04.00.sqsh"
+    assert second.lines == [f"waiting for another import of {image} on login0"]
     (programs / "gate").unlink()
     assert await importing == await waiting
     assert len(calls(programs, "import")) == 1
@@ -393,7 +422,9 @@ async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
     for place in ("dev", "proc", "sys", "tmp", config.root[1:], "elsewhere/checkpoints"):
         assert (folder / place).is_dir()
     assert (folder / "etc" / "passwd").read_bytes() == b""
-    unpacking = [line for staging in (first, second) for line in staging.lines if "unpacking" in line]
+    unpacking = [
+        line for staging in (first, second) for line in staging.lines if line.startswith("unpacking")
+    ]
     assert len(unpacking) == 1
     assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == [folder.name]
 

@@ -16,6 +16,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.settings import shipped
 from steptime.staging import stage
+from steptime.staging.steps import scripts
 
 
 @pytest.fixture
@@ -60,8 +61,11 @@ async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied
     assert not Path(config.root).exists()
 
 
-def test_the_scripts_need_nothing_but_python() -> None:
-    for name in ("import_image", "squash_venv", "unpack_image"):
-        source = Path(staging.__file__).with_name(f"{name}.py")
-        alone = "import runpy, sys; runpy.run_path(sys.argv[1])"
-        subprocess.run([sys.executable, "-I", "-S", "-c", alone, source], check=True)
+def test_the_scripts_need_nothing_but_python_and_what_is_copied_with_them(tmp_path: Path) -> None:
+    copied = scripts()
+    for name, content in copied.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    alone = "import runpy, sys; sys.path.insert(0, sys.argv[1]); runpy.run_path(sys.argv[2])"
+    for name in copied:
+        subprocess.run([sys.executable, "-I", "-S", "-c", alone, tmp_path, tmp_path / name], check=True)

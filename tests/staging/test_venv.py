@@ -112,7 +112,7 @@ async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_sta
     killed, again = new_staging(), new_staging()
     building = asyncio.create_task(killed())
     await killed.has_said("[4/5]")
-    os.kill(child_running("build.py").pid, signal.SIGKILL)  # the installer goes on without it
+    os.kill(child_running("build_venv.py").pid, signal.SIGKILL)  # the installer goes on without it
     waiting = asyncio.create_task(again())
     await again.has_said("waiting for another build of")
     gate.unlink()
@@ -237,10 +237,3 @@ def test_pytorchs_own_index_is_the_second_choice(
             ("-r", str(tmp_path / "requirements-torch.txt")),
             ("--extra-index-url", looks_at),
         ]
-
-
-def test_the_builder_needs_nothing_but_python(tmp_path: Path) -> None:
-    script = tmp_path / "build.py"
-    script.write_bytes(Path(build_venv.__file__).read_bytes())
-    alone = "import runpy, sys; runpy.run_path(sys.argv[1])"
-    subprocess.run([sys.executable, "-I", "-S", "-c", alone, script], check=True)

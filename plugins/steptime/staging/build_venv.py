@@ -3,12 +3,11 @@
     python3.11 build_venv.py TARGET LOCK BOOTSTRAP
 
 TARGET is the environment's folder. An environment cannot be moved once it is built, so it is built in its
-place, under a lock, and is whole when it has the file `.complete`, which is written last. LOCK is the list of
-pinned packages, BOOTSTRAP that of the installer (uv). Standard library only. Exit code 0: the environment is
-there; 1: it could not be built, and the output says why.
+place, under a claim, and is whole when it has the file `.complete`, which is written last. LOCK is the list
+of pinned packages, BOOTSTRAP that of the installer (uv). Standard library only. Exit code 0: the environment
+is there; 1: it could not be built, and the output says why.
 """
 
-import fcntl
 import json
 import os
 import platform
@@ -20,6 +19,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+
+from steptime.staging.claim import claimed
 
 _PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off")
 _TORCH = re.compile(r"torch==[\w.]+(?:\+(?P<build>\w+))?")
@@ -41,13 +42,11 @@ class _StepFailedError(Exception):
 def main() -> int:
     """Build the environment unless it is there."""
     target, lock, bootstrap = map(Path, sys.argv[1:])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    guard = os.open(target.with_name(f"{target.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"waiting for another build of {target}", flush=True)
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with claimed(target, "build of") as guard:
+        return _build_unless_complete(target, lock, bootstrap, guard)
+
+
+def _build_unless_complete(target: Path, lock: Path, bootstrap: Path, guard: int) -> int:
     if _is_complete(target):
         print(f"{target} is there already", flush=True)
         return 0

@@ -3,7 +3,7 @@
     python3.11 import_image.py TARGET IMAGE enroot|apptainer URI
     python3.11 import_image.py TARGET IMAGE squash_venv VENV
 
-TARGET is the image's file, `….sqsh` or `….sif`. It is made under a lock, under a temporary name, synced and
+TARGET is the image's file, `….sqsh` or `….sif`. It is made under a claim, under a temporary name, synced and
 renamed when it is whole; beside it `TARGET.json` records what it is. A file that is there and is what was
 recorded is kept; one that somebody copied there whole is taken, and recorded. IMAGE is the name for the
 record. URI is where enroot or apptainer fetch it, with the logins of their own configuration; VENV is the
@@ -12,7 +12,6 @@ Standard library only. Exit code 0: the file is there; 1: it could not be made; 
 tried again. The last line says why.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -27,6 +26,8 @@ import time
 from collections import deque
 from pathlib import Path
 from typing import Any, NoReturn
+
+from steptime.staging.claim import claimed
 
 _SQUASHFS = struct.Struct("<4s36xQ")
 """The magic number and the bytes used, at the start of a squashfs file; written last by mksquashfs."""
@@ -47,11 +48,9 @@ def main() -> int:
     target, image, kind, source = Path(sys.argv[1]), *sys.argv[2:]
     signal.signal(signal.SIGTERM, _end)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with (target.parent / f".{target.name}.lock").open("a") as lock:
-            _take(lock.fileno(), target)
+        with claimed(target, "import of") as lock:
             if not _is_there(target, image, kind, source):
-                _make(target, image, kind, source, lock.fileno())
+                _make(target, image, kind, source, lock)
     except _FailedError as error:
         print(f"failed: {error}", flush=True)
         return error.exit_code
@@ -63,14 +62,6 @@ def main() -> int:
 
 def _end(*_: object) -> NoReturn:
     sys.exit("failed: it was ended from outside")  # runs what cleans up
-
-
-def _take(lock: int, target: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"waiting for another import of {target}", flush=True)
-        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def _is_there(target: Path, image: str, kind: str, source: str) -> bool:

@@ -13,7 +13,9 @@ from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import SystemFailure
 
-_SCRIPTS = ("import_image.py", "squash_venv.py", "unpack_image.py")
+_SCRIPTS = ("build_venv.py", "import_image.py", "squash_venv.py", "unpack_image.py")
+_PACKAGE = "steptime/staging"
+"""What the scripts import lies beside them as it is called here, in packages that have nothing else."""
 _TIMEOUT_S = 2 * 3600
 _TAIL_LINES = 15
 _NAMES_AT_ONCE = 16
@@ -26,13 +28,25 @@ class StepEnd(NamedTuple):
     last_lines: tuple[str, ...]
 
 
+def scripts() -> dict[str, bytes]:
+    """The scripts and what they import, by their paths below the folder that they are copied to."""
+    here = Path(__file__).parent
+    packages = [f"{package}/__init__.py" for package in ("steptime", _PACKAGE)]
+    return {
+        **{name: (here / name).read_bytes() for name in _SCRIPTS},
+        **dict.fromkeys(packages, b""),
+        f"{_PACKAGE}/claim.py": (here / "claim.py").read_bytes(),
+    }
+
+
 async def copy_scripts(cluster: Cluster, config: ClusterConfig) -> PurePosixPath:
     """Put the scripts on the cluster, by content; gives their folder."""
-    contents = {name: await asyncio.to_thread(Path(__file__).with_name(name).read_bytes) for name in _SCRIPTS}
+    contents = await asyncio.to_thread(scripts)
     digest = hashlib.sha256(b"".join(contents.values())).hexdigest()[:16]
     folder = PurePosixPath(config.root, "staging", digest)
-    for name, content in contents.items():
-        if await cluster.read(str(folder / name), limit=len(content) + 1) != content:
+    last = str(folder / next(reversed(contents)))
+    if await cluster.read(last) != contents[last.removeprefix(f"{folder}/")]:
+        for name, content in contents.items():
             await cluster.write(str(folder / name), content)
     return folder
 

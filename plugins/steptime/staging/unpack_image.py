@@ -2,19 +2,20 @@
 
     python3.11 unpack_image.py IMAGE FOLDER MOUNT_POINT ...
 
-FOLDER gets the files of the squashfs IMAGE: unpacked once, under a lock, under a temporary name, and renamed
+FOLDER gets the files of the squashfs IMAGE: unpacked once, under a claim, under a temporary name, and renamed
 when they are whole. A job sees them read-only, so the places where its other folders and files are mounted
 must exist: each MOUNT_POINT is a folder, or a file where it is one on this machine. Standard library only.
 Exit code 0: it is there; 1: it could not be unpacked; 2: nor will it be when it is tried again.
 """
 
-import fcntl
 import os
 import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from steptime.staging.claim import claimed
 
 
 def main() -> int:
@@ -24,10 +25,8 @@ def main() -> int:
         print(f"failed: unsquashfs is not installed on {platform.node()}: install squashfs-tools there")
         return 2
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / f".{folder.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            problem = None if folder.is_dir() else _unpack(image, folder, lock.fileno())
+        with claimed(folder, "unpacking of") as lock:
+            problem = None if folder.is_dir() else _unpack(image, folder, lock)
             if problem is None:
                 for mount_point in mount_points:
                     _make_mount_point(folder, mount_point)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import SystemFailure, UserError
-from steptime.staging import build_venv
+from steptime.staging.steps import copy_scripts
 
 _LOCKED_FOR = "3.11"
 """The minor version of Python that the trainer's packages are locked for."""
@@ -39,22 +39,21 @@ async def stage_venv(
     key = hashlib.sha256(f"{lock_sha256} {version}".encode()).hexdigest()[:16]
     venvs = PurePosixPath(config.root, "venvs")
     target = venvs / f"trainer-{key}"
-    builder = {
-        f"{target}.build.py": await asyncio.to_thread(Path(build_venv.__file__).read_bytes),
+    inputs = {
         f"{target}.lock.txt": content,
         f"{target}.bootstrap.txt": await asyncio.to_thread(bootstrap.read_bytes),
     }
-    for path, data in builder.items():
+    for path, data in inputs.items():
         await cluster.write(path, data)
+    script = await copy_scripts(cluster, config) / "build_venv.py"
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
     def heard(line: str) -> None:
         tail.append(line)
         report(line)
 
-    script, *inputs = builder
     built = await cluster.run(
-        [config.python, script, str(target), *inputs], timeout_s=_BUILD_TIMEOUT_S, on_output=heard
+        [config.python, str(script), str(target), *inputs], timeout_s=_BUILD_TIMEOUT_S, on_output=heard
     )
     if built.exit_code:
         raise SystemFailure(_failure(cluster.name, str(target), built.exit_code, list(tail)))

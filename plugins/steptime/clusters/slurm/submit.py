@@ -14,20 +14,22 @@ _COMMAND_LIMIT_S = 60
 _LOOK_UP_OR_SUBMIT = r"""
 name=$1 format=$2 root=$3 note=$4 limit=$5 patience=$6; shift 6
 claim=$note.claim node=$(uname -n)
+mine="$node $$ $(date +%s)"
 queued() {
     of_name=$(timeout -s KILL "$limit" \
         squeue --local --me --states=all --noheader --name="$name" --Format="$format") || return
     printf '%s\n' "$of_name" | grep -F -e "|$root/" || :
 }
-found='' waited=0
-until (set -C; printf '%s\n' "$node" >"$claim") 2>/dev/null; do
+found='' waited=0 seen=''
+until (set -C; printf '%s\n' "$mine" >"$claim") 2>/dev/null; do
     found=$(queued) || exit
     [ -z "$found" ] || break
     if [ "$waited" -gt "$patience" ]; then
         echo "$claim cannot be made" >&2; exit 1
     fi
     holder=$(cat "$claim" 2>/dev/null)
-    if [ "$holder" = "$node" ] || [ "$waited" -eq "$patience" ]; then
+    [ "$holder" = "$seen" ] || { seen=$holder waited=0; }
+    if [ "${holder%% *}" = "$node" ] || [ "$waited" -eq "$patience" ]; then
         rm -f "$claim"
     else
         sleep 1
@@ -35,7 +37,7 @@ until (set -C; printf '%s\n' "$node" >"$claim") 2>/dev/null; do
     waited=$((waited + 1))
 done
 if [ -z "$found" ]; then
-    trap 'rm -f "$claim"' EXIT
+    trap '[ "$(cat "$claim" 2>/dev/null)" != "$mine" ] || rm -f "$claim"' EXIT
     found=$(queued) || exit
 fi
 if [ -z "$found" ]; then

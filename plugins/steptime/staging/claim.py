@@ -1,0 +1,136 @@
+"""Who may make a thing that several hosts could make at once, where a lock may hold on one host only.
+
+`flock` holds between processes of one host, and goes with them. Between login nodes it does not hold on every
+shared file system (Lustre with `localflock`, some NFS), and on some it fails. What holds on all of them is
+that one alone can give a file its name. So who makes the thing has both: the lock, and a file that says so,
+which is touched as long as its owner lives. One that nobody touches for LEASE_S was left by somebody who is
+gone. Standard library only; runs on the cluster, imported by the scripts that lie beside its package.
+"""
+
+import errno
+import fcntl
+import os
+import platform
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+RENEW_S = 15.0
+LEASE_S = 180.0
+"""Hosts see each other's changes late: NFS keeps attributes of files for up to a minute."""
+_LOOK_S = 1.0
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+
+
+@contextmanager
+def claimed(thing: Path, doing: str) -> Iterator[int]:
+    """Hold the claim on `thing`, once nobody else does; gives the lock, for what must not outlive it.
+
+    Who waits says so, with the words `doing`, as in `build of`. Who loses the claim, as it stood still for
+    longer than the lease, is ended with its process group: another is at it.
+    """
+    thing.parent.mkdir(parents=True, exist_ok=True)
+    claim = thing.parent / f".{thing.name}.claim"
+    waits = f"waiting for another {doing} {thing}"
+    lock = os.open(thing.parent / f".{thing.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        has_lock, has_said = _lock(lock, waits)
+        owner = f"{platform.node()} {os.getpid()} {uuid.uuid4().hex}"
+        _take(claim, owner, waits, has_lock=has_lock, has_said=has_said)
+        ended = threading.Event()
+        renewing = threading.Thread(target=_renew, args=(claim, owner, ended), daemon=True)
+        renewing.start()
+        try:
+            yield lock
+        finally:
+            ended.set()
+            renewing.join()
+            if _owner(claim) == owner:
+                claim.unlink()
+    finally:
+        os.close(lock)
+
+
+def _lock(lock: int, waits: str) -> tuple[bool, bool]:
+    """Take the lock; gives whether locks work here, and whether there was a wait."""
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(waits, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return True, True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False, False
+    return True, False
+
+
+def _take(claim: Path, owner: str, waits: str, *, has_lock: bool, has_said: bool) -> None:
+    """Make the claim, after that of another has gone or has not been renewed for the lease."""
+    seen: tuple[str, float] | None = None
+    since = 0.0
+    while not _made(claim, owner):
+        found = _seen(claim)
+        if found is None:
+            continue
+        if found != seen:
+            seen, since = found, time.monotonic()
+        left_here = has_lock and found[0].split(" ")[0] == platform.node()  # it had the lock, and is gone
+        if left_here or time.monotonic() - since > LEASE_S:
+            _move_away(claim, found[0])
+            continue
+        if not has_said:
+            print(f"{waits} on {found[0].split(' ')[0]}", flush=True)
+            has_said = True
+        time.sleep(_LOOK_S)
+
+
+def _made(claim: Path, owner: str) -> bool:
+    try:
+        with claim.open("x") as file:
+            file.write(owner)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _seen(claim: Path) -> tuple[str, float] | None:
+    """The claim's owner, and when it was last renewed by the file system's clock."""
+    try:
+        with claim.open() as file:
+            return file.read(), os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _owner(claim: Path) -> str | None:
+    found = _seen(claim)
+    return found[0] if found else None
+
+
+def _move_away(claim: Path, owner: str) -> None:
+    """Take away the claim that its owner has left; one of all that try does."""
+    away = claim.with_name(f"{claim.name}.{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        claim.rename(away)
+        found = away.read_text()
+        if found != owner:  # another was quicker, and this is its own
+            _made(claim, found)
+        away.unlink()
+
+
+def _renew(claim: Path, owner: str, ended: threading.Event) -> None:
+    while not ended.wait(RENEW_S):
+        try:
+            if _owner(claim) != owner and not _made(claim, owner):
+                print(f"failed: {claim} is another's now, as this process stood still for long", flush=True)
+                os.kill(0, signal.SIGKILL)  # with what it has started, which would be in the other's way
+            os.utime(claim)
+        except OSError as error:
+            print(f"{claim} could not be renewed: {error}", flush=True)
