@@ -89,9 +89,9 @@ def test_status_shows_each_budget(
         "cluster": "local",
         "account": None,
         "gpu_hours_per_month": 0.4,
-        "used": 0.0,
-        "committed": pytest.approx(ASKED),
-        "left": pytest.approx(0.4 - ASKED),
+        "used_gpu_hours": 0.0,
+        "committed_gpu_hours": pytest.approx(ASKED),
+        "left_gpu_hours": pytest.approx(0.4 - ASKED),
     }
     steptime(monkeypatch, "status")
-    assert "gpu_hours_per_month" in capsys.readouterr().out
+    assert "budgets, GPU-hours" in capsys.readouterr().out

@@ -127,7 +127,9 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
             for name, error in now.import_errors.items():
                 complain(f"Airflow cannot read {name}: {error}")
         if budgets:
-            show(budgets, output_format, title="budgets, GPU-hours")
+            headings = {f"{what}_gpu_hours": what for what in ("used", "committed", "left")}
+            headings["gpu_hours_per_month"] = "per month"
+            show(budgets, output_format, title="budgets, GPU-hours", headings=headings)
     if not now.healthy:
         raise typer.Exit(2)
 
@@ -144,15 +146,7 @@ def _budgets() -> list[dict[str, Any]]:
         except (UserError, SystemFailure) as error:
             complain(str(error))
     return [
-        {
-            "cluster": standing.cluster,
-            "account": standing.account,
-            "month": standing.month,
-            "gpu_hours_per_month": standing.gpu_hours_per_month,
-            "used": standing.used_gpu_hours,
-            "committed": standing.committed_gpu_hours,
-            "left": standing.left_gpu_hours,
-        }
+        standing.model_dump(exclude={"asked_gpu_hours"}) | {"left_gpu_hours": standing.left_gpu_hours}
         for standing in found
     ]
 
