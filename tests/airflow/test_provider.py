@@ -21,3 +21,12 @@ def test_airflow_finds_the_provider_and_its_info_is_valid() -> None:
     for path in info["extra-links"]:
         module, name = path.rsplit(".", 1)
         assert getattr(importlib.import_module(module), name)
+
+
+def test_airflow_finds_the_cluster_policy_and_the_listener_of_sweeps() -> None:
+    from steptime.airflow import sweep_hooks
+    from steptime.airflow.plugin import SteptimePlugin
+
+    [found] = [point for point in entry_points(group="airflow.policy") if "steptime" in point.value]
+    assert found.load() is sweep_hooks
+    assert SteptimePlugin.listeners == [sweep_hooks]

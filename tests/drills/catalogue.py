@@ -154,6 +154,26 @@ _PEOPLE = (
         seen=faults.second_installation_has_its_result,
     ),
 )
+_SWEEPS = (
+    Drill(
+        "sweep file broken in flight",
+        (points.CELL_TRAINING,),
+        faults.change_sweep_file,
+        _ONE_RESULT,
+        mend=faults.restore_sweep_file,
+        ways=("broken", "edited"),
+        lasts_s=(5, 10),
+        dag_id=SWEEP_DAG,
+    ),
+    Drill(
+        "sweep stopped",
+        (points.CELL_TRAINING,),
+        faults.stop_sweep,
+        _CANCELLED,
+        ways=("marked failed", "its cell marked failed", "steptime sweep cancel"),
+        dag_id=SWEEP_DAG,
+    ),
+)
 _PREEMPTIBLE = MappingProxyType({"partition": "preempt-cancel"})
 _UNREACHABLE = "cannot be reached|did not let us in|was lost|nothing heard|ended after"
 _SSH = (
@@ -257,7 +277,7 @@ _FILES = (
 )
 # The others have more outcomes than one, or end the run at once: nothing is left for a second fault to meet.
 _BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]
-_ALL = (*_BEARING_MORE, *_PEOPLE, *_SSH, *_SLURM, *_FILES)
+_ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SSH, *_SLURM, *_FILES)
 ALSO = MappingProxyType(
     {
         "the connections dropped": faults.drop_connections,

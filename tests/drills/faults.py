@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 from drills import points
-from drills.scene import PUBLISH, WAIT
+from drills.scene import CELL, PUBLISH, WAIT
+from drills.site import SWEEP_DAG
 from end_to_end.driving import kill, wait_until
 
 from steptime.clusters.mini_slurm import processes, service
@@ -193,6 +194,37 @@ def start_second_installation(scene: "Scene") -> None:
 
 def second_installation_has_its_result(scene: "Scene") -> bool:
     return scene.site.second.succeeded
+
+
+# What people do to a sweep
+
+
+def change_sweep_file(scene: "Scene") -> None:
+    """The sweep's file is broken, or asks for another cell; Airflow has read its DAG again since."""
+    file = scene.site.sweep_file
+    written = scene.kept["sweep file"] = file.read_text()
+    broken = written.replace("gpu_hours_max", "gpu_hours_most")
+    file.write_text(broken if scene.schedule.way == "broken" else written.replace("gpus: '1'", "gpus: '2'"))
+    assert file.read_text() != written
+    scene.site.airflow.parse_again(SWEEP_DAG)
+
+
+def restore_sweep_file(scene: "Scene") -> None:
+    scene.site.sweep_file.write_text(scene.kept["sweep file"])
+    scene.site.airflow.parse_again(SWEEP_DAG)
+
+
+def stop_sweep(scene: "Scene") -> None:
+    """By one of the two buttons, or from a shell."""
+    job, airflow = scene.live_job(), scene.site.airflow
+    if scene.schedule.way == "steptime sweep cancel":
+        ended = airflow.steptime("sweep", "cancel", scene.run.dag_run_id)
+        assert ended.returncode == 0, ended.stderr
+    elif scene.schedule.way == "its cell marked failed":
+        airflow.mark_failed(scene.run, scene.known_task(CELL))
+    else:
+        airflow.mark_run_failed(scene.run)
+    _wait_for_end(scene, job)
 
 
 # The way to the cluster

@@ -61,6 +61,8 @@ def _check_airflow(found: Evidence) -> None:
     """Everything has come to its end, and those who waited say what the accounting says."""
     unfinished = [f"{task.task_id} is {task.state}" for task in found.tasks if task.state in _UNFINISHED]
     assert not unfinished, f"the DAG run has ended, but {', '.join(unfinished)}"
+    removed = [task.task_id for task in found.tasks if task.state == "removed"]
+    assert not removed, f"tasks were taken from a DAG run under way: {removed}"
     left = [task.task_id for task in found.tasks if task.trigger_id is not None]
     assert not left, f"triggers are left of {left}"
     valid = {row.dag_run_id for row in found.stored if row.state == "valid"}

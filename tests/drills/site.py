@@ -119,6 +119,11 @@ class Site:
         """What fills that disk."""
         return self.disk / "filler"
 
+    @property
+    def sweep_file(self) -> Path:
+        """What the drilled sweep's DAG runs."""
+        return self.config / "sweeps/drilled.yaml"
+
     def gate(self, name: str) -> Gate:
         return Gate(self.gates, name)
 

@@ -74,6 +74,7 @@ def test_what_is_cancelled_failed_or_deleted_is_called_so() -> None:
             lambda: {"tasks": [WAITED, AirflowTask(RUN, "performance.parse", "running", None)]},
             "parse is running",
         ),
+        (lambda: {"tasks": [WAITED, WAITED._replace(state="removed")]}, "tasks were taken from a DAG run"),
         (lambda: {"tasks": [WAITED._replace(trigger_id=3)]}, "triggers are left"),
         (lambda: {"stored": []}, "has no valid result"),
         (lambda: {"dag_runs": {RUN: "failed"}}, "failed, and has a valid result"),

@@ -110,6 +110,18 @@ class Airflow:
         }
         self._send("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", body)
 
+    def parse_again(self, dag_id: str) -> None:
+        """What the button *Reparse Dag* does, and wait until it is done."""
+
+        def dag() -> dict[str, Any]:
+            told: dict[str, Any] = self._send("GET", f"/api/v2/dags/{dag_id}/details")
+            return told
+
+        before = dag()
+        parsed = before["last_parsed_time"]
+        self._send("PUT", f"/api/v2/parseDagFile/{before['file_token']}")
+        wait_until(f"{dag_id} to be read again", lambda: dag()["last_parsed_time"] != parsed)
+
     def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         answer = self._answer(method, path, body)
         assert answer.is_success, answer.text

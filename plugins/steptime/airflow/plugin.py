@@ -6,6 +6,8 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from steptime.airflow import sweep_hooks
+
 PREFIX = "/steptime"
 RUN_ROUTE = "step-times-of-run"
 """The last part of the address of the tab on a DAG run."""
@@ -40,6 +42,7 @@ class SteptimePlugin(AirflowPlugin):
     """Found by Airflow through the entry point `airflow.plugins`."""
 
     name = "steptime"
+    listeners: list[Any] = [sweep_hooks]  # noqa: RUF012 (Airflow declares it so)
     fastapi_apps: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)
         {"app": _serve, "url_prefix": PREFIX, "name": "steptime results"}
     ]

@@ -4,11 +4,12 @@ A waiting task holds as many slots as its run has GPUs. It is deferred while it 
 count (`include_deferred`): without that a pool would bound nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from steptime.airflow.sweep_runs import Slots
 from steptime.clusters.config import ClusterConfig, list_clusters, load_cluster
 from steptime.errors import UserError
 from steptime.frozen import Frozen
@@ -58,6 +59,26 @@ def set_pools(client: "AirflowClient", report: Callable[[str], None]) -> None:
         except UserError as error:
             report(f"no pool for sweeps on cluster '{name}': {error}")
     client.set_pools(made)
+
+
+def require_pools(client: "AirflowClient", slots: Iterable[Slots]) -> None:
+    """Raise UserError where an Airflow has no pool that can ever give these slots: its tasks would wait."""
+    pools = client.pools()
+    make = "'steptime sweep pools > pools.json' and there 'airflow pools import pools.json' make it"
+    for wanted in slots:
+        pool = pools.get(wanted.pool)
+        if pool is None:
+            raise UserError(f"Airflow at {client.url} has no pool '{wanted.pool}': {make}.")
+        if UNLIMITED != pool.slots < wanted.number:
+            raise UserError(
+                f"the pool '{pool.name}' of Airflow at {client.url} has {pool.slots} slots, and a cell takes "
+                f"{wanted.number}: {make} as the cluster's file says."
+            )
+        if not pool.include_deferred:
+            raise UserError(
+                f"the pool '{pool.name}' of Airflow at {client.url} leaves out deferred tasks, and so bounds "
+                f"nothing: {make} anew."
+            )
 
 
 def slots_for(gpus: int, gpus_at_once: int, cluster: ClusterConfig, what: str) -> int:

@@ -37,6 +37,15 @@ class Dag(_Answer):
     is_paused: bool
 
 
+class Pool(_Answer):
+    """A pool, and what it counts."""
+
+    name: str
+    slots: int
+    """-1 where it bounds nothing."""
+    include_deferred: bool
+
+
 class DagRun(_Answer):
     """One run of a DAG."""
 
@@ -167,6 +176,11 @@ class AirflowClient:
         if errors := answer["create"]["errors"]:
             raise SystemFailure(f"Airflow at {self.url} does not make the pools: {errors[0]['error']}")
 
+    def pools(self) -> dict[str, Pool]:
+        """The pools by name."""
+        found = (Pool.model_validate(pool) for pool in self._pages("/api/v2/pools", "pools"))
+        return {pool.name: pool for pool in found}
+
     def import_errors(self) -> dict[str, str]:
         """By file name, the DAG files that cannot be read, with the last line of the traceback."""
         found = self._pages("/api/v2/importErrors", "import_errors")
@@ -188,14 +202,36 @@ class AirflowClient:
         try:
             return DagRun.model_validate(self._call("POST", f"{path}/dagRuns", json=body))
         except SystemFailure:
-            found = self._call("GET", f"{path}/dagRuns/{quote(run_id)}", missing=None)
-            if found is None:
+            if (found := self.dag_run_if_any(dag_id, run_id)) is None:
                 raise
-            return DagRun.model_validate(found)
+            return found
 
     def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:
         """The state of one run."""
         return DagRun.model_validate(self._call("GET", _run_path(dag_id, dag_run_id)))
+
+    def dag_run_if_any(self, dag_id: str, dag_run_id: str) -> DagRun | None:
+        """The state of one run; None where there is no such run."""
+        found = self._call("GET", _run_path(dag_id, dag_run_id), missing=None)
+        return None if found is None else DagRun.model_validate(found)
+
+    def find_dag_run(self, dag_run_id: str, *, tag: str) -> DagRun | None:
+        """The run of that id of a DAG with that tag; None where there is none."""
+        for dag in self._pages("/api/v2/dags", "dags", {"tags": tag, "exclude_stale": False}):
+            if (found := self.dag_run_if_any(dag["dag_id"], dag_run_id)) is not None:
+                return found
+        return None
+
+    def mark_failed(self, run: DagRun) -> None:
+        """What the button *Mark as failed* of a DAG run does: its tasks then end what they hold."""
+        self._call("PATCH", _run_path(run.dag_id, run.dag_run_id), json={"state": "failed"})
+
+    def xcom(self, run: DagRun, task: TaskInstance, key: str) -> Any:
+        """What a task has left for others under that key; None where it has not."""
+        path = f"{_run_path(run.dag_id, run.dag_run_id)}/taskInstances/{quote(task.task_id)}/xcomEntries"
+        params = {"map_index": task.map_index}
+        answer = self._call("GET", f"{path}/{quote(key)}", missing=None, params=params)
+        return None if answer is None else answer["value"]
 
     def running_dag_runs(self) -> list[DagRun]:
         """The runs of all DAGs that are queued or running."""

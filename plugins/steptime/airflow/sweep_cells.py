@@ -1,68 +1,37 @@
-"""A sweep as its DAG sees it: the cells of each group of tasks, by cluster and number of pool slots.
+"""The cells of a sweep, checked as the DAGs that will run them do, and the pool slots that each takes."""
 
-Pool and pool slots belong to a task and not to its mapped instances, so cells that take the same number of
-slots of the same pool are mapped instances of one task. Which groups there are follows from the sweeps' files
-when the DAG file is read; which cells are in them, when the sweep is run.
-"""
-
-import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-
-from pydantic import PositiveInt
+from collections.abc import Sequence
 
 from steptime.airflow.params import plan_from_params
-from steptime.airflow.pools import slots_for
+from steptime.airflow.pools import pool_name, slots_for
+from steptime.airflow.sweep_runs import Slots
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
-from steptime.frozen import Frozen
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 
 
-class Group(Frozen):
-    """Cells that take the same number of slots of one cluster's pool."""
-
-    cluster: str
-    slots: PositiveInt
-
-    @property
-    def group_id(self) -> str:
-        """The task group's id, `local_2_gpus`."""
-        return f"{re.sub(r'[^a-zA-Z0-9_-]', '_', self.cluster)}_{self.slots}_gpus"
+def checked_slots(plan: SweepPlan) -> Sequence[Slots]:
+    """The slots of each cell, in the plan's order. Raises UserError for one that its DAG would refuse."""
+    return [_checked_slots(cell, f"sweep '{plan.sweep}': {cell.label}") for cell in plan.cells]
 
 
-def grouped(plan: SweepPlan) -> dict[Group, list[Cell]]:
-    """The cells of a plan by group, the largest first. Raises UserError where one exceeds its cluster."""
-    groups: defaultdict[Group, list[Cell]] = defaultdict(list)
-    for cell in plan.cells:
-        cluster = load_cluster(cell.request.cluster)
-        slots = slots_for(cell.gpus, cell.gpus_at_once, cluster, f"sweep '{plan.sweep}': {cell.label}")
-        groups[Group(cluster=cluster.name, slots=slots)].append(cell)
-    return {group: groups[group] for group in in_order(groups)}
-
-
-def checked_cells(plan: SweepPlan) -> dict[Group, list[Cell]]:
-    """`grouped`, after each cell was checked as the DAG that will run it does. Raises UserError."""
-    for cell in plan.cells:
-        try:
-            plan_from_params(cell.request.workload, cell.request.model_dump(mode="json"))
-        except UserError as error:
-            raise UserError(f"sweep '{plan.sweep}': {cell.label}: {error}") from None
-    return grouped(plan)
-
-
-def all_groups() -> list[Group]:
-    """The groups of all sweeps. A sweep that cannot be run has none: its own check says why."""
-    found: set[Group] = set()
+def check_all_sweeps() -> None:
+    """Plan and check every sweep of `config/sweeps`. Raises UserError that names all that cannot be run."""
+    problems = []
     for name in list_sweeps():
         try:
-            found |= set(grouped(plan_sweep(load_sweep(name))))
-        except UserError:
-            continue
-    return in_order(found)
+            checked_slots(plan_sweep(load_sweep(name)))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError(" ".join(problems))
 
 
-def in_order(groups: Sequence[Group] | Mapping[Group, object] | set[Group]) -> list[Group]:
-    """By cluster, the largest first."""
-    return sorted(groups, key=lambda group: (group.cluster, -group.slots))
+def _checked_slots(cell: Cell, what: str) -> Slots:
+    try:
+        plan_from_params(cell.request.workload, cell.request.model_dump(mode="json"))
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from None
+    cluster = load_cluster(cell.request.cluster)
+    return Slots(pool=pool_name(cluster.name), number=slots_for(cell.gpus, cell.gpus_at_once, cluster, what))

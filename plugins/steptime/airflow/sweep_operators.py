@@ -22,18 +22,24 @@ from steptime.airflow.attempts import Attempt
 from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.links import StartedRunLink, dag_run_address
-from steptime.airflow.sweep_cells import Group, checked_cells
+from steptime.airflow.sweep_cells import checked_slots
+from steptime.airflow.sweep_runs import (
+    RUN_TASK,
+    SLOTS_KEY,
+    STARTED_RUN_KEY,
+    STOP_RUNS_PARAM,
+    StartedRun,
+    StopRuns,
+)
 from steptime.airflow.sweep_triggers import DagRunTrigger, state_of_dag_run
 from steptime.airflow.tables import as_text
-from steptime.errors import UserError, unknown_value
+from steptime.errors import unknown_value
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 from steptime.results.charges import withdraw_plans
 
-RUN_TASK = "run"
 APPROVAL_TASK = "approve"
-RUN_ID_KEY = "started_run_id"
-"""XCom of a cell's run, written before it is started."""
+_SWEEP_PARAM = "sweep"
 _REJECTED_BY = "rejected_by"
 _ATTEMPT = "attempt"
 _ROWS_SHOWN = 50
@@ -42,28 +48,20 @@ _ROWS_SHOWN = 50
 class CheckSweepOperator(BaseOperator):
     """Reads the sweep that the DAG run's params name, plans all of it, and refuses what cannot be run.
 
-    Returns `{"plan": a SweepPlan, GROUP: [a Cell, …], …}` as JSON, with one list for each group of tasks.
-
-    :param groups: ids of the groups that the DAG has.
+    Returns the `SweepPlan` as JSON: the plan that this DAG run keeps, whatever becomes of the sweep's file.
     """
 
     ui_color: str = "#eef3e2"
 
-    def __init__(self, *, groups: Sequence[str], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.groups = list(groups)
-
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check and plan."""
+        """Check and plan; the slots of each cell are an XCom of their own, which the cluster policy reads."""
         asked_for = {**context["params"], **(context["dag_run"].conf or {})}
         with airflow_errors():
             for name in asked_for:
-                if name != "sweep":
-                    raise unknown_value("parameter", name, ["sweep"])
-            plan = plan_sweep(load_sweep(str(asked_for["sweep"])))
-            cells = checked_cells(plan)
-            for group in cells:
-                self._require(group, plan.sweep)
+                if name not in (_SWEEP_PARAM, STOP_RUNS_PARAM):
+                    raise unknown_value("parameter", name, [_SWEEP_PARAM, STOP_RUNS_PARAM])
+            plan = plan_sweep(load_sweep(str(asked_for[_SWEEP_PARAM])))
+            slots = checked_slots(plan)
         rows = [_row(cell) for cell in plan.cells]
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
@@ -72,15 +70,8 @@ class CheckSweepOperator(BaseOperator):
             # As their own DAG runs will: a cell that begins finds what is committed for it here.
             runs = {f"{cell.dag_id}/{run_id_of(ti, cell, 1)}": runs_of(cell) for cell in plan.cells}
             commit_plan(runs, held_by=dag_run_of(context), say=self.log.info)
-        lists = {group.group_id: [as_json(cell) for cell in members] for group, members in cells.items()}
-        return {"plan": as_json(plan), **lists}
-
-    def _require(self, group: Group, sweep: str) -> None:
-        if group.group_id not in self.groups:
-            raise UserError(
-                f"sweep '{sweep}' needs tasks for {group.slots} GPUs of cluster '{group.cluster}', which "
-                "this DAG has not yet: Airflow reads the sweeps' files every five minutes, so start it then."
-            )
+        ti.xcom_push(SLOTS_KEY, [as_json(one) for one in slots])
+        return as_json(plan)
 
 
 class ApproveSweepOperator(ApprovalOperator):
@@ -99,7 +90,7 @@ class ApproveSweepOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         """Wait for the answer, in the state `awaiting_input`."""
-        plan = SweepPlan.model_validate(self.checked["plan"])
+        plan = SweepPlan.model_validate(self.checked)
         if not plan.needs_approval:
             limit = plan.approval_above_gpu_hours
             why = "the sweep asks for no approval" if limit is None else f"approval begins above {limit:,.2f}"
@@ -142,9 +133,10 @@ class RunCellOperator(CellOperator):
 
     The run's id follows from the sweep's DAG run, the cell and the attempt, and Airflow refuses an id that it
     has: a retry, wherever its predecessor died, comes to the run that is there. Clearing the task begins a
-    new attempt if the run has ended.
+    new attempt if the run has ended; one that goes on is cleared where the sweep's params ask for that.
 
-    While it waits it holds its slots of the cluster's pool: set `pool` and `pool_slots`.
+    While it waits it holds slots of the cluster's pool, which `sweep_hooks` gives it; marking it as failed
+    marks the run, too.
 
     :param cell: a `Cell` as JSON. (templated)
     :param poll_interval_s: seconds between two looks at the run.
@@ -166,11 +158,10 @@ class RunCellOperator(CellOperator):
                 "clear this task"
             )
         run_id = self._run_id(context, cell)
-        ti.xcom_push(key=RUN_ID_KEY, value=run_id)
+        ti.xcom_push(key=STARTED_RUN_KEY, value=as_json(StartedRun(dag_id=cell.dag_id, run_id=run_id)))
         ti.xcom_push(key=StartedRunLink.address_key, value=dag_run_address(cell.dag_id, run_id))
-        conf = cell.request.model_dump(mode="json", exclude={"workload"})
         note = f"{cell.label}, a cell of {ti.dag_id}, {ti.run_id}"
-        started = start_dag_run(cell.dag_id, run_id, conf, note)
+        started = start_dag_run(cell.dag_id, run_id, _conf(cell), note)
         self.log.info("%s run %s of %s", "started" if started else "found", run_id, cell.dag_id)
         raise TaskDeferred(
             trigger=DagRunTrigger(dag_id=cell.dag_id, run_id=run_id, poll_interval_s=self.poll_interval_s),
@@ -188,8 +179,12 @@ class RunCellOperator(CellOperator):
         number = 1 if earlier is None else earlier.number
         if earlier is not None and earlier.max_tries != ti.max_tries:
             # Airflow raises max_tries when a task is cleared, and at no other time.
-            state = state_of_dag_run(cell.dag_id, run_id_of(ti, cell, number))
-            number += 1 if state in ("success", "failed") else 0
+            run_id = run_id_of(ti, cell, number)
+            if state_of_dag_run(cell.dag_id, run_id) in ("success", "failed"):
+                number += 1
+            elif context["params"].get(STOP_RUNS_PARAM) == StopRuns.CLEARED:
+                self.log.info("the task was cleared: clearing run %s, too, which ends its jobs", run_id)
+                start_dag_run(cell.dag_id, run_id, _conf(cell), clear_existing=True)
         attempt = Attempt(number=number, max_tries=ti.max_tries)
         store.set(_ATTEMPT, attempt.model_dump(mode="json"), retention=NEVER_EXPIRE)
         return run_id_of(ti, cell, number)
@@ -214,8 +209,8 @@ class CellOutcomeOperator(CellOperator):
     def execute(self, context: Context) -> None:
         """Look at the run."""
         ti, cell = context["ti"], Cell.model_validate(self.cell)
-        run_id = ti.xcom_pull(task_ids=self.started_in, map_indexes=ti.map_index, key=RUN_ID_KEY)
-        state = state_of_dag_run(cell.dag_id, run_id)
+        run_id = _started_run(ti, self.started_in, ti.map_index)
+        state = None if run_id is None else state_of_dag_run(cell.dag_id, run_id)
         if state != "success":
             raise AirflowFailException(
                 f"{cell.label}: run {run_id} of {cell.dag_id} "
@@ -245,31 +240,27 @@ class ReportSweepOperator(BaseOperator):
         ti = context["ti"]
         if not self.checked:
             raise AirflowFailException("nothing was started: the task check_sweep says why")
-        plan = SweepPlan.model_validate(self.checked["plan"])
+        plan = SweepPlan.model_validate(self.checked)
         with airflow_errors():
             withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=_REJECTED_BY):
             self.log.info("rejected by %s: nothing was started", rejected_by)
             return
-        found = {
-            cell["label"]: (f"{group}.{RUN_TASK}", index)
-            for group, cells in self.checked.items()
-            if group != "plan"
-            for index, cell in enumerate(cells)
-        }
-        rows = [self._outcome(ti, *found[cell.label], cell) for cell in plan.cells]
+        rows = [self._outcome(ti, index, cell) for index, cell in enumerate(plan.cells)]
         missing = [row["cell"] for row in rows if row["run"] != "success"]
+        live = sum(row["run"] in ("queued", "running") for row in rows)
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
         if missing:
             raise AirflowFailException(
                 f"{len(missing)} of {len(rows)} cells have no valid result: {', '.join(missing)}"
+                + (f"; {live} not ended yet: 'steptime sweep cancel {ti.run_id}' ends them" if live else "")
             )
         self.log.info("all %d cells have valid results", len(rows))
 
-    def _outcome(self, ti: Any, task_id: str, index: int, cell: Cell) -> dict[str, Any]:
+    def _outcome(self, ti: Any, index: int, cell: Cell) -> dict[str, Any]:
         from steptime.results.store import Store
 
-        run_id = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=RUN_ID_KEY)
+        run_id = _started_run(ti, RUN_TASK, index)
         stored: list[dict[str, Any]] = []
         if run_id is not None:
             with airflow_errors(), Store() as store:
@@ -293,8 +284,12 @@ def approval(checked: Any) -> ApproveSweepOperator:
     )
 
 
-def start_dag_run(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> bool:
+def start_dag_run(
+    dag_id: str, run_id: str, conf: dict[str, Any], note: str | None = None, *, clear_existing: bool = False
+) -> bool:
     """Start a run of a DAG; `False` where Airflow has a run of that id. To be called in a task.
+
+    With `clear_existing` all tasks of such a run are cleared instead, those that wait for jobs included.
 
     `TriggerDagRunOperator` does the same, but fails where the run exists, waits with a trigger that resumes,
     and takes a second to import.
@@ -303,7 +298,14 @@ def start_dag_run(dag_id: str, run_id: str, conf: dict[str, Any], note: str) -> 
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
 
-    request = TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=conf, logical_date=None, note=note)
+    request = TriggerDagRun(
+        dag_id=dag_id,
+        run_id=run_id,
+        conf=conf,
+        logical_date=None,
+        note=note,
+        reset_dag_run=clear_existing,
+    )
     try:
         answer = SUPERVISOR_COMMS.send(request)
     except AirflowRuntimeError as error:
@@ -319,6 +321,16 @@ def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
     readable = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{request.size}-{request.dtype}-{request.gpus}")
     again = "" if attempt == 1 else f"__attempt{attempt}"
     return f"sweep__{readable}__{short}{again}"
+
+
+def _conf(cell: Cell) -> dict[str, Any]:
+    return cell.request.model_dump(mode="json", exclude={"workload"})
+
+
+def _started_run(ti: Any, task_id: str, index: int | None) -> str | None:
+    """The id of the run that a mapped task has started; None where it has not."""
+    told = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
+    return None if told is None else StartedRun.model_validate(told).run_id
 
 
 def _is_paused(ti: Any, dag_id: str) -> bool:

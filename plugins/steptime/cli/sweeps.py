@@ -1,10 +1,13 @@
 """`steptime sweep`: which sweeps there are, what one would run and cost, and starting it."""
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from steptime.airflow.pools import require_pools
+from steptime.airflow.sweep_runs import Slots
 from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
@@ -40,6 +43,14 @@ steptime sweep run weekly
 steptime sweep run weekly --url http://airflow.example:8080 --user ada
 """
 
+CANCEL_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime sweep cancel steptime_run__2026-11-22T08:00:00.000+00:00 --dry-run
+
+steptime sweep cancel scheduled__2026-11-23T06:00:00+00:00
+"""
+
 POOLS_EXAMPLES = """
 [bold]Examples[/bold]
 
@@ -50,11 +61,12 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/swee
 
 
 def register(app: typer.Typer) -> None:
-    """Add `steptime sweep list`, `plan`, `run` and `pools`."""
+    """Add `steptime sweep list`, `plan`, `run`, `cancel` and `pools`."""
     group = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode="rich", epilog=EXAMPLES)
     group.command(name="list", epilog=EXAMPLES)(_list)
     group.command(epilog=PLAN_EXAMPLES)(plan)
     group.command(epilog=RUN_EXAMPLES)(run)
+    group.command(epilog=CANCEL_EXAMPLES)(cancel)
     group.command(epilog=POOLS_EXAMPLES)(pools)
     app.add_typer(group, name="sweep", help="Many runs as one: plan and start a file of config/sweeps.")
 
@@ -71,7 +83,7 @@ def plan(name: Name, *, output_format: Annotated[Format, FORMAT_OPTION] = Format
 
     Every run is planned: what cannot be run, and a plan above the sweep's budget, is refused here.
     """
-    planned = _checked(name)
+    planned, _ = _checked(name)
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
     columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id")
@@ -85,12 +97,37 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
 
     It is planned here first: a sweep that cannot be run starts nothing.
     """
-    planned = _checked(name)
+    planned, slots = _checked(name)
     check_budgets(_runs(planned), err=True)
     with airflow_client(url, user) as client:
+        require_pools(client, slots)
         started = client.trigger(DAG_ID, {"sweep": name})
         address = client.run_address(started.dag_id, started.dag_run_id)
     typer.echo(f"{_total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
+
+
+def cancel(
+    run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="Of the sweep, as 'sweep run' prints it.")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be ended.")] = False,
+    url: Url = None,
+    user: User = None,
+) -> None:
+    """End a sweep: mark its DAG run as failed, and those that it has started, whose tasks end their jobs.
+
+    The exit code is 0 where nothing of it runs any more, also where nothing did, 1 where there is no such
+    sweep, and 2 where something still runs after five minutes.
+    """
+    from steptime.airflow.sweep_cancelling import cancel_sweep, find_sweep, live_runs
+
+    with airflow_client(url, user) as client:
+        sweep = find_sweep(client, run_id)
+        if dry_run:
+            live = ([] if sweep.has_ended else [sweep]) + live_runs(client, sweep)
+            ended = [f"would end {run.dag_run_id} of {run.dag_id}, which is {run.state}" for run in live]
+        else:
+            ended = [f"ended {run.dag_run_id} of {run.dag_id}" for run in cancel_sweep(client, sweep)]
+    typer.echo("\n".join(ended) or f"nothing of {run_id} runs: it is {sweep.state}")
 
 
 def pools() -> None:
@@ -104,13 +141,12 @@ def pools() -> None:
     typer.echo(json.dumps(made, indent=2))
 
 
-def _checked(name: str) -> SweepPlan:
-    """The plan, refused where its DAG would refuse it."""
-    from steptime.airflow.sweep_cells import checked_cells
+def _checked(name: str) -> tuple[SweepPlan, Sequence[Slots]]:
+    """The plan and the slots of its cells, refused where its DAG would refuse them."""
+    from steptime.airflow.sweep_cells import checked_slots
 
     planned = plan_sweep(load_sweep(name))
-    checked_cells(planned)
-    return planned
+    return planned, checked_slots(planned)
 
 
 def _runs(planned: SweepPlan) -> list[Run]:

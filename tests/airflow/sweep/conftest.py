@@ -20,10 +20,8 @@ from airflow.sdk.execution_time.comms import (
     TriggerDagRun,
 )
 
-from steptime.airflow.sweep_operators import CheckSweepOperator
+from steptime.airflow.sweep_dag import sweep_dag
 from tests.airflow.conftest import TaskInstance
-
-GROUPS = ["local_1_gpus", "local_2_gpus", "local_4_gpus"]
 
 
 @dataclass
@@ -32,10 +30,14 @@ class Supervisor:
 
     runs: dict[tuple[str, str], str] = field(default_factory=dict)
     started: list[TriggerDagRun] = field(default_factory=list)
+    cleared: list[tuple[str, str]] = field(default_factory=list)
     paused: bool = False
 
     def send(self, msg: Any) -> Any:
         match msg:
+            case TriggerDagRun(reset_dag_run=True):
+                self.cleared.append((msg.dag_id, str(msg.run_id)))
+                return OKResponse(ok=True)
             case TriggerDagRun():
                 if (msg.dag_id, msg.run_id) in self.runs:
                     return ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
@@ -91,18 +93,34 @@ def write_sweep(home: Path) -> Callable[..., None]:
 
 
 @pytest.fixture
+def task(write_sweep: Callable[..., None]) -> Callable[..., Any]:
+    """A task of the DAG of sweeps, as a worker has it; keywords are its rendered fields."""
+    dag = sweep_dag("weekly_scaling_sweep", sweep="night")
+
+    def task(task_id: str, **fields: Any) -> Any:
+        operator = dag.get_task(task_id).prepare_for_execution()
+        for name, value in fields.items():
+            assert name in operator.template_fields
+            setattr(operator, name, value)
+        return operator
+
+    return task
+
+
+@pytest.fixture
 def check(
-    write_sweep: Callable[..., None], make_context: Callable[..., Any]
+    write_sweep: Callable[..., None], make_context: Callable[..., Any], task: Callable[..., Any]
 ) -> Callable[..., dict[str, Any]]:
-    """Checks a sweep `night` with these fields, as the DAG's first task."""
+    """Checks a sweep `night` with these fields, as the DAG's first task; `pushed` gets its XComs."""
 
     def check(
-        *, conf: dict[str, Any] | None = None, groups: list[str] = GROUPS, **fields: Any
+        *, conf: dict[str, Any] | None = None, pushed: dict[str, Any] | None = None, **fields: Any
     ) -> dict[str, Any]:
         write_sweep(**fields)
-        context = make_context()
+        context = make_context() | {"ti": SweepTask(pushed={} if pushed is None else pushed)}
         context["params"] = {"sweep": "night"}
         context["dag_run"].conf = conf
-        return CheckSweepOperator(task_id="check_sweep", groups=groups).execute(context)
+        checked: dict[str, Any] = task("check_sweep").execute(context)
+        return checked
 
     return check

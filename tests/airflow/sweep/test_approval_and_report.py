@@ -11,31 +11,38 @@ import pytest
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
-from steptime.airflow.sweep_cells import all_groups
-from steptime.airflow.sweep_operators import ApproveSweepOperator, ReportSweepOperator
+from steptime.airflow.sweep_cells import check_all_sweeps
+from steptime.airflow.sweep_dag import sweep_dag
+from steptime.errors import UserError
 from steptime.results.store import Store
 
 from .conftest import Supervisor, SweepTask
 
-ONE, TWO = (("local_1_gpus.run", 0, "started_run_id"), ("local_2_gpus.run", 0, "started_run_id"))
+ONE, TWO = (("cell.run", 0, "started_run"), ("cell.run", 1, "started_run"))
 """Where the XComs of the two cells' runs are."""
 
 
-def test_nobody_is_asked_below_the_limit(check: Callable[..., dict[str, Any]]) -> None:
+def started(run_id: str) -> dict[str, str]:
+    return {"dag_id": "llama31", "run_id": run_id}
+
+
+def test_nobody_is_asked_below_the_limit(
+    check: Callable[..., dict[str, Any]], task: Callable[..., Any]
+) -> None:
     for fields in ({}, {"approval_above_gpu_hours": 1}):
-        operator = ApproveSweepOperator(task_id="approve", checked=check(**fields))
+        operator = task("approve", checked=check(**fields))
         with pytest.raises(AirflowSkipException, match=r"at most 0\.50 GPU-hours"):
             operator.execute({})
 
 
 def test_above_the_limit_somebody_sees_what_it_costs(
-    check: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., dict[str, Any]], task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
         "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **said: asked.update(said)
     )
-    operator = ApproveSweepOperator(task_id="approve", checked=check(approval_above_gpu_hours=0.2))
+    operator = task("approve", checked=check(approval_above_gpu_hours=0.2))
 
     with pytest.raises(TaskAwaitingInput):
         operator.execute({"task_instance": TaskInstanceWithId()})
@@ -50,13 +57,13 @@ class TaskInstanceWithId:
 
 
 @pytest.fixture
-def report(check: Callable[..., dict[str, Any]], home: Path) -> Callable[..., None]:
+def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home: Path) -> Callable[..., None]:
     """Reports on a sweep of one and two ranks; the XComs are those of its tasks."""
     checked = check()
 
     def report(xcoms: dict[Any, Any], checked: Any = checked) -> None:
         context: Any = {"ti": SweepTask(task_id="report", map_index=-1, xcoms=xcoms)}
-        ReportSweepOperator(task_id="report", checked=checked).execute(context)
+        task("report", checked=checked).execute(context)
 
     return report
 
@@ -74,7 +81,7 @@ def test_the_report_shows_the_step_times_of_each_cell(
             )
     airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
 
-    report({ONE: "r1", TWO: "r2"})
+    report({ONE: started("r1"), TWO: started("r2")})
     told = capsys.readouterr().out
     assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", told)
     assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 ", told)
@@ -87,7 +94,16 @@ def test_the_report_fails_for_a_cell_that_failed_and_one_that_never_began(
     airflow_runs.runs = {("llama31", "r1"): "failed"}
 
     with pytest.raises(AirflowFailException, match=r"2 of 2 cells have no valid result: .*·1, .*·2"):
-        report({ONE: "r1"})
+        report({ONE: started("r1")})
+
+
+def test_the_report_says_how_to_end_what_a_failed_sweep_has_left(
+    report: Callable[..., None], airflow_runs: Supervisor
+) -> None:
+    airflow_runs.runs = {("llama31", "r1"): "running", ("llama31", "r2"): "success"}
+
+    with pytest.raises(AirflowFailException, match="1 not ended yet: 'steptime sweep cancel manual_"):
+        report({ONE: started("r1"), TWO: started("r2")})
 
 
 def test_a_rejected_sweep_is_no_failure(
@@ -102,8 +118,10 @@ def test_a_sweep_that_was_refused_has_failed(report: Callable[..., None]) -> Non
         report({}, None)
 
 
-def test_a_rejection_is_kept_for_the_report(check: Callable[..., dict[str, Any]]) -> None:
-    operator = ApproveSweepOperator(task_id="approve", checked=check())
+def test_a_rejection_is_kept_for_the_report(
+    check: Callable[..., dict[str, Any]], task: Callable[..., Any]
+) -> None:
+    operator = task("approve", checked=check())
     ti = SweepTask()
     event = {
         "chosen_options": [ApprovalOperator.REJECT],
@@ -111,11 +129,22 @@ def test_a_rejection_is_kept_for_the_report(check: Callable[..., dict[str, Any]]
         "responded_by_user": {"id": "1", "name": "ada"},
         "responded_at": datetime.now(UTC),
     }
-    operator.execute_complete({"ti": ti}, event)  # type: ignore[arg-type]
-    assert ti.pushed == {"rejected_by": "ada"}
+    operator.execute_complete({"ti": ti, "task": operator}, event)
+    assert ti.pushed["rejected_by"] == "ada"
+    assert ti.pushed["skipmixin_key"] == {"skipped": ["cells"]}
 
 
-def test_a_sweep_that_cannot_be_run_has_no_tasks_and_breaks_no_dag(write_sweep: Callable[..., None]) -> None:
-    assert [group.group_id for group in all_groups()] == ["local_2_gpus", "local_1_gpus"]
+def test_files_that_cannot_be_run_are_told_with_line_and_field_and_change_no_dag(
+    write_sweep: Callable[..., None], home: Path
+) -> None:
+    before = sweep_dag("any_sweep", sweep="night").task_ids
+    check_all_sweeps()
+
     write_sweep(cluster="moon")
-    assert all_groups() == []
+    broken = home.parent / "config/sweeps/broken.yaml"
+    broken.write_text("name: broken\ngpu_hours_max: 1\nrepeats: often\nruns: []\n")
+    with pytest.raises(UserError) as refused:
+        check_all_sweeps()
+    assert f"{broken}, line 3, repeats" in str(refused.value)
+    assert "unknown cluster 'moon'" in str(refused.value)
+    assert sweep_dag("any_sweep", sweep="night").task_ids == before

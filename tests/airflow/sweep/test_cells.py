@@ -17,26 +17,29 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.triggers.base import TaskSuccessEvent
 
 from steptime.airflow import sweep_triggers
-from steptime.airflow.sweep_operators import CellOutcomeOperator, RunCellOperator
 from steptime.airflow.sweep_triggers import DagRunTrigger
 
 from .conftest import Supervisor, SweepTask
 
-ONE, TWO = (("local_1_gpus.run", 0, "started_run_id"), ("local_2_gpus.run", 0, "started_run_id"))
-"""Where the XComs of the two cells' runs are."""
+ONE = ("cell.run", 0, "started_run")
+"""Where the XCom of the first cell's run is."""
 
 
 @pytest.fixture
 def start(
-    check: Callable[..., dict[str, Any]], make_context: Callable[..., Any], airflow_runs: Supervisor
+    check: Callable[..., dict[str, Any]],
+    task: Callable[..., Any],
+    make_context: Callable[..., Any],
+    airflow_runs: Supervisor,
 ) -> Callable[..., DagRunTrigger]:
     """One try of a mapped task `run`, for the cell of two ranks; gives the trigger that it waits with."""
-    cell = check()["local_2_gpus"][0]
+    cell = check()["cells"][1]
 
-    def start(**task_instance: Any) -> DagRunTrigger:
+    def start(stop_runs_when: str = "marked failed", **task_instance: Any) -> DagRunTrigger:
         context = make_context() | {"ti": SweepTask(**task_instance)}
+        context["params"] = {"stop_runs_when": stop_runs_when}
         with pytest.raises(TaskDeferred) as deferred:
-            RunCellOperator(task_id="run", cell=cell).execute(context)
+            task("cell.run", cell=cell).execute(context)
         trigger = deferred.value.trigger
         assert isinstance(trigger, DagRunTrigger)
         return trigger
@@ -48,16 +51,18 @@ async def fired(trigger: DagRunTrigger) -> Any:
     return await anext(trigger.run())
 
 
-def test_the_cells_are_grouped_by_cluster_and_slots(check: Callable[..., dict[str, Any]]) -> None:
-    checked = check(repeats=2)
+def test_a_sweep_keeps_its_plan_with_the_slots_of_each_cell(check: Callable[..., dict[str, Any]]) -> None:
+    pushed: dict[str, Any] = {}
+    checked = check(pushed=pushed, repeats=2)
 
-    assert checked["plan"]["sweep"] == "night"
-    assert {
-        group: [cell["label"] for cell in cells] for group, cells in checked.items() if group != "plan"
-    } == {
-        "local_1_gpus": ["llama3.1·tiny·fp32·1", "llama3.1·tiny·fp32·1·repeat 2"],
-        "local_2_gpus": ["llama3.1·tiny·fp32·2", "llama3.1·tiny·fp32·2·repeat 2"],
-    }
+    assert checked["sweep"] == "night"
+    assert [cell["label"] for cell in checked["cells"]] == [
+        "llama3.1·tiny·fp32·1",
+        "llama3.1·tiny·fp32·1·repeat 2",
+        "llama3.1·tiny·fp32·2",
+        "llama3.1·tiny·fp32·2·repeat 2",
+    ]
+    assert pushed["slots"] == [{"pool": "gpus_local", "number": number} for number in (1, 1, 2, 2)]
     assert json.loads(json.dumps(checked)) == checked
 
 
@@ -66,7 +71,6 @@ def test_the_cells_are_grouped_by_cluster_and_slots(check: Callable[..., dict[st
     [
         ({"conf": {"sweep": "nigth"}}, "unknown sweep 'nigth': did you mean 'night'"),
         ({"conf": {"sweeps": "night"}}, "unknown parameter 'sweeps': did you mean 'sweep'"),
-        ({"groups": ["local_1_gpus"]}, "sweep 'night' needs tasks for 2 GPUs of cluster 'local'"),
         ({"gpu_hours_max": 0.1}, "may cost 0.50 GPU-hours, more than its gpu_hours_max of 0.10"),
         ({"exclude": [{"gpus": 4}]}, "exclude.0 (gpus 4) excludes nothing"),
     ],
@@ -132,6 +136,18 @@ def test_a_cleared_task_runs_anew_where_its_run_has_ended(
     assert len(airflow_runs.started) == 2
 
 
+def test_a_cleared_task_clears_the_run_that_still_runs_where_that_was_asked_for(
+    start: Callable[..., DagRunTrigger], airflow_runs: Supervisor
+) -> None:
+    asked = {"stop_runs_when": "marked failed or cleared"}
+    first = start(max_tries=2, **asked)
+    assert not airflow_runs.cleared
+    cleared, retried = start(max_tries=3, **asked), start(max_tries=3, **asked)
+
+    assert cleared.run_id == retried.run_id == first.run_id
+    assert airflow_runs.cleared == [("llama31", first.run_id)]
+
+
 def test_a_cleared_task_starts_a_run_that_was_deleted_again(
     start: Callable[..., DagRunTrigger], airflow_runs: Supervisor
 ) -> None:
@@ -143,13 +159,16 @@ def test_a_cleared_task_starts_a_run_that_was_deleted_again(
 
 
 def test_a_paused_dag_is_told_at_once(
-    check: Callable[..., dict[str, Any]], make_context: Callable[..., Any], airflow_runs: Supervisor
+    check: Callable[..., dict[str, Any]],
+    task: Callable[..., Any],
+    make_context: Callable[..., Any],
+    airflow_runs: Supervisor,
 ) -> None:
     airflow_runs.paused = True
-    cell = check()["local_1_gpus"][0]
+    cell = check()["cells"][0]
 
     with pytest.raises(AirflowFailException, match="the DAG 'llama31' is paused"):
-        RunCellOperator(task_id="run", cell=cell).execute(make_context() | {"ti": SweepTask()})
+        task("cell.run", cell=cell).execute(make_context() | {"ti": SweepTask()})
     assert not airflow_runs.started
 
 
@@ -172,14 +191,14 @@ async def test_waiting_is_over_with_the_run_however_it_ended(
 
 @pytest.mark.usefixtures("at_once")
 async def test_an_airflow_that_does_not_answer_is_asked_again(
-    check: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., dict[str, Any]], task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_answer(*_: object) -> None:
         raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
 
     monkeypatch.setattr(sweep_triggers, "state_of_dag_run", no_answer)
     event = await fired(DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=1))
-    operator = RunCellOperator(task_id="run", cell=check()["local_1_gpus"][0])
+    operator = task("cell.run", cell=check()["cells"][0])
 
     with pytest.raises(AirflowException, match="nothing is heard of the run: API_SERVER_ERROR") as failed:
         operator.execute_complete({}, event.payload)
@@ -191,12 +210,14 @@ async def test_an_airflow_that_does_not_answer_is_asked_again(
     [("failed", "run r of llama31 is failed, and its tasks say why"), (None, "run r of llama31 was deleted")],
 )
 def test_the_outcome_is_that_of_the_run(
-    check: Callable[..., dict[str, Any]], airflow_runs: Supervisor, state: str | None, sentence: str
+    check: Callable[..., dict[str, Any]],
+    task: Callable[..., Any],
+    airflow_runs: Supervisor,
+    state: str | None,
+    sentence: str,
 ) -> None:
-    operator = CellOutcomeOperator(
-        task_id="outcome", cell=check()["local_1_gpus"][0], started_in="local_1_gpus.run"
-    )
-    context: Any = {"ti": SweepTask(xcoms={ONE: "r"})}
+    operator = task("cell.outcome", cell=check()["cells"][0])
+    context: Any = {"ti": SweepTask(xcoms={ONE: {"dag_id": "llama31", "run_id": "r"}})}
     airflow_runs.runs["llama31", "r"] = "success"
     operator.execute(context)
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from steptime.airflow.sweep_operators import ReportSweepOperator
 from steptime.recipes.sweep_planning import Cell, runs_of
 from steptime.results import charges
 from steptime.results.budgets import BudgetExceeded
@@ -28,6 +27,7 @@ def committed() -> float:
 
 def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     check: Callable[..., dict[str, Any]],
+    task: Callable[..., Any],
     start: Callable[..., Any],
     budget: Callable[[float], Path],
 ) -> None:
@@ -43,23 +43,19 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     with pytest.raises(BudgetExceeded):  # no other plan gets between a sweep and its cells
         charges.commit_plan({"llama31/b": runs_of(_cell(checked))}, held_by="llama31/b")
 
-    trigger = start(dag_id=SWEEP.dag_id, run_id=SWEEP.run_id)
+    trigger = start()
     of_cell = f"{trigger.dag_id}/{trigger.run_id}"
     charges.commit_plan({of_cell: runs_of(_cell(checked))}, held_by=of_cell)  # as `check_params` of its run
     assert committed() == pytest.approx(ASKED), "not counted twice"
 
     with pytest.raises(AirflowFailException, match="have no valid result"):
-        ReportSweepOperator(task_id="report", checked=checked).execute(_context())
+        task("report", checked=checked).execute(_context())
     assert committed() == pytest.approx(2 * 600 / 3600), "what has not begun is given back"
 
 
-SWEEP = SweepTask(dag_id="llama31", run_id="manual__2026-11-21")
-"""The DAG run in which `check` checks."""
-
-
 def _cell(checked: dict[str, Any]) -> Cell:
-    return Cell.model_validate(checked["local_2_gpus"][0])
+    return Cell.model_validate(checked["cells"][1])
 
 
 def _context() -> Any:
-    return {"ti": SweepTask(task_id="report", map_index=-1, dag_id=SWEEP.dag_id, run_id=SWEEP.run_id)}
+    return {"ti": SweepTask(task_id="report", map_index=-1)}
