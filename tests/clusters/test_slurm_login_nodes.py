@@ -190,13 +190,13 @@ async def test_two_login_nodes_that_wait_for_one_that_died_submit_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second is patient with the first anew, who has just taken the place of the dead one."""
-    monkeypatch.setattr(submit, "_patience_s", lambda: 4)
+    monkeypatch.setattr(submit, "_patience_s", lambda: 15)  # longer than anybody takes to submit
     claim = tmp_path / "clusters/mini/jobs/shared/squeue.claim"
     claim.parent.mkdir(parents=True)
     claim.write_text("login9 1 1\n")
     for node in nodes:
         node.command("flock", 'shift 2; exec "$@"')
-        node.command("sbatch", 'sleep 2; exec $real "$@"')
+        node.command("sbatch", 'sleep 3; exec $real "$@"')
     spec = make_spec("shared", "true")
     async with behind(nodes[:1]) as first, behind(nodes[1:]) as second:
         jobs = await asyncio.gather(first.submit(spec), second.submit(spec))
