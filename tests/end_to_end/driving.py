@@ -143,7 +143,8 @@ class Airflow:
             if found in command_of(worker):
                 with suppress(psutil.NoSuchProcess):
                     members |= {one.pid: one for one in (worker, *worker.children(recursive=True))}
-        return list(members.values())
+        # By age and not by process id: ids begin anew at some point, and a worker outlives its tasks.
+        return sorted(members.values(), key=psutil.Process.create_time)
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """The records of all jobs that this machine's cluster has ever had, by name."""
