@@ -1,5 +1,6 @@
 """Whole DAG runs in one process, with the stand-in where the trainer's environment would be."""
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -12,8 +13,9 @@ from typing import Any
 import pytest
 
 from steptime.airflow.installation import KEY_PREFIX
-from steptime.clusters.base import Staged
-from steptime.errors import SystemFailure
+from steptime.clusters.base import JobState, JobStatus, Staged
+from steptime.clusters.local.cluster import LocalCluster
+from steptime.errors import OutOfReach, SystemFailure
 from steptime.results.store import Store
 
 # What Airflow's own API server, which runs in the test's process, warns of.
@@ -119,6 +121,27 @@ def test_where_staging_fails_nothing_is_submitted_or_read(
     assert found["performance.submit"] == ["upstream_failed"]
     assert found["performance.parse"] == found["performance.publish"] == ["skipped"]
     assert not (home / "experiments").exists()
+
+
+def test_a_cluster_out_of_reach_for_too_long_ends_no_job(
+    run_dag: Callable[..., Any], home: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = home.parent / "config" / "clusters" / "local.yaml"
+    file.write_text(f"{file.read_text()}patience_h: 0.0001\n")
+
+    async def away(*_: object) -> dict[str, JobStatus]:
+        raise OutOfReach("no route to host")
+
+    with monkeypatch.context() as fault:
+        fault.setattr(LocalCluster, "poll", away)
+        dag_run = run_dag(gpus="1", environment={"STAND_IN": "hang"})
+
+    assert dag_run.state == "failed"
+    found = states(dag_run)
+    assert (found["performance.wait"], found["performance.end"]) == (["failed"], ["success"])
+    assert found["performance.parse"] == ["skipped"], "nobody knows yet how the job is"
+    [name] = [job.name for job in home.glob("clusters/local/jobs/*")]
+    assert asyncio.run(cluster.poll([name]))[name].state is JobState.RUNNING
 
 
 def test_a_profile_and_a_trace_are_runs_of_their_own_kind(run_dag: Callable[..., Any]) -> None:

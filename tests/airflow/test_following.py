@@ -1,12 +1,19 @@
 """What people read while they wait."""
 
+import asyncio
+import re
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from steptime.airflow.following import JobFollower
+from steptime.airflow.following import JobFollower, Limits, Overdue, limits_of
+from steptime.airflow.log_following import LogFollower
+from steptime.airflow.log_place import LogPlace
 from steptime.clusters.base import Job, JobState, JobStatus
-from steptime.errors import SystemFailure
+from steptime.clusters.config import load_cluster
+from steptime.errors import OutOfReach
 from steptime.recipes.models import Run
 
 from .scripted_cluster import ScriptedCluster
@@ -15,6 +22,8 @@ QUEUED = JobStatus(state=JobState.QUEUED, reason="waits for 2 of 2 slots")
 RUNNING = JobStatus(state=JobState.RUNNING, started_at=1_790_000_000.0, nodes=("n1",))
 FAILED = JobStatus(state=JobState.FAILED, exit_code=1)
 UNKNOWN = JobStatus(state=JobState.UNKNOWN)
+_PATIENT = Limits(patience_s=600)
+_JOB = {"cluster": "local", "name": "job", "job_id": "1", "directory": "/d", "log_path": "/d/log"}
 
 
 def step_lines(*steps: int) -> bytes:
@@ -26,16 +35,26 @@ def step_lines(*steps: int) -> bytes:
     )
 
 
+class CountingCluster(ScriptedCluster):
+    """Counts the bytes of the log that were read."""
+
+    bytes_read = 0
+
+    async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        data = await super().read(path, offset, limit)
+        self.bytes_read += len(data)
+        return data
+
+
 class Watched:
     """A follower of a job whose cluster says what a test wants, and the lines that it said."""
 
-    def __init__(self, run: Run, patience_s: float) -> None:
+    def __init__(self, run: Run, limits: Limits = _PATIENT, *, submitted_at: float = 0) -> None:
         self.lines: list[str] = []
         self.cluster = ScriptedCluster(RUNNING)
-        job = Job(cluster="local", name="job", job_id="1", directory="/d", log_path="/d/log", submitted_at=0)
-        self.follower = JobFollower(
-            run, job, say=self.lines.append, warn=self.lines.append, patience_s=patience_s
-        )
+        job = Job.model_validate({**_JOB, "submitted_at": submitted_at})
+        say = self.lines.append
+        self.follower = JobFollower(job, limits, LogFollower(run, job, say=say, warn=say), say=say, warn=say)
 
     async def sees(self, status: JobStatus, log: bytes = b"") -> JobStatus | None:
         self.lines.clear()
@@ -45,7 +64,7 @@ class Watched:
 
 @pytest.fixture
 def watched(a_run: Callable[..., Run]) -> Watched:
-    return Watched(a_run(), patience_s=600)
+    return Watched(a_run())
 
 
 async def test_states_are_told_when_they_change(watched: Watched) -> None:
@@ -101,11 +120,99 @@ async def test_a_job_must_be_missed_several_times_before_it_is_gone(watched: Wat
     assert seen == [None, None, None, None, None, UNKNOWN]
 
 
-async def test_failed_polls_are_forgiven_for_a_while(a_run: Callable[..., Run]) -> None:
-    patient, impatient = Watched(a_run(), patience_s=600), Watched(a_run(), patience_s=-1)
+async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_is_over(
+    a_run: Callable[..., Run],
+) -> None:
+    patient, impatient = Watched(a_run()), Watched(a_run(), Limits(patience_s=-1))
 
     patient.follower.missed(ConnectionError("no route to host"))
 
-    assert "no route to host" in patient.lines[0]
-    with pytest.raises(SystemFailure, match=r"nothing heard of job 'job'.*no route to host"):
+    assert re.fullmatch(
+        r"the cluster 'local' is out of reach for 0 s; it is asked again until \d\d \w+ \d\d:\d\d UTC, and "
+        "what runs there runs on: no route to host",
+        patient.lines[0],
+    )
+    await patient.sees(RUNNING)
+    assert patient.lines[0] == "the cluster 'local' answers again, after 0 s"
+    with pytest.raises(OutOfReach, match="no route to host"):
         impatient.follower.missed(ConnectionError("no route to host"))
+
+
+async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: Callable[..., Run]) -> None:
+    limits = Limits(patience_s=600, queue_s=3600, run_s=0)
+    queued_for = time.time() - 7200
+    with pytest.raises(
+        Overdue, match=r"in the queue for 2.0 h \(waits for .*queue_patience_h .* allows 60 min"
+    ):
+        await Watched(a_run(), limits, submitted_at=queued_for).sees(QUEUED)
+    suspended = QUEUED.model_copy(update={"nodes": ("n1",)})
+    assert await Watched(a_run(), limits, submitted_at=queued_for).sees(suspended) is None, (
+        "it has run before"
+    )
+    runs = Watched(a_run(), limits, submitted_at=queued_for)
+    assert await runs.sees(RUNNING) is None, "its time begins when it is first seen to run"
+    with pytest.raises(Overdue, match=r"running for 0 s, its time limit with 60 min of grace is 0 s"):
+        await runs.sees(RUNNING)
+
+
+def test_the_limits_follow_from_the_run_and_the_clusters_file(a_run: Callable[..., Run]) -> None:
+    run = a_run()
+    file = load_cluster("local").model_copy(update={"patience_h": 2, "queue_patience_h": 3})
+
+    assert limits_of(run, file) == Limits(patience_s=7200, queue_s=10800, run_s=run.time_limit_s + 3600)
+
+
+@pytest.mark.parametrize("fault", ["refused", "hangs"])
+async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(watched: Watched, fault: str) -> None:
+    """The log's own file system hangs, or refuses: the polls go on, and so does the news of the end."""
+    read, broken = watched.cluster.read, True
+
+    async def unreadable(path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        if broken and fault == "hangs":
+            await asyncio.Event().wait()
+        if broken:
+            raise PermissionError("Permission denied: /d/log")
+        return await read(path, offset, limit)
+
+    watched.cluster.read = unreadable  # type: ignore[method-assign]
+    began = time.monotonic()
+    for _ in range(3):
+        assert await watched.sees(RUNNING, step_lines(0)) is None
+    assert await watched.sees(FAILED) == FAILED
+    assert time.monotonic() - began < 20, "a hanging read is waited for once for 2 s, and at the end for 10 s"
+    told = "cannot be followed" if fault == "refused" else "is slow to come and not told here"
+    assert any(told in line for line in watched.lines), watched.lines
+    assert watched.lines[-1] == "job job: failed, exit code 1"
+
+
+async def test_who_goes_on_after_a_restart_reads_only_what_is_new(a_run: Callable[..., Run]) -> None:
+    kept: list[Any] = [None]
+
+    async def get() -> Any:
+        return kept[0]
+
+    async def keep(told: Any) -> None:
+        kept[0] = told
+
+    run, job = a_run(), Job.model_validate({**_JOB, "submitted_at": 0})
+    cluster = CountingCluster(RUNNING, log=b"setting up\n" * 100_000 + step_lines(0, 1)[:-20])
+    lines: list[str] = []
+
+    def after_a_restart() -> LogFollower:
+        lines.clear()
+        cluster.bytes_read = 0
+        return LogFollower(run, job, say=lines.append, warn=lines.append, place=LogPlace(get, keep))
+
+    await after_a_restart().look(cluster)
+    assert [line.partition(" of")[0] for line in lines] == ["step 0"]
+    assert cluster.bytes_read == len(cluster.log)
+    cluster.log += step_lines(0, 1)[-20:] + step_lines(1, 2)
+    follower = after_a_restart()
+    await follower.look(cluster)
+    assert [line.partition(" of")[0] for line in lines] == ["step 1", "step 2"], (
+        "each once, also a broken line"
+    )
+    assert cluster.bytes_read < 70_000, "of a log of more than a megabyte"
+    cluster.log = b""
+    await after_a_restart().look(cluster)
+    assert lines == [], "a log that was cut is followed from its beginning"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow.base import Submission
 from steptime.airflow.result_operators import Reading
@@ -101,22 +101,28 @@ def test_a_failure_out_of_reach_is_explained(
     assert "CUDA out of memory. Tried to allocate 20.00 GiB." in tail
 
 
-def test_a_connection_that_breaks_while_a_log_is_copied_lets_airflow_try_again(
-    submission: Submit, make_context: MakeContext, far: None, monkeypatch: pytest.MonkeyPatch
+def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is_over(
+    submission: Submit, make_context: MakeContext, far: None, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted = submission()
     ended(submitted)
     reading = LocalCluster.read
+    failures = iter(range(2))
 
     async def broken(self: LocalCluster, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        if offset:
-            raise SystemFailure("the connection was lost")
+        if offset and next(failures, None) is not None:
+            raise SystemFailure("Permission denied")
         return await reading(self, path, offset, 5_000)
 
-    with monkeypatch.context() as fault:
-        fault.setattr(LocalCluster, "read", broken)
-        with pytest.raises(AirflowException, match="the connection was lost") as failed:
-            read(submitted, make_context)
-    assert not isinstance(failed.value, AirflowFailException)
+    monkeypatch.setattr(LocalCluster, "read", broken)
+    with structlog.testing.capture_logs() as said:
+        assert len(read(submitted, make_context).log.steps) == 20
+    assert [line["event"] for line in said if "out of reach" in line["event"]] != []
 
-    assert len(read(submitted, make_context).log.steps) == 20
+    failures = iter(range(1_000))
+    for copy in home.glob("logs-collected/local/*/log-*.out"):
+        copy.unlink()
+    file = home.parent / "config" / "clusters" / "local.yaml"
+    file.write_text(f"{file.read_text()}patience_h: 0.0001\n")
+    with pytest.raises(AirflowFailException, match="patience_h in its file allows 0 s: Permission denied"):
+        read(submitted, make_context)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from steptime.airflow.base import Submission
+from steptime.airflow.base import LEFT_KEY, Submission
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.clusters.base import JobState, Staged
 from steptime.clusters.local.cluster import LocalCluster
@@ -105,6 +105,18 @@ def test_a_task_whose_job_nobody_would_wait_for_submits_none(
     with pytest.raises(AirflowException, match="is upstream_failed and has told of no job"):
         submit(max_tries=max_tries)
     assert asyncio.run(cluster.live_jobs()) == []
+
+
+def test_a_cleared_task_goes_on_with_a_job_that_was_left_out_of_reach(
+    submit: Callable[..., Submission], cluster: LocalCluster
+) -> None:
+    first = submit(max_tries=2)
+    left = {LEFT_KEY: first.job.name}
+
+    assert submit(max_tries=3, pushed=left).job == first.job
+    assert state(cluster, first).is_live
+    asyncio.run(cluster.cancel(first.job.name))
+    assert submit(max_tries=3, pushed=left).job.name != first.job.name, "what failed meanwhile starts anew"
 
 
 def test_a_retry_after_a_cancel_from_outside_starts_anew(

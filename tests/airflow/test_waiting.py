@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
+from steptime.airflow.base import LEFT_KEY
 from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
@@ -108,10 +109,10 @@ def test_a_job_that_vanished_is_an_error_that_is_retried(submission: Submit) -> 
     assert not isinstance(failed.value, AirflowFailException)
 
 
-def test_a_cluster_out_of_reach_is_an_error_that_is_retried(
-    submission: Submit, monkeypatch: pytest.MonkeyPatch
+def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
+    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitted = submission()
+    submitted, context = submission(), make_context()
 
     async def unreachable(*_: object) -> None:
         raise ConnectionError("no route to host")
@@ -119,10 +120,11 @@ def test_a_cluster_out_of_reach_is_an_error_that_is_retried(
     monkeypatch.setattr(LocalCluster, "poll", unreachable)
     event = asyncio.run(event_of(trigger_of(submitted, patience_s=0)))
 
-    assert "no route to host" in event["error"]
-    with pytest.raises(AirflowException, match="no route to host") as failed:
-        sensor(submitted).execute_complete({}, event)
-    assert not isinstance(failed.value, AirflowFailException)
+    with pytest.raises(AirflowFailException, match="patience_h in its file allows 0 s: no route to host"):
+        sensor(submitted).execute_complete(context, event)
+    assert context["ti"].pushed == {LEFT_KEY: submitted["job"]["name"]}, (
+        "`end` and a cleared `submit` read it"
+    )
 
 
 async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
@@ -141,7 +143,7 @@ async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
 
 
 def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: MakeContext) -> None:
-    waits = sensor(submission(), deferrable=False, poke_interval=0.1)
+    waits = sensor(submission(), deferrable=False)
 
     assert waits.execute(make_context())["state"] == "succeeded"
 
@@ -149,7 +151,7 @@ def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: Mak
 def test_waiting_in_the_worker_fails_as_waiting_in_the_triggerer_does(
     submission: Submit, make_context: MakeContext
 ) -> None:
-    waits = sensor(submission(STAND_IN="out_of_memory"), deferrable=False, poke_interval=0.1)
+    waits = sensor(submission(STAND_IN="out_of_memory"), deferrable=False)
 
     with pytest.raises(AirflowFailException, match="out of memory"):
         waits.execute(make_context())

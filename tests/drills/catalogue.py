@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from drills import faults, points
 from drills.points import Point
-from drills.site import SWEEP_DAG
+from drills.site import IMPATIENT, SWEEP_DAG
 
 if TYPE_CHECKING:
     from drills.scene import Scene
@@ -175,7 +175,6 @@ _SWEEPS = (
     ),
 )
 _PREEMPTIBLE = MappingProxyType({"partition": "preempt-cancel"})
-_UNREACHABLE = "cannot be reached|did not let us in|was lost|nothing heard|ended after"
 _SSH = (
     Drill(
         "sbatch's reply lost",
@@ -187,19 +186,35 @@ _SSH = (
         "sshd refusing",
         (points.BEFORE_SBATCH, points.TRAINING, points.COLLECTING),
         faults.refuse_logins,
-        {"valid": (1,), "failed": (0, 1)},
+        _ONE_RESULT,
         mend=faults.take_logins,
-        lasts_s=(2, 20),
-        reason=_UNREACHABLE,
+        lasts_s=(2, 40),
+    ),
+    Drill(
+        "login node away past the limit",
+        (points.TRAINING,),
+        faults.refuse_logins,
+        _ONE_RESULT,
+        mend=faults.take_logins,
+        seen=faults.has_trained_meanwhile,
+        lasts_s=(50, 70),
+    ),
+    Drill(
+        "login node away past its patience, and the wait cleared",
+        (points.TRAINING,),
+        faults.refuse_logins,
+        _ONE_RESULT,
+        mend=faults.take_logins_and_clear,
+        seen=faults.has_been_given_up,
+        params={"cluster": IMPATIENT},
     ),
     Drill(
         "sshd hanging",
         (points.BEFORE_SBATCH, points.TRAINING, points.COLLECTING),
         faults.hang_logins,
-        {"valid": (1,), "failed": (0, 1)},
+        _ONE_RESULT,
         mend=faults.answer_logins,
-        lasts_s=(2, 20),
-        reason=_UNREACHABLE,
+        lasts_s=(2, 40),
     ),
     Drill(
         "sshd dropping in mid-output",
@@ -213,11 +228,11 @@ _SLURM = (
         "slurmctld down",
         (points.BEFORE_SBATCH, points.QUEUED, points.TRAINING),
         faults.stop_controller,
-        {"valid": (1,), "failed": (0, 1)},
+        _ONE_RESULT,
         mend=faults.start_controller,
         ways=_SIGNALS,
         lasts_s=(2, 60),
-        reason="slurm controller|could not be submitted|exit code 5|squeue failed",
+        bears_more=True,
     ),
     Drill(
         "slurmdbd down",
@@ -227,6 +242,7 @@ _SLURM = (
         mend=faults.start_accounting,
         ways=_SIGNALS,
         lasts_s=(5, 20),
+        bears_more=True,
     ),
     Drill(
         "slurmdbd lagging",
@@ -235,6 +251,7 @@ _SLURM = (
         _ONE_RESULT,
         mend=faults.resume_accounting,
         lasts_s=(5, 20),
+        bears_more=True,
     ),
     Drill(
         "node killed",
@@ -264,6 +281,16 @@ _SLURM = (
 )
 _FILES = (
     Drill("log truncated", (points.COLLECTING,), faults.truncate_log, {"failed": (1,)}, reason="steps"),
+    Drill(
+        "unreadable log",
+        (points.TRAINING,),
+        faults.block_log,
+        _ONE_RESULT,
+        mend=faults.unblock_log,
+        seen=faults.has_been_waited_for,
+        ways=("reads hang", "reads fail"),
+        lasts_s=(1, 10),
+    ),
     Drill(
         "disk full while publishing",
         (points.TRAINING,),

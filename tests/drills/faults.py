@@ -1,5 +1,6 @@
 """What is done to a run and to what it runs on, and how it is mended. All of it is real."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -242,6 +243,25 @@ def take_logins(scene: "Scene") -> None:
     scene.site.login.start()
 
 
+def has_trained_meanwhile(scene: "Scene") -> bool:
+    """Whether the job has ended well while nobody could ask for it."""
+    return [job.state for job in scene.queue()] == ["COMPLETED"]
+
+
+def has_been_given_up(scene: "Scene") -> bool:
+    """Whether the wait has failed, all tasks behind it are through, and the job has ended well meanwhile."""
+    return (
+        scene.state(WAIT) == "failed"
+        and scene.site.airflow.client.dag_run(scene.run.dag_id, scene.run.dag_run_id).has_ended
+        and has_trained_meanwhile(scene)
+    )
+
+
+def take_logins_and_clear(scene: "Scene") -> None:
+    take_logins(scene)
+    scene.site.airflow.clear(scene.run, scene.known_task(WAIT))
+
+
 def hang_logins(scene: "Scene") -> None:
     scene.site.login.hang()
     scene.site.login.drop_connections()
@@ -365,6 +385,31 @@ def truncate_log(scene: "Scene") -> None:
     (log,) = Path(job.directory).glob("log-*.out")
     with log.open("r+b") as file:
         file.truncate(int(log.stat().st_size * scene.schedule.part))
+
+
+def block_log(scene: "Scene") -> None:
+    """Whoever opens the job's log waits for ever, or is refused; the job itself writes on."""
+    (job,) = scene.queue()
+    (log,) = Path(job.directory).glob("log-*.out")
+    scene.kept["log"] = log
+    log.rename(log.with_suffix(".aside"))
+    if scene.schedule.way == "reads hang":
+        os.mkfifo(log)
+    else:
+        log.mkdir()
+
+
+def has_been_waited_for(scene: "Scene") -> bool:
+    """Whether the end of the job was seen."""
+    return scene.state(WAIT) == "success"
+
+
+def unblock_log(scene: "Scene") -> None:
+    log: Path = scene.kept["log"]
+    if log.is_dir():
+        log.rmdir()
+    log.with_suffix(".aside").replace(log)
+    scene.site.login.drop_connections()  # who hangs there would hang on
 
 
 def fill_disk(scene: "Scene") -> None:

@@ -91,18 +91,24 @@ async def current_attempt(
     max_tries: int,
     spec_of: SpecOf,
     *,
+    left: Callable[[], str | None],
     say: Callable[[str], None],
 ) -> PositiveInt:
     """The number of the attempt whose job is to be submitted now, or to be found again.
 
-    A job of an earlier attempt that still lives is ended first, so that no two ever run for the same cell.
+    A job of an earlier attempt that still lives is ended first, so that no two ever run for the same cell;
+    but not one that was `left` because the cluster was out of reach: that is waited for again.
     """
     stored = await asyncio.to_thread(store.get, _KEY)
     earlier = TypeAdapter(Attempt | None).validate_python(stored)
     number = 1
     if earlier is not None:
         spec = spec_of(earlier.number)
-        if earlier.max_tries == max_tries and not await _was_cancelled(cluster, spec.name):
+        if earlier.max_tries == max_tries:
+            stands = not await _was_cancelled(cluster, spec.name)
+        else:
+            stands = await _goes_on(cluster, await asyncio.to_thread(left))
+        if stands:
             say(f"attempt {earlier.number} was begun before: its job is {spec.name}")
             return earlier.number
         say(f"attempt {earlier.number} is over (cleared or cancelled); its job is ended: {spec.name}")
@@ -124,6 +130,14 @@ async def free_attempt(cluster: Cluster, spec_of: SpecOf, first: PositiveInt) ->
         await end_job(cluster, job)
         number += 1
     return number
+
+
+async def _goes_on(cluster: Cluster, left: str | None) -> bool:
+    """Whether the job that was left lives, or has succeeded."""
+    if left is None:
+        return False
+    state = (await cluster.poll([left]))[left].state
+    return state.is_live or state is JobState.SUCCEEDED
 
 
 async def _was_cancelled(cluster: Cluster, name: str) -> bool:

@@ -17,7 +17,7 @@ from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.installation import require_own
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.results.charges import withdraw_job
@@ -59,10 +59,15 @@ def dag_run_of(context: Context) -> str:
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """The user's errors become failures that Airflow does not retry, the system's ones that it does."""
+    """The user's errors become failures that Airflow does not retry, the system's ones that it does.
+
+    A cluster out of reach was asked again for as long as its file allows: no retry either.
+    """
     try:
         yield
     except UserError as error:
+        raise AirflowFailException(str(error)) from None
+    except OutOfReach as error:  # for as long as the cluster's file allows it: see `patience`
         raise AirflowFailException(str(error)) from None
     except SystemFailure as error:
         raise AirflowException(str(error)) from error
@@ -196,6 +201,20 @@ def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
         dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id], map_index=map_index
     )
     return next(iter(states.get(ti.run_id, {}).values()), None)
+
+
+LEFT_KEY = "left"
+"""XCom of a wait that was given up because its cluster was out of reach: the name of the job, which may live.
+
+No task ends it, and a cleared wait goes on with it.
+"""
+
+
+def left_job(context: Context, waited_in: str) -> str | None:
+    """The job that the task `waited_in` of the same mapped instance left out of reach, if it did."""
+    ti = context["ti"]
+    left: str | None = ti.xcom_pull(task_ids=waited_in, key=LEFT_KEY, map_indexes=ti.map_index)
+    return left
 
 
 async def cancel(cluster_name: str, job_name: str) -> None:

@@ -101,7 +101,7 @@ def _train(group: str, run: Any, staged: Any, deferrable: bool, *, loads_from: A
         task_id="submit", run=run, staged=staged, waited_in=waited_in, loads_from=loads_from
     )
     wait = TrainingSensor(task_id="wait", submission=submit.output, deferrable=deferrable)
-    end = EndTrainingOperator(task_id="end", submission=submit.output)
+    end = EndTrainingOperator(task_id="end", submission=submit.output, waited_in=waited_in)
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
     validate = ValidateOperator(task_id="validate", reading=parse.output, waited_in=waited_in)

@@ -1,87 +1,94 @@
-"""What a person who waits for a job gets to read: states, why it queues, the steps as they come."""
+"""What a person who waits for a job gets to read of it, and for how long it is waited for."""
 
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
-from statistics import fmean
 
+from steptime.airflow.log_following import LogFollower
+from steptime.airflow.patience import Silence, duration
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.config import ClusterConfig
 from steptime.errors import SystemFailure
-from steptime.logs.models import Problem, Step
-from steptime.logs.progress import StepFollower
+from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 
-_RECENT_STEPS = 10
-"""Steps whose mean time gives the estimate of the time left."""
-_STEPS_ON_LINES_OF_THEIR_OWN = 5
-"""When more steps than these came since the last look, one line sums them up."""
-_LONGEST_SILENCE_S = 60
+_GRACE_S = 3600.0
+"""Beyond its time limit, in which the cluster ends the job and says so."""
 _UNKNOWN_POLLS = 3
 """Accounting lags behind the queue: so many polls in a row must miss a job before it counts as gone."""
+
+
+class Overdue(SystemFailure):
+    """A job has taken longer than somebody allowed: in the queue, or running."""
+
+
+class Limits(Frozen):
+    """For how long a job is waited for, in seconds; None is for ever."""
+
+    patience_s: float
+    """The cluster may be out of reach."""
+    queue_s: float | None = None
+    """The job may wait, be held or be suspended."""
+    run_s: float | None = None
+    """The job may run, with what it does before the training and a grace period."""
+
+
+def limits_of(run: Run, config: ClusterConfig) -> Limits:
+    """The limits of a run on a cluster."""
+    return Limits(
+        patience_s=config.patience_h * 3600,
+        queue_s=config.queue_patience_h * 3600,
+        run_s=run.time_limit_s + config.seconds_before_training + _GRACE_S,
+    )
 
 
 class JobFollower:
     """Follows one job through the polls of its cluster, and says what is new.
 
-    `say` gets one line at a time, `warn` what needs attention. Failed polls are forgiven until nothing was
-    heard of the job for `patience_s` seconds.
+    `say` gets one line at a time, `warn` what needs attention. The polls alone say whether the cluster is
+    heard; the training's log is read beside them, by `log`.
     """
 
     def __init__(
         self,
-        run: Run,
         job: Job,
+        limits: Limits,
+        log: LogFollower,
         *,
         say: Callable[[str], None],
         warn: Callable[[str], None],
-        patience_s: float,
     ) -> None:
-        self._run = run
         self._job = job
+        self._limits = limits
+        self._log = log
         self._say = say
-        self._warn = warn
-        self._patience_s = patience_s
-        self._last_heard = time.monotonic()
+        self._silence = Silence(job.cluster, limits.patience_s, warn)
         self._last_said: tuple[JobState, str] | None = None
         self._unknown_polls = 0
-        self._steps = StepFollower()
-        self._offset = 0
-        self._running_since: float | None = None
-        self._last_report = 0.0
-        self._unreported: list[Step] = []
-        self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._phase: JobState | None = None
+        self._phase_began = 0.0
+        """Unix time, seconds."""
 
     async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
         """Take in what a poll found, and what the log has grown by; the status once the job has ended.
 
-        UNKNOWN counts as an end when several polls in a row say so.
+        UNKNOWN counts as an end when several polls in a row say so. Raises Overdue.
         """
+        self._silence.heard()
         self._unknown_polls = self._unknown_polls + 1 if status.state is JobState.UNKNOWN else 0
-        is_over = not status.state.is_live and not 0 < self._unknown_polls < _UNKNOWN_POLLS
-        if not is_over:
+        if not status.state.is_live and not 0 < self._unknown_polls < _UNKNOWN_POLLS:
+            await self._log.finish(cluster)
             self._say_state(status)
+            return status
+        self._say_state(status)
+        self._check_limits(status)
         if status.state is not JobState.QUEUED:
-            await self._read_log(cluster)
-        self._last_heard = time.monotonic()
-        if is_over:
-            self._take_in(self._steps.finish())
-        self._report_steps(at_end=is_over)
-        if is_over:
-            self._say_state(status)
-        return status if is_over else None
+            await self._log.look(cluster)
+        return None
 
     def missed(self, error: Exception) -> None:
-        """Take in that the cluster could not be asked. Raises SystemFailure when that has lasted too long."""
-        silent_s = time.monotonic() - self._last_heard
-        self._warn(
-            f"cannot ask the cluster '{self._job.cluster}' (nothing heard for {silent_s:.0f} s): {error}"
-        )
-        if silent_s > self._patience_s:
-            raise SystemFailure(
-                f"nothing heard of job '{self._job.name}' from the cluster '{self._job.cluster}' for "
-                f"{silent_s:.0f} s: {error}"
-            ) from error
+        """Take in that the cluster could not be asked. Raises OutOfReach when that has lasted too long."""
+        self._silence.missed(error)
 
     def _say_state(self, status: JobStatus) -> None:
         now = (status.state, status.reason)
@@ -96,54 +103,32 @@ class JobFollower:
         if status.exit_code is not None:
             line += f", exit code {status.exit_code}"
         self._say(f"{line}, {status.reason}" if status.reason else line)
-        if status.state is JobState.RUNNING and self._running_since is None:
-            self._running_since = time.monotonic()
 
-    async def _read_log(self, cluster: Cluster) -> None:
-        while chunk := await cluster.read(self._job.log_path, self._offset):
-            self._offset += len(chunk)
-            self._take_in(self._steps.feed(chunk))
+    def _check_limits(self, status: JobStatus) -> None:
+        """Compare how long the job has queued, or run, with what is allowed. Raises Overdue.
 
-    def _take_in(self, news: Sequence[Step | Problem]) -> None:
-        for one in news:
-            if isinstance(one, Problem):
-                self._warn(f"in the training's log: {one.message}")
-                continue
-            self._unreported.append(one)
-            if one.step_time_s is not None:
-                self._recent.append(one.step_time_s)
-
-    def _report_steps(self, *, at_end: bool = False) -> None:
-        # A run of minutes is reported at every look, a run of hours about sixty times an hour.
-        running_s = 0.0 if self._running_since is None else time.monotonic() - self._running_since
-        if not self._unreported:
+        How long it runs counts from when that was first seen here: the cluster's clock may be another.
+        """
+        if status.state is JobState.UNKNOWN:
             return
-        if not at_end and time.monotonic() - self._last_report < min(_LONGEST_SILENCE_S, running_s / 60):
-            return
-        if len(self._unreported) <= _STEPS_ON_LINES_OF_THEIR_OWN:
-            for step in self._unreported:
-                self._say(self._line(f"step {step.global_step}", step, step.step_time_s))
-        else:
-            times = [step.step_time_s for step in self._unreported if step.step_time_s is not None]
-            first, last = self._unreported[0], self._unreported[-1]
-            steps = f"steps {first.global_step}-{last.global_step}"
-            self._say(self._line(steps, last, fmean(times) if times else None, mean=True))
-        self._unreported.clear()
-        self._last_report = time.monotonic()
-
-    def _line(self, steps: str, last: Step, step_time_s: float | None, *, mean: bool = False) -> str:
-        remaining = self._run.max_steps - 1 - last.global_step
-        parts = [f"{steps} of {self._run.first_step}-{self._run.max_steps - 1}"]
-        if step_time_s is not None:
-            parts.append(f"{'mean ' if mean else ''}{step_time_s:.4g} s")
-        if last.loss is not None:
-            parts.append(f"loss {last.loss:.4g}")
-        if self._recent and remaining > 0:
-            parts.append(f"about {_duration(fmean(self._recent) * remaining)} left")
-        return " · ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+        now = time.time()
+        if status.state is not self._phase:
+            # One with nodes has run before: it is suspended.
+            is_new = self._phase is None and status.state is JobState.QUEUED and not status.nodes
+            self._phase, self._phase_began = status.state, self._job.submitted_at if is_new else now
+        lasted_s = now - self._phase_began
+        limits, job, cluster = self._limits, self._job.name, self._job.cluster
+        if status.state is JobState.QUEUED and limits.queue_s is not None and lasted_s > limits.queue_s:
+            why = f" ({status.reason})" if status.reason else ""
+            raise Overdue(
+                f"job '{job}' has waited in the queue for {duration(lasted_s)}{why}, and queue_patience_h of "
+                f"cluster '{cluster}' allows {duration(limits.queue_s)}: it is ended. Raise "
+                "queue_patience_h in the cluster's file, or ask for what is free sooner, and clear this task."
+            )
+        if status.state is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
+            raise Overdue(
+                f"job '{job}' has been running for {duration(lasted_s)}, its time limit with "
+                f"{duration(_GRACE_S)} of grace is {duration(limits.run_s)}, and cluster '{cluster}' has not "
+                "ended it: it is ended. See on the cluster why, raise the run's time_limit if it needs more, "
+                "and clear this task."
+            )

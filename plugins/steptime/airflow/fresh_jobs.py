@@ -14,8 +14,8 @@ from pydantic import PositiveInt, TypeAdapter
 
 from steptime.airflow.attempts import free_attempt, specs_of
 from steptime.airflow.base import HoldsJob, Submission
-from steptime.airflow.connections import open_cluster
 from steptime.airflow.installation import require_own
+from steptime.airflow.patience import patiently
 from steptime.clusters.base import Job, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
@@ -63,7 +63,7 @@ async def replace_job(
 
     Raises:
         UserError: the cluster cannot run it without the nodes that failed.
-        SystemFailure: the cluster cannot be asked; a retry comes to the same job.
+        OutOfReach: the cluster cannot be asked any more; a retry comes to the same job.
     """
     config = load_cluster(job.cluster)
     store = context["task_state_store"]
@@ -74,10 +74,11 @@ async def replace_job(
     avoided = () if before is None else before.avoided_nodes
     avoided = tuple(dict.fromkeys((*avoided, *status.failed_nodes)))
     last = submission.attempt if before is None else before.attempt
-    async with open_cluster(config) as cluster:
-        staged, whose = submission.provenance.staged, submission.job.installation
-        spec_of = specs_of(submission.run, staged, config, context, whose)
-        attempt = await free_attempt(cluster, spec_of, last + 1)
+    staged, whose = submission.provenance.staged, submission.job.installation
+    spec_of = specs_of(submission.run, staged, config, context, whose)
+    attempt = await patiently(
+        config, lambda cluster: free_attempt(cluster, spec_of, last + 1), task.log.warning
+    )
     fresh = FreshJob(instead_of=submission.job.name, attempt=attempt, count=count + 1, avoided_nodes=avoided)
     await asyncio.to_thread(store.set, _KEY, fresh.model_dump(mode="json"), retention=NEVER_EXPIRE)
     task.log.warning(
@@ -103,12 +104,13 @@ async def _submit(task: HoldsJob, submission: Submission, fresh: FreshJob, conte
     run = config.avoiding(submission.run, fresh.avoided_nodes)
     staged, whose = submission.provenance.staged, submission.job.installation
     spec = specs_of(run, staged, config, context, whose)(fresh.attempt)
-    async with open_cluster(config) as cluster:
-        try:
-            job = await task.submit_held(cluster, run, spec, context)
-        except UserError as refused:  # as where a run needs all the nodes that there are
-            without = f" without {', '.join(fresh.avoided_nodes)}" if fresh.avoided_nodes else ""
-            raise UserError(f"no fresh job{without} could be submitted: {refused}") from None
+    try:
+        job = await patiently(
+            config, lambda cluster: task.submit_held(cluster, run, spec, context), task.log.warning
+        )
+    except UserError as refused:  # as where a run needs all the nodes that there are
+        without = f" without {', '.join(fresh.avoided_nodes)}" if fresh.avoided_nodes else ""
+        raise UserError(f"no fresh job{without} could be submitted: {refused}") from None
     return submission.model_copy(
         update={
             "job": job,

@@ -21,15 +21,16 @@ from steptime.airflow.base import (
     as_json,
     dag_run_of,
     end_job,
+    left_job,
     state_of,
 )
 from steptime.airflow.budgets import commit_plan, settle_ended
-from steptime.airflow.connections import open_cluster
 from steptime.airflow.params import plan_from_params
+from steptime.airflow.patience import patiently
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.tables import as_text
-from steptime.clusters.base import JobState, Staged
-from steptime.clusters.config import load_cluster
+from steptime.clusters.base import Cluster, JobState, Staged
+from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
@@ -116,8 +117,11 @@ class StageTrainingOperator(BaseOperator):
         from steptime.staging import stage
 
         config = load_cluster(run.cluster)
-        async with open_cluster(config) as cluster:
-            return await stage(cluster, config, run, lambda line: self.log.info("%s", line))
+        return await patiently(
+            config,
+            lambda cluster: stage(cluster, config, run, lambda line: self.log.info("%s", line)),
+            self.log.warning,
+        )
 
 
 class SubmitTrainingOperator(RunOperator, HoldsJob):
@@ -158,30 +162,39 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     def execute(self, context: Context) -> dict[str, Any]:
         """Submit. Returns the `Submission` as JSON."""
         with airflow_errors():
-            return as_json(asyncio.run(self._submit(context)))
+            ti = context["ti"]
+            state = state_of(ti, self.waited_in)
+            if state not in _WILL_WAIT:
+                return as_json(self._submitted_before(ti, state))
+            config = load_cluster(self.planned_run().cluster)
+            submitted = asyncio.run(
+                patiently(config, lambda cluster: self._submit(cluster, config, context), self.log.warning)
+            )
+        return as_json(submitted)
 
-    async def _submit(self, context: Context) -> Submission:
+    async def _submit(self, cluster: Cluster, config: ClusterConfig, context: Context) -> Submission:
         from steptime.clusters.jobscript import find_saved_checkpoint, job_environment
         from steptime.results.provenance import provenance
         from steptime.results.redaction import redacted_text
 
         ti, run = context["ti"], self.planned_run()
-        state = await asyncio.to_thread(state_of, ti, self.waited_in)
-        if state not in _WILL_WAIT:
-            return self._submitted_before(ti, state)
-        config, staged = load_cluster(run.cluster), Staged.model_validate(self.staged)
+        staged = Staged.model_validate(self.staged)
 
-        async with open_cluster(config) as cluster:
-            if self.loads_from is not None:
-                saved_by = Submission.model_validate(self.loads_from).job
-                run = run.model_copy(
-                    update={"checkpoint_path": await find_saved_checkpoint(cluster, saved_by)}
-                )
-            store = context["task_state_store"]
-            spec_of = specs_of(run, staged, config, context, await named_after(store))
-            attempt = await current_attempt(cluster, store, ti.max_tries, spec_of, say=self.log.info)
-            spec = spec_of(attempt)
-            job = await self.submit_held(cluster, run, spec, context)
+        if self.loads_from is not None:
+            saved_by = Submission.model_validate(self.loads_from).job
+            run = run.model_copy(update={"checkpoint_path": await find_saved_checkpoint(cluster, saved_by)})
+        store = context["task_state_store"]
+        spec_of = specs_of(run, staged, config, context, await named_after(store))
+        attempt = await current_attempt(
+            cluster,
+            store,
+            ti.max_tries,
+            spec_of,
+            left=lambda: left_job(context, self.waited_in),
+            say=self.log.info,
+        )
+        spec = spec_of(attempt)
+        job = await self.submit_held(cluster, run, spec, context)
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         secretive = (run.environment, staged.image_environment)
@@ -216,15 +229,19 @@ class EndTrainingOperator(RunOperator):
     `on_kill` cancels at once where Airflow calls it. It does not when a deferred task times out, when no
     triggerer is up, or between two tasks.
 
+    A wait that was given up because the cluster was out of reach is no reason to end anything.
+
     :param submission: what `SubmitTrainingOperator` returned. (templated)
+    :param waited_in: id of the task that waited for the jobs.
     """
 
     template_fields: Sequence[str] = ("submission",)
     ui_color: str = "#eeeeee"
 
-    def __init__(self, *, submission: Any, **kwargs: Any) -> None:
+    def __init__(self, *, submission: Any, waited_in: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.submission = submission
+        self.waited_in = waited_in
 
     def planned_run(self) -> Run:
         """The run whose jobs are ended."""
@@ -233,21 +250,31 @@ class EndTrainingOperator(RunOperator):
     def execute(self, context: Context) -> None:
         """End what lives of the job and of the fresh ones after it."""
         with airflow_errors():
-            asyncio.run(self._end(context))
+            config = load_cluster(Submission.model_validate(self.submission).job.cluster)
+            if (left := left_job(context, self.waited_in)) is not None:
+                self.log.warning(
+                    "the cluster was out of reach for too long, so nothing is ended: clear %s and it goes on "
+                    "with job %s, or end it by hand: %s",
+                    self.waited_in,
+                    left,
+                    config.ending_by_hand(left),
+                )
+                return
+            asyncio.run(
+                patiently(config, lambda cluster: self._end(cluster, config, context), self.log.warning)
+            )
 
-    async def _end(self, context: Context) -> None:
+    async def _end(self, cluster: Cluster, config: ClusterConfig, context: Context) -> None:
         submission = Submission.model_validate(self.submission)
-        config = load_cluster(submission.job.cluster)
         whose = submission.job.installation
         spec_of = specs_of(submission.run, submission.provenance.staged, config, context, whose)
         first = submission.attempt
         names = [spec_of(number).name for number in range(first, first + 1 + config.fresh_jobs)]
-        async with open_cluster(config) as cluster:
-            for name, status in (await cluster.poll(names)).items():
-                if status.state.is_live and (job := await cluster.find(name)) is not None:
-                    self.log.warning("job %s is %s and nobody waits for it: ending it", name, status.state)
-                    ended = await end_job(cluster, job)
-                    self.log.info("job %s: %s", name, ended.state)
-                elif name == submission.job.name or status.state is not JobState.UNKNOWN:
-                    self.log.info("job %s: %s", name, status.state)
-            await settle_ended(cluster)
+        for name, status in (await cluster.poll(names)).items():
+            if status.state.is_live and (job := await cluster.find(name)) is not None:
+                self.log.warning("job %s is %s and nobody waits for it: ending it", name, status.state)
+                ended = await end_job(cluster, job)
+                self.log.info("job %s: %s", name, ended.state)
+            elif name == submission.job.name or status.state is not JobState.UNKNOWN:
+                self.log.info("job %s: %s", name, status.state)
+        await settle_ended(cluster)

@@ -14,13 +14,15 @@ from steptime.airflow.base import (
     as_json,
     dag_run_of,
     end_job,
+    left_job,
 )
-from steptime.airflow.connections import open_cluster
 from steptime.airflow.links import ResultsLink
+from steptime.airflow.patience import patiently
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.tables import as_text
-from steptime.clusters.base import JobState, JobStatus
-from steptime.errors import UserError
+from steptime.clusters.base import Cluster, JobState, JobStatus
+from steptime.clusters.config import load_cluster
+from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
@@ -73,10 +75,15 @@ class ReadLogOperator(RunOperator):
         handed_on = ti.xcom_pull(task_ids=self.waited_in, key=SUBMISSION_KEY, map_indexes=ti.map_index)
         if handed_on is None:
             raise AirflowSkipException("no job was submitted: there is no log to read")
+        if (left := left_job(context, self.waited_in)) is not None:
+            raise AirflowSkipException(f"the cluster was out of reach: nobody knows how job '{left}' is")
         submission = Submission.model_validate(handed_on)
         self._run = run = submission.run
         with airflow_errors():
-            status, log, record = asyncio.run(self._read(submission))
+            config = load_cluster(submission.job.cluster)
+            status, log, record = asyncio.run(
+                patiently(config, lambda cluster: self._read(cluster, submission), self.log.warning)
+            )
         self.log.info(
             "read %d bytes of %s: %d steps (%s)", log.bytes_read, log.path, len(log.steps), log.dialect
         )
@@ -94,7 +101,7 @@ class ReadLogOperator(RunOperator):
         )
         return as_json(reading)
 
-    async def _read(self, submission: Submission) -> tuple[JobStatus, TrainingLog, str]:
+    async def _read(self, cluster: Cluster, submission: Submission) -> tuple[JobStatus, TrainingLog, str]:
         """How the job ended, what its log says, and the run's record."""
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
@@ -107,25 +114,27 @@ class ReadLogOperator(RunOperator):
         )
 
         run, job = submission.run, submission.job
-        async with open_cluster(job.cluster) as cluster:
-            status = (await cluster.poll([job.name]))[job.name]
-            if status.state.is_live:
-                # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
-                status = await end_job(cluster, job)
-            if status.state is JobState.UNKNOWN:
-                status = await recorded_end(cluster, job) or status
+        status = (await cluster.poll([job.name]))[job.name]
+        if status.state.is_live:
+            # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
+            status = await end_job(cluster, job)
+        if status.state is JobState.UNKNOWN:
+            status = await recorded_end(cluster, job) or status
+        try:
             path = await collect_log(cluster, job)
-            log = await asyncio.to_thread(read_log, path, max_steps=run.max_steps, first_step=run.first_step)
-            log = log.model_copy(update={"path": job.log_path})
-            record = make_record(
-                run=run,
-                job=job,
-                status=status,
-                log=log,
-                provenance=submission.provenance.model_copy(update={"task_id": self.waited_in}),
-                earlier_attempts=await earlier_attempts(cluster, job),
-            )
-            kept, differences = await keep_record(cluster, job, record)
+        except SystemFailure as failure:  # a file system that hangs is as far away as a login node
+            raise OutOfReach(str(failure)) from None
+        log = await asyncio.to_thread(read_log, path, max_steps=run.max_steps, first_step=run.first_step)
+        log = log.model_copy(update={"path": job.log_path})
+        record = make_record(
+            run=run,
+            job=job,
+            status=status,
+            log=log,
+            provenance=submission.provenance.model_copy(update={"task_id": self.waited_in}),
+            earlier_attempts=await earlier_attempts(cluster, job),
+        )
+        kept, differences = await keep_record(cluster, job, record)
         self.log.info("its record: %s", record_path(job.log_path))
         for difference in differences:
             self.log.warning("the record stays as it was written first: %s", difference)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from steptime.airflow.base import SETTLING_S, as_json, cancel, is_taken_away
-from steptime.airflow.following import JobFollower
+from steptime.airflow.following import JobFollower, Limits, Overdue
 from steptime.airflow.installation import require_own
+from steptime.airflow.log_following import LogFollower
+from steptime.airflow.log_place import LogPlace, in_xcom
 from steptime.airflow.watching import watch
 from steptime.clusters.base import Job
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
 
 if TYPE_CHECKING:
@@ -20,59 +22,69 @@ if TYPE_CHECKING:
 
 
 class TrainingTrigger(BaseTrigger):
-    """Fires once, when the job has ended or nothing is heard of it; the task's log tells its progress.
+    """Fires once, when the job has ended or a limit has; the task's log tells its progress.
 
-    The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON) or
-    `{"job": …, "error": "one sentence"}`.
+    The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON), or one sentence in
+    place of the status: `overdue` where the job took too long, `out_of_reach` where the cluster did.
 
     Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer,
     or another triggerer that takes over, does not: the trigger starts there and finds the job by its name.
 
     :param run: the planned run, a `Run` as JSON.
     :param job: the submitted job, a `Job` as JSON.
-    :param patience_s: seconds without a word from the cluster after which waiting fails.
+    :param patience_s: these three are the fields of `Limits`.
     """
 
-    def __init__(self, *, run: dict[str, Any], job: dict[str, Any], patience_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        run: dict[str, Any],
+        job: dict[str, Any],
+        patience_s: float,
+        queue_s: float | None = None,
+        run_s: float | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_json = run
         self.job_json = job
-        self.patience_s = patience_s
+        self.limits = Limits(patience_s=patience_s, queue_s=queue_s, run_s=run_s)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which any triggerer makes this trigger again."""
         return f"{type(self).__module__}.{type(self).__qualname__}", {
             "run": self.run_json,
             "job": self.job_json,
-            "patience_s": self.patience_s,
+            **self.limits.model_dump(),
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the end of the job."""
-        job = Job.model_validate(self.job_json)
-        follower = JobFollower(
-            Run.model_validate(self.run_json),
-            job,
-            say=self.log.info,
-            warn=self.log.warning,
-            patience_s=self.patience_s,
-        )
+        ti = self.task_instance
         await asyncio.sleep(SETTLING_S)
-        async with watch(job.cluster) as shared:
-            while True:
-                try:
-                    cluster, status = await shared.next_status(job.name)
-                    ended = await follower.observe(cluster, status)
-                except Exception as error:
+        yield TriggerEvent(await self.news(None if ti is None else in_xcom(ti)))  # type: ignore[no-untyped-call]
+
+    async def news(self, place: LogPlace | None) -> dict[str, Any]:
+        """The payload of the event, once there is one. `place` keeps how far the log was told."""
+        job = Job.model_validate(self.job_json)
+        say, warn = self.log.info, self.log.warning
+        log = LogFollower(Run.model_validate(self.run_json), job, say=say, warn=warn, place=place)
+        follower = JobFollower(job, self.limits, log, say=say, warn=warn)
+        try:
+            async with watch(job.cluster) as shared:
+                while True:
                     try:
+                        cluster, status = await shared.next_status(job.name)
+                    except Exception as error:
                         follower.missed(error)
-                    except SystemFailure as lost:
-                        yield self._event(error=str(lost))
-                        return
-                    continue
-                if ended is not None:
-                    yield self._event(status=as_json(ended))
-                    return
+                        continue
+                    if (ended := await follower.observe(cluster, status)) is not None:
+                        return {"job": self.job_json, "status": as_json(ended)}
+        except Overdue as overdue:
+            return {"job": self.job_json, "overdue": str(overdue)}
+        except OutOfReach as away:
+            return {"job": self.job_json, "out_of_reach": str(away)}
+        finally:
+            await log.stop()
 
     async def on_kill(self) -> None:
         """End the job if somebody failed, cleared or deleted the task: nobody waits for it any more.
@@ -96,6 +108,3 @@ class TrainingTrigger(BaseTrigger):
                 return
             await cancel(job.cluster, job.name)
             self.log.info("job %s is cancelled", job.name)
-
-    def _event(self, **told: Any) -> TriggerEvent:
-        return TriggerEvent({"job": self.job_json, **told})  # type: ignore[no-untyped-call]

@@ -152,6 +152,10 @@ class ClusterConfig(Frozen):
             f"added to {field} in {file}, which has {listed}."
         )
 
+    def ending_by_hand(self, job_name: str) -> str:
+        """How a person ends a job here, to be read in a sentence."""
+        return f"end {job_name} on cluster {self.name}"
+
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
         """The run for a fresh job that stays away from `nodes`; unchanged where nodes cannot be chosen."""
         return run

@@ -82,6 +82,10 @@ class Config(ClusterConfig):
         """How long the node check may take."""
         return 0 if self.node_check is None else self.node_check.time_limit_s
 
+    def ending_by_hand(self, job_name: str) -> str:
+        """The command that ends a job on any login node."""
+        return f"'scancel --name={job_name}' on a login node of {self.name}"
+
     def check(self, run: Run) -> None:
         """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
         self.check_permitted(run)

@@ -1,0 +1,82 @@
+"""How long a cluster may be out of reach, for all that ask it: told in the task's log, no failure before."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from steptime.airflow.connections import open_cluster
+from steptime.clusters.base import Cluster
+from steptime.clusters.config import ClusterConfig
+from steptime.errors import OutOfReach
+
+_LONGEST_PAUSE_S = 60.0
+_SAID_AGAIN_WITHIN_S = 600.0
+
+Done = TypeVar("Done")
+
+
+class Silence:
+    """Counts for how long a cluster has not answered, and tells people, less and less often."""
+
+    def __init__(self, cluster_name: str, patience_s: float, warn: Callable[[str], None]) -> None:
+        self._cluster_name = cluster_name
+        self._patience_s = patience_s
+        self._warn = warn
+        self._heard_at = time.monotonic()
+        self._said_at: float | None = None
+
+    def heard(self) -> None:
+        """The cluster has answered."""
+        now = time.monotonic()
+        if self._said_at is not None:
+            self._warn(
+                f"the cluster '{self._cluster_name}' answers again, after {duration(now - self._heard_at)}"
+            )
+        self._heard_at, self._said_at = now, None
+
+    def missed(self, error: Exception) -> None:
+        """It has not. Raises OutOfReach once that has lasted longer than its patience."""
+        now = time.monotonic()
+        silent_s = now - self._heard_at
+        if silent_s > self._patience_s:
+            raise OutOfReach(
+                f"the cluster '{self._cluster_name}' has been out of reach for {duration(silent_s)}, and "
+                f"patience_h in its file allows {duration(self._patience_s)}: {error}"
+            ) from error
+        if self._said_at is None or now - self._said_at >= min(silent_s / 2, _SAID_AGAIN_WITHIN_S):
+            self._said_at = now
+            until = datetime.fromtimestamp(time.time() + self._patience_s - silent_s, UTC)
+            self._warn(
+                f"the cluster '{self._cluster_name}' is out of reach for {duration(silent_s)}; it is asked "
+                f"again until {until:%d %b %H:%M} UTC, and what runs there runs on: {error}"
+            )
+
+
+async def patiently(
+    config: ClusterConfig, work: Callable[[Cluster], Awaitable[Done]], warn: Callable[[str], None]
+) -> Done:
+    """What `work` does with the open cluster; begun anew, with growing pauses, while that is out of reach.
+
+    Whatever `work` does may be done twice. Raises OutOfReach when the cluster's `patience_h` is over.
+    """
+    silence = Silence(config.name, config.patience_h * 3600, warn)
+    pause_s = 1.0
+    while True:
+        try:
+            async with open_cluster(config) as cluster:
+                return await work(cluster)
+        except OutOfReach as away:
+            silence.missed(away)
+        await asyncio.sleep(pause_s)
+        pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 3600 * 100 else f"{seconds / 86400:.1f} days"
