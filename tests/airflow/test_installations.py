@@ -14,10 +14,13 @@ from steptime.airflow import installation
 from steptime.airflow.attempts import specs_of
 from steptime.airflow.base import Submission
 from steptime.airflow.triggers import TrainingTrigger
-from steptime.clusters.base import Job, JobState, Staged
+from steptime.clusters.base import Installation, Job, JobState, Staged
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan
+from steptime.results.models import Result
+from steptime.results.store import Store
 
 from .conftest import StateStore, Variables, submit_task, task_of
 
@@ -105,6 +108,26 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_named_and_left_alon
     assert state(cluster, ours.job).is_live
 
 
+@pytest.mark.usefixtures("home")
+def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shares_the_store(
+    planned: Callable[..., Plan], make_context: MakeContext, make_result: Callable[..., Result]
+) -> None:
+    context = make_context()
+    report = task_of("report", plan=planned().model_dump(mode="json"))
+
+    def publish(name: str, whose: Installation) -> None:
+        result = make_result(name, gpus=1, dag_run_id=context["ti"].run_id)
+        job = result.job.model_copy(update={"installation": whose})
+        with Store() as store:
+            store.publish(make_result(name, gpus=1, dag_run_id=context["ti"].run_id, job=job))
+
+    publish("theirs", Installation(id="f00", address="http://production.example"))
+    with pytest.raises(AirflowFailException, match="1 of 1 planned runs have no valid result"):
+        report.execute(context)
+    publish("ours", installation.this_installation())
+    report.execute(context)
+
+
 @pytest.mark.parametrize("begun", ["with its job submitted", "before its job was submitted"])
 def test_a_dag_run_under_way_when_steptime_is_upgraded_keeps_its_jobs_names(
     begun: str,
@@ -118,7 +141,7 @@ def test_a_dag_run_under_way_when_steptime_is_upgraded_keeps_its_jobs_names(
 ) -> None:
     """What the task state store and XCom have is what the code before installations wrote there."""
     context = make_context()
-    context["task_state_store"].set("attempt", {"number": 1, "max_tries": 2})
+    context["task_state_store"].kept["attempt"] = {"number": 1, "max_tries": 2}
     run, config = a_run(STAND_IN="hang"), load_cluster("local")
     old = specs_of(run, staged, config, context, None)
     if begun == "with its job submitted":

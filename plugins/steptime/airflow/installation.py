@@ -10,12 +10,16 @@ stay this installation's, and whoever comes later takes the smaller one.
 """
 
 import uuid
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Variable, conf
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from steptime.clusters.base import Installation, Job
 from steptime.errors import SystemFailure, UserError
+
+if TYPE_CHECKING:
+    from steptime.results.store import Store
 
 KEY_PREFIX = "steptime_installation_"
 _DESCRIPTION = (
@@ -37,14 +41,30 @@ def is_this(installation: Installation) -> bool:
     return installation.id in _ids()
 
 
+def is_own(job: Job) -> bool:
+    """Whether a job is of this installation; one whose record does not say is taken for it."""
+    return job.installation is None or is_this(job.installation)
+
+
 def require_own(job: Job) -> None:
-    """Raise UserError for a job of another installation. One whose record does not say is taken for ours."""
-    if job.installation is not None and not is_this(job.installation):
+    """Raise UserError for a job of another installation."""
+    if not is_own(job):
         raise UserError(
             f"job '{job.name}' (id {job.job_id}) on cluster '{job.cluster}' is of another installation of "
             f"steptime, {job.installation}, and is left alone: where that Airflow is gone for good, end the "
             "job by hand; to train here, clear this task."
         )
+
+
+def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
+    """What a metrics store has of a DAG run of this Airflow; others may share it and have one of that id."""
+    from steptime.results.record import recorded_job
+
+    return [
+        row
+        for row in store.runs_of(dag_id, dag_run_id)
+        if (job := recorded_job(store.record(row["job_name"])["content"])) is None or is_own(job)
+    ]
 
 
 def _ids() -> list[str]:

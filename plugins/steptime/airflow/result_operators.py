@@ -16,6 +16,7 @@ from steptime.airflow.base import (
     end_job,
     left_job,
 )
+from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.patience import patiently
 from steptime.airflow.sensors import SUBMISSION_KEY
@@ -269,7 +270,7 @@ class ReportOperator(BaseOperator):
         ti = context["ti"]
         with airflow_errors(), Store() as store:
             withdraw_plans([dag_run_of(context)], [planned.request.cluster])
-            rows = store.runs_of(ti.dag_id, ti.run_id)
+            rows = own_runs(store, ti.dag_id, ti.run_id)
         # A cleared task makes a fresh attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         self.log.info("results of %s", ti.run_id)

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from steptime.airflow.attempts import Attempt
 from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
+from steptime.airflow.installation import own_runs
 from steptime.airflow.links import StartedRunLink, dag_run_address
 from steptime.airflow.sweep_cells import checked_slots
 from steptime.airflow.sweep_runs import (
@@ -264,7 +265,7 @@ class ReportSweepOperator(BaseOperator):
         stored: list[dict[str, Any]] = []
         if run_id is not None:
             with airflow_errors(), Store() as store:
-                stored = store.runs_of(cell.dag_id, run_id)
+                stored = own_runs(store, cell.dag_id, run_id)
         measured: dict[str, Any] = next((row for row in stored if row["mode"] == "performance"), {})
         return {
             "cell": cell.label,

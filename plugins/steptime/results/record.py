@@ -107,10 +107,21 @@ async def earlier_attempts(cluster: Cluster, job: Job) -> tuple[Attempt, ...]:
 
 def recorded_attempts(record: str) -> tuple[Attempt, ...]:
     """The earlier attempts that a record tells of; none where somebody has changed it beyond reading."""
+    told = _told(record)
+    return () if told is None else told.earlier_attempts
+
+
+def recorded_job(record: str) -> Job | None:
+    """The job that a record is of; None where somebody has changed it beyond reading."""
+    told = _told(record)
+    return None if told is None else told.job
+
+
+def _told(record: str | bytes) -> RunRecord | None:
     try:
-        return RunRecord.model_validate_json(record).earlier_attempts
+        return RunRecord.model_validate_json(record)
     except ValidationError:
-        return ()
+        return None
 
 
 def record_path(log_path: str) -> str:
@@ -120,13 +131,9 @@ def record_path(log_path: str) -> str:
 
 async def recorded_end(cluster: Cluster, job: Job) -> JobStatus | None:
     """How the job ended by the record beside its log: clusters forget their jobs. None without its record."""
-    try:
-        record = RunRecord.model_validate_json(
-            await cluster.read(record_path(job.log_path), limit=_READ_BYTES)
-        )
-    except ValidationError:  # none, that of an earlier steptime, or a broken one, which `keep_record` names
-        return None
-    return record.status if record.job == job else None
+    # There may be none, that of an earlier steptime, or a broken one, which `keep_record` names.
+    record = _told(await cluster.read(record_path(job.log_path), limit=_READ_BYTES))
+    return record.status if record is not None and record.job == job else None
 
 
 async def keep_record(cluster: Cluster, job: Job, record: str) -> tuple[str, list[str]]:
