@@ -7,16 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from steptime.airflow.base import LEFT_KEY, Submission
+from steptime.airflow.base import LEFT_KEY, Submission, end_job
 from steptime.airflow.sensors import SUBMISSION_KEY
-from steptime.clusters.base import JobState, Staged
+from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 
@@ -148,6 +148,29 @@ def test_a_job_that_nobody_waits_for_is_ended(
     task_of("performance.end", submission=left.model_dump(mode="json")).execute(make_context())
 
     assert state(cluster, left) is JobState.CANCELLED
+
+
+def test_a_job_whose_end_is_not_settled_is_not_waited_for(
+    submit: Callable[..., Submission],
+    make_context: Callable[..., dict[str, Any]],
+    cluster: LocalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on Slurm, where the accounting does not say how it ended: there is nothing left to end."""
+    left = submit()
+    asyncio.run(cluster.cancel(left.job.name))
+    not_settled = JobStatus(state=JobState.RUNNING, reason="it has left the queue")
+
+    async def poll(_: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
+        return {
+            name: not_settled if name == left.job.name else JobStatus(state=JobState.UNKNOWN)
+            for name in names
+        }
+
+    monkeypatch.setattr(LocalCluster, "poll", poll)
+    task_of("performance.end", submission=left.model_dump(mode="json")).execute(make_context())
+    ended = asyncio.run(end_job(cluster, left.job))
+    assert (ended.state, ended.reason) == (JobState.UNKNOWN, "it has left the queue")
 
 
 @pytest.mark.service

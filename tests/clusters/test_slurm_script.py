@@ -125,7 +125,7 @@ def test_pyxis_runs_the_image_as_the_documents_do() -> None:
         "--no-container-mount-home",
     ):
         assert f"  {option} \\\n" in script
-    assert script.endswith("  python \\\n  -m \\\n  trainer \\\n  run.json\n")
+    assert "  python \\\n  -m \\\n  trainer \\\n  run.json \\\n  &\n" in script
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.installation import require_own
-from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
+from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
@@ -31,8 +31,6 @@ _KILL_WITHIN_S = 4.0
 _ASKED_AGAIN_AFTER_S = 0.5
 _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "upstream_failed")
 """States of a task that was deleted or cleared or has ended; in all others somebody goes on with it."""
-_END_WITHIN_S = 60.0
-_END_POLL_S = 0.5
 
 
 class Submission(Frozen):
@@ -74,23 +72,14 @@ def airflow_errors() -> Iterator[None]:
 
 
 async def end_job(cluster: Cluster, job: Job) -> JobStatus:
-    """Cancel a job that may still live and wait until it has ended.
+    """End a job that may still live; how it ended, UNKNOWN where that is not settled yet.
 
     Raises SystemFailure if it stays, UserError if it is of another installation.
     """
     await asyncio.to_thread(require_own, job)
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + _END_WITHIN_S
     await cluster.cancel(job.name)
-    while True:
-        status = (await cluster.poll([job.name]))[job.name]
-        if not status.state.is_live:
-            return status
-        if clock() > deadline:
-            raise SystemFailure(
-                f"job '{job.name}' is {status.state} {_END_WITHIN_S:.0f} s after it was cancelled"
-            )
-        await asyncio.sleep(_END_POLL_S)
+    status = (await cluster.poll([job.name]))[job.name]
+    return status.model_copy(update={"state": JobState.UNKNOWN}) if status.state.is_live else status
 
 
 class RunOperator(BaseOperator):

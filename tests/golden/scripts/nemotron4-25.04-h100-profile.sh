@@ -9,6 +9,33 @@
 #SBATCH --account=llm_bench
 set -euo pipefail
 
+# How this script ends is written down beside the log, for when Slurm does not tell. So is what Slurm says of the
+# job then: while it is ending the job, as at the time limit, the exit code can be any.
+note_end() {
+  local code=$? ended=/lustre/bench/experiments/pretrain_nemotron4_15b_bf16_16_nsys/pretrain_nemotron4_15b_bf16_16_nsys_TIMESTAMP-d87531f4be/pretrain_nemotron4_15b_bf16_16_nsys/ended.json at state
+  trap '' HUP INT QUIT TERM USR1 USR2
+  set +e
+  at=$(date +%s)
+  state=$(timeout --signal=KILL 20 squeue --noheader --states=all "--jobs=$SLURM_JOB_ID" --format=%T 2>/dev/null)
+  {
+    printf '{"job_id": "%s", "exit_code": %d, "state": "%s", "started_at": %d, "ended_at": %d}\n' \
+      "$SLURM_JOB_ID" "$code" "$state" $((at - SECONDS)) "$at" >"$ended.new" && mv -f -- "$ended.new" "$ended"
+  } 2>/dev/null || echo "steptime: how this job ended could not be written to $ended" >&2
+  exit "$code"
+}
+trap note_end EXIT
+
+# Most Slurms signal this script and not what it has started: srun is to hear of it.
+srun_pid=
+hand_on() {
+  [[ -n $srun_pid ]] || exit $((128 + $(kill -l "$1")))
+  interrupted=1
+  kill -s "$1" "$srun_pid" 2>/dev/null || true
+}
+for signal in HUP INT QUIT TERM USR1 USR2; do
+  trap "hand_on $signal" "$signal"
+done
+
 cd /lustre/bench/experiments/pretrain_nemotron4_15b_bf16_16_nsys/pretrain_nemotron4_15b_bf16_16_nsys_TIMESTAMP-d87531f4be/pretrain_nemotron4_15b_bf16_16_nsys
 mkdir -p nsys_profile
 
@@ -33,7 +60,7 @@ export PYTHONNOUSERSITE=1
 export STEPTIME_TRAINER=STAGED_TRAINER
 export PYTHONSAFEPATH=1
 
-exec srun \
+srun \
   --kill-on-bad-exit=1 \
   --wait=60 \
   --mpi=pmix \
@@ -61,4 +88,11 @@ exec srun \
   python \
   -m \
   trainer \
-  run.json
+  run.json \
+  &
+srun_pid=$! interrupted=1
+while ((interrupted)); do # a signal ends `wait`, and not yet srun
+  interrupted=0 ended_with=0
+  wait "$srun_pid" || ended_with=$?
+done
+exit "$ended_with"

@@ -8,15 +8,19 @@ somebody else, whatever its name. `<work_dir>/clusters/<cluster>/jobs/<name>/` k
 
 import asyncio
 import posixpath
+import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Self
 
+from pydantic import NonNegativeInt
+
 from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.names import check_job_name
 from steptime.clusters.slurm.config import Config
+from steptime.clusters.slurm.end_record import end_record_path, read_end_record, status_by_script
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.ssh import LoginNode
 from steptime.clusters.slurm.states import (
@@ -53,6 +57,8 @@ class _Recorded(Frozen):
 
     directory: str
     log_path: str
+    time_limit_s: NonNegativeInt = 0
+    """0 where an earlier steptime recorded the job."""
     installation: Installation | None = None
 
 
@@ -73,7 +79,10 @@ class SlurmCluster:
         self._root = config.root.rstrip("/")
         self._jobs = f"{self._root}/clusters/{config.name}/jobs"
         self._node = LoginNode(config.connection, connections, config.login_nodes)
+        self._patience_s = config.patience_h * 3600
         self._ended: dict[str, JobStatus] = {}
+        self._seen_at: dict[str, float] = {}
+        self._notes: dict[str, bytes] = {}
         self._has_accounting = True
 
     async def __aenter__(self) -> Self:
@@ -87,7 +96,12 @@ class SlurmCluster:
 
         Raises UserError for what this Slurm can never run, SystemFailure where it fails to take it.
         """
-        recorded = _Recorded(directory=spec.directory, log_path=spec.log_path, installation=spec.installation)
+        recorded = _Recorded(
+            directory=spec.directory,
+            log_path=spec.log_path,
+            time_limit_s=spec.time_limit_s,
+            installation=spec.installation,
+        )
         record = await self._known(spec.name, may_guess=await self._recorded(spec.name) is None)
         if record is None:
             await self._write_job(spec, recorded)
@@ -103,14 +117,15 @@ class SlurmCluster:
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """States of many jobs by one squeue, and one sacct for those that squeue no longer has.
 
-        While the accounting does not answer, a job that only it can know counts as running, and the reason
-        says so: nobody knows better, and it is asked again.
+        A job that Slurm has taken and says nothing of any more counts as running, and the reason says so,
+        until it must have ended and the cluster's patience is over; then it is UNKNOWN.
         """
         for name in names:
             check_job_name(name)
         asked = [name for name in dict.fromkeys(names) if name not in self._ended]
         queue = await self._squeue(asked)
         await self._end_doubles(queue)
+        self._seen_at |= dict.fromkeys(queue, time.time())
         statuses = {name: status_of(records[0]) for name, records in queue.items()}
         statuses |= await self._left_the_queue([name for name in asked if name not in queue])
         statuses |= await self._ended_elsewhere(
@@ -192,7 +207,7 @@ class SlurmCluster:
         )
 
     async def _recorded(self, name: str) -> _Recorded | None:
-        text = await self.read(f"{self._folder(name)}/job.json")
+        text = await self._noted_file(name, "job.json")
         return _Recorded.model_validate_json(text) if text else None
 
     async def _known(self, name: str, *, may_guess: bool) -> JobRecord | None:
@@ -284,7 +299,14 @@ class SlurmCluster:
 
     async def _noted(self, name: str) -> list[JobRecord]:
         """What squeue said of the job when it was submitted; nothing where it was not."""
-        return read_squeue((await self.read(f"{self._folder(name)}/squeue")).decode(errors="replace"))
+        return read_squeue((await self._noted_file(name, "squeue")).decode(errors="replace"))
+
+    async def _noted_file(self, name: str, file: str) -> bytes:
+        """A note of the job; it never changes, and is read once."""
+        path = f"{self._folder(name)}/{file}"
+        if path not in self._notes and (text := await self.read(path)):
+            self._notes[path] = text
+        return self._notes.get(path, b"")
 
     def _ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
         wanted = set(names)
@@ -295,20 +317,32 @@ class SlurmCluster:
         )
 
     async def _left_the_queue(self, names: Sequence[str]) -> dict[str, JobStatus]:
+        """By the accounting where it knows how a job ended, whatever the job's script wrote down of that."""
         try:
             history = await self._sacct(names)
+            without = "the accounting does not have it" if self._has_accounting else "there is no accounting"
         except _Silent as error:
-            waiting = JobStatus(
-                state=JobState.RUNNING,
-                reason=f"it has left the queue, and the accounting does not say how it ended: {error}",
-            )
-            return dict.fromkeys(names, waiting)
-        return {
-            name: status_of(history[name][0])
-            if name in history and history[name][0].is_settled
-            else JobStatus(state=JobState.UNKNOWN, reason=await self._what_is_known(name, history.get(name)))
-            for name in names
-        }
+            history, without = {}, f"the accounting does not answer: {error}"
+        statuses = {}
+        for name in names:
+            accounted = next(iter(history.get(name, ())), None)
+            if accounted is not None and accounted.is_settled:
+                statuses[name] = status_of(accounted)
+            elif (taken := next(iter(await self._noted(name)), accounted)) is None:
+                reason = f"{self.name} has no job of the name {name}"
+                statuses[name] = JobStatus(state=JobState.UNKNOWN, reason=reason)
+            else:
+                recorded = await self._recorded(name)
+                statuses[name] = status_by_script(
+                    read_end_record(await self.read(end_record_path(taken.directory)), taken.job_id),
+                    taken,
+                    accounted,
+                    without,
+                    time_limit_s=recorded.time_limit_s if recorded else 0,
+                    settled_after=self._seen_at.get(name, 0),
+                    within_s=self._patience_s,
+                )
+        return statuses
 
     async def _ended_elsewhere(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """Of jobs that another cluster of the federation has taken, those that have ended there."""
@@ -317,17 +351,6 @@ class SlurmCluster:
         except _Silent:
             return {}
         return {name: status_of(records[0]) for name, records in history.items() if records[0].is_settled}
-
-    async def _what_is_known(self, name: str, history: list[JobRecord] | None) -> str:
-        """Of a job that Slurm does not have."""
-        if history:
-            return f"the accounting says {history[0].state}, and the queue does not have it any more"
-        if noted := await self._noted(name):
-            where = (
-                "in queue and accounting" if self._has_accounting else "in the queue; there is no accounting"
-            )
-            return f"{self.name} took job {name} as {noted[0].job_id} and has no trace of it {where}"
-        return f"{self.name} has no job of the name {name}"
 
     async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
         """End what bears the name of an earlier job: Slurm took it after its submitter had given up."""

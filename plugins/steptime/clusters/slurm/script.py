@@ -13,6 +13,7 @@ from steptime.clusters.base import Staged
 from steptime.clusters.containers import Started
 from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
 from steptime.clusters.slurm.binding import bound, ranks_per_numa_node
+from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.errors import UserError, shown
 from steptime.recipes.models import RUN_FILE, Recipe, Run
@@ -46,6 +47,7 @@ def script_values(
     started = where(bound(command, ranks_per_numa_node(run, site.numa_binding)))
     return {
         "sbatch_options": sbatch_options(run, site),
+        "end_record": end_record_path(str(directory)),
         "folders": (PROFILE_FOLDER,) if wants_nsight(run) else (),
         "not_handed_on": _OF_PYTHON if staged.python else (*_OF_PYTHON, *_OF_LOADER),
         "vboost": run.performance.vboost and site.vboost,

@@ -1,0 +1,193 @@
+"""What a job's script writes down of its end on the real Slurm, and what that means where Slurm is silent."""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slurm_service import MiniSlurm
+
+from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.jobscript import job_spec
+from steptime.clusters.slurm.cluster import Config, connect
+from steptime.clusters.slurm.node_check import REFUSED, REPORT
+
+from .login_node import LoginNode
+
+pytestmark = pytest.mark.slurm
+
+MakeConfig = Callable[..., Config]
+
+_REFUSES = json.dumps({"nodes": [{"node": "node1", "faults": ["it burns"]}]})
+_GRACEFUL = "trap 'exit 0' TERM; touch begun; while :; do sleep 0.1; done"
+_SCRIPTS = {
+    "good": "exit 0",
+    "bad": "exit 3",
+    "refused": f"echo '{_REFUSES}' >{REPORT}; exit {REFUSED}",
+    "signalled": "kill -SEGV $$",
+    "cancelled": _GRACEFUL,
+    "limited": _GRACEFUL,
+    "killed": _GRACEFUL,
+    "disk-full": "exit 0",
+}
+"""What the only rank of each job does: by its experiment's name."""
+
+_WRITTEN = {
+    "good": (0, "RUNNING"),
+    "bad": (3, "RUNNING"),
+    "refused": (REFUSED, "RUNNING"),
+    "signalled": (139, "RUNNING"),
+    "cancelled": (0, "COMPLETING"),
+    "limited": (0, "COMPLETING"),
+    "killed": None,
+    "disk-full": None,
+}
+"""Exit code and Slurm's word in each record."""
+
+_ACCOUNTING = {
+    "the accounting says RUNNING": '$real "$@" | sed -E "s/[|](COMPL|FAIL|CANC|TIME)[^|]*[|]/|RUNNING|/"',
+    "the accounting does not have it": "exit 0",
+    "there is no accounting": "echo 'Slurm accounting storage is disabled' >&2; exit 1",
+    "the accounting does not answer: sacct failed on mini: down": "echo down >&2; exit 1",
+}
+"""What a sacct does that is stale, empty, missing, or silent, by what is told of it."""
+
+_CONCLUDED = {
+    "good": (JobState.SUCCEEDED, 0, False),
+    "bad": (JobState.FAILED, 3, False),
+    "refused": (JobState.FAILED, REFUSED, True),
+}
+"""State, exit code, and whether it is the cluster's fault; all others are open without the accounting."""
+
+_SETTLED = {
+    "good": JobState.SUCCEEDED,
+    "bad": JobState.FAILED,
+    "refused": JobState.FAILED,
+    "signalled": JobState.FAILED,
+    "cancelled": JobState.CANCELLED,
+    "limited": JobState.TIMED_OUT,
+    "killed": JobState.FAILED,
+    "disk-full": JobState.SUCCEEDED,
+}
+
+
+@pytest.fixture
+def node(slurm_of_session: MiniSlurm, tmp_path: Path) -> Iterator[LoginNode]:
+    """A login of this test's own."""
+    node = LoginNode(slurm_of_session, tmp_path / "login")
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def spec_of(
+    make_slurm_config: MakeConfig, make_result: Callable[..., Any], tmp_path: Path
+) -> Callable[[str], JobSpec]:
+    """A function that gives the job of a name, with the script that a training has."""
+
+    def make(name: str) -> JobSpec:
+        python = tmp_path / f"python-{name}"
+        python.write_text(f"#!/bin/bash\n{_SCRIPTS[name]}\n")
+        python.chmod(0o755)
+        staged = Staged(
+            python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
+        )
+        run = make_result(gpus=1).run.model_copy(update={"experiment": name})
+        config = make_slurm_config(gres=False, exclusive=False)
+        return job_spec(run, staged, config, identity=name, started=0)
+
+    return make
+
+
+def _written(job: Job) -> tuple[int, str] | None:
+    path = Path(job.directory) / "ended.json"
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text())
+    assert record["job_id"] == job.job_id
+    return record["exit_code"], record["state"]
+
+
+async def test_what_the_scripts_write_tells_how_their_jobs_ended(
+    node: LoginNode,
+    slurm_of_session: MiniSlurm,
+    spec_of: Callable[[str], JobSpec],
+    *,
+    make_slurm_config: MakeConfig,
+    end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
+    eventually: Callable[[Callable[[], object]], Awaitable[None]],
+    hasten_limit: Callable[[Job], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Jobs that end in every way. Then the controller forgets them, and the accounting is not to be had."""
+    jobs: dict[str, Job] = {}
+    async with connect(make_slurm_config(), node.connections) as cluster:
+        for name in _SCRIPTS:
+            spec = spec_of(name)
+            if name == "disk-full":  # a folder that is in the way, as good as a disk that is full
+                (Path(spec.directory) / "ended.json.new").mkdir(parents=True)
+            jobs[name] = await cluster.submit(spec)
+        for name in ("cancelled", "limited", "killed"):
+            await eventually((Path(jobs[name].directory) / "begun").exists)
+        await cluster.cancel(jobs["cancelled"].name)
+        hasten_limit(jobs["limited"])
+        slurm_of_session.command("scancel", "--batch", "--signal=KILL", jobs["killed"].job_id)
+        settled = {name: await end_of(cluster, job.name) for name, job in jobs.items()}
+    assert {name: status.state for name, status in settled.items()} == _SETTLED
+    assert {name: _written(job) for name, job in jobs.items()} == _WRITTEN
+    assert "how this job ended could not be written to" in Path(jobs["disk-full"].log_path).read_text()
+    killed = jobs["killed"]
+    others = (Path(jobs["good"].directory) / "ended.json").read_text()
+    (Path(killed.directory) / "ended.json").write_text(others)  # of another job: it says nothing of this one
+
+    node.command("squeue", "exit 0")  # what the real one says after MinJobAge
+    for says, sacct in _ACCOUNTING.items():
+        node.command("sacct", sacct)
+        async with connect(make_slurm_config(), node.connections) as cluster:
+            polled = await cluster.poll([job.name for job in jobs.values()])
+        found = dict(zip(jobs, polled.values(), strict=True))
+        open_ = {name: status.reason for name, status in found.items() if status.state is JobState.RUNNING}
+        concluded = {
+            name: (status.state, status.exit_code, status.cluster_fault)
+            for name, status in found.items()
+            if name not in open_
+        }
+        assert concluded == _CONCLUDED, says
+        for status in (found["good"], found["bad"]):
+            assert status.started_at
+            assert status.ended_at
+            assert status.started_at <= status.ended_at <= status.started_at + 60
+        for reason in open_.values():
+            assert reason.startswith("it has left the queue, and neither the accounting nor its script says")
+            assert says in reason
+        assert "its script ended with exit code 0 while it was COMPLETING" in open_["limited"]
+
+    # Nobody waits for ever.
+    reads: list[str] = []
+    async with connect(make_slurm_config(patience_h=1e-6), node.connections) as cluster:
+
+        async def read(path: str) -> bytes:
+            reads.append(path)
+            return await cluster._node.read(path, 0, 1 << 20)
+
+        monkeypatch.setattr(cluster, "read", read)
+        for _ in range(2):
+            reads.clear()
+            assert (await cluster.poll([killed.name]))[killed.name].state is JobState.RUNNING
+        assert reads == [f"{killed.directory}/ended.json"]
+        assert await cluster.find(killed.name) == killed
+        await cluster.cancel(killed.name)
+        limited = jobs["limited"]
+        over = await cluster.poll([limited.name, "nobody"])
+    assert {status.state for status in over.values()} == {JobState.UNKNOWN}
+    assert [status.reason for status in over.values()] == [
+        f"Slurm took it as job {limited.job_id}, and nothing says how it ended: the accounting does not "
+        "answer: sacct failed on mini: down; its script ended with exit code 0 while it was COMPLETING",
+        "mini has no job of the name nobody",
+    ]
+    note = tmp_path / "clusters/mini/jobs" / killed.name / "job.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"time_limit_s": 0}))
+    async with connect(make_slurm_config(patience_h=1e-6), node.connections) as cluster:
+        assert (await cluster.poll([killed.name]))[killed.name].state is JobState.UNKNOWN
