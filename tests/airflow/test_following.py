@@ -21,7 +21,6 @@ from .scripted_cluster import ScriptedCluster
 QUEUED = JobStatus(state=JobState.QUEUED, reason="waits for 2 of 2 slots")
 RUNNING = JobStatus(state=JobState.RUNNING, started_at=1_790_000_000.0, nodes=("n1",))
 FAILED = JobStatus(state=JobState.FAILED, exit_code=1)
-UNKNOWN = JobStatus(state=JobState.UNKNOWN)
 _PATIENT = Limits(patience_s=600)
 _JOB = {"cluster": "local", "name": "job", "job_id": "1", "directory": "/d", "log_path": "/d/log"}
 
@@ -112,12 +111,6 @@ async def test_the_end_is_told_with_the_last_steps(watched: Watched) -> None:
         "step 0 of 0-19 · 0.5 s · loss 8.4 · about 10 s left",
         "job job: failed, exit code 1",
     ]
-
-
-async def test_a_job_must_be_missed_several_times_before_it_is_gone(watched: Watched) -> None:
-    seen = [await watched.sees(status) for status in (UNKNOWN, UNKNOWN, RUNNING, UNKNOWN, UNKNOWN, UNKNOWN)]
-
-    assert seen == [None, None, None, None, None, UNKNOWN]
 
 
 async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_is_over(

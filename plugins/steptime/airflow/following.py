@@ -14,8 +14,6 @@ from steptime.recipes.models import Run
 
 _GRACE_S = 3600.0
 """Beyond its time limit, in which the cluster ends the job and says so."""
-_UNKNOWN_POLLS = 3
-"""Accounting lags behind the queue: so many polls in a row must miss a job before it counts as gone."""
 
 
 class Overdue(SystemFailure):
@@ -64,7 +62,6 @@ class JobFollower:
         self._say = say
         self._silence = Silence(job.cluster, limits.patience_s, warn)
         self._last_said: tuple[JobState, str] | None = None
-        self._unknown_polls = 0
         self._phase: JobState | None = None
         self._phase_began = 0.0
         """Unix time, seconds."""
@@ -72,11 +69,10 @@ class JobFollower:
     async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
         """Take in what a poll found, and what the log has grown by; the status once the job has ended.
 
-        UNKNOWN counts as an end when several polls in a row say so. Raises Overdue.
+        Raises Overdue.
         """
         self._silence.heard()
-        self._unknown_polls = self._unknown_polls + 1 if status.state is JobState.UNKNOWN else 0
-        if not status.state.is_live and not 0 < self._unknown_polls < _UNKNOWN_POLLS:
+        if not status.state.is_live:
             await self._log.finish(cluster)
             self._say_state(status)
             return status
@@ -109,8 +105,6 @@ class JobFollower:
 
         How long it runs counts from when that was first seen here: the cluster's clock may be another.
         """
-        if status.state is JobState.UNKNOWN:
-            return
         now = time.time()
         if status.state is not self._phase:
             # One with nodes has run before: it is suspended.
@@ -118,8 +112,8 @@ class JobFollower:
             self._phase, self._phase_began = status.state, self._job.submitted_at if is_new else now
         lasted_s = now - self._phase_began
         limits, job, cluster = self._limits, self._job.name, self._job.cluster
+        why = f" ({status.reason})" if status.reason else ""
         if status.state is JobState.QUEUED and limits.queue_s is not None and lasted_s > limits.queue_s:
-            why = f" ({status.reason})" if status.reason else ""
             raise Overdue(
                 f"job '{job}' has waited in the queue for {duration(lasted_s)}{why}, and queue_patience_h of "
                 f"cluster '{cluster}' allows {duration(limits.queue_s)}: it is ended. Raise "
@@ -127,7 +121,7 @@ class JobFollower:
             )
         if status.state is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
             raise Overdue(
-                f"job '{job}' has been running for {duration(lasted_s)}, its time limit with "
+                f"job '{job}' has been running for {duration(lasted_s)}{why}, its time limit with "
                 f"{duration(_GRACE_S)} of grace is {duration(limits.run_s)}, and cluster '{cluster}' has not "
                 "ended it: it is ended. See on the cluster why, raise the run's time_limit if it needs more, "
                 "and clear this task."

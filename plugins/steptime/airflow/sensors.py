@@ -119,10 +119,11 @@ class TrainingSensor(RunOperator, HoldsJob):
         if status.state is JobState.SUCCEEDED:
             return as_json(status)
         if status.state is JobState.UNKNOWN:
-            # A retry asks again: the accounting of a cluster may only have been late.
+            # A retry asks again: the cluster may know by then.
+            why = f" ({status.reason})" if status.reason else ""
             raise AirflowException(
-                f"the cluster '{job.cluster}' does not know job '{job.name}' any more: whether it succeeded "
-                f"cannot be told (log: {job.log_path})"
+                f"the cluster '{job.cluster}' does not know job '{job.name}' any more{why}: whether it "
+                f"succeeded cannot be told; its log: {job.log_path}"
             )
         with airflow_errors():
             causes, tail = asyncio.run(_why(job))
