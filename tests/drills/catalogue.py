@@ -254,6 +254,14 @@ _SLURM = (
         bears_more=True,
     ),
     Drill(
+        "stale accounting",
+        (points.TRAINING,),
+        faults.lock_accounting,
+        _ONE_RESULT,
+        mend=faults.unlock_accounting,
+        seen=faults.has_concluded,
+    ),
+    Drill(
         "node killed",
         (points.TRAINING,),
         faults.kill_node,

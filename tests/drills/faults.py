@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from drills.scene import Scene
 
 _NOTICED_S = 120
+_LOCKED_AT_MOST_S = 240
 
 
 # Airflow's own processes
@@ -316,6 +318,34 @@ def suspend_accounting(scene: "Scene") -> None:
 
 def resume_accounting(scene: "Scene") -> None:
     processes.daemons(scene.site.slurm.layout)["slurmdbd"].resume()
+
+
+def lock_accounting(scene: "Scene") -> None:
+    """What a backup of its database does: sacct answers, and what happens meanwhile it does not know."""
+    forget_ended_jobs(scene)
+    socket = scene.site.slurm.layout.root / "run/mysql.sock"
+    backup = subprocess.Popen(
+        # Should nobody end it, as after a red drill, the next one finds a database that can be written.
+        ["timeout", str(_LOCKED_AT_MOST_S), "mariadb", f"--socket={socket}", "--unbuffered", "-N"],  # noqa: S607
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert backup.stdin
+    assert backup.stdout
+    backup.stdin.write("FLUSH TABLES WITH READ LOCK; SELECT 'locked';\n")
+    backup.stdin.flush()
+    assert backup.stdout.readline() == "locked\n"
+    scene.kept["backup"] = backup
+
+
+def unlock_accounting(scene: "Scene") -> None:
+    scene.kept["backup"].communicate()
+
+
+def has_concluded(scene: "Scene") -> bool:
+    """Whether the task that waits has made up its mind, with what can be known while the fault lasts."""
+    return scene.state(WAIT) in ("success", "failed")
 
 
 def forget_ended_jobs(scene: "Scene") -> None:
