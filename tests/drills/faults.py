@@ -300,6 +300,7 @@ def stop_controller(scene: "Scene") -> None:
 
 def start_controller(scene: "Scene") -> None:
     service.start_daemon(scene.site.slurm.home, "slurmctld")
+    scene.point.go_on(scene)  # a run in the queue could not without a controller
 
 
 def stop_accounting(scene: "Scene") -> None:

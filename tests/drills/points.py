@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from drills.scene import CELL, PARSE, PUBLISH, SUBMIT, WAIT
 
+from steptime.clusters.mini_slurm import processes
+
 if TYPE_CHECKING:
     from drills.scene import Scene
 
@@ -58,7 +60,8 @@ def _stop_partition(scene: "Scene") -> None:
 
 
 def _start_partition(scene: "Scene") -> None:
-    scene.site.slurm.command("scontrol", "update", "PartitionName=batch", "State=UP")
+    if "slurmctld" in processes.daemons(scene.site.slurm.layout):  # else its mending does it
+        scene.site.slurm.command("scontrol", "update", "PartitionName=batch", "State=UP")
 
 
 def _waits_in_queue(scene: "Scene") -> bool:
