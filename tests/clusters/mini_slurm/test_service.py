@@ -142,6 +142,14 @@ def test_a_second_up_finds_it_running(mini_slurm: MiniSlurm) -> None:
     assert now.daemons == dict.fromkeys(daemons.ALL, True)
 
 
+def test_its_database_leaves_the_temporary_tables_of_others_alone(mini_slurm: MiniSlurm) -> None:
+    """One that starts removes those in its folder for them; of several, some could not be made in /tmp."""
+    root = mini_slurm.layout.root
+    asked = ["mariadb", f"--socket={root}/run/mysql.sock", "-N", "-e", "SELECT @@tmpdir"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    assert Path(told).is_relative_to(root)
+
+
 def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> None:
     job = submit(mini_slurm, "sleep 300", "--output=/dev/null")
     eventually(lambda: "RUNNING" in accounted(mini_slurm, job), "the job runs")
