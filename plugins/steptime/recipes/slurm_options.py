@@ -20,8 +20,7 @@ _RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
 _NODE = rf"[A-Za-z0-9_](?:[A-Za-z0-9_.-]|{_RANGES})*"
 _NODES = re.compile(rf"{_NODE}(?:,{_NODE})*", re.ASCII)
 _VALUE = re.compile(r"[A-Za-z0-9._,:@/+*%&|()\[\]{}~^!=-]+", re.ASCII)
-OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", re.ASCII)
-"""An option in a `#SBATCH` line."""
+_OPTION = re.compile(r"--[a-z][a-z-]*(=[A-Za-z0-9._,:;@/+*%&|()\[\]{}~^!-]+)?", re.ASCII)
 
 _OF_THE_JOB = (
     *("array", "chdir", "cluster-constraint", "clusters", "error", "export", "export-file", "get-user-env"),
@@ -135,17 +134,22 @@ def parse_slurm_options(asked: Mapping[str, Any], additional: str | None) -> Slu
     )
 
 
+def check_form(option: str) -> None:
+    """Raise UserError for what cannot stand in a `#SBATCH` line as an option."""
+    if not _OPTION.fullmatch(option):
+        raise UserError(
+            f"Slurm option '{shown(option)}' cannot be given: write --option or --option=value, "
+            "without blanks, quotes or line ends."
+        )
+
+
 def check_of_every_job(option: str) -> None:
     """Raise UserError for an option that a cluster's file cannot have every job submitted with.
 
     Those that a run cannot have are refused. What is on no list passes, as sites bring options of their own;
     but sbatch takes shortened names, so the beginning of one that is refused is refused as well.
     """
-    if not OPTION.fullmatch(option):
-        raise UserError(
-            f"Slurm option '{shown(option)}' cannot be given: write --option or --option=value, "
-            "without blanks, quotes or line ends."
-        )
+    check_form(option)
     name = option.removeprefix("--").partition("=")[0]
     if name == _TYPED_GPUS or (name in (*_OFFERED, *_FIELDS) and name not in _INSTEAD):
         return

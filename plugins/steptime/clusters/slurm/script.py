@@ -15,9 +15,9 @@ from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
 from steptime.clusters.slurm.binding import bound, ranks_per_numa_node
 from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
-from steptime.errors import UserError, shown
+from steptime.errors import UserError
 from steptime.recipes.models import RUN_FILE, Recipe, Run
-from steptime.recipes.slurm_options import OPTION, SlurmOptions
+from steptime.recipes.slurm_options import SlurmOptions, check_form
 
 if TYPE_CHECKING:
     from steptime.clusters.slurm.config import Config as SlurmConfig
@@ -133,11 +133,7 @@ def _largest_segment(nodes: int) -> int:
 
 def _checked(options: Sequence[str]) -> Sequence[str]:
     for option in options:
-        if not OPTION.fullmatch(option):
-            raise UserError(
-                f"Slurm option '{shown(option)}' cannot be given: write --option or --option=value, "
-                "without blanks, quotes or line ends."
-            )
+        check_form(option)
     return options
 
 
