@@ -30,8 +30,8 @@ import psutil
 
 from steptime import settings
 from steptime.clusters.base import Job
-from steptime.clusters.mini_slurm import daemons, login, service
-from steptime.clusters.mini_slurm.layout import Layout
+from steptime.mini_slurm import daemons, login, service
+from steptime.mini_slurm.layout import Layout
 
 CLUSTER = """
 name: polled

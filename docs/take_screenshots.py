@@ -10,12 +10,12 @@ from pathlib import Path
 
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
-from steptime.airflow import standalone
 from steptime.airflow.addresses import dag_run_path
 from steptime.airflow.plugin import RUN_ROUTE
-from steptime.airflow.standalone_config import ADMIN, password
 from steptime.errors import SystemFailure, UserError
 from steptime.results.store import Store
+from steptime.service import standalone
+from steptime.service.standalone_config import ADMIN, password
 
 IMAGES = Path(__file__).parent / "images"
 SIZE = ViewportSize(width=1440, height=900)

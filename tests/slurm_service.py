@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from steptime.clusters.connections import Connection
-from steptime.clusters.mini_slurm import daemons, login, service
-from steptime.clusters.mini_slurm.layout import Layout
+from steptime.mini_slurm import daemons, login, service
+from steptime.mini_slurm.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from nemo.lightning.pytorch.callbacks.progress_bar import MegatronProgressBar
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import ranks, records
+from trainer.cpu.peak import measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, diverged
 from trainer.history import write_step
-from trainer.peak import measure_peak
 from trainer.progress import Progress
 from trainer.run import TFLOPS_FIELD, WALL_TIME_FIELD, PlannedRun
 

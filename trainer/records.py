@@ -9,7 +9,7 @@ from trainer.run import Parallelism, PlannedRun
 from trainer.versions import versions
 
 if TYPE_CHECKING:  # it imports torch, which a record does not need
-    from trainer.peak import Peak
+    from trainer.cpu.peak import Peak
 
 Loop = Literal["nemo", "thin"]
 """What trains: NeMo, or the trainer's own loop for one device (`trainer/thin/`)."""

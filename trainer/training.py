@@ -16,10 +16,10 @@ from nemo.utils.exp_manager import TimingCallback
 from trainer import checkpoint, devices, families, gpu_performance, parallelism
 from trainer.callbacks import FiniteLoss, History, ModelFlops, ModelParallelSeed, Records, StepBar, StepLines
 from trainer.checkpoint_io import measured
-from trainer.cpu_as_cuda import cpu_as_cuda
+from trainer.cpu.cpu_as_cuda import cpu_as_cuda
+from trainer.cpu.initial_weights import InitialWeights
 from trainer.data import SyntheticData
 from trainer.ending import Ending
-from trainer.initial_weights import InitialWeights
 from trainer.launch import Launch
 from trainer.optimizer import optimizer
 from trainer.profiling import ProfileSteps

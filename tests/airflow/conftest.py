@@ -1,6 +1,5 @@
 """Real jobs on a local cluster of the test's own, and the parts of Airflow's context that operators use."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from local_home import a_run, home, planned
 
 from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 
@@ -32,36 +32,11 @@ from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
 from steptime.recipes.models import Run
-from steptime.recipes.planning import Plan, PlanRequest, plan
+
+__all__ = ["a_run", "home", "planned"]  # fixtures
 
 _BEGUN_WITHIN_S = 600
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A state folder and config of the test's own: a local cluster that is polled often, with many slots.
-
-    Jobs that a test leaves are ended after it.
-    """
-    config = tmp_path / "config"
-    config.mkdir()
-    shipped = Path(__file__).parents[2] / "config"
-    for entry in shipped.iterdir():
-        if entry.name != "clusters":
-            (config / entry.name).symlink_to(entry)
-    (config / "clusters").mkdir()
-    (config / "clusters" / "local.yaml").write_text(
-        'name: local\nkind: local\ngpu_type: cpu\nwork_dir: "{STEPTIME_HOME}"\nslots: 16\nexclusive: false\n'
-        "grace_s: 1\npoll_interval_s: 0.1\n"
-    )
-    state = tmp_path / "home"
-    monkeypatch.setenv("STEPTIME_HOME", str(state))
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
-    monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
-    yield state
-    for job in state.glob("clusters/local/jobs/*"):
-        asyncio.run(connect(load_cluster("local")).cancel(job.name))
 
 
 @pytest.fixture
@@ -120,22 +95,6 @@ def first_training(staged: Staged, tmp_path: Path) -> Iterator[Callable[..., Fut
 
     with ThreadPoolExecutor(1) as thread:
         yield lambda strike, *, goes_on=False: thread.submit(strike_when_it_hangs, strike, goes_on)
-
-
-@pytest.fixture
-def planned(home: Path) -> Callable[..., Plan]:
-    """Plans a tiny Llama on the test's cluster; keywords are fields of PlanRequest."""
-
-    def make(**request: object) -> Plan:
-        return plan(PlanRequest.model_validate({"workload": "llama3.1", "gpus": "1", **request}))
-
-    return make
-
-
-@pytest.fixture
-def a_run(planned: Callable[..., Plan]) -> Callable[..., Run]:
-    """One planned run; keywords are environment variables of the stand-in."""
-    return lambda **environment: planned(environment=environment).runs[0]
 
 
 @pytest.fixture(scope="session")

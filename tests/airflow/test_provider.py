@@ -24,8 +24,8 @@ def test_airflow_finds_the_provider_and_its_info_is_valid() -> None:
 
 
 def test_airflow_finds_the_cluster_policy_and_the_listener_of_sweeps() -> None:
-    from steptime.airflow import sweep_hooks
     from steptime.airflow.plugin import SteptimePlugin
+    from steptime.airflow.sweep import hooks as sweep_hooks
 
     [found] = [point for point in entry_points(group="airflow.policy") if "steptime" in point.value]
     assert found.load() is sweep_hooks

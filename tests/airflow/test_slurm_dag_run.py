@@ -19,8 +19,8 @@ from steptime.airflow.base import Submission
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.cli import app
 from steptime.clusters.base import Staged
-from steptime.clusters.mini_slurm import service
 from steptime.clusters.slurm.node_check import REFUSED
+from steptime.mini_slurm import service
 from steptime.results.store import Store
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]

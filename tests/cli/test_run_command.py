@@ -1,4 +1,4 @@
-"""What `steptime run` refuses before anything is triggered; following is in tests/airflow_service."""
+"""What `steptime run` refuses before anything is triggered; following is in tests/service."""
 
 import sys
 from pathlib import Path

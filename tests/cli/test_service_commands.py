@@ -1,4 +1,4 @@
-"""`steptime up`, `down` and `status` as commands; starting and stopping is in tests/airflow_service."""
+"""`steptime up`, `down` and `status` as commands; starting and stopping is in tests/service."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`steptime slurm up`, `down` and `status` as commands; the cluster is in tests/clusters/mini_slurm."""
+"""`steptime slurm up`, `down` and `status` as commands; the cluster is in tests/mini_slurm."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
-from steptime.airflow import connection_file
 from steptime.cli import app, main
-from steptime.clusters.mini_slurm import daemons, packages
+from steptime.mini_slurm import daemons, packages
+from steptime.service import connection_file
 
 runner = CliRunner()
 

@@ -13,11 +13,11 @@ from stand_ins.runai import RunaiStandIn
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.clusters.connections import Connection, Connections
 from steptime.clusters.local.cluster import Config, LocalCluster
-from steptime.clusters.mini_slurm import service
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.slurm import cluster as slurm_backend
 from steptime.clusters.slurm.cluster import SlurmCluster
+from steptime.mini_slurm import service
 
 from .ssh_site import log_in, site, way, way_of_module
 

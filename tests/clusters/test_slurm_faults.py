@@ -13,9 +13,9 @@ import pytest
 from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.mini_slurm import service
 from steptime.clusters.slurm.cluster import Config, SlurmCluster, connect
 from steptime.errors import OutOfReach, UserError
+from steptime.mini_slurm import service
 
 from .login_node import LoginNode
 

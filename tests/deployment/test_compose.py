@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from steptime.clusters.mini_slurm import packages
+from steptime.mini_slurm import packages
 
 pytestmark = pytest.mark.service
 

@@ -16,8 +16,8 @@ from drills.scene import CELL, PUBLISH, WAIT
 from drills.site import SWEEP_DAG
 from end_to_end.driving import kill, wait_until
 
-from steptime.clusters.mini_slurm import processes, service
 from steptime.clusters.slurm.states import JobRecord
+from steptime.mini_slurm import processes, service
 
 if TYPE_CHECKING:
     from drills.scene import Scene

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from drills.scene import CELL, PARSE, PUBLISH, SUBMIT, WAIT
 
-from steptime.clusters.mini_slurm import processes
+from steptime.mini_slurm import processes
 
 if TYPE_CHECKING:
     from drills.scene import Scene

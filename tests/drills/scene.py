@@ -12,8 +12,8 @@ from drills.schedule import Schedule
 from drills.site import CLUSTER, SWEEP_DAG, Gate, Site
 from end_to_end.driving import wait_until
 
-from steptime.airflow.rest import DagRun, TaskInstance
 from steptime.clusters.slurm.states import SQUEUE_FORMAT, JobRecord, read_squeue
+from steptime.service.rest import DagRun, TaskInstance
 
 if TYPE_CHECKING:
     from drills.catalogue import Drill

@@ -22,10 +22,10 @@ from end_to_end.driving import Airflow, assert_nothing_lives, wait_until
 from slurm_service import MiniSlurm
 
 from steptime import settings
-from steptime.airflow import connection_file, standalone, standalone_config, supervisor
-from steptime.airflow.rest import AirflowClient
-from steptime.clusters.mini_slurm import processes, service
+from steptime.mini_slurm import processes, service
 from steptime.results.store import Store
+from steptime.service import connection_file, standalone, standalone_config, supervisor
+from steptime.service.rest import AirflowClient
 
 CLUSTER = "mini-slurm"
 IMPATIENT = "impatient"
@@ -39,7 +39,7 @@ dag = training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """The shipped DAG, but waiting in a worker: there, waiting is a task that runs."""
 SWEEP_DAG = "drilled_sweep"
 SWEEP = f"""
-from steptime.airflow.sweep_dag import sweep_dag
+from steptime.airflow.sweep.dag import sweep_dag
 
 dag = sweep_dag("{SWEEP_DAG}", sweep="drilled")
 """

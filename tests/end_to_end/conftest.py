@@ -8,7 +8,7 @@ import pytest
 from end_to_end.driving import Airflow, assert_nothing_lives, steptime
 
 from steptime import settings
-from steptime.airflow.rest import AirflowClient
+from steptime.service.rest import AirflowClient
 
 IN_WORKER = """
 from steptime.airflow.dag_builder import training_dag

@@ -18,9 +18,9 @@ import httpx
 import psutil
 import pytest
 
-from steptime.airflow.rest import AirflowClient, DagRun, TaskInstance
 from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import SystemFailure
+from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
 Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))

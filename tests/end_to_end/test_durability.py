@@ -11,7 +11,7 @@ import psutil
 import pytest
 from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
 
-from steptime.airflow.rest import DagRun, TaskInstance
+from steptime.service.rest import DagRun, TaskInstance
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(1800)]
 

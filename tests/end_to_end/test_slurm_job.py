@@ -7,8 +7,8 @@ import pytest
 from end_to_end.driving import Airflow, wait_until
 from slurm_service import MiniSlurm
 
-from steptime.airflow import connection_file
-from steptime.clusters.mini_slurm.login import CONNECTION
+from steptime.mini_slurm.login import CONNECTION
+from steptime.service import connection_file
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.slurm, pytest.mark.timeout(2400)]
 

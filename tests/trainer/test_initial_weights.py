@@ -15,7 +15,7 @@ COMPARE = """
 import json, sys
 from trainer.__main__ import main
 if __name__ == "__main__":
-    from trainer.initial_weights import InitialWeights
+    from trainer.cpu.initial_weights import InitialWeights
     def described(module):
         return {
             name: {

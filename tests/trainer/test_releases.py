@@ -36,7 +36,7 @@ from .trainer_file import ARGUMENT
 pytestmark = pytest.mark.service
 
 LOCK = Path(__file__).with_name("releases.toml")
-ON_THE_CPU = ("trainer/cpu_as_cuda.py", "trainer/cpu_layers.py", "trainer/mamba_reference.py")
+ON_THE_CPU = ("trainer/cpu/cpu_as_cuda.py", "trainer/cpu/cpu_layers.py", "trainer/cpu/mamba_reference.py")
 """Used where this project's own environment trains, in no image; cpu_as_cuda is imported everywhere."""
 OF_LIGHTNING = {
     "nemo.lightning.Trainer": {

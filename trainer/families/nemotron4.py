@@ -20,7 +20,7 @@ SIZES = (Nemotron4Config15B, Nemotron4Config340B)
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> NemotronModel:
     """NeMo's Nemotron model in the planned shape, not yet allocated."""
     if device == "cpu":
-        from trainer.cpu_layers import zero_centered_layers
+        from trainer.cpu.cpu_layers import zero_centered_layers
 
         device_options = {**device_options, "transformer_layer_spec": zero_centered_layers}
     config_class = _config_class(shape)

@@ -19,7 +19,7 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
     if hybrid is None:  # read_run refuses such a plan
         raise ValueError("a hybrid model without hybrid sizes")
     if device == "cpu":
-        from trainer.cpu_layers import hybrid_stack
+        from trainer.cpu.cpu_layers import hybrid_stack
 
         device_options = {
             **device_options,

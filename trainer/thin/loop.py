@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer import devices, records
+from trainer.cpu.peak import Peak, measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, diverged
 from trainer.history import write_step
-from trainer.peak import Peak, measure_peak
 from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD, PlannedRun
 from trainer.thin import gpu_state
 from trainer.thin.batches import batch_of_step

@@ -57,7 +57,7 @@ async def _settle_all(clusters: Iterable[str], say: Say) -> None:
 
 def _withdraw_dead_plans(clusters: Iterable[str]) -> None:
     """Of DAG runs that have ended or were deleted. One of another Airflow then commits each job by itself."""
-    from steptime.airflow.sweep_triggers import state_of_dag_run
+    from steptime.airflow.sweep.triggers import state_of_dag_run
 
     for cluster in clusters:
         _, holders = charges.open_commitments(cluster)

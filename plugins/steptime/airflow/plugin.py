@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from steptime.airflow import sweep_hooks
+from steptime.airflow.sweep import hooks as sweep_hooks
 
 PREFIX = "/steptime"
 RUN_ROUTE = "step-times-of-run"

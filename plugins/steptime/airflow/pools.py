@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from steptime.airflow.sweep_runs import Slots
+from steptime.airflow.sweep.runs import Slots
 from steptime.clusters.config import ClusterConfig, list_clusters, load_cluster
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 
 if TYPE_CHECKING:
-    from steptime.airflow.rest import AirflowClient
+    from steptime.service.rest import AirflowClient
 
 UNLIMITED = -1
 """Airflow's word for a pool without bounds."""

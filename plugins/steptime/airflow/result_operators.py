@@ -18,7 +18,6 @@ from steptime.airflow.base import (
 )
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
-from steptime.airflow.patience import patiently
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, JobStatus
@@ -30,6 +29,7 @@ from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.charges import withdraw_plans
 from steptime.results.models import Measurement, Result, Verdict
+from steptime.tracking.patience import patiently
 
 if TYPE_CHECKING:
     from steptime.results.store import Store

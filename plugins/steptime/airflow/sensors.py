@@ -9,14 +9,14 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 
 from steptime.airflow.base import LEFT_KEY, HoldsJob, RunOperator, Submission, airflow_errors, as_json
 from steptime.airflow.connections import open_cluster
-from steptime.airflow.following import limits_of
 from steptime.airflow.fresh_jobs import latest_job, replace_job
-from steptime.airflow.log_place import in_task_store
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
+from steptime.tracking.following import limits_of
+from steptime.tracking.log_place import in_task_store
 
 SUBMISSION_KEY = "submission"
 """XCom of the submission, handed on before waiting begins: a sensor that fails returns nothing."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from steptime.airflow.base import SETTLING_S, as_json, cancel, is_taken_away
-from steptime.airflow.following import JobFollower, Limits, Overdue
 from steptime.airflow.installation import require_own
-from steptime.airflow.log_following import LogFollower
-from steptime.airflow.log_place import LogPlace, in_xcom
-from steptime.airflow.watching import watch
 from steptime.clusters.base import Job
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
+from steptime.tracking.following import JobFollower, Limits, Overdue
+from steptime.tracking.log_following import LogFollower
+from steptime.tracking.log_place import LogPlace, in_xcom
+from steptime.tracking.watching import watch
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol

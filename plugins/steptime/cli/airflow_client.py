@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from steptime.airflow.rest import AirflowClient, check_address
 from steptime.errors import SystemFailure, UserError
+from steptime.service.rest import AirflowClient, check_address
 
 _PASSWORD = "STEPTIME_AIRFLOW_PASSWORD"  # noqa: S105 (the name of the variable)
 
@@ -24,7 +24,7 @@ User = Annotated[
 def airflow_client(url: str | None, user: str | None) -> AirflowClient:
     """The named Airflow, or the one of `steptime up`. A password is never taken from the command line."""
     if url is None:
-        from steptime.airflow.standalone import running
+        from steptime.service.standalone import running
 
         service = running()
         if service is None:

@@ -10,9 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from steptime.airflow.rest import AirflowClient, DagRun, TaskInstance
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
+from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
 POLL_S = 1.0
 _PATIENCE_S = 120.0

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from steptime.airflow.rest import AirflowClient, DagRun, LogLine
 from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
@@ -15,6 +14,7 @@ from steptime.clusters.config import check_permitted, check_runs
 from steptime.errors import SystemFailure
 from steptime.recipes.planning import PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import dag_id
+from steptime.service.rest import AirflowClient, DagRun, LogLine
 from steptime.staging.families import require_trainable
 
 EXAMPLES = """

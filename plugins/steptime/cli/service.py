@@ -63,8 +63,8 @@ def up(
     All its state is below STEPTIME_HOME. It goes on when the terminal closes.
     A component that dies is started again. A second 'up' says where it runs.
     """
-    from steptime.airflow import standalone
-    from steptime.airflow.standalone_config import ADMIN, password
+    from steptime.service import standalone
+    from steptime.service.standalone_config import ADMIN, password
 
     started = time.monotonic()
     with Phases() as phases:
@@ -83,7 +83,7 @@ def down(
 
     Training jobs on this machine go on, and the next 'steptime up' finds them again.
     """
-    from steptime.airflow import standalone
+    from steptime.service import standalone
 
     with Phases() as phases:
         stopped = standalone.down(phases.report)
@@ -104,7 +104,7 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 
     The exit code is 0 where every component is healthy, else 2.
     """
-    from steptime.airflow import standalone
+    from steptime.service import standalone
 
     now, budgets = standalone.status(), _budgets()
     rows = [

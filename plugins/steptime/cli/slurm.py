@@ -76,8 +76,8 @@ def up(
     It runs as you, from Debian's packages; the command names those that are missing. All its state is
     below STEPTIME_HOME, and it listens on 127.0.0.1. It goes on when the terminal closes.
     """
-    from steptime.airflow import connection_file
-    from steptime.clusters.mini_slurm import login, service
+    from steptime.mini_slurm import login, service
+    from steptime.service import connection_file
     from steptime.settings import home
 
     started = time.monotonic()
@@ -104,8 +104,8 @@ def down(
 
     The accounting is kept: the next 'steptime slurm up' knows the jobs of before.
     """
-    from steptime.airflow import connection_file
-    from steptime.clusters.mini_slurm import login, service
+    from steptime.mini_slurm import login, service
+    from steptime.service import connection_file
     from steptime.settings import home
 
     with Phases() as phases:
@@ -119,7 +119,7 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 
     The exit code is 0 where it is healthy, else 2.
     """
-    from steptime.clusters.mini_slurm import service
+    from steptime.mini_slurm import service
     from steptime.settings import home
 
     now = service.status(home())

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.airflow.pools import require_pools
-from steptime.airflow.sweep_runs import Slots
+from steptime.airflow.sweep.runs import Slots
 from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
@@ -118,7 +118,7 @@ def cancel(
     The exit code is 0 where nothing of it runs any more, also where nothing did, 1 where there is no such
     sweep, and 2 where something still runs after five minutes.
     """
-    from steptime.airflow.sweep_cancelling import cancel_sweep, find_sweep, live_runs
+    from steptime.service.sweep_cancelling import cancel_sweep, find_sweep, live_runs
 
     with airflow_client(url, user) as client:
         sweep = find_sweep(client, run_id)
@@ -143,7 +143,7 @@ def pools() -> None:
 
 def _checked(name: str) -> tuple[SweepPlan, Sequence[Slots]]:
     """The plan and the slots of its cells, refused where its DAG would refuse them."""
-    from steptime.airflow.sweep_cells import checked_slots
+    from steptime.airflow.sweep.cells import checked_slots
 
     planned = plan_sweep(load_sweep(name))
     return planned, checked_slots(planned)

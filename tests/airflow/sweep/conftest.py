@@ -20,7 +20,7 @@ from airflow.sdk.execution_time.comms import (
     TriggerDagRun,
 )
 
-from steptime.airflow.sweep_dag import sweep_dag
+from steptime.airflow.sweep.dag import sweep_dag
 from tests.airflow.conftest import TaskInstance
 
 

@@ -11,8 +11,8 @@ import pytest
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
-from steptime.airflow.sweep_cells import check_all_sweeps
-from steptime.airflow.sweep_dag import sweep_dag
+from steptime.airflow.sweep.cells import check_all_sweeps
+from steptime.airflow.sweep.dag import sweep_dag
 from steptime.errors import UserError
 from steptime.results.store import Store
 

@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.triggers.base import TaskSuccessEvent
 
-from steptime.airflow import sweep_triggers
-from steptime.airflow.sweep_triggers import DagRunTrigger
+from steptime.airflow.sweep import triggers as sweep_triggers
+from steptime.airflow.sweep.triggers import DagRunTrigger
 
 from .conftest import Supervisor, SweepTask
 
@@ -230,5 +230,5 @@ def test_a_trigger_comes_back_from_what_airflow_stores() -> None:
     trigger = DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=3)
     path, arguments = trigger.serialize()
 
-    assert path == "steptime.airflow.sweep_triggers.DagRunTrigger"
+    assert path == "steptime.airflow.sweep.triggers.DagRunTrigger"
     assert DagRunTrigger(**arguments).serialize() == (path, arguments)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from airflow.sdk import TaskInstanceState
 
-from steptime.airflow import sweep_hooks
-from steptime.airflow.sweep_dag import sweep_dag
-from steptime.airflow.sweep_hooks import on_task_instance_failed, task_instance_mutation_hook
-from steptime.airflow.sweep_runs import CHECK_TASK, RUN_OPERATOR, RUN_TASK
+from steptime.airflow.sweep import hooks as sweep_hooks
+from steptime.airflow.sweep.dag import sweep_dag
+from steptime.airflow.sweep.hooks import on_task_instance_failed, task_instance_mutation_hook
+from steptime.airflow.sweep.runs import CHECK_TASK, RUN_OPERATOR, RUN_TASK
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ with heavy_imports():
     from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 
     from trainer import gpu_performance
-    from trainer.cpu_as_cuda import cpu_as_cuda
+    from trainer.cpu.cpu_as_cuda import cpu_as_cuda
     from trainer.errors import TrainerError
     from trainer.run import PlannedRun, read_run
 

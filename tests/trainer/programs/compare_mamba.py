@@ -1,4 +1,4 @@
-"""Compare trainer/mamba_reference.py with the formulas written out step by step; prints errors as JSON."""
+"""Compare trainer/cpu/mamba_reference.py with the formulas written out step by step; prints JSON errors."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch import Tensor
 from trainer.environment import heavy_imports
 
 with heavy_imports():
-    from trainer.mamba_reference import GatedRMSNorm, ReferenceMambaMixer, chunked_scan
+    from trainer.cpu.mamba_reference import GatedRMSNorm, ReferenceMambaMixer, chunked_scan
 
 BATCH, HEADS, HEAD_DIM, GROUPS, STATE_DIM, HIDDEN = 2, 6, 5, 3, 4, 8
 INNER = HEADS * HEAD_DIM

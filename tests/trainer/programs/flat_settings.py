@@ -10,7 +10,7 @@ from trainer.environment import heavy_imports, thin_out_log
 with heavy_imports():
     from assembled import assembled
 
-    from trainer.cpu_as_cuda import cpu_as_cuda
+    from trainer.cpu.cpu_as_cuda import cpu_as_cuda
     from trainer.run import read_run
 
 

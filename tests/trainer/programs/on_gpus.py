@@ -16,7 +16,7 @@ with heavy_imports():
 
     from trainer import training
     from trainer.callbacks import ModelParallelSeed
-    from trainer.cpu_as_cuda import cpu_as_cuda
+    from trainer.cpu.cpu_as_cuda import cpu_as_cuda
     from trainer.data import SyntheticData
     from trainer.ending import Ending
     from trainer.gpu_performance import MegatronCommOverlapCallback

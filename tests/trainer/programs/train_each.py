@@ -18,7 +18,7 @@ def main(folders: list[str]) -> None:
     from trainer.environment import heavy_imports
 
     with heavy_imports():
-        import trainer.cpu_layers
+        import trainer.cpu.cpu_layers
         import trainer.training  # noqa: F401
     for folder in map(Path, folders):
         parallelism = json.loads((folder / "run.json").read_text())["recipe"]["parallelism"]

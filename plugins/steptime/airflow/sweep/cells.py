@@ -1,0 +1,37 @@
+"""The cells of a sweep, checked as the DAGs that will run them do, and the pool slots that each takes."""
+
+from collections.abc import Sequence
+
+from steptime.airflow.params import plan_from_params
+from steptime.airflow.pools import pool_name, slots_for
+from steptime.airflow.sweep.runs import Slots
+from steptime.clusters.config import load_cluster
+from steptime.errors import UserError
+from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
+from steptime.recipes.sweeps import list_sweeps, load_sweep
+
+
+def checked_slots(plan: SweepPlan) -> Sequence[Slots]:
+    """The slots of each cell, in the plan's order. Raises UserError for one that its DAG would refuse."""
+    return [_checked_slots(cell, f"sweep '{plan.sweep}': {cell.label}") for cell in plan.cells]
+
+
+def check_all_sweeps() -> None:
+    """Plan and check every sweep of `config/sweeps`. Raises UserError that names all that cannot be run."""
+    problems = []
+    for name in list_sweeps():
+        try:
+            checked_slots(plan_sweep(load_sweep(name)))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError(" ".join(problems))
+
+
+def _checked_slots(cell: Cell, what: str) -> Slots:
+    try:
+        plan_from_params(cell.request.workload, cell.request.model_dump(mode="json"))
+    except UserError as error:
+        raise UserError(f"{what}: {error}") from None
+    cluster = load_cluster(cell.request.cluster)
+    return Slots(pool=pool_name(cluster.name), number=slots_for(cell.gpus, cell.gpus_at_once, cluster, what))

@@ -1,0 +1,99 @@
+"""The DAG that starts the runs of a sweep.
+
+    check_sweep ─▶ approve ─▶ cells ─▶ cell [per cell]  run ─▶ outcome
+    report
+
+`approve` is skipped below the sweep's own limit. `run` starts the DAG of a workload family for one cell and
+holds slots of its cluster's pool, which `hooks` gives it, until that run has ended; `outcome` fails if
+it failed. `report` decides the state of the DAG run. No task follows from what the sweeps' files say: they
+may be edited while a sweep runs.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, task_group
+
+from steptime.airflow.selecting import SelectOperator
+from steptime.airflow.sweep.operators import (
+    CellOutcomeOperator,
+    CheckSweepOperator,
+    ReportSweepOperator,
+    RunCellOperator,
+    approval,
+)
+from steptime.airflow.sweep.runs import CHECK_TASK, RUN_TASK, STOP_RUNS_PARAM, StopRuns
+from steptime.recipes.sweeps import list_sweeps
+
+_RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
+"""For what infrastructure does: a run that failed, and the user's errors, are never retried."""
+
+
+def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
+    """The DAG that runs a sweep of `config/sweeps`, by default the one named `sweep`.
+
+    Args:
+        dag_id: the DAG's id.
+        sweep: what its trigger form shows, and what its schedule runs.
+        cron: when it starts by itself, in UTC. Such a DAG is made paused: nothing trains on a machine before
+            somebody has asked for it, and nothing that was missed is made up for.
+    """
+    schedule = None
+    if cron is not None:
+        # With its default Airflow would also run the time just past, up to a tenth of the period ago.
+        schedule = CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta(0))
+    with DAG(
+        dag_id=dag_id,
+        description="Start the runs of a sweep" + (f", by default {sweep}" if cron is None else f": {sweep}"),
+        doc_md=_DOCUMENTATION,
+        schedule=schedule,
+        catchup=False,
+        is_paused_upon_creation=None if cron is None else True,
+        params={
+            "sweep": Param(
+                sweep,
+                type="string",
+                # No enum: Airflow would fail the tasks of a sweep whose file is renamed while it runs.
+                examples=sorted({sweep, *list_sweeps()}),
+                title="Sweep",
+                description="A file of config/sweeps; 'steptime sweep plan' shows what it would run.",
+            ),
+            STOP_RUNS_PARAM: Param(
+                StopRuns.FAILED.value,
+                type="string",
+                enum=[choice.value for choice in StopRuns],
+                title="End the runs when the sweep is",
+                description="What somebody does to the sweep, or to a cell of it, that ends what it started.",
+            ),
+        },
+        default_args=_RETRIES,
+        tags=["steptime", "sweep"],
+    ) as dag:
+        checked = CheckSweepOperator(task_id=CHECK_TASK).output
+        approve = approval(checked)
+        # `approve` may be skipped.
+        cells = SelectOperator(
+            task_id="cells", returned=checked, field="cells", trigger_rule=TriggerRule.NONE_FAILED
+        )
+        report = ReportSweepOperator(task_id="report", checked=checked)
+        # No setup: behind one, `cells` could not start where `approve` is skipped.
+        report.as_teardown(on_failure_fail_dagrun=True)
+
+        @task_group(group_id="cell")
+        def run_cell(cell: Any) -> None:
+            run = RunCellOperator(task_id="run", cell=cell, weight_rule="absolute")
+            run >> CellOutcomeOperator(task_id="outcome", cell=cell, started_in=RUN_TASK)
+
+        approve >> cells
+        run_cell.expand(cell=cells.output) >> report
+    return dag
+
+
+_DOCUMENTATION = """Runs a sweep: a file of `config/sweeps` with matrices of runs, exclusions and a budget.
+
+Each cell is a DAG run of its workload's DAG. A task waits for it and holds as many slots of the pool
+`gpus_<cluster>` as the cell has GPUs; `steptime up` makes these pools, elsewhere `steptime sweep pools` does.
+
+Marking a cell's task, or all of the sweep, as failed ends the runs that were started, and their jobs; the
+param *End the runs when the sweep is* says otherwise. The button *Run of this cell* leads to a cell's run.
+"""

@@ -1,0 +1,362 @@
+"""The operators of a sweep: check and plan it, ask a person, start its runs and wait for them, report."""
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import BaseOperator, BaseOperatorLink, Context
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRuntimeError,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
+from pydantic import TypeAdapter
+
+from steptime.airflow.attempts import Attempt
+from steptime.airflow.base import airflow_errors, as_json, dag_run_of
+from steptime.airflow.budgets import commit_plan
+from steptime.airflow.installation import own_runs
+from steptime.airflow.links import StartedRunLink, dag_run_address
+from steptime.airflow.sweep.cells import checked_slots
+from steptime.airflow.sweep.runs import (
+    RUN_TASK,
+    SLOTS_KEY,
+    STARTED_RUN_KEY,
+    STOP_RUNS_PARAM,
+    StartedRun,
+    StopRuns,
+)
+from steptime.airflow.sweep.triggers import DagRunTrigger, state_of_dag_run
+from steptime.airflow.tables import as_text
+from steptime.errors import unknown_value
+from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
+from steptime.recipes.sweeps import load_sweep
+from steptime.results.charges import withdraw_plans
+
+APPROVAL_TASK = "approve"
+_SWEEP_PARAM = "sweep"
+_REJECTED_BY = "rejected_by"
+_ATTEMPT = "attempt"
+_ROWS_SHOWN = 50
+
+
+class CheckSweepOperator(BaseOperator):
+    """Reads the sweep that the DAG run's params name, plans all of it, and refuses what cannot be run.
+
+    Returns the `SweepPlan` as JSON: the plan that this DAG run keeps, whatever becomes of the sweep's file.
+    """
+
+    ui_color: str = "#eef3e2"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Check and plan; the slots of each cell are an XCom of their own, which the cluster policy reads."""
+        asked_for = {**context["params"], **(context["dag_run"].conf or {})}
+        with airflow_errors():
+            for name in asked_for:
+                if name not in (_SWEEP_PARAM, STOP_RUNS_PARAM):
+                    raise unknown_value("parameter", name, [_SWEEP_PARAM, STOP_RUNS_PARAM])
+            plan = plan_sweep(load_sweep(str(asked_for[_SWEEP_PARAM])))
+            slots = checked_slots(plan)
+        rows = [_row(cell) for cell in plan.cells]
+        self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
+        self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
+        ti = context["ti"]
+        with airflow_errors():
+            # As their own DAG runs will: a cell that begins finds what is committed for it here.
+            runs = {f"{cell.dag_id}/{run_id_of(ti, cell, 1)}": runs_of(cell) for cell in plan.cells}
+            commit_plan(runs, held_by=dag_run_of(context), say=self.log.info)
+        ti.xcom_push(SLOTS_KEY, [as_json(one) for one in slots])
+        return as_json(plan)
+
+
+class ApproveSweepOperator(ApprovalOperator):
+    """Asks a person before a sweep starts that may cost more than its file allows unasked.
+
+    Skipped where nobody has to be asked. Rejecting skips the rest: nothing is started.
+
+    :param checked: what `CheckSweepOperator` returned. (templated)
+    """
+
+    template_fields: Collection[str] = (*ApprovalOperator.template_fields, "checked")
+
+    def __init__(self, *, checked: Any, **kwargs: Any) -> None:
+        super().__init__(subject="Start this sweep?", **kwargs)
+        self.checked = checked
+
+    def execute(self, context: Context) -> Any:
+        """Wait for the answer, in the state `awaiting_input`."""
+        plan = SweepPlan.model_validate(self.checked)
+        if not plan.needs_approval:
+            limit = plan.approval_above_gpu_hours
+            why = "the sweep asks for no approval" if limit is None else f"approval begins above {limit:,.2f}"
+            raise AirflowSkipException(f"at most {plan.gpu_hours_max:,.2f} GPU-hours: {why}")
+        jobs = sum(cell.jobs for cell in plan.cells)
+        self.subject = f"Start sweep {plan.sweep}: {jobs} jobs, at most {plan.gpu_hours_max:,.2f} GPU-hours?"
+        self.body = _markdown([_row(cell) for cell in plan.cells])
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """Take over the answer; one that rejects leaves no return value, so it is kept beside it."""
+        if self.REJECT in event.get("chosen_options", ()):
+            user = event.get("responded_by_user") or {}
+            context["ti"].xcom_push(_REJECTED_BY, str(user.get("name")))
+        return super().execute_complete(context, event)
+
+
+class CellOperator(BaseOperator):
+    """An operator about one cell, by whose label its mapped tasks are called.
+
+    :param cell: a `Cell` as JSON. (templated)
+    """
+
+    template_fields: Sequence[str] = ("cell",)
+
+    def __init__(
+        self, *, cell: Any, map_index_template: str | None = "{{ task.cell_label }}", **kwargs: Any
+    ) -> None:
+        super().__init__(map_index_template=map_index_template, **kwargs)
+        self.cell = cell
+
+    @property
+    def cell_label(self) -> str:
+        """The cell's label; for templates, once the fields are rendered."""
+        return Cell.model_validate(self.cell).label
+
+
+class RunCellOperator(CellOperator):
+    """Starts the run of a cell in its family's DAG and waits, deferred, until it has ended in whatever way.
+
+    The run's id follows from the sweep's DAG run, the cell and the attempt, and Airflow refuses an id that it
+    has: a retry, wherever its predecessor died, comes to the run that is there. Clearing the task begins a
+    new attempt if the run has ended; one that goes on is cleared where the sweep's params ask for that.
+
+    While it waits it holds slots of the cluster's pool, which `hooks` gives it; marking it as failed
+    marks the run, too.
+
+    :param cell: a `Cell` as JSON. (templated)
+    :param poll_interval_s: seconds between two looks at the run.
+    """
+
+    operator_extra_links: Collection[BaseOperatorLink] = (StartedRunLink(),)
+    ui_color: str = "#d9e7f5"
+
+    def __init__(self, *, cell: Any, poll_interval_s: float = 10, **kwargs: Any) -> None:
+        super().__init__(cell=cell, **kwargs)
+        self.poll_interval_s = poll_interval_s
+
+    def execute(self, context: Context) -> NoReturn:
+        """Start the run, or find it, and wait."""
+        ti, cell = context["ti"], Cell.model_validate(self.cell)
+        if _is_paused(ti, cell.dag_id):
+            raise AirflowFailException(
+                f"the DAG '{cell.dag_id}' is paused, so that its runs would wait for ever: unpause it, and "
+                "clear this task"
+            )
+        run_id = self._run_id(context, cell)
+        ti.xcom_push(key=STARTED_RUN_KEY, value=as_json(StartedRun(dag_id=cell.dag_id, run_id=run_id)))
+        ti.xcom_push(key=StartedRunLink.address_key, value=dag_run_address(cell.dag_id, run_id))
+        note = f"{cell.label}, a cell of {ti.dag_id}, {ti.run_id}"
+        started = start_dag_run(cell.dag_id, run_id, _conf(cell), note)
+        self.log.info("%s run %s of %s", "started" if started else "found", run_id, cell.dag_id)
+        raise TaskDeferred(
+            trigger=DagRunTrigger(dag_id=cell.dag_id, run_id=run_id, poll_interval_s=self.poll_interval_s),
+            method_name="execute_complete",
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> NoReturn:  # noqa: ARG002
+        """Fail, to be tried again: where the run has ended, the trigger has ended the task, too."""
+        raise AirflowException(f"nothing is heard of the run: {event['error']}")
+
+    def _run_id(self, context: Context, cell: Cell) -> str:
+        """The id of the run to start or to find; the attempt is stored before anything is started."""
+        ti, store = context["ti"], context["task_state_store"]
+        earlier = TypeAdapter(Attempt | None).validate_python(store.get(_ATTEMPT))
+        number = 1 if earlier is None else earlier.number
+        if earlier is not None and earlier.max_tries != ti.max_tries:
+            # Airflow raises max_tries when a task is cleared, and at no other time.
+            run_id = run_id_of(ti, cell, number)
+            if state_of_dag_run(cell.dag_id, run_id) in ("success", "failed"):
+                number += 1
+            elif context["params"].get(STOP_RUNS_PARAM) == StopRuns.CLEARED:
+                self.log.info("the task was cleared: clearing run %s, too, which ends its jobs", run_id)
+                start_dag_run(cell.dag_id, run_id, _conf(cell), clear_existing=True)
+        attempt = Attempt(number=number, max_tries=ti.max_tries)
+        store.set(_ATTEMPT, attempt.model_dump(mode="json"), retention=NEVER_EXPIRE)
+        return run_id_of(ti, cell, number)
+
+
+class CellOutcomeOperator(CellOperator):
+    """Succeeds where the run of a cell did.
+
+    Not the task that waits: to fail, that would have to resume in a worker, for which it would queue for its
+    pool slots again, perhaps for hours behind other cells.
+
+    :param cell: a `Cell` as JSON. (templated)
+    :param started_in: id of the task that started the run.
+    """
+
+    ui_color: str = "#d9e7f5"
+
+    def __init__(self, *, cell: Any, started_in: str, **kwargs: Any) -> None:
+        super().__init__(cell=cell, **kwargs)
+        self.started_in = started_in
+
+    def execute(self, context: Context) -> None:
+        """Look at the run."""
+        ti, cell = context["ti"], Cell.model_validate(self.cell)
+        run_id = _started_run(ti, self.started_in, ti.map_index)
+        state = None if run_id is None else state_of_dag_run(cell.dag_id, run_id)
+        if state != "success":
+            raise AirflowFailException(
+                f"{cell.label}: run {run_id} of {cell.dag_id} "
+                + ("was deleted" if state is None else f"is {state}, and its tasks say why")
+                + "; clear the task before this one to run it again"
+            )
+        self.log.info("run %s of %s has valid results", run_id, cell.dag_id)
+
+
+class ReportSweepOperator(BaseOperator):
+    """Prints what became of each cell, and fails where one has no valid result.
+
+    The one task that decides the DAG run's state, as `ReportOperator` does.
+
+    :param checked: what `CheckSweepOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("checked",)
+    ui_color: str = "#e2f3e4"
+
+    def __init__(self, *, checked: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.checked = checked
+
+    def execute(self, context: Context) -> None:
+        """Print the table."""
+        ti = context["ti"]
+        if not self.checked:
+            raise AirflowFailException("nothing was started: the task check_sweep says why")
+        plan = SweepPlan.model_validate(self.checked)
+        with airflow_errors():
+            withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
+        if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=_REJECTED_BY):
+            self.log.info("rejected by %s: nothing was started", rejected_by)
+            return
+        rows = [self._outcome(ti, index, cell) for index, cell in enumerate(plan.cells)]
+        missing = [row["cell"] for row in rows if row["run"] != "success"]
+        live = sum(row["run"] in ("queued", "running") for row in rows)
+        self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
+        if missing:
+            raise AirflowFailException(
+                f"{len(missing)} of {len(rows)} cells have no valid result: {', '.join(missing)}"
+                + (f"; {live} not ended yet: 'steptime sweep cancel {ti.run_id}' ends them" if live else "")
+            )
+        self.log.info("all %d cells have valid results", len(rows))
+
+    def _outcome(self, ti: Any, index: int, cell: Cell) -> dict[str, Any]:
+        from steptime.results.store import Store
+
+        run_id = _started_run(ti, RUN_TASK, index)
+        stored: list[dict[str, Any]] = []
+        if run_id is not None:
+            with airflow_errors(), Store() as store:
+                stored = own_runs(store, cell.dag_id, run_id)
+        measured: dict[str, Any] = next((row for row in stored if row["mode"] == "performance"), {})
+        return {
+            "cell": cell.label,
+            "run": "not started" if run_id is None else state_of_dag_run(cell.dag_id, run_id) or "deleted",
+            "step time, s": measured.get("step_time_mean_s"),
+            "tokens/s": measured.get("tokens_per_s"),
+            "MFU, %": measured.get("mfu_percent"),
+            "queued, s": measured.get("queue_wait_s"),
+            "DAG run": f"{cell.dag_id} {run_id or ''}",
+        }
+
+
+def approval(checked: Any) -> ApproveSweepOperator:
+    """The task that asks; a request that nobody answers is over before the next week's sweep."""
+    return ApproveSweepOperator(
+        task_id=APPROVAL_TASK, checked=checked, response_timeout=timedelta(days=6), retries=0
+    )
+
+
+def start_dag_run(
+    dag_id: str, run_id: str, conf: dict[str, Any], note: str | None = None, *, clear_existing: bool = False
+) -> bool:
+    """Start a run of a DAG; `False` where Airflow has a run of that id. To be called in a task.
+
+    With `clear_existing` all tasks of such a run are cleared instead, those that wait for jobs included.
+
+    `TriggerDagRunOperator` does the same, but fails where the run exists, waits with a trigger that resumes,
+    and takes a second to import.
+    """
+    from airflow.sdk.exceptions import ErrorType
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    request = TriggerDagRun(
+        dag_id=dag_id,
+        run_id=run_id,
+        conf=conf,
+        logical_date=None,
+        note=note,
+        reset_dag_run=clear_existing,
+    )
+    try:
+        answer = SUPERVISOR_COMMS.send(request)
+    except AirflowRuntimeError as error:
+        raise AirflowException(f"Airflow does not start {dag_id}: {error}") from None
+    return not (isinstance(answer, ErrorResponse) and answer.error is ErrorType.DAGRUN_ALREADY_EXISTS)
+
+
+def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
+    """Id of the run of a cell; the hash tells apart what a readable name cannot."""
+    whole = f"{ti.dag_id}/{ti.run_id}/{cell.repeat}/{cell.request.model_dump_json()}"
+    short = hashlib.sha256(whole.encode()).hexdigest()[:12]
+    request = cell.request
+    readable = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{request.size}-{request.dtype}-{request.gpus}")
+    again = "" if attempt == 1 else f"__attempt{attempt}"
+    return f"sweep__{readable}__{short}{again}"
+
+
+def _conf(cell: Cell) -> dict[str, Any]:
+    return cell.request.model_dump(mode="json", exclude={"workload"})
+
+
+def _started_run(ti: Any, task_id: str, index: int | None) -> str | None:
+    """The id of the run that a mapped task has started; None where it has not."""
+    told = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
+    return None if told is None else StartedRun.model_validate(told).run_id
+
+
+def _is_paused(ti: Any, dag_id: str) -> bool:
+    try:
+        return bool(ti.get_dag(dag_id).is_paused)
+    except AirflowRuntimeError as error:
+        raise AirflowException(f"Airflow does not know the DAG '{dag_id}': {error}") from None
+
+
+def _row(cell: Cell) -> dict[str, Any]:
+    return {
+        "cell": cell.label,
+        "cluster": cell.request.cluster,
+        "jobs": cell.jobs,
+        "GPUs": cell.gpus_at_once,
+        "GPU-hours ≤": cell.gpu_hours_max,
+        "DAG": cell.dag_id,
+    }
+
+
+def _markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as a table in Markdown: the first ones where they are very many."""
+    lines = [list(rows[0]), ["---"] * len(rows[0])]
+    for row in rows[:_ROWS_SHOWN]:
+        lines.append([f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    more = len(rows) - _ROWS_SHOWN
+    return table if more <= 0 else f"{table}\n\nand {more} more: `steptime sweep plan` lists them."

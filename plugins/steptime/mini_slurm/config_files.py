@@ -1,0 +1,96 @@
+"""Writes the daemons' configuration and the keys of munge and ssh, all below the cluster's root."""
+
+import secrets
+import shlex
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from steptime.files import write_whole
+from steptime.mini_slurm import login
+from steptime.mini_slurm.layout import GPUS_PER_NODE, MARKER, NODES, Layout, user
+from steptime.mini_slurm.packages import program, search_path
+
+CLUSTER = "mini"
+"""What Slurm calls the cluster in its accounting."""
+
+_templates = jinja2.Environment(
+    loader=jinja2.PackageLoader("steptime.mini_slurm"),
+    autoescape=False,  # noqa: S701 (configuration of daemons, from values of our own)
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
+_FILES = ("slurm.conf", "gres.conf", "slurmdbd.conf", "my.cnf", "sshd_config", "ssh_config")
+
+
+def write_all(layout: Layout) -> None:
+    """Write every file; keys that exist are kept. Only their owner can read what is written."""
+    values: dict[str, Any] = {
+        "cluster_name": CLUSTER,
+        "root": layout.root,
+        "ssh_host": layout.ssh_host,
+        "ports": layout.ports,
+        "slurmd_ports": f"[{layout.ports.slurmd(NODES[0])}-{layout.ports.slurmd(NODES[-1])}]",
+        "nodes": f"node[1-{len(NODES)}]",
+        "gpus": GPUS_PER_NODE,
+        "user": user(),
+        "hostname": socket.gethostname().partition(".")[0],
+        "ssh_command": shlex.join(login.command(layout)),
+        "host_alias": login.HOST_ALIAS,
+        "environment": _login_environment(layout),
+    }
+    for name in _FILES:
+        text = _templates.get_template(f"{name}.j2").render(values)
+        write_whole(layout.root / "etc" / name, text, mode=0o600)
+    # Debian's own would be read otherwise, and a plugin in it that is not installed stops every job.
+    if not _plugstack(layout).exists():
+        write_plugstack(layout, "")
+    _write_keys(layout)
+
+
+def write_plugstack(layout: Layout, text: str) -> bool:
+    """Write which SPANK plugins steps are started with; whether that is a change."""
+    path = _plugstack(layout)
+    if path.exists() and path.read_text() == text:
+        return False
+    write_whole(path, text, mode=0o600)
+    return True
+
+
+def _plugstack(layout: Layout) -> Path:
+    return layout.root / "etc/plugstack.conf"
+
+
+def _login_environment(layout: Layout) -> dict[str, str]:
+    """What a login on the cluster finds, and with it every job that it submits."""
+    given = {
+        "SLURM_CONF": str(layout.slurm_conf),
+        MARKER: str(layout.root),
+        "PATH": search_path(),
+        # Below another shell, bash does not read the user's .bashrc: some take longer than the command.
+        "SHLVL": "1",
+    }
+    return {name: value for name, value in given.items() if '"' not in value and "\\" not in value}
+
+
+def _write_keys(layout: Layout) -> None:
+    munge_key = layout.root / "etc/munge.key"
+    if not munge_key.is_file():
+        write_whole(munge_key, secrets.token_bytes(1024), mode=0o400)
+    ssh = layout.root / "ssh"
+    for name in ("host", "id"):
+        # ssh-keygen asks before it overwrites; a key of which one half was lost is made anew.
+        if not ((ssh / name).is_file() and (ssh / f"{name}.pub").is_file()):
+            (ssh / name).unlink(missing_ok=True)
+            subprocess.run(
+                [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "steptime", "-f", ssh / name],
+                check=True,
+                stdin=subprocess.DEVNULL,
+                env=layout.environment,
+            )
+    write_whole(ssh / "authorized_keys", (ssh / "id.pub").read_bytes(), mode=0o600)
+    write_whole(ssh / "known_hosts", f"[{layout.ssh_host}]:{layout.ports.sshd} {login.host_key(layout)}\n")

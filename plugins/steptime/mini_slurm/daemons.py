@@ -1,0 +1,231 @@
+"""Starts the cluster's daemons one by one, and waits until each answers."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from steptime.errors import SystemFailure
+from steptime.mini_slurm import login, processes
+from steptime.mini_slurm.config_files import CLUSTER
+from steptime.mini_slurm.layout import NODES, Layout, user
+from steptime.mini_slurm.packages import program
+
+ALL = ("munged", "mariadbd", "slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in NODES), "sshd")
+"""Every daemon in the order of its start: each needs those before it, and sshd none."""
+
+USABLE = ("idle", "mixed", "allocated", "completing")
+"""The states of a node that jobs can be on."""
+
+_POLL_S = 0.05
+_EXEC_S = 2.0
+"""A process that is just being started does not bear its name yet."""
+_COMMAND_TIMEOUT_S = 60
+_READY_TIMEOUT_S = 120
+"""The first start creates the tables of the accounting."""
+
+
+def start(layout: Layout, daemon: str) -> None:
+    """Start a daemon that does not run. It leaves this session, and goes on when its caller ends.
+
+    Raises SystemFailure, with the end of its log, where it refuses to start.
+    """
+    _start(layout, daemon, _commands(layout)[daemon])
+
+
+def start_nodes(layout: Layout, nodes: Iterable[str]) -> None:
+    """Start the daemons of nodes.
+
+    One that has lost its jobs, too, says that it was rebooted: Slurm then looks for them no longer.
+    """
+    living = processes.of_nodes(layout)
+    for node in nodes:
+        daemon = f"slurmd-{node}"
+        _start(layout, daemon, [*_commands(layout)[daemon], *([] if living[node] else ["-b"])])
+
+
+def _start(layout: Layout, daemon: str, command: list[str]) -> None:
+    if daemon == "sshd" and os.geteuid() == 0:
+        # Root's sshd insists on it, and Debian's own service would make it.
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    log = layout.log(daemon)
+    with log.open("ab") as output:
+        done = subprocess.run(
+            command,
+            env=layout.environment,
+            cwd=layout.root,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise failed_start(layout, daemon, f"it ended with code {done.returncode}")
+
+
+def wait_until_ready(layout: Layout, daemon: str) -> None:
+    """Wait until a daemon that was started does its work; SystemFailure where it does not."""
+    if daemon.startswith("slurmd-"):
+        wait_for_nodes(layout, [daemon.removeprefix("slurmd-")])
+    else:
+        _wait_for(layout, [daemon], lambda: _answers(layout, daemon))
+
+
+def wait_for_nodes(layout: Layout, nodes: Sequence[str]) -> None:
+    """Wait until jobs can run on all of `nodes`; SystemFailure where they cannot."""
+
+    def usable() -> bool:
+        states = node_states(layout)
+        alive = processes.daemons(layout)  # the controller notices a restart late
+        return all(states.get(node) in USABLE and f"slurmd-{node}" in alive for node in nodes)
+
+    _wait_for(layout, [f"slurmd-{node}" for node in nodes], usable)
+
+
+def _wait_for(layout: Layout, names: Sequence[str], condition: Callable[[], bool]) -> None:
+    """Wait for something that daemons have to do; SystemFailure when one ends before, or takes too long."""
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    seen = time.monotonic()
+    while not condition():
+        now = time.monotonic()
+        ended = [name for name in names if name not in processes.daemons(layout)]
+        if not ended:
+            seen = now
+        elif now - seen > _EXEC_S:
+            raise failed_start(layout, ended[0], "it ended")
+        if now > deadline:
+            raise failed_start(layout, names[-1], f"not ready after {_READY_TIMEOUT_S} s")
+        time.sleep(_POLL_S)
+
+
+def failed_start(layout: Layout, daemon: str, what: str) -> SystemFailure:
+    """The error of a start, with the end of the daemon's log."""
+    path = layout.log(daemon)
+    tail = ""
+    if path.is_file():
+        with path.open(errors="replace") as stream:
+            tail = "".join(deque(stream, maxlen=15))
+    return SystemFailure(f"{daemon} did not start: {what}; the end of {path}:\n{tail}")
+
+
+def install_database(layout: Layout, report: Callable[[str], None]) -> None:
+    """Make MariaDB's own tables, once. Its accounts are known by their Unix user: there is no password."""
+    made = layout.root / "mysql"
+    if made.is_dir():
+        return
+    report("making the accounting's database")
+    # Made aside and renamed, so that one that was interrupted is not taken for a database.
+    unfinished = layout.root / "mysql.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with layout.log("mariadb-install").open("wb") as output:
+        done = subprocess.run(
+            [
+                program("mariadb-install-db"),
+                f"--defaults-file={layout.root}/etc/my.cnf",
+                f"--datadir={unfinished}",
+                f"--user={user()}",
+                "--auth-root-authentication-method=socket",
+                f"--auth-root-socket-user={user()}",
+                "--skip-test-db",
+            ],
+            env=layout.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise failed_start(layout, "mariadb-install", f"it ended with code {done.returncode}")
+    unfinished.rename(made)
+
+
+def add_cluster(layout: Layout) -> None:
+    """Make the cluster known to the accounting, once."""
+    if command(layout, "sacctmgr", "-nP", "show", "cluster", CLUSTER, "format=cluster").strip() != CLUSTER:
+        command(layout, "sacctmgr", "-iQ", "add", "cluster", CLUSTER)
+
+
+def command(layout: Layout, name: str, *arguments: str) -> str:
+    """What one of Slurm's commands prints. Raises SystemFailure where it fails."""
+    try:
+        done = _run(layout, name, *arguments)
+    except subprocess.TimeoutExpired:
+        raise SystemFailure(f"{name} does not answer within {_COMMAND_TIMEOUT_S} s.") from None
+    if done.returncode != 0:
+        raise SystemFailure(f"{name} ended with code {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def node_states(layout: Layout) -> dict[str, str]:
+    """Every node's state as sinfo writes it out (`idle`, `down`, …); empty where nobody answers."""
+    try:
+        words = command(layout, "sinfo", "-hN", "-p", "batch", "-o", "%N %T").split()
+    except SystemFailure:
+        return {}
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _answers(layout: Layout, daemon: str) -> bool:
+    try:
+        match daemon:
+            case "munged":
+                return _listens(layout.root / "run/munge.sock")
+            case "mariadbd":
+                return _listens(layout.root / "run/mysql.sock")
+            case "slurmdbd":
+                return _run(layout, "sacctmgr", "-nP", "show", "cluster").returncode == 0
+            case "slurmctld":
+                return _run(layout, "scontrol", "ping").returncode == 0
+            case "sshd":
+                return _run(layout, *login.command(layout), "true").returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+    raise ValueError(daemon)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True
+
+
+def _run(layout: Layout, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [name, *arguments],
+        env=layout.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_TIMEOUT_S,
+        check=False,
+    )
+
+
+def _commands(layout: Layout) -> dict[str, list[str]]:
+    root = layout.root
+    slurm_conf = str(layout.slurm_conf)
+    return {
+        "munged": [
+            program("munged"),
+            "--force",  # it would refuse a folder that others cannot enter, or a link's
+            f"--key-file={root}/etc/munge.key",
+            f"--socket={root}/run/munge.sock",
+            f"--pid-file={root}/run/munged.pid",
+            f"--log-file={root}/log/munged.log",
+            f"--seed-file={root}/run/munged.seed",
+            "--num-threads=2",
+        ],
+        # The only one that does not leave its caller's session by itself.
+        "mariadbd": ["setsid", "--fork", program("mariadbd"), f"--defaults-file={root}/etc/my.cnf"],
+        "slurmdbd": [program("slurmdbd")],
+        "slurmctld": [program("slurmctld"), "-f", slurm_conf],
+        **{f"slurmd-{node}": [program("slurmd"), "-N", node, "-f", slurm_conf] for node in NODES},
+        "sshd": [program("sshd"), "-f", f"{root}/etc/sshd_config", "-E", f"{root}/log/sshd.log"],
+    }

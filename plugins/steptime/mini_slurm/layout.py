@@ -1,0 +1,207 @@
+"""Where a mini Slurm keeps what it has, and which ports it has chosen."""
+
+import hashlib
+import os
+import pwd
+import re
+import socket
+import tempfile
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from steptime.errors import SystemFailure, UserError, shown
+from steptime.files import write_whole
+from steptime.frozen import Frozen
+
+NODES = tuple(f"node{number}" for number in range(1, 9))
+GPUS_PER_NODE = 8
+LOOPBACK = "127.0.0.1"
+MARKER = "STEPTIME_SLURM"
+"""The environment variable that every process of the cluster bears, and its jobs': the cluster's root."""
+
+_LONGEST_ROOT = 60
+"""Characters: a Unix socket's path may have 107, and slurmd's are longer than the root by up to 40."""
+_PLAIN = re.compile(r"[A-Za-z0-9._/-]+")
+"""What needs no quotes in any of the daemons' files."""
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+_FIRST_PORT, _PORTS_EACH, _BLOCKS = 20_480, 16, 700
+"""Blocks of ports end below those that the kernel hands out by itself (32768 and up)."""
+_FIRST_SLURMD = 8
+
+
+class Ports(Frozen):
+    """What the daemons listen on."""
+
+    first: int
+
+    @property
+    def slurmctld(self) -> int:
+        """The controller's."""
+        return self.first
+
+    @property
+    def slurmdbd(self) -> int:
+        """The accounting daemon's."""
+        return self.first + 1
+
+    @property
+    def sshd(self) -> int:
+        """Where to log in."""
+        return self.first + 2
+
+    def slurmd(self, node: str) -> int:
+        """The daemon's of a node."""
+        return self.first + _FIRST_SLURMD + NODES.index(node)
+
+    def by_daemon(self) -> dict[str, int]:
+        """Every one of them, by the daemon that listens on it."""
+        return {
+            "slurmctld": self.slurmctld,
+            "slurmdbd": self.slurmdbd,
+            "sshd": self.sshd,
+            **{f"slurmd-{node}": self.slurmd(node) for node in NODES},
+        }
+
+
+class Layout(Frozen):
+    """A cluster's folder and ports, as `cluster.json` in the folder keeps them."""
+
+    root: Path
+    """The folder as the daemons name it: `<home>/slurm`, or a short link to it where that is too long."""
+    ports: Ports
+    ssh_host: str = LOOPBACK
+    """The address that sshd listens on; everything else is on loopback always."""
+
+    @property
+    def slurm_conf(self) -> Path:
+        """What SLURM_CONF names."""
+        return self.root / "etc/slurm.conf"
+
+    def log(self, daemon: str) -> Path:
+        """Where a daemon logs; `daemon` is `slurmctld` or `slurmd-node3`."""
+        return self.root / "log" / f"{daemon}.log"
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """What daemons and Slurm's commands are run with; nothing of the caller's that could be secret."""
+        from steptime.mini_slurm.packages import search_path
+
+        return {
+            "PATH": search_path(),
+            "HOME": str(Path.home()),
+            "LANG": "C.UTF-8",
+            "SLURM_CONF": str(self.slurm_conf),
+            MARKER: str(self.root),
+            # The library that slurmdbd reaches MariaDB with knows no other way to be told of the socket.
+            "MYSQL_UNIX_PORT": str(self.root / "run/mysql.sock"),
+        }
+
+
+def folder(home: Path) -> Path:
+    """The cluster's folder in the state folder `home`."""
+    return home / "slurm"
+
+
+def recorded(home: Path) -> Layout | None:
+    """What `cluster.json` says; None where no cluster was ever made here. Raises SystemFailure if damaged."""
+    path = folder(home) / "cluster.json"
+    try:
+        return Layout.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        raise SystemFailure(
+            f"{path} is damaged: end the cluster's daemons by hand, then delete {path.parent}."
+        ) from None
+
+
+def record(home: Path, layout: Layout) -> None:
+    """Keep the layout for the next time."""
+    write_whole(folder(home) / "cluster.json", layout.model_dump_json(indent=2))
+
+
+def choose(home: Path, ssh_host: str = LOOPBACK) -> Layout:
+    """A root and a block of free ports, the same for the same `home` where nobody else has them."""
+    digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
+    for attempt in range(_BLOCKS):
+        ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
+        if all(is_free(port) for port in ports.by_daemon().values()):
+            return Layout(root=_root(home), ports=ports, ssh_host=ssh_host)
+    raise SystemFailure(f"no {_PORTS_EACH} ports in a row are free from {_FIRST_PORT} up.")
+
+
+def is_free(port: int) -> bool:
+    """Whether a daemon could listen on `port`."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def check_ssh_host(host: str) -> None:
+    """Raise UserError where `host` is no name or IPv4 address of this machine."""
+    try:
+        if not _HOST.fullmatch(host):
+            raise OSError("write a name or an IPv4 address")
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        raise UserError(
+            f"'{shown(host)}' is no address of this machine for sshd to listen on: {error.strerror or error}."
+        ) from None
+
+
+def prepare(home: Path) -> None:
+    """Make the cluster's folders and the stand-in GPUs."""
+    of_nodes = (f"{name}/{node}" for name in ("spool", "tmp") for node in NODES)
+    for name in ("etc", "log", "run", "state", "ssh", "dev", *of_nodes):
+        (folder(home) / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    for number in range(GPUS_PER_NODE):
+        device = folder(home) / f"dev/nvidia{number}"
+        if not device.is_symlink():
+            device.symlink_to("/dev/null")
+
+
+def leads_home(home: Path, layout: Layout) -> bool:
+    """Whether the root still is the folder in `home`: a short link goes with `down`, or when /tmp is tidied.
+
+    A link is believed only in a folder of this user's: others could turn it elsewhere.
+    """
+    if layout.root == folder(home):
+        return True
+    leads = layout.root.is_symlink() and layout.root.readlink() == folder(home)
+    return leads and layout.root.parent.lstat().st_uid == os.getuid()
+
+
+def remove_link(home: Path, layout: Layout) -> None:
+    """Take away the short link to the folder, if there is one."""
+    if layout.root != folder(home) and leads_home(home, layout):
+        layout.root.unlink()
+        layout.root.parent.rmdir()
+
+
+def user() -> str:
+    """The name of the user who runs everything. Raises SystemFailure where the user id has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise SystemFailure(
+            f"the user id {os.getuid()} has no name, and Slurm needs one: add it to /etc/passwd."
+        ) from None
+
+
+def _root(home: Path) -> Path:
+    """The folder itself, or a link to it in a new folder that belongs to this user alone."""
+    real = folder(home)
+    if len(str(real)) <= _LONGEST_ROOT and _PLAIN.fullmatch(str(real)):
+        return real
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    usable = 0 < len(runtime) <= _LONGEST_ROOT - 30 and os.access(runtime, os.W_OK)
+    link = Path(tempfile.mkdtemp(prefix="steptime-", dir=runtime if usable else "/tmp")) / "slurm"  # noqa: S108
+    link.symlink_to(real)
+    return link

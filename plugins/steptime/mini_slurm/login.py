@@ -1,0 +1,34 @@
+"""How to log in to the cluster: for people, for programs, and as a connection that Airflow can keep."""
+
+from steptime.clusters.connections import Connection
+from steptime.mini_slurm.layout import Layout, user
+
+CONNECTION = "mini_slurm"
+"""The name of the connection that `config/clusters/mini-slurm.yaml` asks for."""
+HOST_ALIAS = "mini-slurm"
+
+
+def command(layout: Layout) -> tuple[str, ...]:
+    """The ssh command that logs in; what it shall run there is put behind it."""
+    return ("ssh", "-F", f"{layout.root}/etc/ssh_config", HOST_ALIAS)
+
+
+def host_key(layout: Layout) -> str:
+    """The public key that the cluster's sshd proves itself with: `ssh-ed25519 AAAA…`."""
+    return " ".join((layout.root / "ssh/host.pub").read_text().split()[:2])
+
+
+def connection(layout: Layout) -> Connection:
+    """The login, its extra fields named as Airflow's SSH provider names them."""
+    return Connection(
+        name=CONNECTION,
+        kind="ssh",
+        host=layout.ssh_host,
+        port=layout.ports.sshd,
+        login=user(),
+        extra={
+            "key_file": f"{layout.root}/ssh/id",
+            "host_key": host_key(layout),
+            "no_host_key_check": "false",
+        },
+    )

@@ -1,0 +1,172 @@
+"""Finds the cluster's processes: its daemons, and everything that bears its mark or descends from them.
+
+No file of process ids is believed: after a crash or a reboot the ids in it belong to others.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from steptime.mini_slurm.layout import MARKER, NODES, Layout
+
+DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sshd")
+_KILL_S = 5
+
+
+def daemons(layout: Layout) -> dict[str, psutil.Process]:
+    """The living daemons by name: `slurmctld`, `slurmd-node3`, …"""
+    found: dict[str, psutil.Process] = {}
+    for process in psutil.process_iter(["name", "create_time"]):
+        if process.info["name"] not in DAEMONS:
+            continue
+        with suppress(psutil.Error):
+            name = _daemon(process, layout)
+            # A daemon about to start a child looks like two: the child is the younger.
+            if name and (name not in found or process.create_time() < found[name].create_time()):
+                found[name] = process
+    return found
+
+
+def everything(layout: Layout) -> list[psutil.Process]:
+    """Every process of the cluster, jobs and logins included; never the caller or its ancestors."""
+    spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found = {process.pid: process for process in (*daemons(layout).values(), *logins(layout))}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid not in found and _is_marked(process, layout):
+                found[process.pid] = process
+    for process in list(found.values()):
+        with suppress(psutil.Error):
+            found.update((child.pid, child) for child in process.children(recursive=True))
+    return [process for pid, process in found.items() if pid not in spared and _lives(process)]
+
+
+def logins(layout: Layout) -> list[psutil.Process]:
+    """What sshd has started to serve logins; they outlive it, and bear no mark of the cluster."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        with suppress(psutil.Error):
+            # From OpenSSH 9.8 on it is another program, sshd-session.
+            if process.info["name"].startswith("sshd") and any(
+                one.status == psutil.CONN_ESTABLISHED and one.laddr.port == layout.ports.sshd
+                for one in process.net_connections("tcp")
+            ):
+                found.append(process)
+    return found
+
+
+def of_nodes(layout: Layout) -> dict[str, list[psutil.Process]]:
+    """By node, what would die with it: its daemon, and the jobs on it."""
+    found: dict[str, list[psutil.Process]] = {node: [] for node in NODES}
+    for process in everything(layout):
+        node = _node(process, layout)
+        if node in found:
+            found[node].append(process)
+    return found
+
+
+def end(processes: Iterable[psutil.Process], *, grace_s: float) -> list[psutil.Process]:
+    """SIGTERM, after `grace_s` seconds SIGKILL; those that live even then."""
+    asked = list(processes)
+    for process in asked:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    return kill(_wait(asked, grace_s))
+
+
+def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """SIGKILL in a way that none of them sees another die before itself; those that live even then."""
+    asked = list(processes)
+    for process in asked:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    for process in asked:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return _wait(asked, _KILL_S)
+
+
+def _wait(asked: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Until all have ended, or the time is over: those that live. psutil would wait for zombies, too."""
+    deadline = time.monotonic() + timeout_s
+    while (left := [process for process in asked if _lives(process)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+def _daemon(process: psutil.Process, layout: Layout) -> str | None:
+    """Which of the layout's daemons a process is."""
+    name = process.name()
+    command = process.cmdline()
+    given = {
+        "munged": f"--socket={layout.root}/run/munge.sock",
+        "mariadbd": f"--defaults-file={layout.root}/etc/my.cnf",
+        "slurmctld": str(layout.slurm_conf),
+        "slurmd": str(layout.slurm_conf),
+    }
+    if name == "sshd":  # writes a title over its arguments
+        title = " ".join(command)
+        return name if f"{layout.root}/etc/sshd_config" in title and "[listener]" in title else None
+    if name == "slurmdbd":  # takes its file from the environment only
+        return name if _is_marked(process, layout) else None
+    if given.get(name) not in command:
+        return None
+    return f"slurmd-{command[command.index('-N') + 1]}" if name == "slurmd" else name
+
+
+def _is_marked(process: psutil.Process, layout: Layout) -> bool:
+    given = _environment(process)
+    if given.get(MARKER) == str(layout.root):
+        return True
+    # A job submitted with --export=NONE has what Slurm itself gives it.
+    return given.get("SLURM_CONF") == str(layout.slurm_conf) and "SLURMD_NODENAME" in given
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """What a process was started with; empty where that cannot be read.
+
+    psutil's own stops at the first gap, and slurmstepd writes its title over the beginning.
+    """
+    try:
+        text = Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in text.split("\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def _node(process: psutil.Process, layout: Layout) -> str | None:
+    """The node that a process belongs to, by itself or by whom it descends from."""
+    for one in _line(process):
+        with suppress(psutil.Error):
+            if one.name() == "slurmd":
+                daemon = _daemon(one, layout)
+                return daemon.removeprefix("slurmd-") if daemon else None
+            if one.name() == "slurmstepd":  # known by its socket, in the folder of its node
+                return next((name for name in NODES if _has_socket(one, layout.root / "spool" / name)), None)
+            if node := _environment(one).get("SLURMD_NODENAME"):
+                return node
+    return None
+
+
+def _has_socket(process: psutil.Process, folder: Path) -> bool:
+    return any(str(one.laddr).startswith(f"{folder}/") for one in process.net_connections("unix"))
+
+
+def _line(process: psutil.Process) -> Iterator[psutil.Process]:
+    yield process
+    with suppress(psutil.Error):
+        yield from process.parents()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Zombies hold nothing and await their parent, once their last thread has ended."""
+    try:
+        ended = process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
+        return process.is_running() and not ended
+    except psutil.NoSuchProcess:
+        return False

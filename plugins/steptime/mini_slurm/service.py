@@ -1,0 +1,277 @@
+"""Start, stop and look at the mini Slurm of a state folder (`steptime slurm up`, `down`, `status`)."""
+
+import shlex
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from pydantic import Field
+
+from steptime.errors import SystemFailure
+from steptime.frozen import Frozen
+from steptime.mini_slurm import config_files, daemons, login, packages, processes
+from steptime.mini_slurm import layout as layouts
+from steptime.mini_slurm.layout import LOOPBACK, NODES, Layout
+
+Report = Callable[[str], None]
+
+_LOCK_TIMEOUT_S = 120
+_JOBS_END_S = 60
+"""What cancelled jobs are given to end; Slurm itself kills them after its KillWait of 5 s."""
+_STOP_GRACE_S = 10
+
+
+class Status(Frozen):
+    """What `steptime slurm status` tells."""
+
+    running: bool
+    healthy: bool
+    daemons: dict[str, bool] = Field(default_factory=dict)
+    """By name, whether it lives."""
+    nodes: dict[str, int] = Field(default_factory=dict)
+    """By state in sinfo's words, how many."""
+    jobs: dict[str, int] = Field(default_factory=dict)
+    """By state in squeue's words, how many are in the queue."""
+    ports: dict[str, int] = Field(default_factory=dict)
+    ssh: str | None = None
+    """The command that logs in."""
+    slurm_conf: str | None = None
+    problem: str | None = None
+
+
+def up(
+    home: Path, report: Report, *, ssh_host: str | None = None, plugstack: str | None = None
+) -> tuple[Layout, bool]:
+    """Start what does not run of the cluster in the state folder `home`; `True` where all of it ran already.
+
+    `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
+    `plugstack` is the text of Slurm's plugstack.conf, which names SPANK plugins; None is that of last time,
+    at first empty. `report` gets a sentence whenever the phase changes. Raises SystemFailure where a daemon
+    does not start.
+    """
+    packages.check()
+    if ssh_host is not None:
+        layouts.check_ssh_host(ssh_host)
+    with _lock(home, report):
+        layouts.prepare(home)
+        layout = _layout(home, ssh_host, report)
+        config_files.write_all(layout)
+        if plugstack is not None and config_files.write_plugstack(layout, plugstack):
+            _stop_nodes(layout)  # plugins are told when a node's daemon starts; jobs go on without it
+        alive = processes.daemons(layout)
+        if len(alive) == len(daemons.ALL):
+            report("Slurm is running already; looking at its health")
+        _start_missing(layout, set(alive), report)
+        return layout, len(alive) == len(daemons.ALL)
+
+
+def down(home: Path, report: Report, *, purge: bool = False) -> bool:
+    """Stop the cluster with its jobs and logins, and see that nothing is left; `False` where nothing ran.
+
+    The accounting and the keys stay for the next `up`, unless `purge` is true: then the folder is deleted.
+    """
+    if not layouts.folder(home).exists():
+        return False
+    with _lock(home, report):
+        layout = layouts.recorded(home)
+        was_running = layout is not None and _stop(layout, report)
+        if layout is not None:
+            layouts.remove_link(home, layout)
+        if purge:
+            report("deleting its folder")
+            shutil.rmtree(layouts.folder(home))
+        return was_running
+
+
+def status(home: Path) -> Status:
+    """How the daemons, nodes and jobs are."""
+    layout = layouts.recorded(home)
+    alive = processes.daemons(layout) if layout is not None else {}
+    if layout is None or not alive:
+        return Status(
+            running=False, healthy=False, problem="Slurm is not running: start it with 'steptime slurm up'"
+        )
+    lives = {name: name in alive for name in daemons.ALL}
+    dead = [name for name, lives_on in lives.items() if not lives_on]
+    problem = f"{', '.join(dead)} not running: 'steptime slurm up' starts what is missing" if dead else None
+    nodes: Counter[str] = Counter()
+    jobs: Counter[str] = Counter()
+    if not {"munged", "slurmctld"} & set(dead):  # without them each question takes 10 s to fail
+        nodes = Counter(daemons.node_states(layout).values())
+        try:
+            jobs = Counter(daemons.command(layout, "squeue", "-h", "-o", "%T").split())
+        except SystemFailure as failure:
+            problem = problem or str(failure)
+        usable = sum(count for state, count in nodes.items() if state in daemons.USABLE)
+        if problem is None and usable < len(NODES):
+            problem = f"{len(NODES) - usable} of {len(NODES)} nodes cannot be used"
+    return Status(
+        running=True,
+        healthy=problem is None,
+        daemons=lives,
+        nodes=dict(nodes),
+        jobs=dict(jobs),
+        ports=layout.ports.by_daemon(),
+        ssh=shlex.join(login.command(layout)),
+        slurm_conf=str(layout.slurm_conf),
+        problem=problem,
+    )
+
+
+def running(home: Path) -> Layout:
+    """The layout of a cluster that was started here. Raises SystemFailure where there is none."""
+    layout = layouts.recorded(home)
+    if layout is None:
+        raise SystemFailure("there is no mini Slurm here: start it with 'steptime slurm up'")
+    return layout
+
+
+def start_daemon(home: Path, daemon: str) -> None:
+    """Start one daemon that was stopped, as `slurmctld` or `slurmd-node3`, and wait until it works."""
+    layout = running(home)
+    if daemon not in processes.daemons(layout):
+        if daemon.startswith("slurmd-"):
+            daemons.start_nodes(layout, [daemon.removeprefix("slurmd-")])
+        else:
+            daemons.start(layout, daemon)
+    daemons.wait_until_ready(layout, daemon)
+
+
+def stop_daemon(home: Path, daemon: str, *, kill: bool = True) -> None:
+    """End one daemon, by SIGKILL as a crash would or by SIGTERM; what it had started goes on."""
+    process = processes.daemons(running(home)).get(daemon)
+    if process is not None:
+        left = processes.kill([process]) if kill else processes.end([process], grace_s=_STOP_GRACE_S)
+        if left:
+            raise SystemFailure(f"{daemon} (process {process.pid}) cannot be ended")
+
+
+def drop_logins(home: Path) -> None:
+    """What a broken network does to logins: they end in the middle, and sshd takes new ones."""
+    left = processes.kill(processes.logins(running(home)))
+    if left:
+        raise SystemFailure(f"these logins cannot be ended: {[process.pid for process in left]}")
+
+
+def kill_node(home: Path, node: str) -> None:
+    """What a power cut does to a node: its daemon and everything of its jobs are gone at once."""
+    left = processes.kill(processes.of_nodes(running(home))[node])
+    if left:
+        raise SystemFailure(f"these processes of {node} cannot be ended: {[process.pid for process in left]}")
+
+
+def cancel_jobs(home: Path, report: Report) -> None:
+    """Cancel every job and wait until the queue is empty."""
+    _cancel_jobs(running(home), report)
+
+
+@contextmanager
+def _lock(home: Path, report: Report) -> Iterator[None]:
+    home.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home / "slurm.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report("another steptime command is starting or stopping Slurm; waiting for it")
+        try:
+            lock.acquire(timeout=_LOCK_TIMEOUT_S)
+        except Timeout:
+            raise SystemFailure("another steptime command is stuck starting or stopping Slurm") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _layout(home: Path, ssh_host: str | None, report: Report) -> Layout:
+    """The layout of last time where its ports and its root are still to be had, else a new one."""
+    layout = layouts.recorded(home)
+    if layout is not None:
+        ssh_host = ssh_host or layout.ssh_host
+        alive = processes.daemons(layout)
+        taken = [
+            port
+            for name, port in layout.ports.by_daemon().items()
+            if name not in alive and not layouts.is_free(port)
+        ]
+        if not taken and layouts.leads_home(home, layout):
+            if ssh_host != layout.ssh_host:
+                processes.end([alive["sshd"]] if "sshd" in alive else [], grace_s=_STOP_GRACE_S)
+                layout = layout.model_copy(update={"ssh_host": ssh_host})
+                layouts.record(home, layout)
+            return layout
+        if taken:
+            report(f"port {taken[0]} is taken by another program; choosing others")
+        _stop(layout, report)
+        layouts.remove_link(home, layout)
+    layout = layouts.choose(home, ssh_host or LOOPBACK)
+    layouts.record(home, layout)
+    return layout
+
+
+def _start_missing(layout: Layout, alive: set[str], report: Report) -> None:
+    def bring_up(daemon: str, phase: str) -> None:
+        if daemon not in alive:
+            report(phase)
+            daemons.start(layout, daemon)
+        daemons.wait_until_ready(layout, daemon)
+
+    bring_up("munged", "starting munge")
+    bring_up("sshd", "starting sshd")
+    daemons.install_database(layout, report)
+    bring_up("mariadbd", "starting MariaDB")
+    bring_up("slurmdbd", "starting the accounting daemon")
+    daemons.add_cluster(layout)
+    bring_up("slurmctld", "starting the controller")
+    missing = [node for node in NODES if f"slurmd-{node}" not in alive]
+    if missing:
+        report(f"starting {len(missing)} nodes")
+    daemons.start_nodes(layout, missing)
+    daemons.wait_for_nodes(layout, NODES)
+
+
+def _stop_nodes(layout: Layout) -> None:
+    alive = processes.daemons(layout)
+    nodes = [f"slurmd-{node}" for node in NODES]
+    processes.end([alive[name] for name in nodes if name in alive], grace_s=_STOP_GRACE_S)
+
+
+def _stop(layout: Layout, report: Report) -> bool:
+    alive = processes.daemons(layout)
+    left = processes.everything(layout)
+    if not alive and not left:
+        return False
+    if "slurmctld" in alive:
+        _cancel_jobs(layout, report)
+    report("stopping Slurm")
+    # The reverse of the start: what a daemon still has to tell the one before it is told.
+    nodes = [f"slurmd-{node}" for node in NODES]
+    for group in (["sshd"], nodes, ["slurmctld"], ["slurmdbd"], ["mariadbd"], ["munged"]):
+        processes.end([alive[name] for name in group if name in alive], grace_s=_STOP_GRACE_S)
+    left = processes.end(processes.everything(layout), grace_s=2)
+    if left:
+        told = ", ".join(str(process.pid) for process in left)
+        raise SystemFailure(f"these processes of the mini Slurm cannot be ended: {told}")
+    return True
+
+
+def _cancel_jobs(layout: Layout, report: Report) -> None:
+    """Cancel what waits or runs, and wait until it has ended, so that the accounting says so."""
+    try:
+        jobs = set(daemons.command(layout, "squeue", "-h", "-o", "%A").split())
+        if not jobs:
+            return
+        report(f"cancelling {len(jobs)} jobs")
+        try:
+            daemons.command(layout, "scancel", *sorted(jobs))
+        except SystemFailure as failure:  # of one that has ended meanwhile, too: the others have been told
+            report(str(failure))
+        deadline = time.monotonic() + _JOBS_END_S
+        while time.monotonic() < deadline and daemons.command(layout, "squeue", "-h", "-o", "%A"):
+            time.sleep(0.1)
+    except SystemFailure as failure:
+        report(f"the jobs cannot be cancelled: {failure}")

@@ -1,0 +1,400 @@
+"""Start, stop and look at this machine's Airflow (`steptime up`, `down`, `status`): one per state folder.
+
+What runs is a supervisor (`steptime.service.supervisor`) and Airflow's components in its session. A state
+file names the supervisor by process id *and* start time: neither a reboot nor a reused id is taken for it.
+"""
+
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from filelock import FileLock, Timeout
+from pydantic import Field, ValidationError
+
+from steptime import settings
+from steptime.airflow.pools import set_pools
+from steptime.errors import SystemFailure
+from steptime.files import write_whole
+from steptime.frozen import Frozen
+from steptime.process_identity import boot_id, start_tick
+from steptime.service import supervisor
+from steptime.service.rest import AirflowClient
+from steptime.service.standalone_config import ADMIN, child_environment, password, write_config
+
+DEFAULT_PORT = 8080
+START_TIMEOUT_S = 300.0
+_PORTS_TRIED = 50
+_STARTS_ALLOWED = 2
+_POLL_S = 0.5
+_STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15
+_KILL_TIMEOUT_S = 10.0
+_FIRST_DAG = "llama31"
+"""The DAG whose appearance shows that the DAG folder has been read."""
+
+Report = Callable[[str], None]
+
+
+class _PortTaken(Exception):
+    """Another program listens on the port that was free when the start began."""
+
+
+class Service(Frozen):
+    """A running Airflow, as the state file has it."""
+
+    pid: int
+    """The supervisor's, and the id of the session that all of Airflow's processes belong to."""
+    start_tick: int
+    """When the supervisor was started, in clock ticks since the boot: see `steptime.process_identity`."""
+    boot_id: str
+    started_at: float
+    """The same, unix seconds."""
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address of the UI and of the REST API."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self) -> AirflowClient:
+        """A REST client logged in as the admin."""
+        return AirflowClient(self.url, ADMIN, password())
+
+
+class Status(Frozen):
+    """What `steptime status` tells."""
+
+    running: bool
+    healthy: bool
+    url: str | None = None
+    health: dict[str, str] = Field(default_factory=dict)
+    """By component: `healthy`, `unhealthy`, or what else Airflow says."""
+    restarts: dict[str, int] = Field(default_factory=dict)
+    """By component: how often the supervisor had to start it again."""
+    dags: tuple[str, ...] = ()
+    import_errors: dict[str, str] = Field(default_factory=dict)
+    """By file name, why a DAG cannot be read."""
+    running_dag_runs: tuple[str, ...] = ()
+    """As `dag_id/run_id`."""
+    problem: str | None = None
+
+
+def up(
+    report: Report, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
+) -> tuple[Service, bool]:
+    """Start Airflow and wait until it is healthy and has read the DAGs; `True` where it ran already.
+
+    `report` gets a sentence whenever the phase changes. Raises SystemFailure with the end of the log where it
+    does not get ready within `timeout_s`; everything is stopped then.
+    """
+    with _lock(report):
+        service = running()
+        if service is not None:
+            report("Airflow is running already; looking at its health")
+            _wait_until_ready(service, report, timeout_s)
+            with service.client() as client:
+                set_pools(client, report)
+            return service, True
+        leftover = _recorded()
+        if leftover is not None:
+            _end_session(leftover, report)
+        while True:
+            free = _free_port(port, leftover, report)
+            report(f"starting Airflow on port {free}")
+            service = _start(free)
+            try:
+                _wait_until_ready(service, report, timeout_s)
+            except _PortTaken:
+                report(f"another program has taken port {service.port} meanwhile; starting again")
+                _end_session(service, report)
+            except BaseException:
+                report("stopping what was started")
+                _end_session(service, report)
+                raise
+            else:
+                with service.client() as client:
+                    set_pools(client, report)
+                return service, False
+
+
+def down(report: Report) -> bool:
+    """Stop Airflow with everything it started, and see that nothing is left; `False` where nothing ran.
+
+    Training jobs are not Airflow's: they go on, and the next `up` finds them again.
+    Raises SystemFailure where a process survives even SIGKILL.
+    """
+    if not settings.airflow_home().exists():
+        return False
+    with _lock(report):
+        service = _recorded()
+        if service is None:
+            return False
+        was_running = bool(_session(service))
+        _end_session(service, report)
+        return was_running
+
+
+def status() -> Status:
+    """Whether Airflow runs, the health of its components, its DAGs and what they run."""
+    service = running()
+    if service is None:
+        return Status(
+            running=False, healthy=False, problem="Airflow is not running: start it with 'steptime up'"
+        )
+    state = _supervisor_state()
+    restarts = {component.name: component.starts - 1 for component in state.components} if state else {}
+    told: dict[str, Any] = {"running": True, "url": service.url, "restarts": restarts}
+    try:
+        with service.client() as client:
+            health = client.health()
+            return Status(
+                **told,
+                healthy=health.all_healthy,
+                health=health.components,
+                dags=tuple(dag.dag_id for dag in client.dags()),
+                import_errors=client.import_errors(),
+                running_dag_runs=tuple(f"{run.dag_id}/{run.dag_run_id}" for run in client.running_dag_runs()),
+            )
+    except SystemFailure as failure:
+        return Status(**told, healthy=False, problem=str(failure))
+
+
+def running() -> Service | None:
+    """The Airflow of this state folder, if its supervisor lives."""
+    service = _recorded()
+    return service if service is not None and _supervisor_process(service) is not None else None
+
+
+def _state_file() -> Path:
+    return settings.airflow_home() / "service.json"
+
+
+def _recorded() -> Service | None:
+    path = _state_file()
+    try:
+        return Service.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        raise SystemFailure(
+            f"the state file {path} is damaged: end Airflow's processes by hand, then delete it"
+        ) from None
+
+
+@contextmanager
+def _lock(report: Report) -> Iterator[None]:
+    """One `up` or `down` at a time; the second waits for the first, as long as a start may take."""
+    settings.airflow_home().mkdir(parents=True, exist_ok=True)
+    lock = FileLock(settings.airflow_home() / "service.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report("another steptime command is starting or stopping Airflow; waiting for it")
+        try:
+            lock.acquire(timeout=START_TIMEOUT_S + _STOP_TIMEOUT_S)
+        except Timeout:
+            raise SystemFailure("another steptime command is stuck starting or stopping Airflow") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _free_port(wanted: int | None, before: Service | None, report: Report) -> int:
+    """The wanted port, or the one of last time, or the next free one after it."""
+    first = wanted or (before.port if before else DEFAULT_PORT)
+    for port in range(first, min(first + _PORTS_TRIED, 65536)):
+        if not _is_free(port):
+            continue
+        if port != first:
+            report(f"port {first} is busy; taking {port}")
+        return port
+    raise SystemFailure(
+        f"no port from {first} to {first + _PORTS_TRIED - 1} is free: name another with --port"
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _listens(service: Service) -> bool:
+    """Whether a process of this service, and no other program, listens on its port."""
+    for member in _session(service):
+        with suppress(psutil.Error):
+            for connection in member.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == service.port:
+                    return True
+    return False
+
+
+def _start(port: int) -> Service:
+    """Start the supervisor in a session of its own, so that it survives the terminal, and record it."""
+    write_config(port)
+    supervisor.state_file().unlink(missing_ok=True)
+    logs = supervisor.log_file("supervisor").parent
+    logs.mkdir(parents=True, exist_ok=True)
+    for log in logs.glob("*.log"):
+        log.replace(log.with_suffix(".log.1"))
+    new_file = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    started_at = time.time()
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-P", "-m", "steptime.service.supervisor"],
+        child_environment(),
+        setsid=True,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(supervisor.log_file("supervisor")), new_file, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )
+    service = Service(
+        pid=pid, start_tick=start_tick(pid), boot_id=boot_id(), started_at=started_at, port=port
+    )
+    write_whole(_state_file(), service.model_dump_json(indent=2))
+    return service
+
+
+def _wait_until_ready(service: Service, report: Report, timeout_s: float) -> None:
+    """Until every component is healthy and the first DAG is there; else SystemFailure saying what is not."""
+    deadline = time.monotonic() + timeout_s
+    said = ""
+    with service.client() as client:
+        while True:
+            waiting_for = _missing(service, client)
+            if waiting_for is None:
+                return
+            if waiting_for != said:
+                report(waiting_for)
+                said = waiting_for
+            if time.monotonic() > deadline:
+                raise _failed_start(f"not ready after {timeout_s:.0f} s, {waiting_for}", "api-server")
+            time.sleep(_POLL_S)
+
+
+def _missing(service: Service, client: AirflowClient) -> str | None:
+    """What a starting Airflow still lacks, for people; None where it is ready."""
+    if _supervisor_process(service) is None:
+        raise _failed_start("the supervisor ended", "database", "supervisor")
+    state = _supervisor_state()
+    if state is None or state.preparing_database:
+        return "preparing the database"
+    for component in state.components:
+        if component.starts > _STARTS_ALLOWED:
+            raise _failed_start(
+                f"the {component.name} ended with code {component.last_exit_code} again and again",
+                component.name,
+            )
+    if not _listens(service):
+        # The database is prepared before the port is bound: time enough for somebody else to take it.
+        if not _is_free(service.port):
+            time.sleep(_POLL_S)  # our own api-server may have bound it between the two looks
+            if not _listens(service):
+                raise _PortTaken
+        return "waiting for the api-server"
+    try:
+        health = client.health()
+    except SystemFailure:
+        return "waiting for the api-server"
+    # A heartbeat from before this start says nothing.
+    ill = [name for name in health.components if not health.is_healthy(name, since=service.started_at)]
+    if ill:
+        return f"waiting for the {', '.join(name.replace('_', '-') for name in ill)}"
+    return _missing_dag(client)
+
+
+def _missing_dag(client: AirflowClient) -> str | None:
+    """The same of the DAGs. Raises SystemFailure where they cannot be read."""
+    try:
+        if any(dag.dag_id == _FIRST_DAG for dag in client.dags()):
+            return None
+        import_errors = client.import_errors()
+    except SystemFailure:
+        return "waiting for the DAGs"  # of a busy database the first answers may be errors
+    for name, error in import_errors.items():
+        if Path(name).stem == _FIRST_DAG:
+            raise SystemFailure(f"Airflow cannot read the DAG in {name}: {error}")
+    return "waiting for the DAGs"
+
+
+def _failed_start(what: str, *logs: str) -> SystemFailure:
+    """The error of a start, with the end of the first of `logs` that holds anything."""
+    for name in logs:
+        path = supervisor.log_file(name)
+        if path.is_file() and path.stat().st_size:
+            with path.open(errors="replace") as stream:
+                tail = "".join(deque(stream, maxlen=20))
+            return SystemFailure(f"Airflow did not start: {what}; the end of {path}:\n{tail}")
+    return SystemFailure(f"Airflow did not start: {what}")
+
+
+def _end_session(service: Service, report: Report) -> None:
+    """End all of a service's processes and forget it: SIGTERM to the supervisor, then SIGKILL to the rest."""
+    process = _supervisor_process(service)
+    if process is not None:
+        report("stopping Airflow")
+        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            process.terminate()
+            process.wait(_STOP_TIMEOUT_S)
+    left = _session(service)
+    if left:
+        report(f"killing {len(left)} processes that did not end")
+        for member in left:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        left = _wait_for_empty(service, _KILL_TIMEOUT_S)
+    if left:
+        told = ", ".join(str(member.pid) for member in left)
+        raise SystemFailure(f"these processes of Airflow cannot be ended: {told}")
+    _state_file().unlink(missing_ok=True)
+    supervisor.state_file().unlink(missing_ok=True)
+
+
+def _wait_for_empty(service: Service, timeout_s: float) -> list[psutil.Process]:
+    deadline = time.monotonic() + timeout_s
+    while (left := _session(service)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return left
+
+
+def _session(service: Service) -> list[psutil.Process]:
+    """The processes of a service, with or without its supervisor.
+
+    While a session has members its id is given to no other process, so members of the recorded id are this
+    service's unless the machine has booted since or the id now belongs to a younger leader.
+    """
+    try:
+        another = start_tick(service.pid) != service.start_tick
+    except ProcessLookupError:
+        another = False  # the supervisor has ended; what it started may live
+    return [] if another or service.boot_id != boot_id() else supervisor.session_members(service.pid)
+
+
+def _supervisor_process(service: Service) -> psutil.Process | None:
+    """The supervisor, if it lives; a zombie, or another process of the same id, is not it."""
+    try:
+        process = psutil.Process(service.pid)
+        same = service.boot_id == boot_id() and start_tick(service.pid) == service.start_tick
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return None
+
+
+def _supervisor_state() -> supervisor.SupervisorState | None:
+    try:
+        return supervisor.SupervisorState.model_validate_json(supervisor.state_file().read_bytes())
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,128 @@
+"""What a person who waits for a job gets to read of it, and for how long it is waited for."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.config import ClusterConfig
+from steptime.errors import SystemFailure
+from steptime.frozen import Frozen
+from steptime.recipes.models import Run
+from steptime.tracking.log_following import LogFollower
+from steptime.tracking.patience import Silence, duration
+
+_GRACE_S = 3600.0
+"""Beyond its time limit, in which the cluster ends the job and says so."""
+
+
+class Overdue(SystemFailure):
+    """A job has taken longer than somebody allowed: in the queue, or running."""
+
+
+class Limits(Frozen):
+    """For how long a job is waited for, in seconds; None is for ever."""
+
+    patience_s: float
+    """The cluster may be out of reach."""
+    queue_s: float | None = None
+    """The job may wait, be held or be suspended."""
+    run_s: float | None = None
+    """The job may run, with what it does before the training and a grace period."""
+
+
+def limits_of(run: Run, config: ClusterConfig) -> Limits:
+    """The limits of a run on a cluster."""
+    return Limits(
+        patience_s=config.patience_h * 3600,
+        queue_s=config.queue_patience_h * 3600,
+        run_s=run.time_limit_s + config.seconds_before_training + _GRACE_S,
+    )
+
+
+class JobFollower:
+    """Follows one job through the polls of its cluster, and says what is new.
+
+    `say` gets one line at a time, `warn` what needs attention. The polls alone say whether the cluster is
+    heard; the training's log is read beside them, by `log`.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        limits: Limits,
+        log: LogFollower,
+        *,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._job = job
+        self._limits = limits
+        self._log = log
+        self._say = say
+        self._silence = Silence(job.cluster, limits.patience_s, warn)
+        self._last_said: tuple[JobState, str] | None = None
+        self._phase: JobState | None = None
+        self._phase_began = 0.0
+        """Unix time, seconds."""
+
+    async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
+        """Take in what a poll found, and what the log has grown by; the status once the job has ended.
+
+        Raises Overdue.
+        """
+        self._silence.heard()
+        if not status.state.is_live:
+            await self._log.finish(cluster)
+            self._say_state(status)
+            return status
+        self._say_state(status)
+        self._check_limits(status)
+        if status.state is not JobState.QUEUED:
+            await self._log.look(cluster)
+        return None
+
+    def missed(self, error: Exception) -> None:
+        """Take in that the cluster could not be asked. Raises OutOfReach when that has lasted too long."""
+        self._silence.missed(error)
+
+    def _say_state(self, status: JobStatus) -> None:
+        now = (status.state, status.reason)
+        if now == self._last_said:
+            return
+        self._last_said = now
+        line = f"job {self._job.name}: {status.state}"
+        if status.state is JobState.RUNNING and status.started_at is not None:
+            line += f" since {datetime.fromtimestamp(status.started_at, UTC):%H:%M:%S} UTC"
+            if status.nodes:
+                line += f" on {', '.join(status.nodes)}"
+        if status.exit_code is not None:
+            line += f", exit code {status.exit_code}"
+        self._say(f"{line}, {status.reason}" if status.reason else line)
+
+    def _check_limits(self, status: JobStatus) -> None:
+        """Compare how long the job has queued, or run, with what is allowed. Raises Overdue.
+
+        How long it runs counts from when that was first seen here: the cluster's clock may be another.
+        """
+        now = time.time()
+        if status.state is not self._phase:
+            # One with nodes has run before: it is suspended.
+            is_new = self._phase is None and status.state is JobState.QUEUED and not status.nodes
+            self._phase, self._phase_began = status.state, self._job.submitted_at if is_new else now
+        lasted_s = now - self._phase_began
+        limits, job, cluster = self._limits, self._job.name, self._job.cluster
+        why = f" ({status.reason})" if status.reason else ""
+        if status.state is JobState.QUEUED and limits.queue_s is not None and lasted_s > limits.queue_s:
+            raise Overdue(
+                f"job '{job}' has waited in the queue for {duration(lasted_s)}{why}, and queue_patience_h of "
+                f"cluster '{cluster}' allows {duration(limits.queue_s)}: it is ended. Raise "
+                "queue_patience_h in the cluster's file, or ask for what is free sooner, and clear this task."
+            )
+        if status.state is JobState.RUNNING and limits.run_s is not None and lasted_s > limits.run_s:
+            raise Overdue(
+                f"job '{job}' has been running for {duration(lasted_s)}{why}, its time limit with "
+                f"{duration(_GRACE_S)} of grace is {duration(limits.run_s)}, and cluster '{cluster}' has not "
+                "ended it: it is ended. See on the cluster why, raise the run's time_limit if it needs more, "
+                "and clear this task."
+            )

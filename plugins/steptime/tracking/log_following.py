@@ -1,0 +1,184 @@
+"""Following a training's log beside the polls of its job: a log that cannot be read holds nobody up."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from steptime.clusters.base import Cluster, Job
+from steptime.errors import SystemFailure
+from steptime.logs.models import Problem, Step
+from steptime.logs.progress import StepFollower
+from steptime.recipes.models import Run
+from steptime.tracking.log_place import LogPlace
+from steptime.tracking.patience import duration
+
+_RECENT_STEPS = 10
+"""Steps whose mean time gives the estimate of the time left."""
+_STEPS_ON_LINES_OF_THEIR_OWN = 5
+"""When more steps than these came since the last look, one line sums them up."""
+_LONGEST_SILENCE_S = 60
+_WITHIN_S = 2.0
+"""For which a look waits for the log; what is not read by then is read on meanwhile."""
+_AT_END_WITHIN_S = 10.0
+_READ_WITHIN_S = 120.0
+"""One piece; clusters have limits of their own, which are shorter."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
+"""After a log could not be read."""
+_READ_AGAIN_BYTES = 1 << 16
+"""Before the place that was kept: from them it is known again which step came last, and on which ranks."""
+
+
+class LogFollower:
+    """Reads what a training's log has grown by, and tells its steps and its troubles, each once.
+
+    Reading goes on beside who looks. Where it fails, or takes too long, that is said, and tried again after
+    growing pauses.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        job: Job,
+        *,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+        place: LogPlace | None = None,
+    ) -> None:
+        self._run = run
+        self._job = job
+        self._say = say
+        self._warn = warn
+        self._place = place
+        self._reading: asyncio.Task[None] | None = None
+        self._offset: int | None = None
+        """Of the next byte to read; None before the first look."""
+        self._kept: int | None = None
+        self._pause_s = 0.0
+        self._not_before = 0.0
+        self._steps = StepFollower()
+        self._running_since: float | None = None
+        self._last_report = 0.0
+        self._unreported: list[Step] = []
+        self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
+
+    async def look(self, cluster: Cluster) -> None:
+        """Read on, and wait for it a moment; call it again and again while the job runs."""
+        if self._running_since is None:
+            self._running_since = time.monotonic()
+        if not self._is_reading and time.monotonic() >= self._not_before:
+            await self._read_on(cluster, _WITHIN_S)
+
+    async def finish(self, cluster: Cluster) -> None:
+        """Read what is left, if that is soon done: the job has ended, and its end is news."""
+        await self._read_on(cluster, _AT_END_WITHIN_S)
+        if self._is_reading:
+            self._warn(f"the rest of {self._job.log_path} is slow to come and not told here")
+            await self.stop()
+        self._take_in(self._steps.finish())
+        self._report(at_end=True)
+
+    async def stop(self) -> None:
+        """End the reading that may be under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+    @property
+    def _is_reading(self) -> bool:
+        return self._reading is not None and not self._reading.done()
+
+    async def _read_on(self, cluster: Cluster, within_s: float) -> None:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(cluster))
+        await asyncio.wait([self._reading], timeout=within_s)
+
+    async def _read(self, cluster: Cluster) -> None:
+        try:
+            if self._offset is None:
+                self._offset = await self._find_place(cluster)
+            while chunk := await self._piece(cluster, self._offset):
+                self._offset += len(chunk)
+                self._take_in(self._steps.feed(chunk))
+            self._report()
+            await self._keep_place()
+        except Exception as error:  # whatever it is, the job is waited for without its log
+            self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
+            self._not_before = time.monotonic() + self._pause_s
+            self._warn(
+                f"the training's log cannot be followed, and is tried again in {duration(self._pause_s)}; "
+                f"the job is waited for without it: {error or type(error).__name__}"
+            )
+        else:
+            if self._pause_s:
+                self._say("the training's log can be followed again")
+            self._pause_s = 0.0
+
+    async def _piece(self, cluster: Cluster, offset: int, limit: int = 1 << 20) -> bytes:
+        path = self._job.log_path
+        try:
+            async with asyncio.timeout(_READ_WITHIN_S):
+                return await cluster.read(path, offset, limit)
+        except TimeoutError:
+            raise SystemFailure(f"no answer in {_READ_WITHIN_S:.0f} s for {path}") from None
+
+    async def _find_place(self, cluster: Cluster) -> int:
+        """Where to read on; what an earlier process told is not told again."""
+        told = 0 if self._place is None else await self._place.offset(self._job.name)
+        begin = max(0, told - _READ_AGAIN_BYTES)
+        again = await self._piece(cluster, begin, told - begin) if told else b""
+        if len(again) < told - begin:  # it has been cut or replaced since
+            return 0
+        whole_lines = again.partition(b"\n")[2] if begin else again
+        self._recent.extend(
+            step.step_time_s
+            for step in self._steps.feed(whole_lines)
+            if isinstance(step, Step) and step.step_time_s is not None
+        )
+        self._kept = told
+        return told
+
+    async def _keep_place(self) -> None:
+        """Keep how far the log was read, if all was told to there."""
+        if self._place is not None and not self._unreported and self._offset != self._kept:
+            await self._place.keep(self._job.name, self._offset or 0)
+            self._kept = self._offset
+
+    def _take_in(self, news: Sequence[Step | Problem]) -> None:
+        for one in news:
+            if isinstance(one, Problem):
+                self._warn(f"in the training's log: {one.message}")
+                continue
+            self._unreported.append(one)
+            if one.step_time_s is not None:
+                self._recent.append(one.step_time_s)
+
+    def _report(self, *, at_end: bool = False) -> None:
+        # A run of minutes is reported at every look, a run of hours about sixty times an hour.
+        running_s = 0.0 if self._running_since is None else time.monotonic() - self._running_since
+        if not self._unreported:
+            return
+        if not at_end and time.monotonic() - self._last_report < min(_LONGEST_SILENCE_S, running_s / 60):
+            return
+        if len(self._unreported) <= _STEPS_ON_LINES_OF_THEIR_OWN:
+            for step in self._unreported:
+                self._say(self._line(f"step {step.global_step}", step, step.step_time_s))
+        else:
+            times = [step.step_time_s for step in self._unreported if step.step_time_s is not None]
+            first, last = self._unreported[0], self._unreported[-1]
+            steps = f"steps {first.global_step}-{last.global_step}"
+            self._say(self._line(steps, last, fmean(times) if times else None, mean=True))
+        self._unreported.clear()
+        self._last_report = time.monotonic()
+
+    def _line(self, steps: str, last: Step, step_time_s: float | None, *, mean: bool = False) -> str:
+        remaining = self._run.max_steps - 1 - last.global_step
+        parts = [f"{steps} of {self._run.first_step}-{self._run.max_steps - 1}"]
+        if step_time_s is not None:
+            parts.append(f"{'mean ' if mean else ''}{step_time_s:.4g} s")
+        if last.loss is not None:
+            parts.append(f"loss {last.loss:.4g}")
+        if self._recent and remaining > 0:
+            parts.append(f"about {duration(fmean(self._recent) * remaining)} left")
+        return " · ".join(parts)

@@ -1,0 +1,54 @@
+"""A state folder and config of a test's own with a local cluster, and runs that are planned on it."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from steptime.clusters.config import load_cluster
+from steptime.clusters.local.cluster import connect
+from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan, PlanRequest, plan
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder and config of the test's own: a local cluster that is polled often, with many slots.
+
+    Jobs that a test leaves are ended after it.
+    """
+    config = tmp_path / "config"
+    config.mkdir()
+    shipped = Path(__file__).parents[1] / "config"
+    for entry in shipped.iterdir():
+        if entry.name != "clusters":
+            (config / entry.name).symlink_to(entry)
+    (config / "clusters").mkdir()
+    (config / "clusters" / "local.yaml").write_text(
+        'name: local\nkind: local\ngpu_type: cpu\nwork_dir: "{STEPTIME_HOME}"\nslots: 16\nexclusive: false\n'
+        "grace_s: 1\npoll_interval_s: 0.1\n"
+    )
+    state = tmp_path / "home"
+    monkeypatch.setenv("STEPTIME_HOME", str(state))
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
+    monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
+    yield state
+    for job in state.glob("clusters/local/jobs/*"):
+        asyncio.run(connect(load_cluster("local")).cancel(job.name))
+
+
+@pytest.fixture
+def planned(home: Path) -> Callable[..., Plan]:
+    """Plans a tiny Llama on the test's cluster; keywords are fields of PlanRequest."""
+
+    def make(**request: object) -> Plan:
+        return plan(PlanRequest.model_validate({"workload": "llama3.1", "gpus": "1", **request}))
+
+    return make
+
+
+@pytest.fixture
+def a_run(planned: Callable[..., Plan]) -> Callable[..., Run]:
+    """One planned run; keywords are environment variables of the stand-in."""
+    return lambda **environment: planned(environment=environment).runs[0]

@@ -1,0 +1,84 @@
+"""Where the cluster's folder and ports are: short enough for sockets, kept from one start to the next."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from steptime.errors import SystemFailure
+from steptime.mini_slurm import layout as layouts
+from steptime.mini_slurm import packages
+from steptime.mini_slurm.layout import Layout
+
+SHORT = Path("/srv/steptime")
+LONG = "a home with blanks/" + "and a very long name, " * 6
+
+
+def test_a_plain_short_home_is_used_as_it_is() -> None:
+    layout = layouts.choose(SHORT)
+    assert layout.root == SHORT / "slurm"
+    assert layouts.leads_home(SHORT, layout)
+
+
+def test_a_long_home_is_reached_by_a_short_link(tmp_path: Path) -> None:
+    home = tmp_path / LONG
+    layouts.prepare(home)
+    layout = layouts.choose(home)
+    try:
+        assert len(str(layout.root)) < 60
+        assert " " not in str(layout.root)
+        assert (layout.root / "etc").samefile(home / "slurm/etc")
+        assert layout.root.parent.stat().st_mode & 0o777 == 0o700
+        assert layouts.leads_home(home, layout)
+    finally:
+        layouts.remove_link(home, layout)
+    assert not layout.root.parent.exists()
+    assert not layouts.leads_home(home, layout)
+
+
+def test_a_link_that_was_turned_elsewhere_is_not_believed_and_not_removed(tmp_path: Path) -> None:
+    home = tmp_path / LONG
+    layouts.prepare(home)
+    layout = layouts.choose(home)
+    layout.root.unlink()
+    layout.root.symlink_to(tmp_path)
+    assert not layouts.leads_home(home, layout)
+    layouts.remove_link(home, layout)
+    assert layout.root.is_symlink()
+    layout.root.unlink()
+    layout.root.parent.rmdir()
+
+
+def test_ports_are_the_same_for_a_home_unless_somebody_has_one() -> None:
+    first = layouts.choose(SHORT).ports
+    assert layouts.choose(SHORT).ports == first
+    with socket.create_server(("127.0.0.1", first.slurmd("node5"))):
+        second = layouts.choose(SHORT).ports
+    assert not set(second.by_daemon().values()) & set(first.by_daemon().values())
+    assert len(set(second.by_daemon().values())) == 11
+    assert max(second.by_daemon().values()) < 32768, "below the ports that the kernel hands out"
+
+
+def test_a_layout_is_kept(tmp_path: Path) -> None:
+    assert layouts.recorded(tmp_path) is None
+    layout = layouts.choose(SHORT)
+    layouts.record(tmp_path, layout)
+    assert layouts.recorded(tmp_path) == layout == Layout.model_validate_json(layout.model_dump_json())
+    (tmp_path / "slurm/cluster.json").write_text("{")
+    with pytest.raises(SystemFailure, match=r"cluster.json is damaged"):
+        layouts.recorded(tmp_path)
+
+
+def test_missing_packages_are_told_with_the_command_that_installs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("munged", "sshd", "ssh", "ssh-keygen", "sbatch"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setattr(packages, "search_path", lambda: str(tmp_path))
+    with pytest.raises(SystemFailure) as failure:
+        packages.check()
+    packed = "mariadb-server slurmctld slurmd slurmdbd"
+    assert str(failure.value).endswith(f"apt-get install --no-install-recommends {packed}")
+    (tmp_path / "munged").unlink()
+    with pytest.raises(SystemFailure, match="packages that are not installed: munge"):
+        packages.program("munged")

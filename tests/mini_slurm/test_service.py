@@ -1,0 +1,263 @@
+"""The mini Slurm itself: jobs run and are accounted, what dies is started again, nothing is left behind."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+import pytest
+from slurm_service import MiniSlurm
+
+from steptime.errors import SystemFailure
+from steptime.mini_slurm import daemons, login, processes, service
+
+pytestmark = pytest.mark.slurm
+
+
+def eventually(condition: Callable[[], bool], what: str, *, within_s: float = 90) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.1)
+
+
+def quiet(_phase: str) -> None:
+    pass
+
+
+def submit(slurm: MiniSlurm, script: str, *options: str) -> str:
+    """The id of a job that is submitted as by a user: through ssh, the script on stdin."""
+    return slurm.ssh("sbatch", "--parsable", *options, stdin=f"#!/bin/bash\n{script}\n").strip()
+
+
+def accounted(slurm: MiniSlurm, job: str) -> str:
+    """State and exit code of a job as the accounting has them."""
+    return slurm.command("sacct", "-XnP", "-j", job, "-o", "State,ExitCode").strip()
+
+
+@contextmanager
+def idle_login(slurm: MiniSlurm) -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody who has logged in and runs nothing."""
+
+    def pids() -> set[int]:
+        return {one.pid for one in processes.logins(slurm.layout)}
+
+    before = pids()
+    ssh = [*login.command(slurm.layout)[:-1], "-N", login.HOST_ALIAS]
+    with subprocess.Popen(ssh, stderr=subprocess.DEVNULL) as client:
+        try:
+            eventually(lambda: bool(pids() - before), "a login")
+            yield client
+        finally:
+            client.kill()
+
+
+def booted(slurm: MiniSlurm, node: str) -> float:
+    """When Slurm believes that a node was booted, unix seconds."""
+    told = slurm.command("scontrol", "show", "node", node)
+    return datetime.fromisoformat(told.partition("BootTime=")[2].split()[0]).timestamp()
+
+
+def test_a_job_that_is_submitted_by_ssh_runs_on_stand_in_gpus_and_is_accounted(
+    mini_slurm: MiniSlurm, tmp_path: Path
+) -> None:
+    output = tmp_path / "job.out"
+    script = "srun bash -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'; exit 3"
+    job = submit(mini_slurm, script, "--nodes=2", "--gres=gpu:8", "--exclusive", f"--output={output}")
+    eventually(lambda: accounted(mini_slurm, job) == "FAILED|3:0", "the job in sacct")
+    said = [line for line in output.read_text().splitlines() if line.startswith("node")]
+    assert sorted(said) == [f"node{number} 0,1,2,3,4,5,6,7" for number in (1, 2)]
+
+
+def test_a_step_on_two_nodes_meets_through_pmix(mini_slurm: MiniSlurm) -> None:
+    """They share a host, and PMIx's folders for the ranks of a step have one name on every node of it."""
+    assert "pmix" in mini_slurm.command("srun", "--mpi=list"), "apt-get install libpmix-dev"
+    step = ("srun", "--mpi=pmix", "--nodes=2", "--ntasks=2", "sh", "-c", "echo $SLURMD_NODENAME $PMIX_RANK")
+    assert sorted(mini_slurm.ssh(*step).splitlines()) == ["node1 0", "node2 1"]
+
+
+SPANK_PLUGIN = """
+extern "C" {{
+extern const char plugin_name[] = "greeting", plugin_type[] = "spank";
+extern const unsigned int plugin_version = {version:#x};
+int spank_setenv(void *, const char *, const char *, int);
+int slurm_spank_task_init(void *task, int, char **arguments) {{
+    return spank_setenv(task, "GREETING", arguments[0], 1);
+}}
+}}
+"""
+
+
+@pytest.fixture
+def plugin(mini_slurm: MiniSlurm, tmp_path: Path) -> Iterator[Path]:
+    """A SPANK plugin for this very Slurm: steps get its argument as a variable."""
+    release = mini_slurm.command("sinfo", "--version").split()[1]
+    version = int.from_bytes(bytes(map(int, release.split(".")[:3])))
+    source, plugin = tmp_path / "greeting.cc", tmp_path / "greeting.so"
+    source.write_text(SPANK_PLUGIN.format(version=version))
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", plugin, source], check=True)  # noqa: S607 (Debian's)
+    yield plugin
+    service.up(mini_slurm.home, quiet, plugstack="")
+
+
+def test_plugins_are_told_to_running_nodes_kept_and_taken_back(mini_slurm: MiniSlurm, plugin: Path) -> None:
+    def greeting() -> str:
+        return mini_slurm.ssh("srun", "sh", "-c", "echo $GREETING").strip()
+
+    job = submit(mini_slurm, "sleep 300", "--output=/dev/null")
+    eventually(lambda: "RUNNING" in accounted(mini_slurm, job), "the job runs")
+    before = processes.daemons(mini_slurm.layout)
+    service.up(mini_slurm.home, quiet, plugstack=f"required {plugin} hello\n")
+    now = processes.daemons(mini_slurm.layout)
+    assert {name for name in daemons.ALL if before[name] == now[name]} == {
+        name for name in daemons.ALL if not name.startswith("slurmd-")
+    }
+    assert mini_slurm.command("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING"
+    assert greeting() == "hello"
+    service.up(mini_slurm.home, quiet)
+    assert greeting() == "hello"
+    service.up(mini_slurm.home, quiet, plugstack="")
+    assert greeting() == ""
+
+
+def test_a_plugin_that_is_not_there_is_named(mini_slurm: MiniSlurm, plugin: Path) -> None:
+    plugin.unlink()
+    with pytest.raises(SystemFailure, match=r"(?s)slurmd-node\d did not start.*greeting\.so.*No such file"):
+        service.up(mini_slurm.home, quiet, plugstack=f"required {plugin} hello\n")
+
+
+def test_a_second_up_finds_it_running(mini_slurm: MiniSlurm) -> None:
+    eventually(lambda: service.status(mini_slurm.home).nodes == {"idle": 8}, "no job of before is ending")
+    before = processes.daemons(mini_slurm.layout)
+    layout, ran_already = service.up(mini_slurm.home, quiet)
+    assert (layout, ran_already) == (mini_slurm.layout, True)
+    assert processes.daemons(layout) == before
+    now = service.status(mini_slurm.home)
+    assert (now.healthy, now.problem, now.nodes) == (True, None, {"idle": 8})
+    assert now.daemons == dict.fromkeys(daemons.ALL, True)
+
+
+def test_its_database_leaves_the_temporary_tables_of_others_alone(mini_slurm: MiniSlurm) -> None:
+    """One that starts removes those in its folder for them; of several, some could not be made in /tmp."""
+    root = mini_slurm.layout.root
+    asked = ["mariadb", f"--socket={root}/run/mysql.sock", "-N", "-e", "SELECT @@tmpdir"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    assert Path(told).is_relative_to(root)
+
+
+def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> None:
+    job = submit(mini_slurm, "sleep 300", "--output=/dev/null")
+    eventually(lambda: "RUNNING" in accounted(mini_slurm, job), "the job runs")
+    before = booted(mini_slurm, "node1")
+    for daemon in ("munged", "mariadbd", "slurmdbd", "slurmd-node1", "sshd"):
+        service.stop_daemon(mini_slurm.home, daemon)
+    # One that is killed so soon after a submit may not have saved the job yet.
+    service.stop_daemon(mini_slurm.home, "slurmctld", kill=False)
+    now = service.status(mini_slurm.home)
+    assert not now.healthy
+    assert now.problem
+    assert now.problem.startswith("munged, mariadbd, slurmdbd, slurmctld, slurmd-node1, sshd not running")
+
+    _, ran_already = service.up(mini_slurm.home, quiet)
+    assert not ran_already
+    assert service.status(mini_slurm.home).healthy
+    assert mini_slurm.command("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING"
+    assert booted(mini_slurm, "node1") <= before, "a daemon was started, not a node"
+
+
+def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slurm: MiniSlurm) -> None:
+    """Slurm then ends the jobs of before that have run for 15 s and more."""
+    submit(mini_slurm, "sleep 300", "--output=/dev/null")
+    eventually(lambda: len(processes.of_nodes(mini_slurm.layout)["node1"]) >= 3, "the job runs")
+    cut = int(time.time())
+    assert processes.kill(processes.everything(mini_slurm.layout)) == []
+    service.up(mini_slurm.home, quiet)
+    assert service.status(mini_slurm.home).healthy
+    assert booted(mini_slurm, "node1") >= cut
+
+
+def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlurm) -> None:
+    before = mini_slurm.layout.ports
+    service.stop_daemon(mini_slurm.home, "slurmctld")
+    with socket.create_server(("127.0.0.1", before.slurmctld)):
+        phases: list[str] = []
+        service.up(mini_slurm.home, phases.append)
+    assert f"port {before.slurmctld} is taken by another program; choosing others" in phases
+    assert not set(before.by_daemon().values()) & set(mini_slurm.layout.ports.by_daemon().values())
+    assert service.status(mini_slurm.home).healthy
+    assert mini_slurm.ssh("sinfo", "-h", "-o", "%D", "-p", "batch").strip() == "8"
+
+
+def test_a_daemon_comes_back_alone(mini_slurm: MiniSlurm) -> None:
+    service.stop_daemon(mini_slurm.home, "slurmdbd", kill=False)
+    assert "slurmdbd" not in processes.daemons(mini_slurm.layout)
+    service.start_daemon(mini_slurm.home, "slurmdbd")
+    assert service.status(mini_slurm.home).healthy
+
+
+def test_a_daemon_that_cannot_start_shows_its_log(mini_slurm: MiniSlurm) -> None:
+    service.stop_daemon(mini_slurm.home, "sshd")
+    (mini_slurm.layout.root / "etc/sshd_config").write_text("NoSuchOption yes\n")
+    with pytest.raises(SystemFailure, match=r"sshd did not start: it ended with code 255") as failure:
+        service.start_daemon(mini_slurm.home, "sshd")
+    assert "Bad configuration option: NoSuchOption" in str(failure.value)
+
+
+def test_a_node_dies_with_its_jobs(mini_slurm: MiniSlurm) -> None:
+    """Slurm's verdict comes half a minute later, when it has missed the node for long enough."""
+    submit(mini_slurm, "srun sleep 300", "--nodes=2", "--nodelist=node[4-5]", "--output=/dev/null")
+    eventually(lambda: len(processes.of_nodes(mini_slurm.layout)["node5"]) >= 3, "slurmd, slurmstepd, sleep")
+    service.kill_node(mini_slurm.home, "node5")
+    assert processes.of_nodes(mini_slurm.layout)["node5"] == []
+    assert set(daemons.ALL) - set(processes.daemons(mini_slurm.layout)) == {"slurmd-node5"}
+
+
+def test_logins_can_be_dropped_while_new_ones_are_taken(mini_slurm: MiniSlurm) -> None:
+    with idle_login(mini_slurm) as client:
+        service.drop_logins(mini_slurm.home)
+        assert client.wait(timeout=90) == 255
+        assert mini_slurm.ssh("echo", "here") == "here\n"
+
+
+def test_batch_takes_nodes_from_the_two_other_partitions(mini_slurm: MiniSlurm) -> None:
+    def submit_to(partition: str, nodes: int) -> str:
+        return submit(
+            mini_slurm, "sleep 300", f"-N{nodes}", "--exclusive", "-p", partition, "-o", "/dev/null"
+        )
+
+    requeued, cancelled = submit_to("preempt", 4), submit_to("preempt-cancel", 4)
+    eventually(lambda: service.status(mini_slurm.home).jobs == {"RUNNING": 2}, "both run")
+    first = submit_to("batch", 8)
+    eventually(lambda: accounted(mini_slurm, first) == "RUNNING|0:0", "the job in batch")
+    eventually(lambda: accounted(mini_slurm, cancelled) == "PREEMPTED|0:0", "the one that is cancelled")
+    eventually(lambda: accounted(mini_slurm, requeued) == "PENDING|0:0", "the one that is queued again")
+
+
+def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_slurm: MiniSlurm) -> None:
+    seconds = str(100_000 + os.getpid())
+
+    def sleepers() -> list[psutil.Process]:
+        return [
+            one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[1:] == [seconds]
+        ]
+
+    stray = f"setsid --fork env --unset=STEPTIME_SLURM sleep {seconds}; sleep {seconds}"
+    job = submit(mini_slurm, stray, "--export=NONE", "--output=/dev/null")
+    eventually(lambda: len(sleepers()) == 2, "the job and its stray child")
+    with idle_login(mini_slurm) as client:
+        service.stop_daemon(mini_slurm.home, "sshd")  # nobody is left who knows of the login
+        assert client.poll() is None
+        assert service.down(mini_slurm.home, quiet) is True
+        assert client.wait(timeout=90) == 255
+    assert processes.everything(mini_slurm.layout) == []
+    assert sleepers() == []
+    assert not service.status(mini_slurm.home).running
+    assert service.down(mini_slurm.home, quiet) is False
+
+    service.up(mini_slurm.home, quiet)
+    eventually(lambda: accounted(mini_slurm, job).startswith("CANCELLED"), "its end in the accounting")

@@ -1,0 +1,180 @@
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from steptime.errors import SystemFailure, UserError
+from steptime.service.rest import AirflowClient, LogLine, TaskInstance
+
+RUN = {"dag_id": "llama31", "dag_run_id": "r 1+2", "state": "running"}
+
+
+@pytest.fixture
+def client(api: Any) -> Iterator[AirflowClient]:
+    with AirflowClient(api.url + "/", "ada", "secret") as client:
+        yield client
+
+
+def test_logs_in_once_and_sends_the_token(api: Any, client: AirflowClient) -> None:
+    api.answers["GET /api/v2/dags/llama31/dagRuns/r 1+2"] = (200, RUN | {"state": "success", "more": 1})
+    assert client.dag_run("llama31", "r 1+2").has_ended
+    client.dag_run("llama31", "r 1+2")
+    assert api.asked("POST /auth/token") == [{"username": "ada", "password": "secret"}]
+    assert api.requests[-1][2] == "Bearer first"
+
+
+def test_logs_in_anew_when_the_token_has_expired(api: Any, client: AirflowClient) -> None:
+    tokens = iter(["old", "new"])
+    api.answers["POST /auth/token"] = lambda _: (201, {"access_token": next(tokens)})
+    api.answers["GET /api/v2/dags/llama31/dagRuns/r 1+2"] = lambda _: (
+        (200, RUN) if api.requests[-1][2] == "Bearer new" else (401, {"detail": "expired"})
+    )
+    assert client.dag_run("llama31", "r 1+2").state == "running"
+
+
+def test_pages_are_put_together(api: Any, client: AirflowClient) -> None:
+    dags = [{"dag_id": f"d{number}", "is_paused": False} for number in range(3)]
+    pages = iter([dags[:2], dags[2:]])
+    api.answers["GET /api/v2/dags"] = lambda _: (200, {"dags": next(pages), "total_entries": 3})
+    assert [dag.dag_id for dag in client.dags()] == ["d0", "d1", "d2"]
+
+
+def test_trigger_sends_the_params_and_a_run_id_of_its_own(api: Any, client: AirflowClient) -> None:
+    api.answers["GET /api/v2/dags/llama31"] = (200, {"dag_id": "llama31", "is_paused": False})
+    api.answers["POST /api/v2/dags/llama31/dagRuns"] = lambda body: (200, {**RUN, **body})
+    run = client.trigger("llama31", {"size": "tiny"})
+    (sent,) = api.asked("POST /api/v2/dags/llama31/dagRuns")
+    assert sent["conf"] == {"size": "tiny"}
+    assert sent["dag_run_id"] == run.dag_run_id
+
+
+def test_a_lost_reply_does_not_trigger_twice(api: Any, client: AirflowClient) -> None:
+    api.answers["GET /api/v2/dags/llama31"] = (200, {"dag_id": "llama31", "is_paused": False})
+
+    def stored_but_broken(body: Any) -> tuple[int, Any]:
+        api.answers[f"GET /api/v2/dags/llama31/dagRuns/{body['dag_run_id']}"] = (200, RUN)
+        return 502, b"<html>"
+
+    api.answers["POST /api/v2/dags/llama31/dagRuns"] = stored_but_broken
+    assert client.trigger("llama31", {}).state == "running"
+    assert len(api.asked("POST /api/v2/dags/llama31/dagRuns")) == 1
+
+
+def test_an_unknown_dag_lists_the_known(api: Any, client: AirflowClient) -> None:
+    api.answers["GET /api/v2/dags"] = (
+        200,
+        {"dags": [{"dag_id": "llama31", "is_paused": False}], "total_entries": 1},
+    )
+    with pytest.raises(UserError, match=r"unknown DAG 'llama32': did you mean 'llama31'"):
+        client.trigger("llama32", {})
+
+
+def test_a_paused_dag_is_not_triggered(api: Any, client: AirflowClient) -> None:
+    api.answers["GET /api/v2/dags/llama31"] = (200, {"dag_id": "llama31", "is_paused": True})
+    with pytest.raises(UserError, match=r"'llama31' is paused: unpause it at http://"):
+        client.trigger("llama31", {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "sentence"),
+    [
+        (
+            (400, {"detail": "param n: 0 is too small\n\nschema: …"}),
+            UserError,
+            "refuses GET .*: param n: 0 is too small$",
+        ),
+        (
+            (422, {"detail": [{"loc": ["body", "x"], "msg": "Field required"}]}),
+            UserError,
+            "body.x: Field required$",
+        ),
+        ((403, {"detail": "Forbidden"}), UserError, "refuses GET .*: Forbidden$"),
+        ((404, {"detail": "no such run"}), UserError, "no such run$"),
+        ((500, {"detail": "locked"}), SystemFailure, "500 Internal Server Error, locked$"),
+        ((502, b"<html>"), SystemFailure, "502 Bad Gateway$"),
+        ((200, b"<html>"), SystemFailure, r"without JSON \(is this an Airflow\?\)"),
+    ],
+    ids=["validation", "422", "forbidden", "missing", "server error", "proxy error", "no Airflow"],
+)
+def test_errors_are_one_sentence(
+    api: Any, client: AirflowClient, answer: Any, error: type[Exception], sentence: str
+) -> None:
+    api.answers["GET /api/v2/dags/llama31/dagRuns/r1"] = answer
+    with pytest.raises(error, match=sentence):
+        client.dag_run("llama31", "r1")
+
+
+def test_a_wrong_password_names_the_variables(api: Any, client: AirflowClient) -> None:
+    api.answers["POST /auth/token"] = (401, {"detail": "Invalid credentials"})
+    with pytest.raises(UserError, match=r"refuses the password of 'ada': set STEPTIME_AIRFLOW_USER"):
+        client.dags()
+
+
+def test_addresses_are_written_as_airflow_writes_them(api: Any, client: AirflowClient) -> None:
+    run_id = "steptime_run__2026-11-21T10:00:00.123+00:00"
+    address = client.run_address("llama31", run_id)
+    assert address == f"{api.url}/dags/llama31/runs/{run_id}"
+    task = TaskInstance(task_id="performance.wait", map_index=1, state="failed", try_number=1)
+    assert client.task_address("llama31", run_id, task) == f"{address}/tasks/performance.wait/mapped/1"
+    assert client.run_address("llama31", "mine 1/2?") == f"{api.url}/dags/llama31/runs/mine%201%2F2%3F"
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as bound:  # and never listened on
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        with (
+            AirflowClient(url, "ada", "x") as client,
+            pytest.raises(SystemFailure, match=f"no Airflow answers at {url}"),
+        ):
+            client.health()
+
+
+def test_a_proxy_is_not_asked_for_this_machine(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    api.answers["GET /api/v2/monitor/health"] = (200, {"metadatabase": {"status": "healthy"}})
+    with AirflowClient(api.url, "ada", "x") as client:
+        assert client.health().all_healthy
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://host", "http://[::1", "8080"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(UserError, match="is not an address"), AirflowClient(url, "ada", "x") as client:
+        client.health()
+
+
+def test_health_with_heartbeats(api: Any, client: AirflowClient) -> None:
+    api.answers["GET /api/v2/monitor/health"] = (
+        200,
+        {
+            "metadatabase": {"status": "healthy"},
+            "scheduler": {"status": "healthy", "latest_scheduler_heartbeat": "2026-11-21T00:00:10+00:00"},
+            "triggerer": {"status": None, "latest_triggerer_heartbeat": None},
+        },
+    )
+    health = client.health()
+    assert health.components["triggerer"] == "never started"
+    assert not health.all_healthy
+    beat = health.heartbeats["scheduler"]
+    assert health.is_healthy("scheduler", since=beat)
+    assert not health.is_healthy("scheduler", since=beat + 1), "a heartbeat from before"
+    assert health.is_healthy("metadatabase", since=beat + 1)
+
+
+def test_log_lines_tell_errors_and_whose_they_are() -> None:
+    line = {
+        "event": "Task failed with exception",
+        "level": "error",
+        "logger": "task",
+        "error_detail": [
+            {"exc_type": "AirflowException", "exc_value": "job x failed", "frames": []},
+            {"exc_type": "SystemFailure", "exc_value": "the cause", "frames": []},
+        ],
+    }
+    assert LogLine.model_validate(line).error == "job x failed"
+    assert LogLine(event="lost", level="error").error == "lost"
+    assert LogLine(event="step 3", level="info", logger="steptime.airflow.triggers.TrainingTrigger").is_ours
+    assert LogLine(event="step 3", level="info").error is None
+    assert not LogLine(event="Filling up the DagBag", logger="airflow.dag_processing").is_ours

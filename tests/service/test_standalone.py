@@ -1,0 +1,263 @@
+"""Starting and stopping, with real processes; `fake_airflow` takes Airflow's place to make it quick."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from free_ports import free_port
+
+from steptime import settings
+from steptime.errors import SystemFailure
+from steptime.process_identity import boot_id, start_tick
+from steptime.service import standalone, supervisor
+from steptime.service.standalone import Service, down, running, status, up
+
+pytestmark = pytest.mark.service
+
+FAKE = Path(__file__).parent / "fake_airflow"
+
+
+def wait_until(condition: Callable[[], object], what: str, within_s: float = 90) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pid_of(component: str) -> int:
+    return int((settings.airflow_home() / f"{component}.pid").read_text())
+
+
+def pids() -> list[int]:
+    return [pid_of(name) for name in (*supervisor.COMPONENTS, "task")]
+
+
+def quiet(_phase: str) -> None:
+    pass
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty state folder with the quick Airflow; nothing of it lives when the test has ended."""
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    monkeypatch.setattr(settings, "shipped", lambda folder: tmp_path / folder)
+    airflow = tmp_path / "airflow"
+    airflow.mkdir()
+    yield airflow
+    down(quiet)
+
+
+def test_up_starts_everything_and_down_leaves_nothing(home: Path) -> None:
+    phases: list[str] = []
+    service, ran_already = up(phases.append, port=free_port())
+    assert not ran_already
+    assert f"starting Airflow on port {service.port}" in phases
+    started = [service.pid, *pids()]
+    assert all(alive(pid) for pid in started)
+    assert {os.getsid(pid) for pid in started} == {service.pid}, "one session"
+
+    again, ran_already = up(quiet)
+    assert (again, ran_already) == (service, True)
+
+    now = status()
+    assert now.healthy
+    assert now.url == service.url
+    assert now.dags == ("llama31",)
+    assert now.running_dag_runs == ("llama31/r1",)
+    assert now.restarts == dict.fromkeys(supervisor.COMPONENTS, 0)
+
+    assert down(quiet) is True
+    assert not any(alive(pid) for pid in started)
+    assert running() is None
+    assert not status().running
+    assert down(quiet) is False
+
+
+def test_secrets_are_the_owners_alone_and_stay_the_same(home: Path) -> None:
+    up(quiet, port=free_port())
+    secrets = [home / name for name in ("airflow.cfg", "keys.json", "passwords.json")]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in secrets] == [0o600] * 3
+    before = [path.read_text() for path in secrets[1:]]
+    down(quiet)
+    up(quiet, port=free_port())
+    assert [path.read_text() for path in secrets[1:]] == before
+    commands = [" ".join(psutil.Process(pid).cmdline()) for pid in pids()]
+    for secret in (*json.loads(before[0]).values(), *json.loads(before[1]).values()):
+        assert not any(secret in command for command in commands)
+
+
+def test_a_busy_port_is_passed_over(home: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        phases: list[str] = []
+        service, _ = up(phases.append, port=port)
+        assert service.port > port
+        assert f"port {port} is busy; taking {service.port}" in phases
+
+
+def test_a_port_that_another_program_takes_during_the_start_is_passed_over(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[socket.socket] = []
+    start = standalone._start
+
+    def start_late(port: int) -> Service:
+        if not taken:
+            taken.append(socket.create_server(("127.0.0.1", port)))
+        return start(port)
+
+    monkeypatch.setattr(standalone, "_start", start_late)
+    phases: list[str] = []
+    port = free_port()
+    service, _ = up(phases.append, port=port)
+    taken[0].close()
+    assert service.port > port
+    assert f"another program has taken port {port} meanwhile; starting again" in phases
+    assert status().healthy
+
+
+def test_a_component_that_dies_is_started_again(home: Path) -> None:
+    up(quiet, port=free_port())
+    dead, its_task = pid_of("scheduler"), pid_of("task")
+    os.kill(dead, signal.SIGKILL)
+    wait_until(lambda: pid_of("scheduler") != dead and alive(pid_of("scheduler")), "a new scheduler")
+    wait_until(lambda: status().restarts["scheduler"] == 1, "the restart is told")
+    down(quiet)
+    assert not alive(its_task), "what the dead scheduler had started"
+
+
+def test_what_a_killed_supervisor_leaves_is_found(home: Path) -> None:
+    service, _ = up(quiet, port=free_port())
+    orphans = pids()
+    os.kill(service.pid, signal.SIGKILL)
+    wait_until(lambda: running() is None, "the supervisor is gone")
+    assert all(alive(pid) for pid in orphans)
+
+    second, ran_already = up(quiet)
+    assert not ran_already
+    assert second.port == service.port, "the port of before, freed"
+    assert not any(alive(pid) for pid in orphans)
+
+    orphans = pids()
+    os.kill(second.pid, signal.SIGKILL)
+    wait_until(lambda: running() is None, "the second supervisor is gone")
+    assert down(quiet) is True
+    assert not any(alive(pid) for pid in orphans)
+
+
+def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> None:
+    (home / "break-triggerer").touch()
+    with pytest.raises(SystemFailure, match="triggerer ended with code 1 again and again") as failure:
+        up(quiet, port=free_port())
+    assert "triggerer is broken on purpose" in str(failure.value)
+    assert running() is None
+    assert not any(alive(int(told.read_text())) for told in home.glob("*.pid"))
+
+
+def test_a_database_that_cannot_be_made_is_told(home: Path) -> None:
+    (home / "break-db").touch()
+    with pytest.raises(SystemFailure, match=r"the supervisor ended; the end of .*database.log") as failure:
+        up(quiet, port=free_port())
+    assert "db is broken on purpose" in str(failure.value)
+
+
+def test_a_dag_that_cannot_be_read_is_told(home: Path) -> None:
+    (home / "broken-dag").touch()
+    with pytest.raises(SystemFailure, match=r"cannot read the DAG in llama31.py: SyntaxError: bad"):
+        up(quiet, port=free_port())
+    assert running() is None
+
+
+def test_a_start_beyond_its_time_fails(home: Path) -> None:
+    with pytest.raises(SystemFailure, match=r"not ready after 0 s"):
+        up(quiet, port=free_port(), timeout_s=0)
+    assert running() is None
+
+
+def test_of_two_at_once_the_second_waits_and_finds_it_running(home: Path) -> None:
+    outcomes: list[tuple[Service, bool]] = []
+    phases: list[str] = []
+    port = free_port()
+    threads = [
+        threading.Thread(target=lambda: outcomes.append(up(phases.append, port=port))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ran_already for _, ran_already in outcomes) == [False, True]
+    assert outcomes[0][0] == outcomes[1][0]
+    assert "another steptime command is starting or stopping Airflow; waiting for it" in phases
+
+
+def record(**changes: object) -> Service:
+    """A state file as a service would have left it that was this very process."""
+    fields = {
+        "pid": os.getpid(),
+        "start_tick": start_tick(os.getpid()),
+        "boot_id": boot_id(),
+        "started_at": time.time(),
+        "port": 1,
+    }
+    service = Service.model_validate(fields | changes)
+    (settings.airflow_home() / "service.json").write_text(service.model_dump_json())
+    return service
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"start_tick": 1}, {"boot_id": "of another boot"}],
+    ids=["process id given to another process", "machine booted since"],
+)
+def test_a_stale_state_file_is_nobody(home: Path, changes: dict[str, object]) -> None:
+    record(**changes)
+    assert running() is None
+    assert down(quiet) is False, "and this process, which bears the id, lives on"
+    assert not (home / "service.json").exists()
+
+
+def test_a_younger_session_of_the_same_id_is_left_alone(home: Path) -> None:
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        record(pid=stranger.pid, start_tick=1)
+        assert down(quiet) is False
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_zombie_is_not_running(home: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    process = psutil.Process(child.pid)
+    wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE, "the child has ended")
+    record(pid=child.pid, start_tick=start_tick(child.pid))
+    assert running() is None
+    child.wait()
+
+
+def test_a_damaged_state_file_is_not_guessed_at(home: Path) -> None:
+    (home / "service.json").write_text('{"pid": 1')
+    with pytest.raises(SystemFailure, match=r"service.json is damaged"):
+        status()
+    (home / "service.json").unlink()

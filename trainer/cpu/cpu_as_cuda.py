@@ -1,0 +1,122 @@
+"""The CPU answering for CUDA.
+
+NeMo and Megatron-Core name CUDA throughout: `device="cuda"`, `.cuda()`, streams, memory statistics.
+`cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated, the arithmetic, the collectives
+(gloo) and the checkpoint files are real. Every bend is in this module with its reason; where the plan is for
+GPUs none of them is installed.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from megatron.core.ssm import mamba_mixer
+from megatron.core.tensor_parallel import random as megatron_random
+from nemo.lightning.io import pl as nemo_checkpoint_io
+from torch.overrides import TorchFunctionMode
+
+from trainer.progress import peak_resident_bytes
+
+
+@contextlib.contextmanager
+def cpu_as_cuda() -> Iterator[None]:
+    """While this lasts, what asks torch for CUDA gets the CPU."""
+    with contextlib.ExitStack() as bends:
+        for owner, name, answer in _BENDS:
+            bends.enter_context(_replaced(owner, name, answer))
+        bends.enter_context(_CudaMeansCpu())
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, answer: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, answer)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+class _CudaMeansCpu(TorchFunctionMode):
+    """Calls into torch that name CUDA, answered by the CPU."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
+            return args[0]  # already where it should be; there is no other memory to copy to
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            # Megatron's optimizer and gradient clipping assert `tensor.type() == "torch.cuda.FloatTensor"`.
+            return func(*args).replace("torch.", "torch.cuda.", 1)
+        if func is torch.Tensor.to:
+            args = tuple(_on_cpu(arg) for arg in args)
+        if kwargs:
+            kwargs.pop("pin_memory", None)  # pinning needs a CUDA driver
+            if "device" in kwargs:
+                kwargs["device"] = _on_cpu(kwargs["device"])
+            return func(*args, **kwargs)
+        return func(*args)
+
+
+def _on_cpu(value: Any) -> Any:
+    """A CUDA device as the CPU, in every form torch takes; anything else unchanged."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    if isinstance(value, str) and value.startswith("cuda"):
+        return torch.device("cpu")
+    return value
+
+
+class _InOrder:
+    """A stream or an event: on the CPU an operation is done when its call returns, nothing to await."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def nothing(self, *_: Any, **__: Any) -> None:
+        """Record, wait or synchronize: nothing is outstanding."""
+
+    record = wait = wait_stream = wait_event = record_event = synchronize = nothing
+
+    def query(self) -> bool:
+        """Whether all work is done: always."""
+        return True
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """There is nothing to do on the CPU."""
+
+
+def _resident_bytes(*_: Any) -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 (read each step: keep it cheap)
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+_BENDS: tuple[tuple[Any, str, Any], ...] = (
+    # Megatron keeps random states per model-parallel rank (dropout, initial weights): in the CPU's generator.
+    (torch.cuda, "manual_seed", torch.default_generator.manual_seed),
+    (torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state()),
+    (megatron_random, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state()),
+    (megatron_random, "_set_cuda_rng_state", lambda state, *_, **__: torch.set_rng_state(state)),
+    # Megatron allocates on the current device, and waits for it before it looks at a clock.
+    (torch.cuda, "current_device", lambda: torch.device("cpu")),
+    (torch.cuda, "synchronize", _nothing),
+    # NeMo wraps the model for data parallelism on a stream of its own.
+    (torch.cuda, "Stream", _InOrder),
+    (torch.cuda, "stream", lambda _: contextlib.nullcontext()),
+    (torch.cuda, "default_stream", _InOrder),
+    (torch.cuda, "current_stream", _InOrder),
+    # After a load NeMo asserts that CUDA is initialised and moves tensors from a GPU to this rank's GPU.
+    (nemo_checkpoint_io, "_fix_tensors_device", lambda checkpoint: checkpoint),
+    # Megatron's Mamba mixer asks for the CUDA kernels; trainer/cpu/mamba_reference.py has what they do.
+    (mamba_mixer, "HAVE_MAMBA_SSM", True),
+    # NeMo's step lines show the memory: of the process, as there is no device memory.
+    (torch.cuda, "max_memory_allocated", peak_resident_bytes),
+    (torch.cuda, "max_memory_reserved", peak_resident_bytes),
+)

@@ -1,0 +1,110 @@
+"""Layers that Megatron-Core has for Transformer Engine only, put together from torch and its own for the CPU.
+
+Llama needs none of this: Megatron's `local_layer_spec` builds it. The names in checkpoints are those of the
+layers with Transformer Engine, as in Megatron's own local layers.
+"""
+
+from typing import Any
+
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.ssm.mamba_block import MambaStack, MambaStackSubmodules
+from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
+from megatron.core.ssm.mamba_mixer import MambaMixerSubmodules
+from megatron.core.ssm.mlp_layer import MLPLayer
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
+from megatron.core.transformer.dot_product_attention import DotProductAttention
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+from nemo.collections.llm.gpt.model.base import local_layer_spec
+
+from trainer.cpu.mamba_reference import ReferenceMambaMixer
+from trainer.norms import ZeroCenteredLayerNorm
+
+
+class MegatronLayerNorm(ZeroCenteredLayerNorm):
+    """`ZeroCenteredLayerNorm`, made as Megatron makes its norms."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5):
+        super().__init__(hidden_size, eps, config.params_dtype)
+
+
+def zero_centered_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
+    """Megatron's local layers with `MegatronLayerNorm`, as many as this pipeline stage has."""
+    layer = local_layer_spec(config)
+    layer.submodules.input_layernorm = MegatronLayerNorm
+    layer.submodules.pre_mlp_layernorm = MegatronLayerNorm
+    return TransformerBlockSubmodules(
+        layer_specs=[layer] * get_num_layers_to_build(config, vp_stage), layer_norm=MegatronLayerNorm
+    )
+
+
+class LocalMambaStack(MambaStack):
+    """Megatron's stack of Mamba, attention and MLP layers, its last norm not Transformer Engine's."""
+
+    def __init__(self, config: Any, submodules: MambaStackSubmodules, **options: Any):
+        super().__init__(config, submodules, post_layer_norm=False, **options)
+        self.post_layer_norm = True
+        if self.post_process:
+            self.final_norm = WrappedTorchNorm(config, config.hidden_size, config.layernorm_epsilon)
+
+
+def hybrid_stack(chunk_size: int) -> ModuleSpec:
+    """The layers of a hybrid model, with the Mamba mixer in plain torch.
+
+    Args:
+        chunk_size: positions that the mixer works on together.
+    """
+    mixer = ModuleSpec(
+        module=ReferenceMambaMixer,
+        params={"chunk_size": chunk_size},
+        submodules=MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear),
+    )
+    attention = ModuleSpec(
+        module=SelfAttention,
+        params={"attn_mask_type": AttnMaskType.causal},
+        submodules=SelfAttentionSubmodules(
+            linear_qkv=ColumnParallelLinear,
+            core_attention=DotProductAttention,
+            linear_proj=RowParallelLinear,
+        ),
+    )
+    mlp = ModuleSpec(
+        module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+    )
+    return ModuleSpec(
+        module=LocalMambaStack,
+        submodules=MambaStackSubmodules(
+            mamba_layer=ModuleSpec(
+                module=MambaLayer,
+                submodules=MambaLayerSubmodules(
+                    norm=WrappedTorchNorm,
+                    mixer=mixer,
+                    mamba_bda=get_bias_dropout_add,
+                    sharded_state_dict_keys_map={"norm.": "mixer.in_proj.layer_norm_"},
+                ),
+            ),
+            attention_layer=ModuleSpec(
+                module=TransformerLayer,
+                submodules=TransformerLayerSubmodules(
+                    input_layernorm=WrappedTorchNorm,
+                    self_attention=attention,
+                    self_attn_bda=get_bias_dropout_add,
+                    sharded_state_dict_keys_map={"input_layernorm.": "self_attention.linear_qkv.layer_norm_"},
+                ),
+            ),
+            mlp_layer=ModuleSpec(
+                module=MLPLayer,
+                submodules=TransformerLayerSubmodules(
+                    pre_mlp_layernorm=WrappedTorchNorm,
+                    mlp=mlp,
+                    mlp_bda=get_bias_dropout_add,
+                    sharded_state_dict_keys_map={"pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_"},
+                ),
+            ),
+        ),
+    )
