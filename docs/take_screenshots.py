@@ -10,8 +10,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, ViewportSize, sync_playwright
 
-from steptime.airflow.addresses import dag_run_path
-from steptime.airflow.plugin import RUN_ROUTE
+from steptime.airflow.addresses import RUN_ROUTE, dag_run_path
 from steptime.errors import SystemFailure, UserError
 from steptime.results.store import Store
 from steptime.service import standalone

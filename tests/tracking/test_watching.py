@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.connections import no_connections
 from steptime.errors import SystemFailure
 from steptime.tracking.watching import watch
 
@@ -16,12 +17,12 @@ RUNNING, DONE = JobStatus(state=JobState.RUNNING), JobStatus(state=JobState.SUCC
 
 
 def use(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> ScriptedCluster:
-    monkeypatch.setattr("steptime.tracking.watching.open_cluster", lambda _: cluster)
+    monkeypatch.setattr("steptime.tracking.watching.open_cluster", lambda *_: cluster)
     return cluster
 
 
 async def wait_for(job_name: str) -> JobStatus:
-    async with watch("local") as shared:
+    async with watch("local", no_connections) as shared:
         while True:
             _, status = await shared.next_status(job_name)
             if not status.state.is_live:
@@ -64,7 +65,7 @@ async def test_a_failed_poll_is_told_to_everybody_and_the_next_one_opens_anew(
 ) -> None:
     cluster = use(ScriptedCluster(ConnectionError("no route to host"), DONE), monkeypatch)
 
-    async with watch("local") as shared:
+    async with watch("local", no_connections) as shared:
         failures = await asyncio.gather(
             *(shared.next_status(name) for name in ("a", "b")), return_exceptions=True
         )
@@ -100,6 +101,6 @@ async def test_the_last_to_leave_closes_and_the_next_opens_again(
 
 
 async def test_a_broken_configuration_is_told_to_those_who_wait(home: Path) -> None:
-    async with watch("elsewhere") as shared:
+    async with watch("elsewhere", no_connections) as shared:
         with pytest.raises(SystemFailure, match="unknown cluster 'elsewhere'"):
             await shared.next_status("a")

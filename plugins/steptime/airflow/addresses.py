@@ -2,6 +2,9 @@
 
 from urllib.parse import quote
 
+RUN_ROUTE = "step-times-of-run"
+"""The last part of the address of the tab on a DAG run."""
+
 
 def dag_run_path(dag_id: str, dag_run_id: str) -> str:
     """Path of a DAG run's page: `/dags/llama31/runs/manual__2026-11-21T10:00:00+00:00`.

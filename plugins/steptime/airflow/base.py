@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.installation import require_own
+from steptime.airflow.states import state_of
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.frozen import Frozen
@@ -176,20 +177,6 @@ def is_taken_away(ti: RuntimeTaskInstanceProtocol, job_name: str, say: Callable[
             return False
     say(f"the task was taken away ({state or 'cleared or deleted'}): cancelling job {job_name}")
     return True
-
-
-def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
-    """State of a task of the same mapped instance; None before it begins, once cleared, and deleted.
-
-    For tasks and for triggers. Raises AirflowRuntimeError where Airflow does not answer.
-    """
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    map_index = -1 if ti.map_index is None else ti.map_index
-    states = RuntimeTaskInstance.get_task_states(
-        dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id], map_index=map_index
-    )
-    return next(iter(states.get(ti.run_id, {}).values()), None)
 
 
 LEFT_KEY = "left"

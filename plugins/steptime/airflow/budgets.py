@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from steptime.airflow.connections import open_cluster
+from steptime.airflow.states import state_of_dag_run
 from steptime.clusters.base import Cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
@@ -57,8 +58,6 @@ async def _settle_all(clusters: Iterable[str], say: Say) -> None:
 
 def _withdraw_dead_plans(clusters: Iterable[str]) -> None:
     """Of DAG runs that have ended or were deleted. One of another Airflow then commits each job by itself."""
-    from steptime.airflow.sweep.triggers import state_of_dag_run
-
     for cluster in clusters:
         _, holders = charges.open_commitments(cluster)
         alive = ("queued", "running")

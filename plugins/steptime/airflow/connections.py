@@ -1,5 +1,8 @@
 """Clusters as tasks and triggers open them: with the logins that Airflow keeps as connections."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from airflow.sdk import BaseHook
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError
@@ -9,12 +12,22 @@ from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection
 from steptime.errors import SystemFailure, UserError
+from steptime.tracking import patience
+
+Done = TypeVar("Done")
 
 
 def open_cluster(cluster: ClusterConfig | str) -> Cluster:
     """The cluster of a configuration, or of a name, ready for `async with`. Raises UserError."""
     found = config.load_cluster(cluster) if isinstance(cluster, str) else cluster
     return config.open_cluster(found, airflow_connection)
+
+
+async def patiently(
+    config: ClusterConfig, work: Callable[[Cluster], Awaitable[Done]], warn: Callable[[str], None]
+) -> Done:
+    """`tracking.patience.patiently`, with the logins that Airflow keeps."""
+    return await patience.patiently(config, airflow_connection, work, warn)
 
 
 async def airflow_connection(name: str) -> Connection:

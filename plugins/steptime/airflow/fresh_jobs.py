@@ -14,12 +14,12 @@ from pydantic import PositiveInt, TypeAdapter
 
 from steptime.airflow.attempts import free_attempt, specs_of
 from steptime.airflow.base import HoldsJob, Submission
+from steptime.airflow.connections import patiently
 from steptime.airflow.installation import require_own
 from steptime.clusters.base import Job, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.tracking.patience import patiently
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, conf
 
-from steptime.airflow.addresses import dag_run_path
-from steptime.airflow.plugin import RUN_ROUTE
+from steptime.airflow.addresses import RUN_ROUTE, dag_run_path
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey

@@ -22,18 +22,18 @@ from steptime.airflow.base import (
     dag_run_of,
     end_job,
     left_job,
-    state_of,
 )
 from steptime.airflow.budgets import commit_plan, settle_ended
+from steptime.airflow.connections import patiently
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.airflow.states import state_of
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, Staged
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.tracking.patience import patiently
 
 _WILL_WAIT = (None, "restarting")
 """States of a waiting task that has not begun or was cleared; `restarting` while its worker is ended."""

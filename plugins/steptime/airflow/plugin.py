@@ -6,11 +6,10 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from steptime.airflow.addresses import RUN_ROUTE
 from steptime.airflow.sweep import hooks as sweep_hooks
 
 PREFIX = "/steptime"
-RUN_ROUTE = "step-times-of-run"
-"""The last part of the address of the tab on a DAG run."""
 
 _Message = MutableMapping[str, Any]
 _AsgiApp = Callable[

@@ -16,6 +16,7 @@ from steptime.airflow.base import (
     end_job,
     left_job,
 )
+from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.sensors import SUBMISSION_KEY
@@ -29,7 +30,6 @@ from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.charges import withdraw_plans
 from steptime.results.models import Measurement, Result, Verdict
-from steptime.tracking.patience import patiently
 
 if TYPE_CHECKING:
     from steptime.results.store import Store

@@ -8,21 +8,19 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from steptime.airflow.base import LEFT_KEY, HoldsJob, RunOperator, Submission, airflow_errors, as_json
-from steptime.airflow.connections import open_cluster
+from steptime.airflow.connections import airflow_connection
 from steptime.airflow.fresh_jobs import latest_job, replace_job
+from steptime.airflow.log_places import in_task_store
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
-from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.errors import OutOfReach
 from steptime.recipes.models import Run
+from steptime.tracking.conclusion import failed_end, find_causes, unknown_end
 from steptime.tracking.following import limits_of
-from steptime.tracking.log_place import in_task_store
 
 SUBMISSION_KEY = "submission"
 """XCom of the submission, handed on before waiting begins: a sensor that fails returns nothing."""
-
-_TAIL_BYTES = 4096
-_TAIL_LINES = 20
 
 
 class TrainingSensor(RunOperator, HoldsJob):
@@ -118,43 +116,9 @@ class TrainingSensor(RunOperator, HoldsJob):
     def _conclude(self, job: Job, status: JobStatus) -> dict[str, Any]:
         if status.state is JobState.SUCCEEDED:
             return as_json(status)
-        if status.state is JobState.UNKNOWN:
-            # A retry asks again: the cluster may know by then.
-            why = f" ({status.reason})" if status.reason else ""
-            raise AirflowException(
-                f"the cluster '{job.cluster}' does not know job '{job.name}' any more{why}: whether it "
-                f"succeeded cannot be told; its log: {job.log_path}"
-            )
+        if status.state is JobState.UNKNOWN:  # a retry asks again: the cluster may know by then
+            raise AirflowException(unknown_end(job, status))
         with airflow_errors():
-            causes, tail = asyncio.run(_why(job))
-        self.log.error("the last lines of %s:\n%s", job.log_path, tail)
-        exit_code = "" if status.exit_code is None else f", exit code {status.exit_code}"
-        reason = f" ({status.reason})" if status.reason else ""
-        raise AirflowFailException(
-            f"job '{job.name}' {_HOW_IT_ENDED[status.state]}{reason}{exit_code}"
-            f"{': ' + causes if causes else ''}; its log: {job.log_path}"
-        )
-
-
-_HOW_IT_ENDED = {
-    JobState.FAILED: "failed",
-    JobState.CANCELLED: "was cancelled",
-    JobState.TIMED_OUT: "ran into its time limit",
-}
-
-
-async def _why(job: Job) -> tuple[str, str]:
-    """What the log says of a failure: its causes in a sentence, and its last lines."""
-    from steptime.clusters.collecting import collect_log
-    from steptime.logs.reader import read_log
-
-    try:
-        async with open_cluster(job.cluster) as cluster:
-            path = await collect_log(cluster, job)
-        log = read_log(path)
-    except (UserError, SystemFailure) as error:  # ended before it began it has none; `parse` asks once more
-        return "", str(error)
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        tail = file.read().decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
-    return "; ".join(problem.message for problem in log.problems if problem.fatal), "\n".join(tail)
+            failure = asyncio.run(find_causes(job, airflow_connection))
+        self.log.error("the last lines of %s:\n%s", job.log_path, failure.last_lines)
+        raise AirflowFailException(failed_end(job, status, failure.causes))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from steptime.airflow.base import SETTLING_S, as_json, cancel, is_taken_away
+from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
+from steptime.airflow.log_places import in_xcom
 from steptime.clusters.base import Job
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
-from steptime.tracking.following import JobFollower, Limits, Overdue
-from steptime.tracking.log_following import LogFollower
-from steptime.tracking.log_place import LogPlace, in_xcom
-from steptime.tracking.watching import watch
+from steptime.tracking.following import Limits, Overdue, follow
+from steptime.tracking.log_place import LogPlace
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
@@ -65,26 +65,22 @@ class TrainingTrigger(BaseTrigger):
 
     async def news(self, place: LogPlace | None) -> dict[str, Any]:
         """The payload of the event, once there is one. `place` keeps how far the log was told."""
-        job = Job.model_validate(self.job_json)
-        say, warn = self.log.info, self.log.warning
-        log = LogFollower(Run.model_validate(self.run_json), job, say=say, warn=warn, place=place)
-        follower = JobFollower(job, self.limits, log, say=say, warn=warn)
+        job, run = Job.model_validate(self.job_json), Run.model_validate(self.run_json)
         try:
-            async with watch(job.cluster) as shared:
-                while True:
-                    try:
-                        cluster, status = await shared.next_status(job.name)
-                    except Exception as error:
-                        follower.missed(error)
-                        continue
-                    if (ended := await follower.observe(cluster, status)) is not None:
-                        return {"job": self.job_json, "status": as_json(ended)}
+            ended = await follow(
+                run,
+                job,
+                self.limits,
+                airflow_connection,
+                place=place,
+                say=self.log.info,
+                warn=self.log.warning,
+            )
         except Overdue as overdue:
             return {"job": self.job_json, "overdue": str(overdue)}
         except OutOfReach as away:
             return {"job": self.job_json, "out_of_reach": str(away)}
-        finally:
-            await log.stop()
+        return {"job": self.job_json, "status": as_json(ended)}
 
     async def on_kill(self) -> None:
         """End the job if somebody failed, cleared or deleted the task: nobody waits for it any more.

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.airflow.pools import require_pools
 from steptime.airflow.sweep.runs import Slots
 from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, Format, show
@@ -15,6 +14,7 @@ from steptime.cli.usage import Commands
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.service.pools import require_pools
 
 DAG_ID = "scaling_sweep"
 """The DAG that runs any sweep, when it is asked to."""

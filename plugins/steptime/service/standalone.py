@@ -19,12 +19,12 @@ from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from steptime import settings
-from steptime.airflow.pools import set_pools
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.frozen import Frozen
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
+from steptime.service.pools import set_pools
 from steptime.service.rest import AirflowClient
 from steptime.service.standalone_config import ADMIN, child_environment, password, write_config
 

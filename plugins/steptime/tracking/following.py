@@ -6,11 +6,14 @@ from datetime import UTC, datetime
 
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.connections import Connections
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.tracking.log_following import LogFollower
+from steptime.tracking.log_place import LogPlace
 from steptime.tracking.patience import Silence, duration
+from steptime.tracking.watching import watch
 
 _GRACE_S = 3600.0
 """Beyond its time limit, in which the cluster ends the job and says so."""
@@ -38,6 +41,47 @@ def limits_of(run: Run, config: ClusterConfig) -> Limits:
         queue_s=config.queue_patience_h * 3600,
         run_s=run.time_limit_s + config.seconds_before_training + _GRACE_S,
     )
+
+
+async def follow(
+    run: Run,
+    job: Job,
+    limits: Limits,
+    connections: Connections,
+    *,
+    place: LogPlace | None,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> JobStatus:
+    """Follow a job to its end, telling what its cluster's polls and its log say; gives its last status.
+
+    Args:
+        run: what the job trains.
+        job: the submitted job.
+        limits: for how long it is waited for.
+        connections: gives the login of its cluster.
+        place: keeps how far the log was told; None begins anew.
+        say: gets each line of progress.
+        warn: gets what needs attention.
+
+    Raises:
+        Overdue: the job takes longer than its limits.
+        OutOfReach: the cluster has not answered for longer than its patience.
+    """
+    log = LogFollower(run, job, say=say, warn=warn, place=place)
+    follower = JobFollower(job, limits, log, say=say, warn=warn)
+    try:
+        async with watch(job.cluster, connections) as shared:
+            while True:
+                try:
+                    cluster, status = await shared.next_status(job.name)
+                except Exception as error:
+                    follower.missed(error)
+                    continue
+                if (ended := await follower.observe(cluster, status)) is not None:
+                    return ended
+    finally:
+        await log.stop()
 
 
 class JobFollower:

@@ -1,23 +1,12 @@
-"""Where it is kept how far a job's log was told, so that who goes on after a restart need not begin anew.
+"""How far a job's log was told, kept so that who goes on after a restart need not begin anew."""
 
-A task has Airflow's task state store, which its retries find again. A trigger cannot reach that (Airflow
-3.3), but the XComs of its task, which last until the task's next try.
-"""
-
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import NonNegativeInt, TypeAdapter
 
 from steptime.frozen import Frozen
-
-if TYPE_CHECKING:
-    from airflow.sdk.execution_time.context import TaskStateStoreAccessor
-    from airflow.sdk.types import RuntimeTaskInstanceProtocol
-
-_KEY = "log_told"
 
 
 class _Told(Frozen):
@@ -41,25 +30,3 @@ class LogPlace:
     async def keep(self, job_name: str, offset: int) -> None:
         """Keep that byte."""
         await self._set(_Told(job_name=job_name, offset=offset).model_dump(mode="json"))
-
-
-def in_task_store(store: "TaskStateStoreAccessor") -> LogPlace:
-    """A task's place."""
-    return LogPlace(
-        lambda: asyncio.to_thread(store.get, _KEY),
-        lambda told: asyncio.to_thread(store.set, _KEY, told),
-    )
-
-
-def in_xcom(ti: "RuntimeTaskInstanceProtocol") -> LogPlace:
-    """A trigger's place: an XCom of its task."""
-    from airflow.sdk.execution_time.xcom import XCom
-
-    of: dict[str, Any] = {
-        "key": _KEY,
-        "dag_id": ti.dag_id,
-        "task_id": ti.task_id,
-        "run_id": ti.run_id,
-        "map_index": -1 if ti.map_index is None else ti.map_index,
-    }
-    return LogPlace(lambda: XCom.aget_one(**of), lambda told: XCom.aset(value=told, **of))

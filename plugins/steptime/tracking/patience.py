@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from steptime.airflow.connections import open_cluster
 from steptime.clusters.base import Cluster
-from steptime.clusters.config import ClusterConfig
+from steptime.clusters.config import ClusterConfig, open_cluster
+from steptime.clusters.connections import Connections
 from steptime.errors import OutOfReach
 
 _LONGEST_PAUSE_S = 60.0
@@ -55,7 +55,10 @@ class Silence:
 
 
 async def patiently(
-    config: ClusterConfig, work: Callable[[Cluster], Awaitable[Done]], warn: Callable[[str], None]
+    config: ClusterConfig,
+    connections: Connections,
+    work: Callable[[Cluster], Awaitable[Done]],
+    warn: Callable[[str], None],
 ) -> Done:
     """What `work` does with the open cluster; begun anew, with growing pauses, while that is out of reach.
 
@@ -65,7 +68,7 @@ async def patiently(
     pause_s = 1.0
     while True:
         try:
-            async with open_cluster(config) as cluster:
+            async with open_cluster(config, connections) as cluster:
                 return await work(cluster)
         except OutOfReach as away:
             silence.missed(away)

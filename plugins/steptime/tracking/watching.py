@@ -6,9 +6,9 @@ import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from steptime.airflow.connections import open_cluster
 from steptime.clusters.base import Cluster, JobState, JobStatus
-from steptime.clusters.config import load_cluster
+from steptime.clusters.config import load_cluster, open_cluster
+from steptime.clusters.connections import Connections
 from steptime.errors import SystemFailure
 
 _FIRST_RETRY_S = 5.0
@@ -19,9 +19,10 @@ _LONGEST_BACK_OFF_S = 60.0
 class ClusterWatch:
     """Polls one cluster for all who ask; a failed poll is told to everybody who waits, and tried again."""
 
-    def __init__(self, cluster_name: str) -> None:
+    def __init__(self, cluster_name: str, connections: Connections) -> None:
         self.members = 0
         self._cluster_name = cluster_name
+        self._connections = connections
         self._cluster: Cluster | None = None
         self._waiting: dict[str, list[asyncio.Future[JobStatus]]] = {}
         # An empty context: log lines of a trigger carry its task instance, and this belongs to none.
@@ -48,7 +49,7 @@ class ClusterWatch:
             try:
                 config = load_cluster(self._cluster_name)
                 interval_s = config.poll_interval_s
-                async with open_cluster(config) as self._cluster:
+                async with open_cluster(config, self._connections) as self._cluster:
                     while True:
                         await asyncio.sleep(interval_s)
                         if asked := tuple(self._waiting):
@@ -83,11 +84,11 @@ _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Cluster
 
 
 @asynccontextmanager
-async def watch(cluster_name: str) -> AsyncIterator[ClusterWatch]:
+async def watch(cluster_name: str, connections: Connections) -> AsyncIterator[ClusterWatch]:
     """The watch that this event loop keeps on a cluster: the first opens it, the last closes it."""
     watches = _watches.setdefault(asyncio.get_running_loop(), {})
     if cluster_name not in watches:
-        watches[cluster_name] = ClusterWatch(cluster_name)
+        watches[cluster_name] = ClusterWatch(cluster_name, connections)
     shared = watches[cluster_name]
     shared.members += 1
     try:

@@ -23,6 +23,7 @@ from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import StartedRunLink, dag_run_address
+from steptime.airflow.states import state_of_dag_run
 from steptime.airflow.sweep.cells import checked_slots
 from steptime.airflow.sweep.runs import (
     RUN_TASK,
@@ -32,7 +33,7 @@ from steptime.airflow.sweep.runs import (
     StartedRun,
     StopRuns,
 )
-from steptime.airflow.sweep.triggers import DagRunTrigger, state_of_dag_run
+from steptime.airflow.sweep.triggers import DagRunTrigger
 from steptime.airflow.tables import as_text
 from steptime.errors import unknown_value
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from airflow.sdk import DagRunState
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from steptime.airflow.base import SETTLING_S
+from steptime.airflow.states import state_of_dag_run
 
 
 class DagRunTrigger(BaseTrigger):
@@ -54,12 +54,3 @@ class DagRunTrigger(BaseTrigger):
                 yield TaskSuccessEvent()
                 return
             await asyncio.sleep(self.poll_interval_s)
-
-
-def state_of_dag_run(dag_id: str, run_id: str) -> str | None:
-    """`queued`, `running`, `success` or `failed`; None where there is no such run. For tasks and triggers."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    if not RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
-        return None
-    return DagRunState(RuntimeTaskInstance.get_dagrun_state(dag_id, run_id)).value

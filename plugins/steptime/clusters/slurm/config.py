@@ -1,118 +1,22 @@
-"""What a Slurm cluster's file says."""
+"""A Slurm cluster's file as everybody else asks it: what a run may ask for, and what its job script has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any, Literal
-
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from typing import Any
 
 from steptime.clusters.base import Staged
-from steptime.clusters.config import ClusterConfig
-from steptime.clusters.connections import split_address
-from steptime.clusters.slurm.binding import NumaBinding
-from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.script import sbatch_options, script_values, step_options
-from steptime.clusters.slurm.states import expand_nodes
-from steptime.errors import UserError
-from steptime.recipes.config_files import FieldError
+from steptime.clusters.slurm.site import Site
 from steptime.recipes.models import Run
-from steptime.recipes.slurm_options import SlurmOptions, check_of_every_job
-
-_PERMITTED = {
-    "account": "permitted_accounts",
-    "partition": "permitted_partitions",
-    "qos": "permitted_qos",
-}
-"""Options of sbatch that a cluster's file may have a list for, and its field."""
 
 
-class Config(ClusterConfig):
+class Config(Site):
     """`config/clusters/*.yaml` of kind `slurm`."""
-
-    kind: Literal["slurm"]
-    connection: str
-    """The Airflow connection, of type ssh, that leads to a login node."""
-    login_nodes: tuple[str, ...] = ()
-    """Hosts that this connection logs in to, `host` or `host:port`, in the order to try; else its own."""
-    partition: str | None = None
-    account: str | None = None
-    permitted_accounts: tuple[str, ...] | None = None
-    """Those that a run may name; None for all. What this file itself sets is not held to these lists."""
-    permitted_partitions: tuple[str, ...] | None = None
-    """Likewise."""
-    permitted_qos: tuple[str, ...] | None = None
-    """Likewise."""
-    account_gpu_hours_per_month: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """What jobs of these accounts may take in a month, beside `gpu_hours_per_month` of all of them."""
-    gpus_per_node: PositiveInt | None = None
-    """GPUs that a job takes of each node; None is what the recipe says."""
-    gres: bool = True
-    """Whether GPUs are asked for (`--gres=gpu:N`); some sites give whole nodes and have no GRES."""
-    exclusive: bool = True
-    """Whether a job has its nodes for itself."""
-    mpi: Literal["pmix", "none"] | None = None
-    """How srun connects the ranks in an image. None is what the documents have, `pmix`, through which NeMo's
-    tensor-parallel overlap may start; with bwrap, `none`."""
-    extra_options: tuple[str, ...] = ()
-    """Further sbatch options of every job here, such as `--qos=benchmark`."""
-    numa_binding: NumaBinding = "auto"
-    """How many neighbouring ranks are bound to a NUMA node: as many as published, none, or so many."""
-    vboost: bool = False
-    """Whether jobs may set the GPUs' vboost where a publication did: `sudo nvidia-smi` without a password."""
-    node_check: NodeCheck | None = None
-    """What every node of a job must show before it trains; None: nobody looks."""
-
-    @property
-    def budgets(self) -> dict[str | None, float]:
-        """Those of the whole cluster (None) and of accounts."""
-        return super().budgets | dict(self.account_gpu_hours_per_month)
-
-    @property
-    def default_account(self) -> str | None:
-        """As sbatch gets it: an option of the site wins over the field."""
-        return self._extra("account") or self.account
-
-    @property
-    def mpi_of_images(self) -> str:
-        """What srun's `--mpi` says for ranks in an image."""
-        return self.mpi or ("none" if self.container == "bwrap" else "pmix")
-
-    @property
-    def seconds_before_training(self) -> int:
-        """How long the node check may take."""
-        return 0 if self.node_check is None else self.node_check.time_limit_s
-
-    def ending_by_hand(self, job_name: str) -> str:
-        """The command that ends a job on any login node."""
-        return f"'scancel --name={job_name}' on a login node of {self.name}"
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run that cannot be spread over these nodes, or asks for what cannot be."""
         self.check_permitted(run)
         sbatch_options(run, self)
-
-    def check_permitted(self, run: Run) -> None:
-        """Raise UserError for variables, an image, or an account, partition or QOS that the file has not."""
-        super().check_permitted(run)
-        for option in (run.slurm or SlurmOptions()).as_given:
-            name, _, values = option.removeprefix("--").partition("=")
-            for value in values.split(",") if name in _PERMITTED else ():
-                self.require_permitted(name, value, _PERMITTED[name])
-
-    def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
-        """The run with these nodes excluded as well, unless they are asked for by name."""
-        own = run.slurm or SlurmOptions()
-        asked_for = expand_nodes(own.nodelist or self._extra("nodelist"))
-        avoided = [node for node in nodes if node not in asked_for]
-        if not avoided:
-            return run
-        exclude = ",".join(filter(None, (own.exclude or self._extra("exclude"), *avoided)))
-        return run.model_copy(update={"slurm": own.model_copy(update={"exclude": exclude})})
-
-    def _extra(self, name: str) -> str:
-        """The value of an option of `extra_options`; empty where it is not there."""
-        values = dict(option.split("=", 1) for option in self.extra_options if "=" in option)
-        return values.get(f"--{name}", "")
 
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
@@ -123,30 +27,3 @@ class Config(ClusterConfig):
     def step_options(self, run: Run) -> tuple[str, ...]:
         """One task without GPUs, counted and placed as the run."""
         return step_options(run, self)
-
-    @field_validator("extra_options")
-    @classmethod
-    def _of_every_job(cls, options: tuple[str, ...]) -> tuple[str, ...]:
-        for number, option in enumerate(options):
-            try:
-                check_of_every_job(option)
-            except UserError as error:
-                raise FieldError(str(error).removesuffix("."), number) from None
-        return options
-
-    @field_validator("login_nodes")
-    @classmethod
-    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for address in value:
-            try:
-                split_address(address)
-            except UserError as error:
-                raise ValueError(str(error)) from None
-        return value
-
-    @field_validator("work_dir")
-    @classmethod
-    def _in_one_line(cls, value: str) -> str:
-        if not value.isprintable():
-            raise ValueError("has a character that cannot be printed, and Slurm lists folders in lines")
-        return value

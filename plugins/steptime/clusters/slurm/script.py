@@ -7,7 +7,7 @@ identity (its name, log, folder and time limit) is not here: the backend passes 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import Started
@@ -15,12 +15,10 @@ from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
 from steptime.clusters.slurm.binding import bound, ranks_per_numa_node
 from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
+from steptime.clusters.slurm.site import Site
 from steptime.errors import UserError
 from steptime.recipes.models import RUN_FILE, Recipe, Run
 from steptime.recipes.slurm_options import SlurmOptions, check_form
-
-if TYPE_CHECKING:
-    from steptime.clusters.slurm.config import Config as SlurmConfig
 
 _OF_PYTHON = ("PYTHONHOME", "PYTHONPATH")
 _OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
@@ -38,7 +36,7 @@ _NVLINK_GPUS_PER_NODE = 4
 
 
 def script_values(
-    run: Run, staged: Staged, site: "SlurmConfig", *, directory: PurePosixPath, environment: Iterable[str]
+    run: Run, staged: Staged, site: Site, *, directory: PurePosixPath, environment: Iterable[str]
 ) -> dict[str, Any]:
     """The template's values beside folder and environment. Raises UserError for what cannot be asked for."""
     python = "python" if staged.python is None else staged.python
@@ -69,7 +67,7 @@ def _check(
     }
 
 
-def sbatch_options(run: Run, site: "SlurmConfig") -> tuple[str, ...]:
+def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
     """The `#SBATCH` options: the plan's, the cluster's, then the run's own, which win.
 
     Raises UserError where the run cannot be spread over nodes or blocks, or for an option of another form.
@@ -95,7 +93,7 @@ def sbatch_options(run: Run, site: "SlurmConfig") -> tuple[str, ...]:
     return tuple(_checked(list(_by_name((*options, *site.extra_options, *own.as_given)).values())))
 
 
-def _ranks_per_node(recipe: Recipe, told: int | None, site: "SlurmConfig") -> int:
+def _ranks_per_node(recipe: Recipe, told: int | None, site: Site) -> int:
     """How many ranks (GPUs) of the recipe each node gets."""
     available = told or recipe.gpus_per_node
     if recipe.gpus <= available:
@@ -108,7 +106,7 @@ def _ranks_per_node(recipe: Recipe, told: int | None, site: "SlurmConfig") -> in
     return available
 
 
-def step_options(run: Run, site: "SlurmConfig") -> tuple[str, ...]:
+def step_options(run: Run, site: Site) -> tuple[str, ...]:
     """The #SBATCH options of a job that stages for a run: one task, without GPUs. Raises UserError."""
     own = run.slurm or SlurmOptions()
     ours = {"--partition": site.partition, "--account": site.account}
@@ -140,7 +138,7 @@ def _checked(options: Sequence[str]) -> Sequence[str]:
 def _started(
     run: Run,
     staged: Staged,
-    site: "SlurmConfig",
+    site: Site,
     command: Sequence[str],
     *,
     directory: PurePosixPath,

@@ -1,0 +1,38 @@
+"""Where Airflow keeps how far a job's log was told.
+
+A task has Airflow's task state store, which its retries find again. A trigger cannot reach that (Airflow
+3.3), but the XComs of its task, which last until the task's next try.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from steptime.tracking.log_place import LogPlace
+
+if TYPE_CHECKING:
+    from airflow.sdk.execution_time.context import TaskStateStoreAccessor
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+_KEY = "log_told"
+
+
+def in_task_store(store: "TaskStateStoreAccessor") -> LogPlace:
+    """A task's place."""
+    return LogPlace(
+        lambda: asyncio.to_thread(store.get, _KEY),
+        lambda told: asyncio.to_thread(store.set, _KEY, told),
+    )
+
+
+def in_xcom(ti: "RuntimeTaskInstanceProtocol") -> LogPlace:
+    """A trigger's place: an XCom of its task."""
+    from airflow.sdk.execution_time.xcom import XCom
+
+    of: dict[str, Any] = {
+        "key": _KEY,
+        "dag_id": ti.dag_id,
+        "task_id": ti.task_id,
+        "run_id": ti.run_id,
+        "map_index": -1 if ti.map_index is None else ti.map_index,
+    }
+    return LogPlace(lambda: XCom.aget_one(**of), lambda told: XCom.aset(value=told, **of))

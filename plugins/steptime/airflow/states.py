@@ -1,0 +1,27 @@
+"""Airflow asked about its own tasks and DAG runs, in tasks and in triggers."""
+
+from airflow.sdk import DagRunState
+from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+
+def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
+    """State of a task of the same mapped instance; None before it begins, once cleared, and deleted.
+
+    For tasks and for triggers. Raises AirflowRuntimeError where Airflow does not answer.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    map_index = -1 if ti.map_index is None else ti.map_index
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id], map_index=map_index
+    )
+    return next(iter(states.get(ti.run_id, {}).values()), None)
+
+
+def state_of_dag_run(dag_id: str, run_id: str) -> str | None:
+    """`queued`, `running`, `success` or `failed`; None where there is no such run. For tasks and triggers."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    if not RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
+        return None
+    return DagRunState(RuntimeTaskInstance.get_dagrun_state(dag_id, run_id)).value
