@@ -298,7 +298,7 @@ def test_a_bad_log_is_a_row_with_its_reason(
     name, content, state, reason = BAD_LOGS[kind]
     (here / name).write_bytes(content)
     assert _steptime(monkeypatch, "parse", name, "--window", "35:64", "--format", "json") == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(capsys.readouterr().out)["logs"]
     assert row["state"] == state
     assert _steptime(monkeypatch, "parse", name, "--window", "35:64") == 0
     printed = capsys.readouterr()

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable
 from io import StringIO
@@ -12,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
-from steptime.cli import app, main
+from steptime.cli import app, main, output
 from steptime.recipes.models import Mode
+from steptime.results.columns import COLUMNS
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.schema import result_columns
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -44,7 +45,7 @@ def call(*arguments: str) -> Shown:
 
 
 def jobs(*arguments: str) -> list[str]:
-    return [row["job_name"] for row in json.loads(call("--format", "json", *arguments).stdout)]
+    return [row["job_name"] for row in json.loads(call("--format", "json", *arguments).stdout)["results"]]
 
 
 def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
@@ -66,18 +67,35 @@ def test_an_empty_store_says_how_to_make_a_first_result() -> None:
     assert shown.stdout == ""
     assert "no results yet" in shown.stderr
     assert "steptime run llama3.1 --wait" in shown.stderr
-    assert json.loads(call("--format", "json").stdout) == []
-    assert call("--format", "csv").stdout.startswith("job_name,workload,")
+    assert json.loads(call("--format", "json").stdout) == {"schema_version": 1, "results": []}
+    assert call("--format", "csv").stdout.startswith("job_name,label,")
 
 
 @pytest.mark.usefixtures("filled_store")
 def test_the_table_shows_what_runs_are_compared_by() -> None:
     shown = call().stdout
 
-    assert "efficiency relative to 1 GPU, all valid" in shown
-    for text in ("tiny·fp32·1", "tiny·fp32·2", "checkpoint save", "0.25 ± 0", "8,192", "80", "0.146"):
+    assert "efficiency relative to 1 GPU" in shown
+    for text in ("tiny·fp32·1", "tiny·fp32·2", "checkpoint save", "0.2500", "8,192", "80.0", "0.146"):
         assert text in shown
     assert "tiny·fp32·4" not in shown
+
+
+@pytest.mark.usefixtures("filled_store")
+def test_a_narrow_terminal_hides_whole_columns_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = call().stdout
+    headings = ("GPUs", "step time, s", "tokens/s/GPU", "GBS", "submitted")
+    assert all(heading in everything for heading in headings), "redirected output has all"
+    monkeypatch.setattr(output, "terminal_width", lambda: 80)
+
+    narrow = call().stdout
+
+    table, _, hidden = narrow.rpartition("└")
+    assert max(map(len, table.splitlines()[-8:])) <= 80
+    assert "0.2500" in table
+    assert "GBS" not in table
+    assert re.search(r"\d columns are hidden \(.*submitted; GBS\): --wide shows all", hidden)
+    assert "GBS" in call("--wide").stdout.partition("└")[0]
 
 
 @pytest.mark.usefixtures("filled_store")
@@ -91,11 +109,10 @@ def test_rejected_runs_are_listed_on_request_with_the_reason() -> None:
 
 @pytest.mark.usefixtures("filled_store")
 def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
-    rows = json.loads(call("--format", "json").stdout)
+    rows = json.loads(call("--format", "json").stdout)["results"]
     printed = list(csv.DictReader(StringIO(call("--format", "csv").stdout)))
 
-    columns = [*(column.name for column in result_columns), "scaling_efficiency_percent", "scaling_base_gpus"]
-    assert list(rows[0]) == columns == list(printed[0])
+    assert list(rows[0]) == [column.name for column in COLUMNS] == list(printed[0])
     stored = Store().run("two")
     assert {name: rows[1][name] for name in stored} == stored
     assert float(printed[1]["tokens_per_s"]) == stored["tokens_per_s"]
@@ -167,7 +184,8 @@ def test_show_tells_what_is_needed_to_repeat_a_run() -> None:
         "tensor 1, pipeline 1, context 1, data 2",
         "torch 2.13.0",
         "b" * 64,
-        "0.25 s over 10:19",
+        "10:19",
+        "0.25 s",
     ):
         assert text in shown
     assert "✓ It did." in shown
@@ -216,6 +234,14 @@ def test_show_prints_the_record_as_its_file_is() -> None:
     shown = call("show", "two").stdout
     assert sha256 in shown
     assert "/experiments/two/record.json" in shown
+
+
+def test_every_column_is_explained() -> None:
+    shown = call("columns", "--format", "csv").stdout
+
+    assert {line["name"]: line["description"] for line in csv.DictReader(StringIO(shown))} == {
+        column.name: column.description for column in COLUMNS
+    }
 
 
 @pytest.mark.parametrize("command", [[], ["show"]])

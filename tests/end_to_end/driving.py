@@ -40,7 +40,7 @@ class Airflow:
         """The valid results in the store."""
         listing = self.steptime("results", "--format", "json")
         assert listing.returncode == 0, listing.stderr
-        rows: list[dict[str, Any]] = json.loads(listing.stdout)
+        rows: list[dict[str, Any]] = json.loads(listing.stdout)["results"]
         return rows
 
     def steptime(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:

@@ -22,7 +22,7 @@ Rows = dict[tuple[str, int], dict[str, Any]]
 @pytest.fixture(scope="module")
 def rows(main_job: subprocess.CompletedProcess[str]) -> Rows:
     assert main_job.returncode == 0, main_job.stderr
-    return {(row["mode"], row["gpus"]): row for row in json.loads(main_job.stdout)}
+    return {(row["mode"], row["gpus"]): row for row in json.loads(main_job.stdout)["results"]}
 
 
 def test_every_planned_run_is_published_and_valid(rows: Rows) -> None:
@@ -69,7 +69,7 @@ def test_parse_agrees_with_the_store_to_the_last_digit(airflow: Airflow, rows: R
     for row in rows.values():
         parsed = airflow.steptime("parse", row["log_path"], "--format", "json")
         assert parsed.returncode == 0, parsed.stderr
-        (read,) = json.loads(parsed.stdout)
+        (read,) = json.loads(parsed.stdout)["logs"]
         shared = set(read) & set(row)
         assert {"step_time_mean_s", "step_time_median_s", "step_time_std_s", "window"} <= shared
         differences = {

@@ -36,7 +36,7 @@ CELLS_BY_JOB = """(rows) => Object.fromEntries(
 def rows(main_job: subprocess.CompletedProcess[str]) -> Rows:
     """The results of the main job as the command line gave them, by job name."""
     assert main_job.returncode == 0, main_job.stderr
-    return {row["job_name"]: row for row in json.loads(main_job.stdout)}
+    return {row["job_name"]: row for row in json.loads(main_job.stdout)["results"]}
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def test_a_dag_run_is_one_job_for_each_cell(airflow: Airflow, slurm: MiniSlurm) 
     what = ["llama3.1", "--cluster", "mini-slurm", "--gpus", "1,2", "--max-steps", "12", "--window", "2:11"]
     done = airflow.steptime("run", *what, "--wait", "--format", "json", timeout_s=1800)
     assert done.returncode == 0, done.stderr
-    rows = {row["job_name"]: row for row in json.loads(done.stdout)}
+    rows = {row["job_name"]: row for row in json.loads(done.stdout)["results"]}
     assert [(row["gpus"], row["state"]) for row in rows.values()] == [(1, "valid"), (2, "valid")]
 
     fields = ["JobName", "State", "Start", "End", "ReqTRES", "WorkDir"]

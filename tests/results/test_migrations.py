@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +14,12 @@ from alembic import command
 
 from steptime.recipes.models import Mode
 from steptime.results import database, schema
+from steptime.results.columns import STORED
 from steptime.results.models import Result
 from steptime.results.record import RunRecord
 from steptime.results.store import Store, _run_row
+
+MakeResult = Callable[..., Result]
 
 
 def make_store_of_0001(url: str, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +33,7 @@ def make_store_of_0001(url: str, result: Result, monkeypatch: pytest.MonkeyPatch
             tables.reflect(connection)
             assert "records" not in tables.tables
             runs = tables.tables["runs"]
-            row = _as_then(_run_row(result, "valid", None))
+            row = _as_then(_run_row(result))
             row = {name: value for name, value in row.items() if name in runs.c}
             run_id = connection.scalar(runs.insert().values(row).returning(runs.c.id))
             row = {"run_id": run_id, **_provenance_row(result)}
@@ -104,6 +110,34 @@ def test_a_run_from_before_has_no_wall_times(store_of_0001: tuple[str, Result]) 
     row = Store(url).run(result.job.name)
     assert row["step_time_mean_s"] == result.measurement.step_time_mean_s
     assert row["wall_time_median_s"] is None
+
+
+@pytest.fixture
+def store_of_0005(tmp_path: Path) -> Store:
+    """A store that a steptime of revision 0005 wrote: a valid run, a checkpoint save, and a rejected run."""
+    path = tmp_path / "s.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(Path(__file__).with_name("store_of_0005.sql").read_text())
+    return Store(f"sqlite:///{path}")
+
+
+def test_a_store_of_before_gets_the_columns_that_are_new(
+    store_of_0005: Store, make_result: MakeResult
+) -> None:
+    rows = {row["job_name"]: row for row in store_of_0005.results(include_rejected=True)}
+
+    assert {name: (row["state"], row["gpu_hours"]) for name, row in rows.items()} == {
+        "tiny-2": ("valid", 2 * 38.5 / 3600),
+        "tiny-2-save": ("valid", 2 * 38.5 / 3600),
+        "bad": ("rejected", None),
+    }
+    assert {row["published_step_time_s"] for row in rows.values()} == {None}
+    anew = make_result("tiny-2", max_steps=4)
+    assert store_of_0005.publish(anew)
+    fresh = {column.name: column.take(anew) for column in STORED if column.take}
+    assert store_of_0005.run("tiny-2") | {"published_at": 0} == fresh | {"published_at": 0}
+    assert rows["tiny-2"] | {"published_at": 0} == fresh | {"published_at": 0}
+    assert len(store_of_0005.steps("tiny-2")) == 4
 
 
 def test_a_run_from_before_can_be_published_again(store_of_0001: tuple[str, Result]) -> None:

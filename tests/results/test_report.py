@@ -13,7 +13,7 @@ from steptime.recipes.models import Mode
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.report import notes, repeat_command, table, with_scaling_efficiency
+from steptime.results.report import compared, notes, repeat_command, with_scaling_efficiency, written
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -102,17 +102,16 @@ def test_rows_are_ordered_as_people_read_them(stored_rows: StoredRows, make_resu
 def test_what_all_runs_share_is_said_once(stored_rows: StoredRows, make_result: MakeResult) -> None:
     rows = stored_rows(make_result("one", gpus=1, **flat(0.2)), make_result("two", gpus=2, **flat(0.25)))
 
-    cells, title = table(with_scaling_efficiency(rows))
+    columns, title = compared(with_scaling_efficiency(rows))
 
     assert title == (
-        "llama3.1-25.04, steps 10:19, MFU by llama3.1-25.04, efficiency relative to 1 GPU, all valid"
+        "state valid, workload llama3.1-25.04, GPU type cpu, scaling weak, cluster local, MBS 1, "
+        "window 10:19 steps, efficiency relative to 1 GPU, MFU formula llama3.1-25.04"
     )
-    assert list(cells[1]) == [
-        *("label", "gpus", "step_time", "tokens_per_s", "tokens_per_s_per_gpu"),
-        *("mfu", "efficiency", "submitted"),
+    assert [column.name for column in columns] == [
+        *("label", "gpus", "global_batch_size", "step_time_mean_s", "step_time_std_s", "tokens_per_s"),
+        *("tokens_per_s_per_gpu", "scaling_efficiency_percent", "mfu_percent", "gpu_hours", "submitted_at"),
     ]
-    assert cells[1]["step_time"] == "0.25 ± 0"
-    assert cells[1]["efficiency"] == pytest.approx(80)
 
 
 def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeResult) -> None:
@@ -124,15 +123,19 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     )
     other = [{**row, "workload": "nemotron4-25.04", "flops_formula": "nemotron4-24.11"} for row in rows[:1]]
 
-    cells, title = table(with_scaling_efficiency([*rows, *other]), full_names=True)
+    listed = with_scaling_efficiency([*rows, *other])
+    columns, title = compared(listed, full_names=True)
 
-    assert title == ""
-    assert list(cells[0]) == [
-        *("job_name", "workload", "gpus", "step_time", "window", "tokens_per_s", "tokens_per_s_per_gpu"),
-        *("mfu", "formula", "checkpoint_save_s", "checkpoint_blocked_s", "submitted", "state"),
+    assert title == "GPU type cpu, scaling weak, cluster local, MBS 1"
+    assert [column.name for column in columns] == [
+        *("job_name", "state", "workload", "gpus", "global_batch_size", "window"),
+        *("step_time_mean_s", "step_time_std_s", "tokens_per_s", "tokens_per_s_per_gpu"),
+        *("mfu_percent", "flops_formula", "checkpoint_save_s", "checkpoint_blocked_s", "gpu_hours"),
+        "submitted_at",
     ]
-    assert {cell["state"] for cell in cells} == {"valid", "rejected"}
-    assert table([]) == ([], "")
+    state = next(column for column in columns if column.name == "state")
+    assert set(written(state, listed)) == {"valid", "rejected"}
+    assert compared([]) == ([], "")
 
 
 def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: MakeResult) -> None:

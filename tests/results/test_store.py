@@ -11,8 +11,9 @@ import pytest
 from steptime.errors import UserError
 from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
+from steptime.results.columns import CHOICES, STORED
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.store import FILTERS, Store
+from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
 
@@ -24,14 +25,6 @@ BAD = Verdict(
     )
 )
 # The keys that the UI, the command line and `steptime parse` share.
-SHARED_KEYS = """
-job_name workload size dtype gpu_type scaling gpus mode label cluster state reason
-global_batch_size micro_batch_size tensor_parallel pipeline_parallel context_parallel data_parallel
-window steps_in_window step_time_mean_s step_time_median_s step_time_std_s
-tokens_per_s tokens_per_s_per_gpu mfu_percent flops_formula days_per_1t_tokens peak_tflops_per_gpu
-checkpoint_save_s checkpoint_load_s submitted_at started_at ended_at queue_wait_s
-dag_id dag_run_id map_index log_path published_at
-""".split()  # noqa: SIM905 - readable in groups
 
 
 def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResult) -> None:
@@ -42,7 +35,7 @@ def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResul
         assert store.publish(result)
         row = store.run(result.job.name)
 
-        assert list(row)[: len(SHARED_KEYS)] == SHARED_KEYS
+        assert list(row) == [column.name for column in STORED]
         assert store.results() == [row]
         assert row["state"] == "valid"
         assert row["reason"] is None
@@ -196,7 +189,7 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
         "job3", "job2", "job1", "job0",
     ]  # fmt: skip
     assert [row["state"] for row in store.runs_of("llama31", "other")] == ["rejected"]
-    assert tuple(store.choices()) == FILTERS
+    assert tuple(store.choices()) == CHOICES
     assert store.choices()["size"] == ["small", "tiny"]
     assert store.choices()["gpus"] == [1, 2, 4]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from steptime.logs.reader import read_log
-from steptime.logs.statistics import window_statistics
 from steptime.recipes.models import Run
+from steptime.results.metrics import measure_window
 from trainer.run import PlannedRun, read_run
 from trainer.thin import limits
 
@@ -152,7 +152,7 @@ def test_three_commands_measure_the_table(bare_python: Path, torchao_wheel: Path
             run = Run.model_validate_json((place / "run.json").read_bytes())
             log = read_log(place / "log.out", max_steps=run.max_steps)
             assert log.problems == ()
-            read = window_statistics(log, run.window).model_dump()
+            read = measure_window(log, run.window).model_dump()
             for name_of_time in ("step_time_mean_s", "step_time_median_s", "wall_time_median_s"):
                 assert read[name_of_time] == pytest.approx(one[name_of_time], rel=1e-3)  # of four digits
         means = [one["step_time_mean_s"] for one in found]

@@ -31,6 +31,7 @@ def test_numbers_are_those_of_the_store(page: Page, store: Store) -> None:
         "scaling_efficiency_percent": 1,
         "checkpoint_save_s": 3,
         "checkpoint_blocked_s": 3,
+        "gpu_hours": 4,
     }.items():
         written = column(frame, key)
         assert [text == "" for text in written] == [rows[job][key] is None for job in jobs]

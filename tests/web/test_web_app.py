@@ -41,7 +41,13 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
     del pages.dependency_overrides[get_user]
     paths = [route.path for route in pages.routes if isinstance(route, APIRoute)]
     assert len(paths) == len(pages.routes), "a mount or a plain route knows no dependencies"
-    assert set(paths) == {"/", "/static/{path:path}", "/api/results", "/api/runs/{job_name:path}"}
+    assert set(paths) == {
+        "/",
+        "/static/{path:path}",
+        "/api/columns",
+        "/api/results",
+        "/api/runs/{job_name:path}",
+    }
     for path in paths:
         for value in ("results.js", "vendor/chart.umd.min.js", JOB, "nothing"):
             response = await get(pages, re.sub("{.*}", value, path))
@@ -105,6 +111,16 @@ async def test_rows_are_those_of_the_store(pages: FastAPI, store: Store, publish
     publish("two", gpus=2, dag_run_id="second")
     (row,) = await rows(pages, dag_id="llama31", dag_run_id="second")
     assert row.items() >= store.run("two").items()
+
+
+async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publish) -> None:
+    publish("one", gpus=1)
+    declared = (await get(pages, "/api/columns")).json()["columns"]
+    (row,) = await rows(pages)
+    assert [column["name"] for column in declared] == list(row)
+    assert {"name": "gpu_hours", "heading": "GPU-hours", "kind": "number"}.items() <= next(
+        column.items() for column in declared if column["name"] == "gpu_hours"
+    )
 
 
 async def test_only_the_newest_runs_are_given(

@@ -29,6 +29,7 @@ from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.charges import withdraw_plans
+from steptime.results.columns import BY_NAME
 from steptime.results.models import Measurement, Result, Verdict
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class ReadLogOperator(RunOperator):
 
 def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
     """What was measured, a row for each number."""
-    values = measurement.model_dump(mode="json", exclude={"window"})
+    values = measurement.model_dump(mode="json", exclude={"window"}, exclude_none=True)
     return [{"what": name, "value": value} for name, value in values.items()]
 
 
@@ -274,8 +275,8 @@ class ReportOperator(BaseOperator):
         # A cleared task makes a fresh attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         self.log.info("results of %s", ti.run_id)
-        if summaries := [_summary(latest[run.label]) for run in planned.all_runs if run.label in latest]:
-            self.log.info("%s", as_text(summaries))
+        if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:
+            self.log.info("%s", as_text(_summaries(found)))
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
             raise AirflowFailException(
@@ -285,18 +286,12 @@ class ReportOperator(BaseOperator):
         self.log.info("all %d planned runs have valid results", len(planned.all_runs))
 
 
-def _summary(row: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a stored row that a report shows."""
-    names = {
-        "label": "run",
-        "state": "state",
-        "step_time_mean_s": "step time, s",
-        "tokens_per_s": "tokens/s",
-        "mfu_percent": "MFU, %",
-        "checkpoint_save_s": "save, s",
-        "checkpoint_blocked_s": "save blocked, s",
-        "checkpoint_load_s": "load, s",
-        "queue_wait_s": "queued, s",
-        "reason": "reason",
-    }
-    return {heading: row[name] for name, heading in names.items()}
+def _summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The columns of stored rows that a report shows, without those that none has a value for."""
+    names = (
+        *("label", "state", "step_time_mean_s", "step_time_over_published", "tokens_per_s", "mfu_percent"),
+        *("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "queue_wait_s", "gpu_hours"),
+        "reason",
+    )
+    used = [BY_NAME[name] for name in names if any(row[name] is not None for row in rows)]
+    return [{column.title: row[column.name] for column in used} for row in rows]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
 from steptime.errors import shown
 from steptime.logs.files import find_logs, group_attempts, short_names
 from steptime.recipes.notation import parse_window
@@ -29,19 +29,6 @@ steptime parse results/ more-results/ --format csv > step_times.csv
 """
 
 _SHOW_PROGRESS_FROM_BYTES = 100_000_000
-
-_HEADINGS = {
-    "step_time_mean_s": "mean, s",
-    "step_time_median_s": "median, s",
-    "step_time_std_s": "std (n-1), s",
-    "wall_time_median_s": "wall median, s",
-    "tokens_per_s": "tokens/s",
-    "mfu_percent": "MFU, %",
-    "tflops_per_gpu_logged": "TFLOPS/GPU logged",
-    "checkpoint_save_s": "save, s",
-    "checkpoint_blocked_s": "save blocked, s",
-    "checkpoint_load_s": "load, s",
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -65,6 +52,7 @@ def parse(
     ] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     full_names: Annotated[bool, typer.Option("--full-names", help="Whole paths in the table.")] = False,
+    wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """Read training logs and show their step times, one row a run, failed and short ones with the reason.
 
@@ -78,28 +66,28 @@ def parse(
         rows = [log_row(run, given, on_bytes=on_bytes) for run in runs]
     if output_format is Format.TABLE:
         paths_there = [str(row["log_path"]) for row in rows]
-        _print_table(rows, paths_there if full_names else short_names([Path(path) for path in paths_there]))
+        names = paths_there if full_names else short_names([Path(path) for path in paths_there])
+        _print_table(rows, names, wide=wide)
     else:
-        show(rows, output_format, columns=COLUMNS)
+        show_columns(rows, COLUMNS, output_format, called="logs")
 
 
-def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wide: bool) -> None:
     lines = [
-        {"log": name, "state": row["state"], "steps": row["steps"], "window": _window(row)}
-        | {column: row[column] for column in _HEADINGS}
+        {**row, "log_path": name, "window": row["window"] and f"{row['window']} ({row['window_from']})"}
         for name, row in zip(names, rows, strict=True)
     ]
-    used = [column for column in lines[0] if any(line[column] is not None for line in lines)]
-    show(lines, Format.TABLE, columns=used, headings=_HEADINGS)
+    used = [
+        column
+        for column in COLUMNS
+        if column.priority is not None and any(line[column.name] is not None for line in lines)
+    ]
+    show_table(lines, used, wide=wide)
     for name, row in zip(names, rows, strict=True):
         heading = shown(name, at_most=None)
         for what in ("reason", "warnings"):
             if row[what]:
                 typer.echo(f"{heading}: {row['state'] if what == 'reason' else 'note'}: {row[what]}")
-
-
-def _window(row: Mapping[str, Any]) -> str | None:
-    return None if row["window"] is None else f"{row['window']} ({row['window_from']})"
 
 
 @contextmanager

@@ -13,9 +13,16 @@ from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import PerformanceRow, published_performance
-from steptime.results.metrics import Throughput, throughput
+from steptime.results.metrics import throughput
+from steptime.results.models import Measurement
 
 _MAX_GBS = 1_000_000_000
+_RATES = {
+    *("tokens_per_s", "tokens_per_s_per_gpu", "days_per_1t_tokens", "mfu_percent"),
+    *("flops_formula", "flops_per_sample", "flops_source"),
+    *("model_tflops_per_gpu", "peak_tflops_per_gpu", "peak_source"),
+    *("published_step_time_s", "step_time_over_published"),
+}
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -98,29 +105,28 @@ def _given_peak(tflops: float | None) -> Peak | None:
     return Peak(tflops=tflops, source="given with --peak-tflops")
 
 
-def _record(recipe: Recipe, rates: Throughput, published: PerformanceRow | None) -> dict[str, Any]:
-    """Everything for programs, unrounded; percent is written out, and the ratio is above 1 where slower."""
+def _record(recipe: Recipe, rates: Measurement, published: PerformanceRow | None) -> dict[str, Any]:
+    """Everything for programs, unrounded; percent is written out."""
     return {
         **recipe.identity,
         "seq_length": recipe.model.seq_length,
         "global_batch_size": recipe.global_batch_size,
-        **rates.model_dump(),
-        "published_step_time_s": published.step_time_s if published else None,
+        "step_time_s": rates.step_time_mean_s,
+        **rates.model_dump(include=_RATES),
         "published_tokens_per_s": published.tokens_per_s if published else None,
         "published_mfu_percent": published.mfu_percent if published else None,
-        "step_time_ratio": rates.step_time_s / published.step_time_s if published else None,
     }
 
 
 def _lines(
-    recipe: Recipe, rates: Throughput, published: PerformanceRow | None
+    recipe: Recipe, rates: Measurement, published: PerformanceRow | None
 ) -> list[dict[str, str | None]]:
     """The same for people: one line a number, with the document's number and with what it rests on."""
     batch, seq_length = recipe.global_batch_size, recipe.model.seq_length
     tflops = rates.peak_tflops_per_gpu
     peak = rates.peak_source if tflops is None else f"{tflops:g} TFLOPS ({rates.peak_source})"
     lines: list[dict[str, str | None]] = [
-        {"metric": "step time", "value": f"{rates.step_time_s:g} s"},
+        {"metric": "step time", "value": f"{rates.step_time_mean_s:g} s"},
         {
             "metric": "tokens/s",
             "value": f"{rates.tokens_per_s:,.0f}",
@@ -153,5 +159,5 @@ def _lines(
         }
         for line in lines:
             line["published"] = printed.get(line["metric"] or "")
-        lines[0]["basis"] = f"{rates.step_time_s / published.step_time_s:.3f} × the published step time"
+        lines[0]["basis"] = f"{rates.step_time_over_published:.3f} × the published step time"
     return lines

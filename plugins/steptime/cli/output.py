@@ -6,15 +6,21 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from steptime.errors import shown, unknown_value
+
+if TYPE_CHECKING:
+    from steptime.results.columns import Column
+
+_REDIRECTED = 160
+"""Width of tables without declared columns where stdout is no terminal."""
 
 
 class Format(StrEnum):
@@ -40,9 +46,13 @@ FORMAT_OPTION = typer.Option(
 """Use as `output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE`."""
 
 
-def console() -> Console:
-    """Where people read: stdout, as wide as it is (160 columns where it is no terminal)."""
-    return Console(width=None if sys.stdout.isatty() else 160)
+WIDE_OPTION = typer.Option("--wide", help="Every column of the table, however narrow the terminal is.")
+"""Use as `wide: Annotated[bool, WIDE_OPTION] = False`."""
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None where it is redirected."""
+    return Console().width if sys.stdout.isatty() else None
 
 
 def complain(sentence: str) -> None:
@@ -69,35 +79,130 @@ def show(
     if output_format is Format.JSON:
         typer.echo(json.dumps([{name: row.get(name) for name in names} for row in rows], indent=2))
     elif output_format is Format.CSV:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([["" if row.get(name) is None else row[name] for name in names] for row in rows])
+        _print_csv(rows, names)
     else:
-        _print_table(rows, names, title, headings or {})
+        shown_ones = [_plain(rows, name, (headings or {}).get(name, name)) for name in names]
+        _print_table(shown_ones, title, terminal_width() or _REDIRECTED)
 
 
-def _print_table(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], title: str | None, headings: Mapping[str, str]
+def show_columns(
+    rows: Sequence[Mapping[str, Any]], columns: "Sequence[Column]", output_format: Format, *, called: str
 ) -> None:
+    """Print rows of declared columns for programs, whole: as CSV, or as JSON that names its schema's version.
+
+    `called` is the key of the rows in the JSON.
+    """
+    from steptime.results.columns import SCHEMA_VERSION
+
+    names = [column.name for column in columns]
+    if output_format is Format.CSV:
+        _print_csv(rows, names)
+        return
+    listed = [{name: row.get(name) for name in names} for row in rows]
+    typer.echo(json.dumps({"schema_version": SCHEMA_VERSION, called: listed}, indent=2))
+
+
+def show_table(
+    rows: Sequence[Mapping[str, Any]],
+    columns: "Sequence[Column]",
+    *,
+    title: str | None = None,
+    wide: bool = False,
+) -> None:
+    """Print rows of declared columns for people, no number of them cropped.
+
+    Where the terminal is too narrow, columns are left out by their priority, and a line says which.
+    Redirected and `wide` output has all.
+    """
+    from steptime.results.report import written
+
+    shown_ones = {
+        column.name: _Shown(
+            column.title,
+            [shown(cell, at_most=None) for cell in written(column, rows)],
+            column.kind in ("number", "integer"),
+        )
+        for column in columns
+    }
+    kept, hidden = list(columns), []
+    width = None if wide else terminal_width()
+    while width is not None and _least_width([shown_ones[column.name] for column in kept]) > width:
+        least = max(reversed(kept), key=lambda column: column.priority or 0)
+        if not least.priority:
+            break
+        kept.remove(least)
+        hidden.append(least.title)
+    _print_table([shown_ones[column.name] for column in kept], title, width)
+    if hidden:
+        are = "column is" if len(hidden) == 1 else "columns are"
+        typer.echo(f"{len(hidden)} {are} hidden ({'; '.join(reversed(hidden))}): --wide shows all")
+
+
+class _Shown(NamedTuple):
+    """A column as it is printed."""
+
+    heading: str
+    cells: Sequence[str]
+    numeric: bool
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """That of its longest word, which is never broken, and that of its longest cell."""
+        texts = [self.heading, *self.cells]
+        return max(cell_len(word) for text in texts for word in (text.split() or [""])), max(
+            map(cell_len, texts)
+        )
+
+
+def _print_csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([["" if row.get(name) is None else row[name] for name in names] for row in rows])
+
+
+def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str) -> _Shown:
+    """A column that is declared nowhere."""
+    values = [row.get(name) for row in rows]
+    return _Shown(
+        heading, [_cell(value) for value in values], any(isinstance(v, int | float) for v in values)
+    )
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "" if value is None else shown(value, at_most=None)
+
+
+def _frame(columns: Sequence[_Shown]) -> int:
+    """What the lines and margins between the columns take."""
+    return 3 * len(columns) + 1
+
+
+def _least_width(columns: Sequence[_Shown]) -> int:
+    """The least that a table of these takes without breaking a word."""
+    return sum(column.widths[0] for column in columns) + _frame(columns)
+
+
+def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None) -> None:
+    """Print a table in so many columns of the terminal, or more where a word would break; None wraps nothing.
+
+    Lines that a narrow terminal wraps can be read, and be made wider; words broken into letters cannot.
+    """
+    widths = [column.widths[0 if width else 1] for column in columns]
+    if width is not None:
+        spare = max(0, width - _least_width(columns))
+        wanted = [longest - word for word, longest in (column.widths for column in columns)]
+        for index in sorted(range(len(columns)), key=lambda index: wanted[index]):
+            given = min(spare, wanted[index])
+            widths[index] += given
+            spare -= given
     # As Text, since rich would take [brackets] in a name for its markup.
     table = Table(title=Text(title) if title else None, header_style="bold", title_justify="left")
-    output = console()
-    unlimited = output.options.update(width=10_000)
-    for name in names:
-        numeric = any(isinstance(row.get(name), int | float) for row in rows)
-        cells = [Text(headings.get(name, name)), *(_cell(row.get(name)) for row in rows)]
-        # Lines that a narrow terminal wraps can be read, and be made wider; words broken into letters cannot.
-        longest_word = max(Measurement.get(output, unlimited, cell).minimum for cell in cells)
-        table.add_column(cells[0], justify="right" if numeric else "left", min_width=longest_word)
-    for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in names))
-    output.width = max(output.width, Measurement.get(output, unlimited, table).minimum)
-    output.print(table)
-
-
-def _cell(value: Any) -> Text:
-    if value is None:
-        return Text()
-    if isinstance(value, float):
-        return Text(f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}")
-    return Text(shown(value, at_most=None))
+    for column, column_width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if column.numeric else "left"
+        # By themselves rich's tables are cropped where the least widths of their columns do not fit.
+        table.add_column(Text(column.heading), justify=justify, width=column_width)
+    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*map(Text, row))
+    Console(width=sum(widths) + _frame(columns)).print(table)

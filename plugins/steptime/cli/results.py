@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.ages import age_s
-from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show, show_columns, show_table
 from steptime.cli.usage import Commands
 from steptime.errors import UserError, shown, unknown_value
 
@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(cls=Commands, rich_markup_mode="rich")
     group.callback(invoke_without_command=True, epilog=EXAMPLES)(results)
     group.command(name="show", epilog=SHOW_EXAMPLES)(show_run)
+    group.command(name="columns")(show_declarations)
     app.add_typer(group, name="results")
 
 
@@ -68,11 +69,12 @@ def results(
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many, the latest ones.")] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
+    wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """The results of all runs: step time, throughput, MFU, checkpoint times.
 
-    The table shows what runs are compared by; csv and json have every column, with its unit in its name. A
-    save has two times: until it was whole on disk, and (`blocked`) how long training waited for it.
+    The table shows what runs are compared by; csv and json have every column, with its unit in its name.
+    'steptime results columns' says what each of them means.
     """
     if context.invoked_subcommand:
         return
@@ -100,26 +102,36 @@ def results(
             limit=None if limit is None else min(limit, sys.maxsize),
             **wanted,
         )
-    show_results(rows, output_format, full_names=full_names)
+    show_results(rows, output_format, full_names=full_names, wide=wide)
     if not rows:
         hint = "" if everything else " --all lists rejected ones too."
         typer.echo(f"No result fits these filters.{hint}", err=True)
 
 
 def show_results(
-    rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False
+    rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
     """Print rows of the metrics store, and below a table what its readers must know."""
-    from steptime.results.report import HEADINGS, notes, table, with_scaling_efficiency
+    from steptime.results.columns import COLUMNS
+    from steptime.results.report import compared, notes, with_scaling_efficiency
 
     complete = with_scaling_efficiency(rows)
     if output_format is not Format.TABLE:
-        show(complete, output_format, columns=_every_column())
+        show_columns(complete, COLUMNS, output_format, called="results")
     elif rows:
-        shown, title = table(complete, full_names=full_names)
-        show(shown, output_format, title=title, headings=HEADINGS)
+        columns, title = compared(complete, full_names=full_names)
+        show_table(complete, columns, title=title, wide=wide)
         for note in notes(complete):
             typer.echo(note)
+
+
+def show_declarations(output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+    """What each column of the results means, with its type and its unit."""
+    from steptime.results.columns import COLUMNS
+
+    rows = [column.published for column in COLUMNS]
+    names = ("name", "kind", "unit", "description")
+    show(rows, output_format, columns=names if output_format is Format.TABLE else None)
 
 
 def show_run(
@@ -133,6 +145,7 @@ def show_run(
     json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
     record alone, byte for byte the record.json beside the run's log.
     """
+    from steptime.results.columns import SCHEMA_VERSION
     from steptime.results.record import record_path
     from steptime.results.report import repeat_command_of_record
     from steptime.results.store import Store
@@ -148,6 +161,7 @@ def show_run(
         record, checks = json.loads(kept["content"]), store.checks(job_name)
         if output_format is Format.JSON:
             whole = {
+                "schema_version": SCHEMA_VERSION,
                 "result": row,
                 "steps": store.steps(job_name),
                 "checkpoints": store.checkpoints(job_name),
@@ -183,12 +197,8 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     parallelism = ", ".join(f"{kind} {row[f'{kind}_parallel']}" for kind in _PARALLELISM)
     facts = {
         "state": row["state"],
-        "step time": f"{row['step_time_mean_s']:.6g} s over {row['window']}"
-        if row["step_time_mean_s"]
-        else None,
-        "wall time": f"{row['wall_time_median_s']:.6g} s from a step's end to the next, median"
-        if row["wall_time_median_s"]
-        else None,
+        "window": row["window"],
+        **_numbers(row),
         "cluster": f"{row['cluster']}: {', '.join(record['nodes'])}",
         "GPUs": f"{row['gpus']} {row['gpu_type']}",
         "parallelism": parallelism,
@@ -212,6 +222,14 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         "log": row["log_path"],
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
+    """Every number that was measured, by its heading and with its unit."""
+    from steptime.results.columns import STORED
+
+    known = (column for column in STORED if column.kind == "number" and row[column.name] is not None)
+    return {column.heading: f"{row[column.name]:,.6g} {column.unit}".strip() for column in known}
 
 
 def _node_check(found: Mapping[str, Any] | None) -> str | None:
@@ -243,12 +261,6 @@ def _local_time(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %z}"
-
-
-def _every_column() -> list[str]:
-    from steptime.results.schema import result_columns
-
-    return [column.name for column in result_columns] + ["scaling_efficiency_percent", "scaling_base_gpus"]
 
 
 def _stored_workload(asked: str, stored: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import typer
 from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
-from steptime.cli.output import FORMAT_OPTION, Format, complain
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, complain
 from steptime.cli.recipes import check_budgets, show_plan
 from steptime.clusters.config import check_permitted, check_runs
 from steptime.errors import SystemFailure
@@ -43,6 +43,7 @@ def run(
     url: Url = None,
     user: User = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """Start the planned runs through Airflow.
 
@@ -74,14 +75,14 @@ def run(
             raise SystemFailure(
                 f"no longer following; the runs go on, see {address} (marked failed there, their jobs end)"
             ) from None
-        all_valid = _show_results(dag_run, output_format)
+        all_valid = _show_results(dag_run, output_format, wide=wide)
         if dag_run.state == "failed":
             _explain(client, dag_run)
     if dag_run.state == "failed" or not all_valid:
         raise typer.Exit(2)
 
 
-def _show_results(dag_run: DagRun, output_format: Format) -> bool:
+def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> bool:
     """Print what the DAG run put into the store; whether all of it is valid."""
     from steptime.cli.results import show_results
     from steptime.results.store import Store
@@ -89,7 +90,7 @@ def _show_results(dag_run: DagRun, output_format: Format) -> bool:
     with Store() as store:
         rows = store.runs_of(dag_run.dag_id, dag_run.dag_run_id)
     if rows:
-        show_results(rows, output_format)
+        show_results(rows, output_format, wide=wide)
     elif dag_run.state == "success":
         complain("the store has no results of this run: set STEPTIME_STORE_URL to the store of its Airflow")
     return bool(rows) and all(row["state"] == "valid" for row in rows)

@@ -13,20 +13,57 @@ from steptime.clusters.collecting import cluster_path
 from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
-from steptime.logs.statistics import checkpoint_seconds, window_statistics
 from steptime.recipes.models import RUN_FILE, Run, Window
-from steptime.results.metrics import days_per_1t_tokens, measure, tokens_per_s
+from steptime.results import columns
+from steptime.results.columns import Column
+from steptime.results.metrics import checkpoint_seconds, measure, measure_window
 
-COLUMNS = (
-    *("log_path", "state", "reason", "warnings", "dialect"),
-    *("experiment", "workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode"),
-    *("global_batch_size", "window", "window_from", "steps_in_window", "steps", "last_step", "max_steps"),
-    *("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
-    *("tokens_per_s", "tokens_per_s_per_gpu", "days_per_1t_tokens", "mfu_percent", "flops_formula"),
-    *("model_tflops_per_gpu", "peak_tflops_per_gpu", "peak_source", "tflops_per_gpu_logged", "loss"),
-    *("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "log_bytes"),
+_OF_LOGS = (
+    Column(
+        "log_path", "text", "The log, or the last of the logs of a requeued job.", heading="log", priority=0
+    ),
+    Column(
+        "state", "text", "complete, incomplete (steps are missing without a cause) or failed.", priority=0
+    ),
+    Column("reason", "text", "Why it is not complete."),
+    Column("warnings", "text", "What a reader of the numbers should know."),
+    Column("dialect", "text", "Whose step lines these are."),
+    Column("experiment", "text", "Name of the planned run."),
+    Column(
+        "window_from", "text", "Who says the window: --window, the run.json beside the log, or the last step."
+    ),
+    Column("steps", "integer", "Steps in the log.", priority=3),
+    Column("last_step", "integer", "Global step of the last of them."),
+    Column("max_steps", "integer", "Global step at which the planned run ends."),
+    Column(
+        "model_tflops_per_gpu", "number", "Model flops by the named formula over step time.", unit="TFLOPS"
+    ),
+    Column("peak_source", "text", "The document of the peak, or what measured it."),
+    Column(
+        "tflops_per_gpu_logged",
+        "number",
+        "Mean of what the trainer itself logged in the window.",
+        heading="TFLOPS/GPU logged",
+        priority=4,
+    ),
+    Column("loss", "number", "Loss of the last step."),
+    Column("log_bytes", "integer", "Bytes read.", unit="bytes"),
 )
-"""The same for every log, whatever it holds."""
+
+COLUMNS = tuple(
+    {column.name: column for column in (*columns.COLUMNS, *_OF_LOGS)}[name]
+    for name in (
+        *("log_path", "state", "reason", "warnings", "dialect"),
+        *("experiment", "workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode"),
+        *("global_batch_size", "window", "window_from", "steps_in_window", "steps", "last_step", "max_steps"),
+        *("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
+        *("published_step_time_s", "step_time_over_published"),
+        *("tokens_per_s", "tokens_per_s_per_gpu", "days_per_1t_tokens", "mfu_percent", "flops_formula"),
+        *("model_tflops_per_gpu", "peak_tflops_per_gpu", "peak_source", "tflops_per_gpu_logged", "loss"),
+        *("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "log_bytes"),
+    )
+)
+"""The same for every log, whatever it holds. What a result has, too, is declared in `results.columns`."""
 
 
 def log_row(
@@ -51,7 +88,7 @@ def log_row(
     if counts is not None and not (missing or fatal):
         missing = _cut_off(counts, numbers.get("steps_in_window"))
     loss = log.steps[-1].loss if log.steps else None
-    return dict.fromkeys(COLUMNS) | {
+    return dict.fromkeys(column.name for column in COLUMNS) | {
         "log_path": cluster_path(logs[-1]),
         "state": _state(fatal, lacks_steps=bool(missing or refusal)),
         "reason": _sentences([*(problem.message for problem in fatal), *missing, refusal]),
@@ -104,32 +141,17 @@ def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[
     """All numbers of the window, or why there are none. A planned run is measured exactly as for the
     store.
     """
-    checkpoints = checkpoint_seconds(log)
     if window is None or not log.steps:
-        return checkpoints, None
+        return checkpoint_seconds(log), None
     try:
-        if run is not None:
+        if run is None:
+            measurement = measure_window(log, window)
+        else:
             measurement = measure(run.model_copy(update={"window": window}), log)
-            return measurement.model_dump(exclude={"window"}), None
-        times = window_statistics(log, window)
     except UserError as error:
-        return checkpoints, str(error).removeprefix(f"{log.path} ").removeprefix(f"{log.path}: ").rstrip(".")
-    return checkpoints | times.model_dump() | _rates(times.step_time_mean_s, log), None
-
-
-def _rates(step_time_s: float, log: TrainingLog) -> dict[str, float]:
-    """Tokens per second, where the trainer's own record says how many tokens a step has."""
-    started = log.started or {}
-    sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        return {}
-    seq_length, global_batch_size, gpus = sizes
-    rate = tokens_per_s(seq_length, global_batch_size, step_time_s)
-    return {
-        "tokens_per_s": rate,
-        "tokens_per_s_per_gpu": rate / gpus,
-        "days_per_1t_tokens": days_per_1t_tokens(rate),
-    }
+        refusal = str(error).removeprefix(f"{log.path} ").removeprefix(f"{log.path}: ").rstrip(".")
+        return checkpoint_seconds(log), refusal
+    return measurement.model_dump(include={column.name for column in COLUMNS} - {"window"}), None
 
 
 def _what_was_run(run: Run | None, log: TrainingLog) -> dict[str, Any]:

@@ -1,19 +1,19 @@
 """From step times to throughput: tokens per second, days to a trillion tokens, model flops utilization (MFU).
 
 The formulas are those of the recipe documents. `throughput` gives all of them for one recipe and one step
-time; `measure` applies it to the steps of a run's window.
+time; `measure` applies it to the steps of a run's window, `measure_window` needs no plan.
 """
 
 import math
+import statistics
+from typing import Any
 
 from steptime.errors import UserError
-from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
-from steptime.logs.statistics import checkpoint_seconds, window_statistics
 from steptime.recipes.flops import model_flops
 from steptime.recipes.gpus import Peak, peak_tflops
-from steptime.recipes.models import Recipe, Run
-from steptime.recipes.published import AsPublished, list_references, load_reference
+from steptime.recipes.models import Recipe, Run, Window
+from steptime.recipes.published import AsPublished, list_references, load_reference, published_performance
 from steptime.results.models import Measurement
 
 SECONDS_PER_DAY = 86_400
@@ -43,32 +43,22 @@ def mfu_percent(model_tflops: float, peak: float) -> float:
     return 100 * model_tflops / peak
 
 
-class Throughput(Frozen):
-    """What a step time means for a recipe, with everything the numbers rest on."""
-
-    step_time_s: float
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    days_per_1t_tokens: float
-    mfu_percent: float | None
-    """None where the peak is measured in the run, and no run is at hand."""
-    flops_formula: str
-    flops_per_sample: float
-    flops_source: str
-    """Whether the document states the flops, or its formula gives them."""
-    model_tflops_per_gpu: float
-    peak_tflops_per_gpu: float | None
-    peak_source: str
+def gpu_hours(gpus: int, started_at: float | None, ended_at: float | None) -> float | None:
+    """GPU-hours of a job between two points in Unix time; None for one that never began, or has no end."""
+    if started_at is None or ended_at is None:
+        return None
+    return gpus * max(0.0, ended_at - started_at) / 3600
 
 
 def throughput(
     recipe: Recipe, step_time_s: float, *, peak: Peak | None = None, as_published: bool = False
-) -> Throughput:
-    """All rates of a recipe at one step time.
+) -> Measurement:
+    """All rates of a recipe at one step time, and the published step time beside it.
 
     `peak` replaces the peak of `config/gpus.yaml`. `as_published` takes the constants that reproduce the
-    document's printed MFU where they differ from those it prints (`config/references/`). Raises UserError for
-    a step time that is not positive and finite, or that no rate can be computed from.
+    document's printed MFU where they differ from those it prints (`config/references/`). The MFU is None
+    where the peak is measured in the run, and no run is at hand. Raises UserError for a step time that is not
+    positive and finite, or that no rate can be computed from.
     """
     rate = tokens_per_s(recipe.model.seq_length, recipe.global_batch_size, step_time_s)
     flops, flops_source = _flops_per_sample(recipe, as_published=as_published)
@@ -79,18 +69,21 @@ def throughput(
         gpus=recipe.gpus,
     )
     divisor = peak or _peak(recipe, as_published=as_published)
-    rates = Throughput(
-        step_time_s=step_time_s,
+    published = published_performance(recipe)
+    rates = Measurement(
+        step_time_mean_s=step_time_s,
         tokens_per_s=rate,
         tokens_per_s_per_gpu=rate / recipe.gpus,
         days_per_1t_tokens=days_per_1t_tokens(rate),
-        mfu_percent=None if divisor.tflops is None else mfu_percent(model_tflops, divisor.tflops),
         flops_formula=recipe.flops_formula,
         flops_per_sample=flops,
         flops_source=flops_source,
         model_tflops_per_gpu=model_tflops,
         peak_tflops_per_gpu=divisor.tflops,
         peak_source=divisor.source,
+        mfu_percent=None if divisor.tflops is None else mfu_percent(model_tflops, divisor.tflops),
+        published_step_time_s=published.step_time_s if published else None,
+        step_time_over_published=step_time_s / published.step_time_s if published else None,
     )
     if not all(math.isfinite(number) for number in rates.model_dump().values() if isinstance(number, float)):
         raise UserError(
@@ -106,26 +99,80 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
     the log has none of the window, or where a step time is not positive and finite. An incomplete window is
     measured over what is there: `results.quality` decides whether that counts.
     """
-    times = window_statistics(log, run.window)
+    times = measure_window(log, run.window)
     rates = throughput(run.recipe, times.step_time_mean_s, peak=_peak_of_run(run.recipe, log))
+    return times.model_copy(update=rates.model_dump(exclude_none=True))
+
+
+def measure_window(log: TrainingLog, window: Window) -> Measurement:
+    """What a log says without its plan: times over `window`, and tokens where the trainer recorded sizes.
+
+    An incomplete window is taken as it is. Raises UserError naming the steps where none has a step time, or
+    where one is not positive and finite.
+    """
+    steps = [step for step in log.steps if window.first <= step.global_step <= window.last]
+    times = {step.global_step: step.step_time_s for step in steps if step.step_time_s is not None}
+    if not times:
+        raise UserError(f"{log.path} has no step time in the window {window}: {_what_is_there(log, window)}.")
+    for global_step, time in times.items():
+        if not (math.isfinite(time) and time > 0):
+            raise UserError(
+                f"{log.path}: the step time of global step {global_step} is {time} s, which cannot be."
+            )
+    tflops = [step.tflops_per_gpu for step in steps if step.tflops_per_gpu is not None]
+    wall_times = [step.wall_time_s for step in steps if step.wall_time_s is not None]
+    mean_s = statistics.fmean(times.values())
     return Measurement(
-        window=run.window,
-        steps_in_window=times.steps_in_window,
-        step_time_mean_s=times.step_time_mean_s,
-        step_time_median_s=times.step_time_median_s,
-        step_time_std_s=times.step_time_std_s,
-        wall_time_median_s=times.wall_time_median_s,
-        tokens_per_s=rates.tokens_per_s,
-        tokens_per_s_per_gpu=rates.tokens_per_s_per_gpu,
-        days_per_1t_tokens=rates.days_per_1t_tokens,
-        model_tflops_per_gpu=rates.model_tflops_per_gpu,
-        peak_tflops_per_gpu=rates.peak_tflops_per_gpu,
-        peak_source=rates.peak_source,
-        mfu_percent=rates.mfu_percent,
-        flops_formula=rates.flops_formula,
-        tflops_per_gpu_logged=times.tflops_per_gpu_logged,
+        window=window,
+        steps_in_window=len(times),
+        step_time_mean_s=mean_s,
+        step_time_median_s=statistics.median(times.values()),
+        step_time_std_s=statistics.stdev(times.values()) if len(times) > 1 else None,
+        wall_time_median_s=statistics.median(wall_times) if wall_times else None,
+        tflops_per_gpu_logged=statistics.fmean(tflops) if tflops else None,
+        **_logged_rates(log, mean_s),
         **checkpoint_seconds(log),
     )
+
+
+def checkpoint_seconds(log: TrainingLog) -> dict[str, float | None]:
+    """Of the last save, which the next run loads, and the last load, which this run trained on.
+
+    `checkpoint_save_s` is from its start until it was whole on disk, `checkpoint_blocked_s` how long training
+    waited for it: less, where the save was asynchronous. None where the log does not tell.
+    """
+    last = {checkpoint.kind: checkpoint for checkpoint in log.checkpoints}
+    save, load = last.get("save"), last.get("load")
+    return {
+        "checkpoint_save_s": save.duration_s if save else None,
+        "checkpoint_blocked_s": save.blocked_s if save else None,
+        "checkpoint_load_s": load.duration_s if load else None,
+    }
+
+
+def _what_is_there(log: TrainingLog, window: Window) -> str:
+    """Which steps are missing, and which the log has instead."""
+    first, last = window.first, window.last
+    missing = f"global step {first} is" if first == last else f"global steps {first} to {last} are"
+    numbers = [step.global_step for step in log.steps]
+    if not numbers:
+        return f"{missing} missing, as is every other step"
+    return f"{missing} missing; the log has steps {min(numbers)} to {max(numbers)}"
+
+
+def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, Any]:
+    """Tokens per second, where the trainer's own record says how many tokens a step has."""
+    started = log.started or {}
+    sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return {}
+    seq_length, global_batch_size, gpus = sizes
+    rate = tokens_per_s(seq_length, global_batch_size, step_time_s)
+    return {
+        "tokens_per_s": rate,
+        "tokens_per_s_per_gpu": rate / gpus,
+        "days_per_1t_tokens": days_per_1t_tokens(rate),
+    }
 
 
 def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> tuple[float, str]:

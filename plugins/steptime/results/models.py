@@ -11,33 +11,39 @@ from steptime.recipes.models import Run, Window
 
 
 class Measurement(Frozen):
-    """The numbers of one run over its window. Percent is written out: `mfu_percent` 62.5 means 62.5 %."""
+    """The numbers of a recipe at one step time, over the window of a log or for a step time that was given.
 
-    window: Window
-    steps_in_window: int
+    Percent is written out: `mfu_percent` 62.5 means 62.5 %. What nobody knows is None: of a given step time
+    everything about a window; of a log without its plan the rates that need one. Every number that a result
+    has as a column has the column's name; `results.columns` says what it means.
+    """
+
     step_time_mean_s: float
-    step_time_median_s: float
-    step_time_std_s: float | None
-    """Sample standard deviation (ddof=1); None with fewer than two steps."""
-    tokens_per_s: float
-    tokens_per_s_per_gpu: float
-    days_per_1t_tokens: float
-    model_tflops_per_gpu: float
-    """Model flops by the named formula over mean step time and GPUs."""
-    peak_tflops_per_gpu: float | None
-    peak_source: str | None
-    """The document of the peak, or the measured GEMM for CPU sizes."""
-    mfu_percent: float | None
-    flops_formula: str
-    tflops_per_gpu_logged: float | None
-    """Mean of what the trainer itself logged in the window, where it did."""
+    window: Window | None = None
+    steps_in_window: int | None = None
+    step_time_median_s: float | None = None
+    step_time_std_s: float | None = None
     wall_time_median_s: float | None = None
-    """From the end of a step to the end of the next; None where the trainer did not log it."""
-    checkpoint_save_s: float | None
-    """Of the last save, from its start until it was whole on disk."""
+    tflops_per_gpu_logged: float | None = None
+    """Mean of what the trainer itself logged in the window, where it did."""
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    days_per_1t_tokens: float | None = None
+    flops_formula: str | None = None
+    flops_per_sample: float | None = None
+    flops_source: str | None = None
+    """Whether the document states the flops, or its formula gives them."""
+    model_tflops_per_gpu: float | None = None
+    """Model flops by the named formula over mean step time and GPUs."""
+    peak_tflops_per_gpu: float | None = None
+    peak_source: str | None = None
+    """The document of the peak, or the measured GEMM for CPU sizes."""
+    mfu_percent: float | None = None
+    published_step_time_s: float | None = None
+    step_time_over_published: float | None = None
+    checkpoint_save_s: float | None = None
     checkpoint_blocked_s: float | None = None
-    """Of these seconds those in which training waited: fewer, where the save was asynchronous."""
-    checkpoint_load_s: float | None
+    checkpoint_load_s: float | None = None
 
 
 class Check(Frozen):
@@ -70,6 +76,16 @@ class Verdict(Frozen):
     def warnings(self) -> tuple[Check, ...]:
         """What a reader of the number should know, although it counts."""
         return tuple(check for check in self.checks if not check.passed and check.severity == "warning")
+
+    @property
+    def reason(self) -> str | None:
+        """The failures' sentences; None of a valid run."""
+        return " ".join(check.message for check in self.failures) or None
+
+    @property
+    def remarks(self) -> str | None:
+        """The warnings' sentences."""
+        return " ".join(check.message for check in self.warnings) or None
 
 
 class Provenance(Frozen):

@@ -38,7 +38,7 @@ def validate(
     checks += _launched_as_published(run, log)
     if measurement is not None and measurement.mfu_percent is not None:
         checks.append(_mfu_possible(measurement.mfu_percent))
-    if measurement is not None and measurement.wall_time_median_s is not None:
+    if measurement is not None and measurement.step_time_median_s and measurement.wall_time_median_s:
         checks.append(_wall_time_agrees(run, measurement.step_time_median_s, measurement.wall_time_median_s))
     if earlier_attempts:
         checks.append(_first_attempt(earlier_attempts))

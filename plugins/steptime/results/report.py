@@ -1,5 +1,6 @@
-"""Result rows for readers: scaling efficiency, the table's columns with their units, how to repeat a run."""
+"""Result rows for readers: scaling efficiency, what a table of them shows, how to repeat a run."""
 
+import math
 import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,38 +16,12 @@ from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.recipes.slurm_options import SlurmOptions
 from steptime.recipes.workloads import load_workload
+from steptime.results.columns import BY_NAME, COLUMNS, Column
 
 Row = Mapping[str, Any]
 
 # Runs that differ in nothing else but their number of GPUs may be compared.
 _SERIES = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode")
-
-HEADINGS = {
-    "job_name": "job",
-    "label": "run",
-    "gpus": "GPUs",
-    "step_time": "step time ± std, s",
-    "wall_time": "wall time, s",
-    "tokens_per_s": "tokens/s",
-    "tokens_per_s_per_gpu": "tokens/s/GPU",
-    "mfu": "MFU, %",
-    "formula": "MFU formula",
-    "efficiency": "efficiency, %",
-    "relative_to": "relative to",
-    "checkpoint_save_s": "save, s",
-    "checkpoint_blocked_s": "save blocked, s",
-    "checkpoint_load_s": "load, s",
-}
-"""Headings of the table's columns that do not read well as they are."""
-
-# In place of a column in which every run has the same.
-_TITLES = {
-    "workload": "{workload}",
-    "window": "steps {window}",
-    "formula": "MFU by {formula}",
-    "relative_to": "efficiency relative to {relative_to}",
-    "state": "all {state}",
-}
 
 
 def with_scaling_efficiency(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -58,7 +33,8 @@ def with_scaling_efficiency(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """
     bases = _bases(rows)
     ordered = sorted(rows, key=_reading_order)
-    return [dict(row) | _efficiency(row, bases.get(_series(row))) for row in ordered]
+    complete = (dict(row) | _efficiency(row, bases.get(_series(row))) for row in ordered)
+    return [{column.name: row[column.name] for column in COLUMNS} for row in complete]
 
 
 def _series(row: Row) -> tuple[Any, ...]:
@@ -95,59 +71,54 @@ def _efficiency(row: Row, base: tuple[int, float] | None) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[Row], *, full_names: bool = False) -> tuple[list[dict[str, Any]], str]:
-    """What people compare runs by, from rows of `with_scaling_efficiency`: the table's rows, and its title.
+def compared(rows: Sequence[Row], *, full_names: bool = False) -> tuple[list[Column], str]:
+    """What people compare runs by, from rows of `with_scaling_efficiency`: the columns, and a title.
 
-    What all runs share (workload, window, MFU's formula, the scale that efficiency is relative to) moves from
-    the columns into the title, and columns that are empty throughout are left out. `full_names` names runs by
-    their job.
+    What all runs share (workload, window, MFU's formula, …) moves from the columns into the title, and
+    columns that are empty throughout are left out. `full_names` names runs by their job.
     """
-    name = "job_name" if full_names else "label"
-    cells = [
-        {
-            name: row[name],
-            "workload": row["workload"],
-            "gpus": row["gpus"],
-            "step_time": _spread(row["step_time_mean_s"], row["step_time_std_s"]),
-            "wall_time": row["wall_time_median_s"],
-            "window": row["window"],
-            "tokens_per_s": row["tokens_per_s"],
-            "tokens_per_s_per_gpu": row["tokens_per_s_per_gpu"],
-            "mfu": row["mfu_percent"],
-            "formula": row["flops_formula"],
-            "efficiency": row["scaling_efficiency_percent"],
-            "relative_to": _gpus(row["scaling_base_gpus"]),
-            "checkpoint_save_s": row["checkpoint_save_s"],
-            "checkpoint_blocked_s": row["checkpoint_blocked_s"],
-            "checkpoint_load_s": row["checkpoint_load_s"],
-            "submitted": f"{datetime.fromtimestamp(row['submitted_at']).astimezone():%Y-%m-%d %H:%M}",
-            "state": row["state"],
-        }
-        for row in rows
-    ]
-    used = {column for cell in cells for column, value in cell.items() if value not in (None, "")}
-    shared = {column for column in _TITLES if len({cell[column] for cell in cells} - {None}) == 1}
-    title = ", ".join(
-        text.format(**_first(cells, column)) for column, text in _TITLES.items() if column in shared
-    )
-    return [
-        {column: value for column, value in cell.items() if column in used - shared} for cell in cells
-    ], title
+    other_name = "label" if full_names else "job_name"
+    columns, title = [], []
+    for column in COLUMNS:
+        values = {row[column.name] for row in rows if not _empty(row[column.name])}
+        if column.priority is None or column.name == other_name or not values:
+            continue
+        if column.shared and len(values) == 1 and not any(row[column.name] is False for row in rows):
+            (value,) = written(column, [{column.name: value} for value in values])
+            title.append(" ".join(filter(None, (column.heading, value, column.unit))))
+        else:
+            columns.append(column)
+    return columns, ", ".join(title)
 
 
-def _first(cells: Sequence[Row], column: str) -> Row:
-    """The first row that has the column."""
-    return next(cell for cell in cells if cell[column] is not None)
+def _empty(value: Any) -> bool:
+    return value is None or value is False or value == ""
 
 
-def _spread(mean: float | None, deviation: float | None) -> str:
-    if mean is None:
-        return ""
-    return f"{mean:.4g}" if deviation is None else f"{mean:.4g} ± {deviation:.2g}"
+def written(column: Column, rows: Sequence[Row]) -> list[str]:
+    """The column's values for people: numbers with equal decimals, so that digits stand in line."""
+    values = [row.get(column.name) for row in rows]
+    if column.kind == "number":
+        of = BY_NAME[column.decimals_of] if column.decimals_of else column
+        digits = _decimals(of, [row.get(of.name) for row in rows])
+        return ["" if value is None else f"{value:,.{digits}f}" for value in values]
+    return ["" if value is None else _words(column, value) for value in values]
 
 
-def _gpus(count: int | None) -> str | None:
-    return None if count is None else f"{count} GPU{'s' if count > 1 else ''}"
+def _words(column: Column, value: Any) -> str:
+    if column.kind == "time":
+        return f"{datetime.fromtimestamp(value).astimezone():%Y-%m-%d %H:%M}"
+    if column.kind == "boolean":
+        return column.name if value else ""
+    return f"{value:,}" if column.kind == "integer" else str(value)
+
+
+def _decimals(column: Column, values: Sequence[float | None]) -> int:
+    """So many that the smallest value keeps its significant digits, and no more than the column may have."""
+    sizes = [abs(value) for value in values if value]
+    if not sizes:
+        return 0
+    return min(column.decimals, max(0, column.significant - 1 - math.floor(math.log10(min(sizes)))))
 
 
 def notes(rows: Iterable[Row]) -> list[str]:

@@ -1,5 +1,6 @@
-"""Tables of the metrics store. Import it inside functions only: it brings SQLAlchemy.
+"""Tables of the metrics store; that of runs has the columns of `results.columns`.
 
+Import it inside functions only: it brings SQLAlchemy.
 Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL; the check
 that found it tells its value. A change here needs a new revision in `migrations/versions/`.
 """
@@ -18,7 +19,9 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Text,
 )
 
-REVISION = "0005"
+from steptime.results.columns import STORED
+
+REVISION = "0006"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -33,56 +36,18 @@ metadata = MetaData(
     }
 )
 
+_TYPES = {"text": Text, "integer": Integer, "number": Double, "time": Double, "boolean": Boolean}
+
 runs = Table(
     "runs",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("job_name", Text, nullable=False, unique=True),
-    Column("workload", Text, nullable=False),
-    Column("size", Text, nullable=False),
-    Column("dtype", Text, nullable=False),
-    Column("gpu_type", Text, nullable=False),
-    Column("scaling", Text, nullable=False),
-    Column("gpus", Integer, nullable=False),
-    Column("mode", Text, nullable=False),
-    Column("label", Text, nullable=False),
-    Column("cluster", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("reason", Text),
-    Column("global_batch_size", Integer, nullable=False),
-    Column("micro_batch_size", Integer, nullable=False),
-    Column("tensor_parallel", Integer, nullable=False),
-    Column("pipeline_parallel", Integer, nullable=False),
-    Column("context_parallel", Integer, nullable=False),
-    Column("data_parallel", Integer, nullable=False),
-    Column("window", Text, nullable=False),
-    Column("steps_in_window", Integer),
-    Column("step_time_mean_s", Double),
-    Column("step_time_median_s", Double),
-    Column("step_time_std_s", Double),
-    Column("tokens_per_s", Double),
-    Column("tokens_per_s_per_gpu", Double),
-    Column("mfu_percent", Double),
-    Column("flops_formula", Text, nullable=False),
-    Column("days_per_1t_tokens", Double),
-    Column("peak_tflops_per_gpu", Double),
-    Column("checkpoint_save_s", Double),
-    Column("checkpoint_load_s", Double),
-    Column("submitted_at", Double, nullable=False),
-    Column("started_at", Double),
-    Column("ended_at", Double),
-    Column("queue_wait_s", Double),
-    Column("dag_id", Text),
-    Column("dag_run_id", Text),
-    Column("map_index", Integer),
-    Column("log_path", Text, nullable=False),
-    Column("published_at", Double, nullable=False),
-    Column("task_id", Text),
-    Column("proxy", Boolean, nullable=False),
-    Column("repeat", Integer, nullable=False),
-    Column("warnings", Text),
-    Column("wall_time_median_s", Double),
-    Column("checkpoint_blocked_s", Double),
+    *(
+        Column(
+            column.name, _TYPES[column.kind], nullable=not column.required, unique=column.name == "job_name"
+        )
+        for column in STORED
+    ),
     Column("content_sha256", Text, nullable=False),
     Index(None, "workload", "size", "dtype", "gpu_type", "mode", "gpus"),
     Index(None, "dag_id", "dag_run_id"),
@@ -167,11 +132,6 @@ charges = Table(
     Index(None, "cluster", "ended_at"),
 )
 """What jobs took of their clusters, and what is committed to them; see `results.budgets`."""
-
-_INTERNAL = ("id", "content_sha256")
-
-result_columns = tuple(column for column in runs.columns if column.name not in _INTERNAL)
-"""What a result row consists of, in the order of CSV and JSON."""
 
 
 def own_columns(table: Table) -> tuple[Column[object], ...]:

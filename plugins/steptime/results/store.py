@@ -9,25 +9,21 @@ import difflib
 import hashlib
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from steptime.errors import UserError, shown
 from steptime.results.charges import write_taken
+from steptime.results.columns import CHOICES, STORED
 from steptime.results.database import exists, insert, reading, writing
-from steptime.results.models import Check, Result
+from steptime.results.models import Result
 from steptime.results.record import differences, recorded_attempts
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-State = Literal["valid", "rejected"]
 Row = dict[str, Any]
-
-FILTERS = ("workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode", "cluster", "state")
-"""Columns whose values `Store.choices` lists, because people choose by them."""
 
 
 class Store:
@@ -55,11 +51,11 @@ class Store:
 
         Raises UserError for a run whose verdict has failures, or without a measurement.
         """
-        if failures := result.verdict.failures:
-            raise UserError(f"{result.job.name} cannot be published: {_sentences(failures)}")
+        if not result.verdict.valid:
+            raise UserError(f"{result.job.name} cannot be published: {result.verdict.reason}")
         if result.measurement is None:
             raise UserError(f"{result.job.name} cannot be published: it was not measured.")
-        return self._write(result, "valid", None)
+        return self._write(result)
 
     def reject(self, result: Result) -> bool:
         """Keep a run out of the results, with the reason; False where exactly this is already there.
@@ -68,7 +64,7 @@ class Store:
         """
         if not result.verdict.failures:
             raise UserError(f"{result.job.name} cannot be rejected: no check failed.")
-        return self._write(result, "rejected", _sentences(result.verdict.failures))
+        return self._write(result)
 
     def results(
         self,
@@ -78,16 +74,20 @@ class Store:
         limit: int | None = None,
         **equal: str | int | bool | None,
     ) -> list[Row]:
-        """The runs, latest submitted first; keys are the columns of the table `runs`.
+        """The runs, latest submitted first; keys are the stored ones of `results.columns`.
 
         `since` is Unix time, compared with `submitted_at`. Other keywords name columns that must equal a
         value (`workload=…, dag_run_id=…, job_name=…`); None means any.
         """
         from sqlalchemy import select
 
-        from steptime.results.schema import result_columns, runs
+        from steptime.results.schema import runs
 
-        query = select(*result_columns).order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
+        query = (
+            select(*(runs.c[column.name] for column in STORED))
+            .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
+            .limit(limit)
+        )
         if not include_rejected:
             query = query.where(runs.c.state == "valid")
         if since is not None:
@@ -117,7 +117,7 @@ class Store:
         with reading(self.url) as connection:
             return {
                 name: list(connection.scalars(select(runs.c[name]).distinct().order_by(runs.c[name])))
-                for name in FILTERS
+                for name in CHOICES
             }
 
     def run(self, job_name: str) -> Row:
@@ -191,11 +191,11 @@ class Store:
         hint = f"did you mean '{nearest[0]}'?" if nearest else every
         return UserError(f"{sentence} '{shown(value)}' in the metrics store: {hint}")
 
-    def _write(self, result: Result, state: State, reason: str | None) -> bool:
+    def _write(self, result: Result) -> bool:
         """One transaction; the run's row is its lock, so that concurrent writers of one run take turns."""
         from steptime.results import schema
 
-        run = _run_row(result, state, reason)
+        run = _run_row(result)
         children = {
             schema.steps: [step.model_dump() for step in result.log.steps],
             schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
@@ -245,62 +245,10 @@ def _storable(value: Any) -> Any:
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
-def _sentences(checks: Sequence[Check]) -> str:
-    return " ".join(check.message for check in checks)
-
-
-def _run_row(result: Result, state: State, reason: str | None) -> Row:
-    run, recipe, status = result.run, result.run.recipe, result.status
-    submitted, started = result.job.submitted_at, status.started_at
-    content = json.dumps([state, reason, result.model_dump_json()])
-    measured = result.measurement.model_dump() if result.measurement else {}
-    row = {
-        "job_name": result.job.name,
-        **recipe.identity,
-        "mode": run.mode.value,
-        "label": run.label,
-        "cluster": run.cluster,
-        "state": state,
-        "reason": reason,
-        "global_batch_size": recipe.global_batch_size,
-        "micro_batch_size": recipe.micro_batch_size,
-        "tensor_parallel": recipe.parallelism.tensor,
-        "pipeline_parallel": recipe.parallelism.pipeline,
-        "context_parallel": recipe.parallelism.context,
-        "data_parallel": recipe.parallelism.data,
-        "window": str(run.window),
-        **{name: measured.get(name) for name in _MEASURED},
-        "flops_formula": recipe.flops_formula,
-        "submitted_at": submitted,
-        "started_at": started,
-        "ended_at": status.ended_at,
-        "queue_wait_s": None if started is None else started - submitted,
-        **result.provenance.model_dump(include={"dag_id", "dag_run_id", "map_index", "task_id"}),
-        "log_path": result.log.path,
-        "published_at": time.time(),
-        "proxy": recipe.proxy,
-        "repeat": run.repeat,
-        "warnings": _sentences(result.verdict.warnings) or None,
-        "content_sha256": hashlib.sha256(content.encode()).hexdigest(),
-    }
+def _run_row(result: Result) -> Row:
+    row = {column.name: column.take(result) for column in STORED if column.take}
+    row["content_sha256"] = hashlib.sha256(result.model_dump_json().encode()).hexdigest()
     return {name: _storable(value) for name, value in row.items()}
-
-
-_MEASURED = (
-    "steps_in_window",
-    "step_time_mean_s",
-    "step_time_median_s",
-    "step_time_std_s",
-    "wall_time_median_s",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "mfu_percent",
-    "days_per_1t_tokens",
-    "peak_tflops_per_gpu",
-    "checkpoint_save_s",
-    "checkpoint_blocked_s",
-    "checkpoint_load_s",
-)
 
 
 def _reading_row(result: Result) -> Row:

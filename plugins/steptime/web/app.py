@@ -18,6 +18,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 
 from steptime.errors import SystemFailure, UserError
+from steptime.results.columns import COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_path
 from steptime.results.report import repeat_command_of_record, with_scaling_efficiency
 from steptime.results.store import Store
@@ -50,6 +51,7 @@ def create_app() -> FastAPI:
     )
     app.get("/", response_class=FileResponse)(_page)
     app.get("/static/{path:path}", response_class=FileResponse)(_asset)
+    app.get("/api/columns")(_columns)
     app.get("/api/results")(_results)
     app.get("/api/runs/{job_name:path}")(_run)
     return app
@@ -66,6 +68,12 @@ async def _asset(path: str, request: Request) -> Response:
     return response
 
 
+def _columns() -> JSONResponse:
+    """What each column of the results is: heading, unit, how it is written."""
+    columns = [column.published for column in COLUMNS]
+    return JSONResponse({"schema_version": SCHEMA_VERSION, "columns": columns}, headers=_API_HEADERS)
+
+
 async def _results(
     user: GetUserDep,
     dag_id: Annotated[str | None, Query()] = None,
@@ -74,7 +82,7 @@ async def _results(
     """The newest runs that the user may see in the order people read them, rejected ones included.
 
     `{"columns": […], "rows": [[…], …], "truncated": bool}`: names are not repeated with every row, as ten
-    thousand rows are usual. Beside the store's columns there are those of `with_scaling_efficiency`.
+    thousand rows are usual. The columns are those of `results.columns`.
     """
     readable = await run_in_threadpool(_readable_dags, user)
 
@@ -84,9 +92,9 @@ async def _results(
                 dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True, limit=MAX_RUNS + 1
             )
         visible = with_scaling_efficiency([row for row in rows[:MAX_RUNS] if _may_see(row, readable)])
-        columns = list(visible[0]) if visible else []
         table = {
-            "columns": columns,
+            "schema_version": SCHEMA_VERSION,
+            "columns": [column.name for column in COLUMNS],
             "rows": [list(row.values()) for row in visible],
             "truncated": len(rows) > MAX_RUNS,
         }
@@ -107,6 +115,7 @@ async def _run(job_name: str, user: GetUserDep) -> JSONResponse:
                 raise HTTPException(status_code=404, detail=f"there is no run '{job_name}'")
             record = store.record(job_name)
             return {
+                "schema_version": SCHEMA_VERSION,
                 "run": rows[0],
                 "steps": store.steps(job_name),
                 "checkpoints": store.checkpoints(job_name),

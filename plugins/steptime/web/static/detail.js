@@ -3,7 +3,7 @@ import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
 import { drawSteps } from "./charts.js";
 import { byId, element } from "./dom.js";
 import { duration, significant, timestamps, words } from "./format.js";
-import { stateBadge, unitOf } from "./table.js";
+import { numbersOf, stateBadge } from "./table.js";
 
 let shown = null;
 
@@ -17,21 +17,7 @@ function facts(pairs) {
 }
 
 function numbers(run) {
-  const std = run.step_time_std_s == null ? "" : ` ± ${significant(run.step_time_std_s, 2)}`;
-  return facts({
-    "Step time, mean": unit(significant(run.step_time_mean_s), `s${std}`),
-    "Step time, median": unit(significant(run.step_time_median_s), "s"),
-    "Wall time between steps, median": unit(significant(run.wall_time_median_s), "s"),
-    "Window": `steps ${run.window}`,
-    "Throughput": unit(significant(run.tokens_per_s), "tokens/s"),
-    [`Per ${unitOf([run])}`]: unit(significant(run.tokens_per_s_per_gpu), "tokens/s"),
-    "MFU": run.mfu_percent == null ? null : `${significant(run.mfu_percent, 3)} % by ${run.flops_formula}`,
-    [`Peak per ${unitOf([run])}`]: unit(significant(run.peak_tflops_per_gpu), "TFLOPS"),
-    "1T tokens take": unit(significant(run.days_per_1t_tokens), "days"),
-    "Checkpoint saved in": unit(significant(run.checkpoint_save_s, 3), "s"),
-    "Training waited for the save": unit(significant(run.checkpoint_blocked_s, 3), "s"),
-    "Checkpoint loaded in": unit(significant(run.checkpoint_load_s, 3), "s"),
-  });
+  return facts({ "Window": `steps ${run.window}`, ...Object.fromEntries(numbersOf(run)), "MFU formula": run.flops_formula });
 }
 
 const attempt = ({ job, status }) => `${job.job_id} ${status.state}${status.reason ? ` (${status.reason})` : ""}`;

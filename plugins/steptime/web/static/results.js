@@ -4,12 +4,8 @@ import { drawScaling } from "./charts.js";
 import { redrawDetail, showDetail } from "./detail.js";
 import { byId, element } from "./dom.js";
 import { words } from "./format.js";
-import { drawTable, unitOf } from "./table.js";
+import { capitalised, declareColumns, drawTable, unitOf } from "./table.js";
 
-const FILTERS = {
-  workload: "Workload", size: "Size", dtype: "Data type", gpu_type: "GPU type", gpus: "GPUs", scaling: "Scaling",
-  mode: "Mode", cluster: "Cluster", state: "State",
-};
 const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days" };
 const SEARCHED = ["label", "job_name", "workload", "gpu_type", "cluster", "dag_id", "dag_run_id", "state", "reason", "warnings"];
 const SCOPE = ["dag_id", "dag_run_id"];
@@ -18,7 +14,8 @@ const REREAD_MS = 15_000;
 
 const query = new URLSearchParams(location.search);
 const scope = new URLSearchParams([...query].filter(([key]) => SCOPE.includes(key)));
-const wanted = new Map([...query].filter(([key, value]) => value && (key in FILTERS || key === "period" || key === "search")));
+const wanted = new Map();
+let choices = []; // the columns that people select runs by
 let answer = null;
 let rows = [];
 let truncated = false;
@@ -28,7 +25,7 @@ const count = (number) => number.toLocaleString("en-US");
 const runs = (number) => `${count(number)} run${number === 1 ? "" : "s"}`;
 
 function chosen() {
-  const equal = [...wanted].filter(([key]) => key in FILTERS);
+  const equal = [...wanted].filter(([key]) => choices.some(({ name }) => name === key));
   const since = wanted.has("period") ? Date.now() / 1000 - wanted.get("period") * DAY_S : -Infinity;
   const terms = (wanted.get("search") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   return rows.filter((row) => row.submitted_at >= since && equal.every(([key, value]) => String(row[key]) === value)
@@ -53,10 +50,10 @@ function select(key, title, options) {
 /** A filter for every column in which the runs differ, and one for the time if they are of several days. */
 function drawFilters() {
   const focused = document.activeElement?.id;
-  const selects = Object.entries(FILTERS).flatMap(([key, title]) => {
+  const selects = choices.flatMap(({ name: key, heading }) => {
     const values = [...new Set(rows.map((row) => row[key]))].sort((a, b) => (typeof a === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true })));
     const options = values.map((value) => [String(value), words(value)]);
-    return values.length > 1 || wanted.has(key) ? [select(key, key === "gpus" && unitOf(rows) === "rank" ? "Ranks" : title, options)] : [];
+    return values.length > 1 || wanted.has(key) ? [select(key, key === "gpus" && unitOf(rows) === "rank" ? "Ranks" : capitalised(heading), options)] : [];
   });
   const times = rows.map((row) => row.submitted_at);
   const days = (times.reduce((a, b) => Math.max(a, b), 0) - times.reduce((a, b) => Math.min(a, b), Infinity)) / DAY_S;
@@ -136,6 +133,21 @@ async function reread() {
   render();
 }
 
+/** Read what the columns are, and take the filters that the address names. */
+async function readColumns() {
+  const { columns } = JSON.parse(await read("api/columns"));
+  declareColumns(columns);
+  choices = columns.filter(({ choice }) => choice);
+  const known = ["period", "search", ...choices.map(({ name }) => name)];
+  for (const [key, value] of query) if (value && known.includes(key)) wanted.set(key, value);
+  byId("search").value = wanted.get("search") ?? "";
+}
+
+async function refresh() {
+  if (!choices.length) await readColumns();
+  await reread();
+}
+
 /** Whatever a click or a timer starts: what goes wrong is told on the page. */
 async function attempt(action) {
   try {
@@ -175,9 +187,8 @@ function moveInTable(event) {
   event.preventDefault();
 }
 
-byId("search").value = wanted.get("search") ?? "";
 byId("search").addEventListener("input", (event) => choose("search", event.target.value.trim()));
-byId("refresh").addEventListener("click", () => attempt(reread));
+byId("refresh").addEventListener("click", () => attempt(refresh));
 byId("csv").addEventListener("click", download);
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("results").tBodies[0].addEventListener("click", openRow);
@@ -185,5 +196,5 @@ byId("results").addEventListener("keydown", moveInTable);
 followTheme(() => answer && (drawScaling(chosen(), unitOf(chosen())), redrawDetail()));
 followTimeZone(() => answer && render());
 // Runs of a DAG run arrive one by one while it goes on.
-if (scope.has("dag_run_id")) setInterval(() => document.visibilityState === "visible" && attempt(reread), REREAD_MS);
-attempt(reread);
+if (scope.has("dag_run_id")) setInterval(() => document.visibilityState === "visible" && attempt(refresh), REREAD_MS);
+attempt(refresh);

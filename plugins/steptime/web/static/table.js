@@ -1,42 +1,61 @@
 // The table of runs: its columns, its order, and its rows, made a batch at a time as people scroll.
 import { airflowLink, dagRunAddress, logAddress, timeZone } from "./airflow.js";
 import { byId, element } from "./dom.js";
-import { decimals, fixed, shortTimestamps, timestamps, words } from "./format.js";
+import { decimals, fixed, shortTimestamps, significant, timestamps, words } from "./format.js";
 
 const BATCH = 200;
 
-/**
- * Columns in their order. `key` names a column of the store and sorts; `format(values)` gives the function
- * that writes one value, from all values shown; a `shareable` column in which all runs have the same moves
- * above the table; a column without any value is left out.
- */
-const COLUMNS = [
-  { key: "label", title: "Run", cell: runCell, className: "run" },
-  { key: "task_id", title: "Task", cell: logCell },
-  { key: "state", title: "State", shareable: true, value: verdict, cell: stateBadge },
-  { key: "workload", title: "Workload", shareable: true },
-  { key: "gpu_type", title: "GPU type", shareable: true },
-  { key: "scaling", title: "Scaling", shareable: true },
-  { key: "proxy", title: "Proxy", shareable: true, format: () => (value) => (value ? "proxy" : "") },
-  { key: "cluster", title: "Cluster", shareable: true },
-  { key: "gpus", title: ({ unit }) => (unit === "rank" ? "Ranks" : "GPUs"), numeric: true },
-  { key: "tensor_parallel", title: "Parallelism", value: parallelism },
-  { key: "global_batch_size", title: "GBS", numeric: true },
-  { key: "micro_batch_size", title: "MBS", numeric: true, shareable: true },
-  { key: "window", title: "Window", unit: "steps", shareable: true },
-  { key: "step_time_mean_s", title: "Step time", unit: "s, mean", numeric: true, format: (values) => fixed(decimals(values, 4, 4)), className: "main" },
-  { key: "step_time_std_s", title: "± std", unit: "s", numeric: true, format: (_, rows) => fixed(decimals(rows.map((row) => row.step_time_mean_s), 4, 4)), className: "quiet" },
-  { key: "tokens_per_s", title: "Throughput", unit: "tokens/s", numeric: true, format: (values) => fixed(decimals(values, 3, 2)) },
-  { key: "tokens_per_s_per_gpu", title: ({ unit }) => `Per ${unit}`, unit: "tokens/s", numeric: true, format: (values) => fixed(decimals(values, 3, 2)) },
-  { key: "scaling_efficiency_percent", title: "Efficiency", unit: "% of linear", numeric: true, format: () => fixed(1), hint: efficiencyHint },
-  { key: "mfu_percent", title: "MFU", unit: "%", numeric: true, format: (values) => fixed(decimals(values, 3, 2)) },
-  { key: "flops_formula", title: "MFU formula", shareable: true },
-  { key: "checkpoint_save_s", title: "Save", unit: "s", numeric: true, format: (values) => fixed(decimals(values, 3, 4)) },
-  { key: "checkpoint_blocked_s", title: "Save blocked", unit: "s", numeric: true, format: (values) => fixed(decimals(values, 3, 4)) },
-  { key: "checkpoint_load_s", title: "Load", unit: "s", numeric: true, format: (values) => fixed(decimals(values, 3, 4)) },
-  { key: "ended_at", title: "Ended", unit: timeZone, format: shortTimestamps },
-  { key: "note", title: "Note", value: (row) => row.reason ?? row.warnings, hint: (row) => row.reason ?? row.warnings, className: "note" },
-];
+// What the page adds to the declaration that `api/columns` gives: `cell` makes a row's cell, `value` takes what is
+// sorted and written, `format(values, rows)` gives the function that writes one value from all values shown. Columns
+// that are declared as part of no table are shown if they are here.
+const SPECIAL = {
+  job_name: { left_out: true },
+  label: { cell: runCell, className: "run" },
+  state: { value: verdict, cell: stateBadge },
+  warnings: { heading: "note", value: (row) => row.reason ?? row.warnings, hint: (row) => row.reason ?? row.warnings, className: "note", last: true },
+  gpus: { title: ({ unit }) => (unit === "rank" ? "Ranks" : "GPUs") },
+  tensor_parallel: { heading: "parallelism", kind: "text", value: parallelism },
+  step_time_mean_s: { className: "main" },
+  step_time_std_s: { className: "quiet" },
+  tokens_per_s_per_gpu: { title: ({ unit }) => `Tokens/s/${unit}` },
+  scaling_efficiency_percent: { hint: efficiencyHint },
+  scaling_base_gpus: { left_out: true },
+  submitted_at: { left_out: true }, // stands above the runs of a DAG run
+  ended_at: {},
+  task_id: { heading: "task", cell: logCell },
+};
+const FORMATS = {
+  number: (column) => (values, rows) => fixed(digitsOf(column, rows)),
+  time: () => shortTimestamps,
+  boolean: ({ heading }) => () => (value) => (value ? heading : ""),
+};
+
+let columnsShown = [];
+let declaredColumns = [];
+
+/** Take over the declaration of the columns, as `api/columns` gives it. */
+export function declareColumns(declared) {
+  declaredColumns = declared;
+  columnsShown = declared
+    .map((column) => ({ ...column, key: column.name, ...SPECIAL[column.name] }))
+    .filter(({ name, priority, left_out }) => !left_out && (priority !== null || name in SPECIAL))
+    .sort((a, b) => Boolean(a.last) - Boolean(b.last))
+    .map((column) => ({
+      title: capitalised(column.heading), numeric: ["number", "integer"].includes(column.kind), format: FORMATS[column.kind]?.(column),
+      ...column, unit: column.kind === "time" ? timeZone : column.unit,
+    }));
+}
+
+/** Every measured number that a run has, as [title, value with unit]. */
+export const numbersOf = (run) => declaredColumns.filter(({ name, kind }) => kind === "number" && run[name] != null)
+  .map(({ name, heading, unit, significant: digits }) => [capitalised(heading), `${significant(run[name], digits)} ${unit}`.trim()]);
+
+export const capitalised = (words) => words.charAt(0).toUpperCase() + words.slice(1);
+
+function digitsOf(column, rows) {
+  const of = column.decimals_of ? declaredColumns.find(({ name }) => name === column.decimals_of) : column;
+  return decimals(rows.map((row) => row[of.name]), of.significant, of.decimals);
+}
 
 const valueOf = (column, row) => (column.value ? column.value(row) : row[column.key]);
 
@@ -74,9 +93,9 @@ export const unitOf = (rows) => (rows.every((row) => row.gpu_type === "cpu") ? "
 /** The columns that tell these rows apart, and those in which all have the same value. */
 function split(rows) {
   const [shown, shared] = [[], []];
-  for (const column of COLUMNS) {
+  for (const column of columnsShown) {
     const first = valueOf(column, rows[0]);
-    const same = column.shareable && rows.every((row) => valueOf(column, row) === first);
+    const same = column.shared && rows.every((row) => valueOf(column, row) === first);
     if (same) shared.push(column);
     else if (rows.some((row) => ![null, undefined, "", false].includes(valueOf(column, row)))) shown.push(column);
   }
@@ -99,7 +118,7 @@ function byDagRun(rows) {
 }
 
 function sorted(rows, { key, descending }) {
-  const column = COLUMNS.find((candidate) => candidate.key === key);
+  const column = columnsShown.find((candidate) => candidate.key === key);
   const sign = descending ? -1 : 1;
   return [...rows].sort((a, b) => {
     const [x, y] = [valueOf(column, a), valueOf(column, b)];
@@ -109,8 +128,8 @@ function sorted(rows, { key, descending }) {
 }
 
 /** The order after another click on a heading: numbers first descending, then ascending, then as at first. */
-function nextOrder(order, { key, numeric }) {
-  const first = Boolean(numeric || key === "ended_at");
+function nextOrder(order, { key, kind, numeric }) {
+  const first = Boolean(numeric || kind === "time");
   if (order?.key !== key) return { key, descending: first };
   return order.descending === first ? { key, descending: !first } : null;
 }
@@ -176,7 +195,7 @@ export function drawTable(rows, { order, grouped, reorder }) {
     ...column, write: column.format?.(rows.map((row) => valueOf(column, row)), rows) ?? ((value) => words(value)),
   }));
   byId("shared").replaceChildren(...shared.flatMap((column) => {
-    const value = column.format ? column.format()(valueOf(column, rows[0])) : column.cell?.(rows[0]) ?? words(valueOf(column, rows[0]));
+    const value = column.format ? column.format([valueOf(column, rows[0])], rows)(valueOf(column, rows[0])) : column.cell?.(rows[0]) ?? words(valueOf(column, rows[0]));
     return value === "" ? [] : [element("div", {}, element("dt", {}, text(column.title, facts)), element("dd", {}, value))];
   }));
   const table = byId("results");
