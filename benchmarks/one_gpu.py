@@ -156,7 +156,7 @@ def write_plan(folder: Path, gpu_type: str) -> None:
     from one_gpu_results import MODEL_FILE, write_whole
 
     from steptime.recipes.flops import model_flops
-    from steptime.recipes.gpus import gpu_types
+    from steptime.recipes.gpus import load_gpu_type
     from steptime.recipes.models import RUN_FILE, Mode
     from steptime.recipes.published import published_performance
 
@@ -176,7 +176,7 @@ def write_plan(folder: Path, gpu_type: str) -> None:
         whole = published if gpu_type != "cpu" else of_depth(recipe, 2 * many)
         formulas = {"document": recipe.flops_formula, "exact": EXACT_FORMULAS[recipe.model.architecture]}
         reference = published_performance(published)
-        peak = gpu_types()[gpu_type].peak_tflops.get(dtype)
+        peak = load_gpu_type(gpu_type).peak_tflops.get(dtype)
         write_whole(
             place / MODEL_FILE,
             {

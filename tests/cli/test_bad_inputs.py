@@ -104,7 +104,7 @@ CONFIG = [
     Bad("wrong type", PLAN, "line 4, title: Input should be a", config=(LLAMA, "title: ", "title: 5 #")),
     Bad("typo in a field", PLAN, "titel: unknown field, perhaps", config=(LLAMA, "title:", "titel:")),
     Bad("unknown field", PLAN, "line 4, topic: unknown field", config=(LLAMA, "title:", "topic: x\ntitle:")),
-    Bad("field twice", PLAN, "line 5: 'title' is given", config=(LLAMA, "title:", "title: x\ntitle:")),
+    Bad("field twice", PLAN, "line 5, title: is given", config=(LLAMA, "title:", "title: x\ntitle:")),
     Bad(
         "a formula there is not",
         PLAN,
@@ -117,7 +117,12 @@ CONFIG = [
         "is not valid YAML",
         config=(LLAMA, "title: ", "title: !!python/object/apply:os.abort #"),
     ),
-    Bad("another's name", "recipes", "file and name must agree", config=("workloads/x-1.0.yaml", "", LLAMA)),
+    Bad(
+        "another's name",
+        "recipes --workload x",
+        "is not the file's name, 'x-1.0'",
+        config=("workloads/x-1.0.yaml", "", LLAMA),
+    ),
     Bad(
         "cluster of an unknown GPU",
         PLAN,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from steptime import settings
+from steptime.cli import main
 from steptime.clusters.config import list_clusters, load_cluster, open_cluster
 from steptime.clusters.local.cluster import Config, LocalCluster
 from steptime.errors import UserError
@@ -70,8 +71,8 @@ def test_a_cluster_of_ones_own(clusters: Path) -> None:
         ({"gpu_type": None}, "gpu_type: is missing"),
         ({"kind": None}, "kind: is missing"),
         ({"kind": "lokal"}, "unknown kind of cluster 'lokal': did you mean 'local'? Valid are: local"),
-        ({"name": "yours"}, "name is 'yours': a cluster is named as its file, 'mine'"),
-        ({"work_dir": "scratch"}, "work_dir 'scratch' is no absolute path"),
+        ({"name": "yours"}, "line 1, name: 'yours' is not the file's name, 'mine': let the two agree"),
+        ({"work_dir": "scratch"}, "line 4, work_dir: 'scratch' is no absolute path"),
     ],
     ids=str,
 )
@@ -84,6 +85,36 @@ def test_a_broken_file_is_refused_with_its_place(
     assert message in str(refused.value)
     assert "mine.yaml" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_all_that_is_wrong_is_told_at_once(clusters: Path) -> None:
+    write(
+        clusters, name="yours", work_dir="scratch", slots=0, setup='["", "a", "export HF_TOKEN=hf_1"]', node=4
+    )
+    with pytest.raises(UserError) as refused:
+        load_cluster("mine")
+    path = clusters / "mine.yaml"
+    assert [told.removeprefix(f"{path}, ").partition(": ")[0] for told in str(refused.value).split("\n")] == [
+        *("line 1, name", "line 4, work_dir", "line 5, slots", "line 6, setup.0", "line 6, setup.2"),
+        "line 7, node",
+    ]
+
+
+def test_a_broken_cluster_hides_no_other(
+    clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands that go over all clusters do the others, say what is wrong, and exit with 1 or go on."""
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
+    write(clusters, gpus=4)
+    (clusters / "broken.yaml").write_text("name: broken\nkind: slurm\n")
+    for command, exit_code in ((("sweep", "pools"), 1), (("clean",), 1), (("down",), 0)):
+        monkeypatch.setattr("sys.argv", ["steptime", *command])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert ended.value.code == exit_code, (command, printed)
+        assert f"{clusters}/broken.yaml, line 1, connection: is missing." in printed.err, command
+        assert ("gpus_mine" in printed.out) == ("pools" in command)
 
 
 @pytest.mark.parametrize("name", ["locl", "../clusters/local", ""])

@@ -1,12 +1,13 @@
 """Every shipped DAG loads, is named as its workload says, and is short."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.settings import shipped
+from steptime.settings import config_dir, shipped
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -23,6 +24,24 @@ def dags() -> dict[str, Any]:
 
 def test_each_workload_has_its_dag(dags: dict[str, Any]) -> None:
     assert set(dags) >= {load_workload(name).dag_id for name in list_workloads()}
+
+
+def test_a_broken_workload_is_an_import_error_of_its_own_dag_alone(
+    dags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    shutil.copytree(config_dir(), tmp_path / "config")
+    broken = tmp_path / "config" / "workloads" / "nemotron-h-25.05.yaml"
+    broken.write_text(broken.read_text().replace("title: ", "titel: ").replace("fp8_recipe: d", "fp8: d"))
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
+    bag = DagBag(shipped("dags"), bundle_path=Path(shipped("dags")), bundle_name="tests")
+
+    [(file, error)] = bag.import_errors.items()
+    assert Path(file).name == "nemotron_h.py"
+    assert f"{broken}, line 4, titel: unknown field, perhaps 'title' is meant." in error
+    assert "trainer.fp8: unknown field" in error
+    assert set(bag.dags) == set(dags) - {"nemotron_h"}
 
 
 def test_each_dag_file_is_a_few_lines() -> None:

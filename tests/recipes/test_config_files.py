@@ -8,7 +8,8 @@ from pydantic import PositiveInt, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import FieldError, load_yaml_model
+from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.config_problems import FieldError
 
 
 class Wheel(Frozen):
@@ -61,8 +62,8 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
         ("radius: 30", "radios: 30", "line 5, wheels.1.radios: unknown field, perhaps 'radius' is meant"),
         ("position: rear", "position: top", "line 6, wheels.1.position: Input should be 'front' or 'rear'"),
         ("load: 3", "lode: 3", "line 2, lode: unknown field."),
-        ("load: 3", "load: 3\nload: 4", "cart.yaml, line 3: 'load' is given twice; keep one."),
-        ("{radius: 20,", "{radius: 20, radius: 21,", "line 4: 'radius' is given twice; keep one."),
+        ("load: 3", "load: 3\nload: 4", "cart.yaml, line 3, load: is given twice; keep one."),
+        ("{radius: 20,", "{radius: 20, radius: 21,", "line 4, wheels.0.radius: is given twice; keep one."),
         ("load: 3", "load: 11", "line 2, load: is too heavy."),
         ("name: hand cart", "name: 1:30:00", "line 1, name: Input should be a valid string, not 5400"),
         ("name: hand cart", "name: [a", "is not valid YAML"),

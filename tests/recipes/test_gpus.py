@@ -66,4 +66,4 @@ def test_a_broken_file_is_refused_with_its_line(
     (tmp_path / "gpus.yaml").write_text(text)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     with pytest.raises(UserError, match=rf"gpus.yaml, line 5, h100.peak_tflops.bf16.*{complaint}"):
-        gpu_types()
+        peak_tflops("h100", "bf16")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from steptime.cli import main
 from steptime.errors import UserError
-from steptime.recipes.planning import plan
+from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
 from steptime.recipes.sweeps import excludes, list_sweeps, load_sweep
 from steptime.settings import shipped
@@ -225,7 +226,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"exclude": [{}]}, "exclude.0: an empty exclusion would exclude everything"),
     ({"exclude": [{"repeats": 2}]}, "exclude.0.repeats: unknown field 'repeats'"),
     ({"exclude": [{"size": 8}]}, "exclude.0.size: Input should be a valid string, not 8"),
-    ({"name": "noon"}, "name is 'noon': a sweep is named as its file, 'night'"),
+    ({"name": "noon"}, "line 1, name: 'noon' is not the file's name, 'night': let the two agree"),
     ({"name": "a b"}, "name: String should match pattern"),
     ({"exclude": [{"size": "8b"}]}, "exclude.0 (size 8b) excludes nothing: correct it, or leave it out."),
     ({"exclude": [{"size": "tiny"}]}, "sweep 'night' excludes every run that it asks for"),
@@ -267,6 +268,56 @@ def test_refusals_are_one_sentence(
         planned(**fields)
     assert complaint in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Path]) -> None:
+    bad = [{**TINY, "sise": "8b", "max_steps": 0, "zip": {"size": ["8b"]}}, {"size": "tiny", "gpus": []}]
+    path = write(name="noon", gpu_hours_max=0, runs=bad, exclude=[{"repeats": 2, "size": 8}, {}])
+    with pytest.raises(UserError) as refusal:
+        load_sweep("night")
+    assert [told.removeprefix(f"{path}, ") for told in str(refusal.value).split("\n")] == [
+        "line 1, name: 'noon' is not the file's name, 'night': let the two agree.",
+        "line 2, gpu_hours_max: Input should be greater than 0, not 0.",
+        "line 5, runs.0.size: size stands both in zip and beside it.",
+        "line 9, runs.0.sise: unknown field 'sise': did you mean 'size'? Valid are: "
+        + ", ".join([*PlanRequest.model_fields, "zip"])
+        + ".",
+        "line 10, runs.0.max_steps: Input should be greater than or equal to 1, not 0.",
+        "line 14, runs.1: names no workload, as in workload: llama3.1.",
+        "line 15, runs.1.gpus: an empty list asks for nothing: leave it out, or name a value.",
+        "line 17, exclude.0.repeats: unknown field 'repeats': did you mean 'reservation'? Valid are: "
+        + ", ".join(name for name in PlanRequest.model_fields if name not in ("repeats", "environment"))
+        + ".",
+        "line 18, exclude.0.size: Input should be a valid string, not 8.",
+        "line 19, exclude.1: an empty exclusion would exclude everything: name a field, as in size: 70b.",
+    ]
+
+
+def test_each_entry_that_cannot_be_run_is_told(planned: Callable[..., SweepPlan]) -> None:
+    with pytest.raises(UserError) as refusal:
+        planned(runs=[{**TINY, "size": ["tyny", "teny"]}, TINY, {**TINY, "gpus": [1, 3], "max_steps": 30}])
+    first, second = str(refusal.value).split("\n")
+    assert first.startswith("sweep 'night', runs.0 (workload llama3.1, size tyny, gpus 1,2): unknown size")
+    assert second.startswith("sweep 'night', runs.2 (workload llama3.1, size tiny, gpus 1,3, max_steps 30): ")
+
+
+def test_a_broken_sweep_hides_no_other(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write()
+    path.with_name("broken.yaml").write_text("name: broken\ngpu_hours_max: 1\nrepeats: often\nruns: []\n")
+    monkeypatch.setattr("sys.argv", ["steptime", "sweep", "list", "--format", "csv"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert ended.value.code == 1
+    assert [line.partition(",")[0] for line in printed.out.splitlines()] == ["name", "night"]
+    assert printed.err.splitlines() == [
+        f"steptime: {path.with_name('broken.yaml')}, line 3, repeats: Input should be a valid integer, "
+        'not "often".',
+        f"{path.with_name('broken.yaml')}, line 4, runs: asks for nothing: give at least one entry, as in "
+        "- {workload: llama3.1}.",
+    ]
 
 
 def test_an_unknown_sweep_lists_the_known(write: Callable[..., Path]) -> None:

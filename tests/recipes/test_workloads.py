@@ -15,13 +15,8 @@ from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes import tables
 from steptime.recipes.models import Recipe
-from steptime.recipes.workloads import (
-    BatchRule,
-    Configuration,
-    Layout,
-    list_workloads,
-    load_workload,
-)
+from steptime.recipes.workload_file import BatchRule, Configuration, Layout
+from steptime.recipes.workloads import list_workloads, load_workload
 
 CONFIGURATION_ROWS = settings.config_dir() / "references" / "configurations.csv"
 
@@ -143,7 +138,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
         (
             "gpu_types: [h100]",
             "gpu_types: [h101]",
-            "gpu_types: unknown GPU type 'h101': did you mean 'h100'?",
+            "gpu_types.0: unknown GPU type 'h101': did you mean 'h100'?",
         ),
         (
             "pipeline: 4, context: 2, virtual_pipeline: 5",
@@ -218,7 +213,7 @@ def test_broken_file_names_line_and_field(
 
 def test_file_and_name_must_agree(edit: Callable[[str, str], Path]) -> None:
     path = edit("workload: llama3.1-25.04", "workload: llama3.1-25.05")
-    with pytest.raises(UserError, match=r"names itself workload 'llama3\.1-25\.05'"):
+    with pytest.raises(UserError, match=r"'llama3\.1-25\.05' is not the file's name"):
         load_workload("llama3.1")
     path.rename(path.with_name("llama3.1-25.05.yaml"))
     assert load_workload("llama3.1").workload == "llama3.1-25.05"

@@ -31,7 +31,8 @@ from steptime.airflow.result_operators import (
 )
 from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
-from steptime.recipes.workloads import Workload, load_workload
+from steptime.recipes.workload_file import Workload
+from steptime.recipes.workloads import load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """For what infrastructure does: a training's own failure, and the user's errors, are never retried."""

@@ -10,7 +10,8 @@ from airflow.sdk import Param
 from steptime.clusters.config import check_runs, list_clusters
 from steptime.errors import UserError
 from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan, require_runnable
-from steptime.recipes.workloads import Workload, load_workload
+from steptime.recipes.workload_file import Workload
+from steptime.recipes.workloads import load_workload
 from steptime.staging.families import require_trainable
 
 SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(

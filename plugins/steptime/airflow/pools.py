@@ -6,9 +6,10 @@ count (`include_deferred`): without that a pool would bound nothing.
 
 from pydantic import Field
 
-from steptime.clusters.config import ClusterConfig, list_clusters, load_cluster
+from steptime.clusters.config import ClusterConfig, load_clusters
 from steptime.errors import UserError
 from steptime.frozen import Frozen
+from steptime.recipes.config_problems import BrokenFiles
 
 UNLIMITED = -1
 """Airflow's word for a pool without bounds."""
@@ -38,9 +39,10 @@ def pool_of(config: ClusterConfig) -> Pool:
     )
 
 
-def pools() -> list[Pool]:
-    """The pools of all clusters. Raises UserError for a broken file."""
-    return [pool_of(load_cluster(name)) for name in list_clusters()]
+def pools() -> tuple[list[Pool], BrokenFiles | None]:
+    """The pools of the clusters whose files are whole, and what is wrong with the others."""
+    clusters, broken = load_clusters()
+    return [pool_of(cluster) for cluster in clusters], broken
 
 
 def slots_for(gpus: int, gpus_at_once: int, cluster: ClusterConfig, what: str) -> int:

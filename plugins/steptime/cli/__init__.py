@@ -16,6 +16,7 @@ from steptime import __version__
 from steptime.cli.output import complain
 from steptime.cli.usage import Commands, usage_sentence
 from steptime.errors import SystemFailure, UserError, shown
+from steptime.recipes.config_problems import BrokenFiles
 
 app = typer.Typer(
     name="steptime",
@@ -75,6 +76,8 @@ def _run() -> int:
         sentence, exit_code = usage_sentence(error), 1
     except typer.Abort:
         sentence, exit_code = "stopped.", 2
+    except BrokenFiles as error:
+        sentence, exit_code = str(error), error.exit_code
     except UserError as error:
         sentence, exit_code = shown(error, at_most=None), error.exit_code
     except SystemFailure as error:

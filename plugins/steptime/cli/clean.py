@@ -43,7 +43,9 @@ def clean(
     Notes go once the job's folder is gone: delete old folders below experiments/ first. Whatever a live job
     uses stays, and so do results, experiments with their logs, and what is staged.
     """
+    from steptime.clusters.config import load_clusters
     from steptime.clusters.pruning import Old, prune
+    from steptime.recipes.config_problems import refuse
 
     age = age_s(older_than)
     if age is None:
@@ -54,6 +56,7 @@ def clean(
     show([old._asdict() | {"last_used": _day(old)} for old in found], output_format, columns=Old._fields)
     done = "would be removed" if dry_run else "removed"
     typer.echo(f"{len(found)} {done}, {sum(old.size_bytes for old in found) / 1e6:,.1f} MB", err=True)
+    refuse(load_clusters()[1])  # whose jobs' notes nobody could look for
 
 
 def _day(old: "Old") -> str:

@@ -10,6 +10,8 @@ from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.errors import UserError
 from steptime.recipes import tables
+from steptime.recipes.config_problems import load_each, refuse
+from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
@@ -79,14 +81,19 @@ def recipes(
     Without --published: what steptime runs, CPU sizes included.
 
     With it: what the documents print, which may differ from what they ran.
+
+    A broken file hides no other: the exit code is 1, and stderr says what is wrong with it.
     """
     if published and launch:
         raise UserError("published and launch are two lists: ask for one of them.")
     names = list_workloads() if workload is None else (workload,)
     make_rows = tables.launch_rows if launch else tables.published_rows if published else tables.rows
-    rows = [cells for name in names for cells in make_rows(load_workload(name))]
+    workloads, broken = load_each(names, load_workload)
+    rows = [cells for document in workloads for cells in make_rows(document)]
     in_brief = output_format is Format.TABLE and not (published or launch)
-    show(rows, output_format, columns=_RECIPE_COLUMNS if in_brief else None)
+    if rows or broken is None:
+        show(rows, output_format, columns=_RECIPE_COLUMNS if in_brief else None)
+    refuse(broken, broken_gpu_types())
 
 
 def _plan(

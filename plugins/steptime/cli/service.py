@@ -153,12 +153,15 @@ def _budgets() -> list[dict[str, Any]]:
 
 async def _live_jobs(report: Callable[[str], None], *, cancel: bool) -> "list[Job]":
     """The jobs that run or wait on this machine's clusters; with `cancel` they have ended on return."""
-    from steptime.clusters.config import list_clusters, load_cluster, open_cluster
+    from steptime.clusters.config import load_clusters, open_cluster
     from steptime.clusters.local.cluster import LocalCluster
 
     found: list[Job] = []
-    for name in list_clusters():
-        cluster = open_cluster(load_cluster(name))
+    clusters, broken = load_clusters()
+    if broken is not None:
+        complain(str(broken))
+    for config in clusters:
+        cluster = open_cluster(config)
         if not isinstance(cluster, LocalCluster):
             continue
         async with cluster:

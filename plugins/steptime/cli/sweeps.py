@@ -11,6 +11,7 @@ from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
+from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.models import Run
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
@@ -74,8 +75,9 @@ def register(app: typer.Typer) -> None:
 def _list(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
     """Every sweep there is."""
     columns = ("name", "description", "cluster", "repeats", "gpu_hours_max", "approval_above_gpu_hours")
-    rows = [load_sweep(name).model_dump(mode="json") for name in list_sweeps()]
-    show(rows, output_format, columns=columns)
+    sweeps, broken = load_each(list_sweeps(), load_sweep)
+    show([sweep.model_dump(mode="json") for sweep in sweeps], output_format, columns=columns)
+    refuse(broken)
 
 
 def plan(name: Name, *, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
@@ -137,8 +139,11 @@ def pools() -> None:
     """
     from steptime.airflow.pools import pools as all_pools
 
-    made = {pool.name: pool.model_dump(mode="json", exclude={"name"}) for pool in all_pools()}
-    typer.echo(json.dumps(made, indent=2))
+    made, broken = all_pools()
+    typer.echo(
+        json.dumps({pool.name: pool.model_dump(mode="json", exclude={"name"}) for pool in made}, indent=2)
+    )
+    refuse(broken)
 
 
 def _checked(name: str) -> tuple[SweepPlan, Sequence[Slots]]:

@@ -22,7 +22,8 @@ from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import FINDS_TRAINER, Mount, Started, in_container, mounts
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import FieldError, load_yaml_model
+from steptime.recipes.config_files import Document, read_document
+from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Problem, load_each
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import Run
 from steptime.settings import config_dir, home
@@ -89,15 +90,18 @@ class ClusterConfig(Frozen):
     @field_validator("setup")
     @classmethod
     def _lines_without_secrets(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
+        problems = []
         for number, line in enumerate(lines):
             if not line.strip() or len(line.splitlines()) > 1 or "\0" in line:
-                raise FieldError("write one line of bash, not none and not several", number)
-            if names_secret(line):
-                raise FieldError(
+                problems.append(Problem("write one line of bash, not none and not several", (number,)))
+            elif names_secret(line):
+                message = (
                     "sets what looks like a secret, and a job script is recorded and shown: put it into a "
-                    "file that only you can read, and let the line source that",
-                    number,
+                    "file that only you can read, and let the line source that"
                 )
+                problems.append(Problem(message, (number,)))
+        if problems:
+            raise FieldErrors(problems)
         return lines
 
     @property
@@ -233,18 +237,32 @@ def load_cluster(name: str) -> ClusterConfig:
     if name not in list_clusters():
         raise unknown_value("cluster", name, list_clusters())
     path = cluster_file(name)
-    kind = load_yaml_model(path, _Kind).kind
-    if kind not in BACKENDS:
-        raise UserError(f"{path}: {unknown_value('kind of cluster', kind, BACKENDS)}")
-    model: type[ClusterConfig] = importlib.import_module(BACKENDS[kind]).Config
-    config = load_yaml_model(path, model)
-    if config.name != name:
-        raise UserError(f"{path}: name is '{config.name}': a cluster is named as its file, '{name}'.")
-    if not Path(config.root).is_absolute():
-        raise UserError(
-            f"{path}: work_dir '{config.work_dir}' is no absolute path: begin with '/' or {{STEPTIME_HOME}}."
-        )
+    document = read_document(path)
+    config, problems = _of_its_kind(document)
+    problems += document.misnamed("name", problems)
+    work_dir = document.value("work_dir")
+    if isinstance(work_dir, str) and not work_dir.startswith(("/", "{STEPTIME_HOME}")):
+        message = f"'{work_dir}' is no absolute path: begin with '/' or {{STEPTIME_HOME}}"
+        problems.append(Problem(message, ("work_dir",)))
+    if config is None or problems:
+        raise document.refusal(problems)
     return config
+
+
+def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Problem]]:
+    """The file as the model of its kind has it; None where it does not fit, and what is wrong with it."""
+    kind, problems = document.fit(_Kind)
+    if kind is None:
+        return None, problems
+    if kind.kind not in BACKENDS:
+        return None, [*problems, Problem.of(unknown_value("kind of cluster", kind.kind, BACKENDS), "kind")]
+    model: type[ClusterConfig] = importlib.import_module(BACKENDS[kind.kind]).Config
+    return document.fit(model)
+
+
+def load_clusters() -> tuple[tuple[ClusterConfig, ...], BrokenFiles | None]:
+    """Every cluster whose file is whole, by name, and what is wrong with the others."""
+    return load_each(list_clusters(), load_cluster)
 
 
 def check_runs(runs: Iterable[Run]) -> None:

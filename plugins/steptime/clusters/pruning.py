@@ -13,7 +13,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple
 
-from steptime.clusters.config import list_clusters, load_cluster
+from steptime.clusters.config import load_clusters
 from steptime.clusters.local.cluster import Config as LocalConfig
 from steptime.clusters.local.state import Ended, JobFolder, Submitted, lock_if_free, locked, open_lock
 from steptime.settings import collected_logs_dir
@@ -35,10 +35,12 @@ class Old(NamedTuple):
 
 
 def prune(*, before: float, dry_run: bool) -> list[Old]:
-    """Remove what was last used before a Unix time, or with `dry_run` only tell it; gives what it was."""
+    """Remove what was last used before a Unix time, or with `dry_run` only tell it; gives what it was.
+
+    Jobs of a cluster whose file is broken stay.
+    """
     found: list[Old] = []
-    for name in list_clusters():
-        config = load_cluster(name)
+    for config in load_clusters()[0]:
         if isinstance(config, LocalConfig):
             found += _old_jobs(Path(config.root, "clusters", config.name), before, dry_run=dry_run)
     return [*found, *_old_copies(collected_logs_dir(), before, dry_run=dry_run)]

@@ -8,12 +8,14 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict
 
 from steptime.errors import UserError, unknown_value
-from steptime.recipes.config_files import load_yaml_model
-from steptime.recipes.gpus import gpu_types
+from steptime.recipes.config_files import load_yaml_model, read_document
+from steptime.recipes.config_problems import Problem, load_each
+from steptime.recipes.gpus import gpu_types, load_gpu_type
 from steptime.recipes.models import Recipe
 from steptime.recipes.notation import select_gpus
 from steptime.recipes.request import PlanRequest
-from steptime.recipes.workloads import PROXY_SUFFIX, Configuration, Scaling, Size, Workload, load_workload
+from steptime.recipes.workload_file import PROXY_SUFFIX, Configuration, Scaling, Size, Workload
+from steptime.recipes.workloads import load_workload
 from steptime.settings import config_dir
 
 
@@ -28,9 +30,10 @@ class ClusterHardware(BaseModel):
 
 
 def clusters_of_kind(kind: str) -> tuple[str, ...]:
-    """The names of the configured clusters of a kind, sorted. Raises UserError for a broken file."""
+    """The names of the configured clusters of a kind, sorted, as far as their files can be read."""
     files = _cluster_files()
-    return tuple(name for name, path in files.items() if load_yaml_model(path, ClusterHardware).kind == kind)
+    clusters, _ = load_each(files, lambda name: (name, load_yaml_model(files[name], ClusterHardware)))
+    return tuple(name for name, cluster in clusters if cluster.kind == kind)
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,14 @@ def _cluster(name: str) -> ClusterHardware:
     paths = _cluster_files()
     if name not in paths:
         raise unknown_value("cluster", name, paths)
-    cluster, known = load_yaml_model(paths[name], ClusterHardware), gpu_types()
-    if cluster.gpu_type not in known:
-        raise UserError(f"{paths[name]}: {unknown_value('GPU type', cluster.gpu_type, known)}")
+    document = read_document(paths[name])
+    cluster, problems = document.fit(ClusterHardware)
+    if cluster is None:
+        raise document.refusal(problems)
+    if cluster.gpu_type not in gpu_types():
+        unknown = unknown_value("GPU type", cluster.gpu_type, gpu_types())
+        raise document.refusal([Problem.of(unknown, "gpu_type")])
+    load_gpu_type(cluster.gpu_type)  # refuses one that is described wrongly
     return cluster
 
 

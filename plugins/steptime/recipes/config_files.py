@@ -1,8 +1,8 @@
-"""Reads the YAML files of `config/` into strict models; a broken one is refused with file, line and field."""
+"""Reads the YAML files of `config/` into strict models, with the line of every value."""
 
-import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from steptime.errors import UserError
+from steptime.recipes.config_problems import BrokenFiles, Location, Problem, misfits
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -23,20 +24,85 @@ _HARMLESS_DEPTH = 1000
 _MOST_VALUES = 100_000
 
 
-class FieldError(ValueError):
-    """Raised by a model's validator that compares fields: the error is at `location`, below that model."""
+class Document:
+    """A YAML file with the lines of its values."""
 
-    def __init__(self, message: str, *location: int | str) -> None:
-        super().__init__(message)
-        self.location = location
+    def __init__(self, path: Path, root: yaml.Node, content: Any, problems: Sequence[Problem] = ()) -> None:
+        self.path = path
+        self.content = content
+        """As JSON has it: mappings, lists, text, numbers, truth values and None."""
+        self._root = root
+        self.problems = tuple(problems)
+        """What is wrong whatever the model: keys that are given twice."""
+
+    def fit(self, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+        """The content as `model`, None where it does not fit, and everything that is wrong so far."""
+        fitting, problems = self.part(model)
+        return fitting, [*self.problems, *problems]
+
+    def part(self, model: type[Model], *location: int | str) -> tuple[Model | None, list[Problem]]:
+        """What stands at a location as `model`, without coercion of types; None where it does not fit."""
+        try:
+            # Through JSON, because there strictness still lets a list be a tuple and a string an enum member.
+            return model.model_validate_json(json.dumps(self.value(*location)), strict=True), []
+        except ValidationError as error:
+            return None, [
+                replace(problem, location=location + problem.location) for problem in misfits(error)
+            ]
+
+    def misnamed(self, field: str, problems: Sequence[Problem]) -> list[Problem]:
+        """The problem of a file that calls itself otherwise in `field`; none beside others of that field."""
+        name, stem = self.value(field), self.path.stem
+        if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
+            return []
+        return [Problem(f"'{name}' is not the file's name, '{stem}': let the two agree", (field,))]
+
+    def value(self, *location: int | str) -> Any:
+        """What stands at a location; None where nothing does."""
+        value = self.content
+        for part in location:
+            if isinstance(value, dict):
+                value = value.get(part)
+            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+                value = value[part]
+            else:
+                return None
+        return value
+
+    def refusal(self, problems: Iterable[Problem]) -> BrokenFiles:
+        """The error that tells all problems, in the file's order."""
+        places: dict[tuple[int, str, str], list[str]] = {}
+        for problem in problems:
+            node, location = _locate(self._root, problem.location)
+            field = ".".join(str(part) for part in location if part != "[key]")
+            # What each member of a union has against one value is one problem.
+            own = "" if len(location) < len(problem.location) else problem.message
+            told = places.setdefault((problem.line or _line(node), field, own), [])
+            if problem.message not in told:
+                told.append(problem.message)
+        return BrokenFiles.of_file(
+            [
+                f"{self.path}, line {line}, {field or 'top level'}: {', or '.join(messages)}."
+                for (line, field, _), messages in sorted(places.items(), key=lambda place: place[0][0])
+            ]
+        )
 
 
 def load_yaml_model(path: Path, model: type[Model]) -> Model:
     """The content of the YAML file `path` as `model`, without any coercion of types.
 
-    Raises UserError naming file, line and field where the file is missing, is no YAML, has a key twice, or
-    does not fit the model.
+    Raises UserError naming file, line and field of everything that is wrong, where the file is missing, is no
+    YAML, has a key twice, or does not fit the model.
     """
+    document = read_document(path)
+    fitting, problems = document.fit(model)
+    if fitting is None or problems:
+        raise document.refusal(problems)
+    return fitting
+
+
+def read_document(path: Path) -> Document:
+    """The YAML file `path`. Raises UserError where it is missing, empty or no YAML."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -52,10 +118,7 @@ def load_yaml_model(path: Path, model: type[Model]) -> Model:
         if root is None:
             raise UserError(f"{path}: is empty.")
         _check_size(path, root)
-        for key in _repeated_keys(root):
-            raise UserError(f"{path}, line {_line(key)}: '{key.value}' is given twice; keep one.")
-        # Through JSON, because there strictness still lets a list be a tuple and a string an enum member.
-        content = json.dumps(loader.construct_document(root), default=str)
+        content = json.loads(json.dumps(loader.construct_document(root), default=str))
     except yaml.YAMLError as error:
         raise UserError(_syntax_error(path, error)) from None
     except UserError:
@@ -64,10 +127,7 @@ def load_yaml_model(path: Path, model: type[Model]) -> Model:
         raise UserError(f"{path}: has a value that no setting can have: {error}.") from None
     finally:
         loader.dispose()
-    try:
-        return model.model_validate_json(content, strict=True)
-    except ValidationError as error:
-        raise UserError(_misfit(path, root, error)) from None
+    return Document(path, root, content, list(_repeated_keys(root)))
 
 
 def _check_depth(path: Path, text: str) -> None:
@@ -114,23 +174,25 @@ def _check_size(path: Path, root: yaml.Node) -> None:
     size(root)
 
 
-def _repeated_keys(root: yaml.Node) -> Iterator[yaml.ScalarNode]:
+def _repeated_keys(root: yaml.Node) -> Iterator[Problem]:
     """Keys that stand twice in one mapping: YAML would silently keep the last."""
-    pending, visited = [root], set()
+    pending: list[tuple[yaml.Node, Location]] = [(root, ())]
+    visited = set()
     while pending:
-        node = pending.pop()
+        node, location = pending.pop()
         if id(node) in visited:  # an alias
             continue
         visited.add(id(node))
         if isinstance(node, yaml.MappingNode):
             keys = set()
             for key, value in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.value in keys:
-                    yield key
-                keys.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
-                pending.append(value)
+                name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
+                if name in keys:
+                    yield Problem("is given twice; keep one", (*location, name), _line(key))
+                keys.add(name)
+                pending.append((value, (*location, name)))
         elif isinstance(node, yaml.SequenceNode):
-            pending.extend(node.value)
+            pending.extend((value, (*location, index)) for index, value in enumerate(node.value))
 
 
 def _line(node: yaml.Node) -> int:
@@ -143,42 +205,13 @@ def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
     return f"{place}: is not valid YAML: {getattr(error, 'problem', None) or error}."
 
 
-def _misfit(path: Path, root: yaml.Node, error: ValidationError) -> str:
-    """One sentence on the first misfit, and how many more there are."""
-    # A field with a typo is unknown, and the one that was meant is missing: the typo is what to tell.
-    problems = sorted(
-        error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden"
-    )
-    first = problems[0]
-    node, field = _locate(root, first["loc"] + getattr(first.get("ctx", {}).get("error"), "location", ()))
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        *parent, name = first["loc"]
-        lacking = [
-            str(problem["loc"][-1])
-            for problem in problems
-            if problem["type"] == "missing" and [*problem["loc"][:-1]] == parent
-        ]
-        meant = difflib.get_close_matches(str(name), lacking, n=1)
-        message = f"unknown field, perhaps '{meant[0]}' is meant" if meant else "unknown field"
-    elif first["type"] == "missing":
-        message = "is missing"
-    else:
-        message = f"{message}, not {json.dumps(first['input'])}" if _is_scalar(first["input"]) else message
-    if first["type"] == "string_type" and isinstance(first["input"], int | float):
-        message += " (put it in quotes)"
-    more = f" ({len(problems) - 1} more after it)" if len(problems) > 1 else ""
-    return f"{path}, line {_line(node)}, {field or 'top level'}: {message}{more}."
+def _locate(root: yaml.Node, location: Location) -> tuple[yaml.Node, Location]:
+    """The node at a location (the nearest that exists), and the location as the file has it.
 
-
-def _is_scalar(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float)
-
-
-def _locate(root: yaml.Node, location: tuple[int | str, ...]) -> tuple[yaml.Node, str]:
-    """The node that a pydantic location speaks of (the nearest that exists), and the location in dots."""
+    Below a single value there is nothing: what pydantic adds there is the member of a union that it tried.
+    """
     node, mark = root, root
-    for part in location:
+    for depth, part in enumerate(location):
         if isinstance(node, yaml.MappingNode):
             pair = next((pair for pair in node.value if pair[0].value == str(part)), None)
             if pair is None:
@@ -186,6 +219,8 @@ def _locate(root: yaml.Node, location: tuple[int | str, ...]) -> tuple[yaml.Node
             mark, node = pair
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
             mark = node = node.value[part]
+        elif isinstance(node, yaml.ScalarNode):
+            return mark, location[:depth]
         else:
             break
-    return mark, ".".join(str(part) for part in location if part != "[key]")
+    return mark, location

@@ -7,6 +7,7 @@ that of 25.12. An MFU therefore always carries the name of its formula, and two 
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from steptime.errors import UserError, unknown_value
 from steptime.recipes.models import ModelShape
@@ -76,12 +77,19 @@ def _embedding(shape: ModelShape) -> int:
     return 6 * shape.vocab_size * shape.hidden_size
 
 
-FORMULAS: Mapping[str, Callable[[ModelShape], float]] = MappingProxyType(
+class Formula(NamedTuple):
+    """A document's formula, and the architectures that it counts."""
+
+    of: Callable[[ModelShape], float]
+    architectures: tuple[str, ...]
+
+
+FORMULAS: Mapping[str, Formula] = MappingProxyType(
     {
-        "llama3.1-25.04": _llama31_2504,
-        "nemotron4-24.11": _nemotron4_2411,
-        "nemotron4-25.12": _nemotron4_2512,
-        "nemotron-h-25.05": _nemotron_h_2505,
+        "llama3.1-25.04": Formula(_llama31_2504, ("llama",)),
+        "nemotron4-24.11": Formula(_nemotron4_2411, ("nemotron4",)),
+        "nemotron4-25.12": Formula(_nemotron4_2512, ("nemotron4",)),
+        "nemotron-h-25.05": Formula(_nemotron_h_2505, ("nemotron_h",)),
     }
 )
 """Formulas by the document that first prints them."""
@@ -94,4 +102,4 @@ def model_flops(shape: ModelShape, formula: str) -> float:
     """
     if formula not in FORMULAS:
         raise unknown_value("model-flops formula", formula, FORMULAS)
-    return FORMULAS[formula](shape)
+    return FORMULAS[formula].of(shape)

@@ -1,13 +1,18 @@
-"""Peak throughput per GPU type and dtype (`config/gpus.yaml`), each with the document it comes from."""
+"""Peak throughput per GPU type and dtype (`config/gpus.yaml`), each with the document it comes from.
 
+One type that is described badly hides no other: it is refused where it is asked for.
+"""
+
+from pathlib import Path
 from typing import Literal
 
-from pydantic import PositiveFloat, RootModel
+from pydantic import PositiveFloat
 
 from steptime import settings
-from steptime.errors import unknown_value
+from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.config_files import Document, read_document
+from steptime.recipes.config_problems import BrokenFiles, Problem
 
 
 class Peak(Frozen):
@@ -28,22 +33,54 @@ class GpuType(Frozen):
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
 
-class _GpuTypes(RootModel[dict[str, GpuType]]):
-    pass
+def gpus_file() -> Path:
+    """The file of the GPU types."""
+    return settings.config_dir() / "gpus.yaml"
 
 
-def gpu_types() -> dict[str, GpuType]:
-    """All GPU types by their short name (`h100`)."""
-    return load_yaml_model(settings.config_dir() / "gpus.yaml", _GpuTypes).root
+def gpu_types() -> dict[str, GpuType | None]:
+    """All GPU types by their short name (`h100`); None where the file describes one wrongly.
+
+    Raises UserError where the file as a whole cannot be read.
+    """
+    document = _document()
+    return {name: document.part(GpuType, name)[0] for name in document.content}
+
+
+def load_gpu_type(name: str) -> GpuType:
+    """The GPU type of that name. Raises UserError: there is none, or what is wrong with its description."""
+    document = _document()
+    if name not in document.content:
+        raise unknown_value("GPU type", name, document.content)
+    described, problems = document.part(GpuType, name)
+    if described is None:
+        raise document.refusal(problems)
+    return described
+
+
+def broken_gpu_types() -> BrokenFiles | None:
+    """Everything that is wrong with the file; None where nothing is."""
+    try:
+        document = _document()
+    except UserError as error:
+        return BrokenFiles(str(error).split("\n"))
+    problems = [problem for name in document.content for problem in document.part(GpuType, name)[1]]
+    return document.refusal(problems) if problems else None
 
 
 def peak_tflops(gpu_type: str, dtype: str) -> Peak:
     """The peak of one GPU for a dtype. Raises UserError listing the valid types or dtypes."""
-    types = gpu_types()
-    if gpu_type not in types:
-        raise unknown_value("GPU type", gpu_type, types)
-    gpu = types[gpu_type]
+    gpu = load_gpu_type(gpu_type)
     if dtype not in gpu.peak_tflops:
         raise unknown_value("dtype", dtype, gpu.peak_tflops, of=gpu_type)
     peak = gpu.peak_tflops[dtype]
     return Peak(tflops=None if peak == "measured" else peak, source=gpu.source)
+
+
+def _document() -> Document:
+    document = read_document(gpus_file())
+    if not isinstance(document.content, dict):
+        raise document.refusal([Problem("names no GPU types, as in h100: {name: …}")])
+    if document.problems:
+        raise document.refusal(document.problems)
+    return document

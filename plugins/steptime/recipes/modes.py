@@ -14,7 +14,8 @@ from steptime.recipes.choice import Choice
 from steptime.recipes.models import Mode, ProfileWindow, Recipe, Window
 from steptime.recipes.notation import parse_ranks, parse_window
 from steptime.recipes.request import PlanRequest
-from steptime.recipes.workloads import Profile, list_workloads, load_workload
+from steptime.recipes.workload_file import Profile
+from steptime.recipes.workloads import load_workloads
 
 _INSTEAD = {
     "save_checkpoint": Mode.CHECKPOINT_SAVE,
@@ -102,7 +103,14 @@ def profile_of(request: PlanRequest, choice: Choice, recipe: Recipe, max_steps: 
             f"choose profile_start below profile_stop, and both within 0 to {max_steps}."
         )
     if request.profile_ranks is None:
-        ranks = tuple(rank for rank in _documented(choice).ranks if rank < recipe.gpus)
+        documented = _documented(choice).ranks
+        ranks = tuple(rank for rank in documented if rank < recipe.gpus)
+        if not ranks:
+            raise UserError(
+                f"profile: the document of {choice.workload.workload} profiles the ranks "
+                f"{', '.join(map(str, documented))}, and a run on {recipe.gpus} GPUs has the ranks 0 to "
+                f"{recipe.gpus - 1}: name some of these as profile_ranks."
+            )
     else:
         ranks = parse_ranks(request.profile_ranks)
         if ranks[-1] >= recipe.gpus:
@@ -131,7 +139,7 @@ def _profile_steps(request: PlanRequest, choice: Choice) -> tuple[int, int]:
 def _documented(choice: Choice) -> Profile:
     profile = choice.workload.profile
     if profile is None:
-        having = [name for name in list_workloads() if load_workload(name).profile is not None]
+        having = [workload.workload for workload in load_workloads()[0] if workload.profile is not None]
         raise UserError(
             f"the document of {choice.workload.workload} has no profiling; workloads that have it: "
             f"{', '.join(having) or 'none'}."
@@ -143,7 +151,7 @@ def _trace(choice: Choice) -> tuple[int, str]:
     """Steps and time limit of a run that logs NCCL's calls."""
     trace = choice.workload.nccl_trace
     if trace is None:
-        having = [name for name in list_workloads() if load_workload(name).nccl_trace is not None]
+        having = [workload.workload for workload in load_workloads()[0] if workload.nccl_trace is not None]
         raise UserError(
             f"the document of {choice.workload.workload} has no NCCL trace; workloads that have one: "
             f"{', '.join(having) or 'none'}."

@@ -3,14 +3,14 @@
 Those that hold for a run, laid over one another in the file's order, are its `Performance`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import FieldError
+from steptime.recipes.config_problems import Problem
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import Mode, Parallelism, Recipe
 from steptime.recipes.performance import Performance, TrainerSettings
@@ -118,20 +118,6 @@ class PerformanceRules(Frozen):
     rules: tuple[Rule, ...] = ()
     """In this order: of two that set the same, the later one counts."""
 
-    @model_validator(mode="after")
-    def _every_source_is_used(self) -> Self:
-        for index, rule in enumerate(self.rules):
-            if rule.source not in self.sources:
-                raise FieldError(
-                    str(unknown_value("source", rule.source, self.sources)).removesuffix("."),
-                    *("rules", index, "source"),
-                )
-        used = {rule.source for rule in self.rules}
-        for name in self.sources:
-            if name not in used:
-                raise FieldError("no rule has this source", "sources", name)
-        return self
-
     def of(self, recipe: Recipe, size: str, mode: Mode, cluster_kind: str) -> Performance:
         """The settings of a run.
 
@@ -147,27 +133,44 @@ class PerformanceRules(Frozen):
                 performance = rule.laid_over(performance)
         return performance
 
-    def check(self, rows: Iterable[tuple[Recipe, str]]) -> None:
-        """Refuse a rule that holds for no row, and settings of a row that cannot go together.
+    def dangling_names(
+        self, gpu_types: Collection[str], sizes: Collection[str], dtypes: Collection[str]
+    ) -> Iterator[Problem]:
+        """Names in rules that nothing of the workload has, and sources that no rule has; below this block."""
+        for index, rule in enumerate(self.rules):
+            if rule.source not in self.sources:
+                yield Problem.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
+            named = (
+                ("GPU type", "gpu_types", gpu_types),
+                ("size", "sizes", sizes),
+                ("dtype", "dtypes", dtypes),
+            )
+            for kind, field, known in named:
+                for value in getattr(rule, field):
+                    if value not in known:
+                        yield Problem.of(unknown_value(kind, value, known), "rules", index, field)
+        for name in self.sources.keys() - {rule.source for rule in self.rules}:
+            yield Problem("no rule has this source", ("sources", name))
+
+    def unfit_for(self, rows: Iterable[tuple[Recipe, str]]) -> Iterator[Problem]:
+        """Rules that hold for no row, and settings of a row that cannot go together; below this block.
 
         Args:
             rows: every row of the workload, with its size in the workload's file.
-
-        Raises:
-            FieldError: located below the workload.
         """
         rows = tuple(rows)
         for index, rule in enumerate(self.rules):
             if not any(rule.holds_for_row(recipe, size) for recipe, size in rows):
-                raise FieldError("the rule holds for no row of this workload", "performance", "rules", index)
+                yield Problem("the rule holds for no row of this workload", ("rules", index))
+        found = set()
         # A row differs from its neighbours by its scale alone: to look at one of each kind is enough.
         for recipe, size in {_kind(recipe): (recipe, size) for recipe, size in rows}.values():
             for mode in Mode:
-                if problem := _misfit(recipe, self.of(recipe, size, mode, "slurm").trainer):
-                    raise FieldError(
-                        f"{recipe.size} in {recipe.dtype} on {recipe.gpu_type}, {mode.value}: {problem}",
-                        "performance",
-                    )
+                misfit = _misfit(recipe, self.of(recipe, size, mode, "slurm").trainer)
+                if misfit is not None and misfit not in found:  # what several rows show is one mistake
+                    found.add(misfit)
+                    where = f"{recipe.size} in {recipe.dtype} on {recipe.gpu_type}, {mode.value}"
+                    yield Problem(f"{where}: {misfit}")
 
 
 def _kind(recipe: Recipe) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from pydantic import PositiveInt
 
 from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
+from steptime.recipes.config_problems import BrokenFiles
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan, plan, require_runnable
 from steptime.recipes.request import PlanRequest, parse_request
@@ -60,7 +61,7 @@ class SweepPlan(Frozen):
 
 
 def plan_sweep(sweep: Sweep) -> SweepPlan:
-    """The cells of a sweep, by entry. Raises UserError for the first that cannot be run, and why.
+    """The cells of a sweep, by entry. Raises UserError: for each entry, why its first bad cell cannot be run.
 
     Refused are also: a run that two combinations ask for, an exclusion that excludes nothing, a sweep with
     nothing left to run, more than `MOST_JOBS` jobs, and a plan above the budget.
@@ -117,10 +118,16 @@ class _Exclusions:
 
 
 def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
-    """The cells of every combination, without those that are excluded; no run stands in two of them."""
+    """The cells of every combination, without those that are excluded; no run stands in two of them.
+
+    Raises UserError at the end, with what is wrong with each entry that cannot be run.
+    """
     asked_by: dict[str, str] = {}
+    refused: dict[int, str] = {}
     for entry in range(len(sweep.runs)):
         for values in sweep.requests(entry):
+            if entry in refused:
+                break  # what is wrong with one combination mostly is with the next
             if exclusions.match(values):
                 continue
             where = f"sweep '{sweep.name}', runs.{entry} ({_told(values)})"
@@ -128,7 +135,8 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
                 planned = plan(parse_request(values))
                 require_runnable(planned)
             except UserError as error:
-                raise UserError(f"{where}: {error}") from None
+                refused[entry] = f"{where}: {error}"
+                continue
             for cell, runs in _cells(planned, entry):
                 if exclusions.match(_values(cell.request)):
                     continue
@@ -143,6 +151,8 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
                 if len(asked_by) > MOST_JOBS:
                     raise UserError(f"sweep '{sweep.name}' has more than {MOST_JOBS} jobs: make two of it.")
                 yield cell
+    if refused:
+        raise BrokenFiles(tuple(refused.values()))
 
 
 def _cells(planned: Plan, entry: int) -> Iterator[tuple[Cell, tuple[Run, ...]]]:

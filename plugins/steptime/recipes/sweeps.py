@@ -7,7 +7,7 @@ what `"8,16"` is on the command line. `steptime.recipes.sweep_planning` makes ce
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +23,8 @@ from pydantic import (
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import FieldError, load_yaml_model
+from steptime.recipes.config_files import read_document
+from steptime.recipes.config_problems import FieldError, FieldErrors, Problem
 from steptime.recipes.request import PlanRequest
 from steptime.settings import config_dir, default_cluster
 
@@ -42,19 +43,40 @@ def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
     if not isinstance(zipped, dict) or any(not isinstance(values, list) for values in zipped.values()):
         raise FieldError("zip takes fields with lists, as in {size: [8b, 70b], gpus: [8, 64]}", _ZIP)
     plain = {name: value for name, value in entry.items() if name != _ZIP}
-    for name in (*plain, *zipped):
-        _known(name, (*_FIELDS, _ZIP))
-    if twice := sorted(set(plain) & set(zipped)):
-        raise FieldError(f"{twice[0]} stands both in zip and beside it", twice[0])
+    problems = [
+        Problem(f"{name} stands both in zip and beside it", (name,))
+        for name in sorted(plain.keys() & zipped.keys())
+    ]
     if "workload" not in plain and "workload" not in zipped:
-        raise FieldError("names no workload, as in workload: llama3.1")
+        problems.append(Problem("names no workload, as in workload: llama3.1"))
     lengths = {name: len(values) for name, values in zipped.items() if isinstance(values, list)}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise FieldError(f"lists that go together are of one length, but {told}", _ZIP)
-    checked: dict[str, JsonValue] = {name: _plain(name, value) for name, value in plain.items()}
+        problems.append(Problem(f"lists that go together are of one length, but {told}", (_ZIP,)))
+    checked = _checked_each(plain, _plain, problems, (*_FIELDS, _ZIP))
     if zipped:
-        checked[_ZIP] = {name: _alternatives(name, values, _ZIP) for name, values in zipped.items()}
+        checked[_ZIP] = _checked_each(
+            zipped, lambda name, values: _alternatives(name, values, _ZIP), problems, (*_FIELDS, _ZIP)
+        )
+    if problems:
+        raise FieldErrors(problems)
+    return checked
+
+
+def _checked_each(
+    values: Mapping[str, JsonValue],
+    check: Callable[[str, JsonValue], Any],
+    problems: list[Problem],
+    valid: Iterable[str],
+) -> dict[str, JsonValue]:
+    """The checked values of fields among `valid`; what is wrong with the others goes to `problems`."""
+    checked: dict[str, JsonValue] = {}
+    for name, value in values.items():
+        try:
+            _known(name, valid)
+            checked[name] = check(name, value)
+        except FieldErrors as error:
+            problems += error.problems
     return checked
 
 
@@ -97,10 +119,15 @@ def _exclusion(exclusion: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Check an exclusion's names and values: each a value or a list of them."""
     if not exclusion:
         raise FieldError("an empty exclusion would exclude everything: name a field, as in size: 70b")
-    for name, value in exclusion.items():
-        _known(name, [field for field in _FIELDS if field not in _NOT_EXCLUDED])
+
+    def each(name: str, value: JsonValue) -> None:
         for one in value if isinstance(value, list) else [value]:
             _value(name, one)
+
+    problems: list[Problem] = []
+    _checked_each(exclusion, each, problems, [name for name in _FIELDS if name not in _NOT_EXCLUDED])
+    if problems:
+        raise FieldErrors(problems)
     return exclusion
 
 
@@ -198,9 +225,11 @@ def load_sweep(name: str) -> Sweep:
     if name not in list_sweeps():
         raise unknown_value("sweep", name, list_sweeps())
     path = _folder() / f"{name}.yaml"
-    sweep = load_yaml_model(path, Sweep)
-    if sweep.name != name:
-        raise UserError(f"{path}: name is '{sweep.name}': a sweep is named as its file, '{name}'.")
+    document = read_document(path)
+    sweep, problems = document.fit(Sweep)
+    problems += document.misnamed("name", problems)
+    if sweep is None or problems:
+        raise document.refusal(problems)
     return sweep
 
 

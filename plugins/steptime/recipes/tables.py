@@ -5,7 +5,7 @@ from typing import Any
 
 from steptime.recipes.models import Recipe
 from steptime.recipes.performance_rules import CPU
-from steptime.recipes.workloads import Printed, Workload
+from steptime.recipes.workload_file import Printed, Workload
 
 
 def row(recipe: Recipe) -> dict[str, Any]:

@@ -2,30 +2,26 @@
 
 from collections.abc import Callable, Iterable
 
-from steptime.airflow.pools import UNLIMITED, pool_of
+from steptime.airflow.pools import UNLIMITED, pools
 from steptime.airflow.sweep.runs import Slots
-from steptime.clusters.config import list_clusters, load_cluster
 from steptime.errors import UserError
 from steptime.service.rest import AirflowClient
 
 
 def set_pools(client: AirflowClient, report: Callable[[str], None]) -> None:
     """Set an Airflow's pools to what the clusters' files say; `report` is told of a file that is broken."""
-    made = []
-    for name in list_clusters():
-        try:
-            made.append(pool_of(load_cluster(name)).model_dump(mode="json"))
-        except UserError as error:
-            report(f"no pool for sweeps on cluster '{name}': {error}")
-    client.set_pools(made)
+    made, broken = pools()
+    for sentence in broken.sentences if broken is not None else ():
+        report(f"no pool for sweeps of a cluster: {sentence}")
+    client.set_pools([pool.model_dump(mode="json") for pool in made])
 
 
 def require_pools(client: AirflowClient, slots: Iterable[Slots]) -> None:
     """Raise UserError where an Airflow has no pool that can ever give these slots: its tasks would wait."""
-    pools = client.pools()
+    existing = client.pools()
     make = "'steptime sweep pools > pools.json' and there 'airflow pools import pools.json' make it"
     for wanted in slots:
-        pool = pools.get(wanted.pool)
+        pool = existing.get(wanted.pool)
         if pool is None:
             raise UserError(f"Airflow at {client.url} has no pool '{wanted.pool}': {make}.")
         if UNLIMITED != pool.slots < wanted.number:

@@ -7,6 +7,7 @@ from steptime.airflow.pools import pool_name, slots_for
 from steptime.airflow.sweep.runs import Slots
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
+from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 
@@ -18,14 +19,8 @@ def checked_slots(plan: SweepPlan) -> Sequence[Slots]:
 
 def check_all_sweeps() -> None:
     """Plan and check every sweep of `config/sweeps`. Raises UserError that names all that cannot be run."""
-    problems = []
-    for name in list_sweeps():
-        try:
-            checked_slots(plan_sweep(load_sweep(name)))
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError(" ".join(problems))
+    _, broken = load_each(list_sweeps(), lambda name: checked_slots(plan_sweep(load_sweep(name))))
+    refuse(broken)
 
 
 def _checked_slots(cell: Cell, what: str) -> Slots:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError
 
 from steptime.frozen import Frozen
-from steptime.recipes.gpus import gpu_types, peak_tflops
+from steptime.recipes.gpus import load_gpu_type, peak_tflops
 
 REFUSED = 69
 """Exit code of a job whose node check refuses a node; `EX_UNAVAILABLE` of sysexits.h."""
@@ -49,7 +49,7 @@ def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, 
     told: dict[str, Any] = {
         "device": "cpu" if on_cpu else "cuda",
         "time-limit-s": demands.time_limit_s,
-        "product": demands.product or (None if on_cpu else gpu_types()[gpu_type].product),
+        "product": demands.product or (None if on_cpu else load_gpu_type(gpu_type).product),
         "least-matmul-tflops": demands.least_matmul_tflops or _share_of_peak(demands, gpu_type),
         "least-free-memory-percent": demands.least_free_memory_percent,
         "least-free-gpu-memory-percent": demands.least_free_gpu_memory_percent,

@@ -10,8 +10,7 @@ from steptime.clusters.connections import split_address
 from steptime.clusters.slurm.binding import NumaBinding
 from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.states import expand_nodes
-from steptime.errors import UserError
-from steptime.recipes.config_files import FieldError
+from steptime.recipes.config_problems import check_each
 from steptime.recipes.models import Run
 from steptime.recipes.slurm_options import SlurmOptions, check_of_every_job
 
@@ -109,21 +108,13 @@ class Site(ClusterConfig):
     @field_validator("extra_options")
     @classmethod
     def _of_every_job(cls, options: tuple[str, ...]) -> tuple[str, ...]:
-        for number, option in enumerate(options):
-            try:
-                check_of_every_job(option)
-            except UserError as error:
-                raise FieldError(str(error).removesuffix("."), number) from None
+        check_each(options, check_of_every_job)
         return options
 
     @field_validator("login_nodes")
     @classmethod
     def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for address in value:
-            try:
-                split_address(address)
-            except UserError as error:
-                raise ValueError(str(error)) from None
+        check_each(value, split_address)
         return value
 
     @field_validator("work_dir")

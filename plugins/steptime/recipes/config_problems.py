@@ -1,0 +1,138 @@
+"""What is wrong with the files of `config/`: all problems at once, each with file, line and field."""
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from pydantic import ValidationError
+
+from steptime.errors import UserError
+
+Location = tuple[int | str, ...]
+Loaded = TypeVar("Loaded")
+
+_MOST_SENTENCES = 50
+"""Of one file: what is beyond them mostly follows from them."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake in a file."""
+
+    message: str
+    """What is wrong, with which value, and what to do; without its full stop."""
+    location: Location = ()
+    """Keys and indices from the top of the file, or from the model whose validator found it."""
+    line: int | None = None
+    """Counted from 1; None for the line of `location`."""
+
+    @classmethod
+    def of(cls, error: Exception, *location: int | str) -> Self:
+        """The problem that an exception's sentence tells."""
+        return cls(str(error).removesuffix("."), location)
+
+
+class FieldErrors(ValueError):
+    """Raised by a model's validator that compares fields: the problems are located below that model."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(problem.message for problem in self.problems))
+
+
+class FieldError(FieldErrors):
+    """One such problem."""
+
+    def __init__(self, message: str, *location: int | str) -> None:
+        super().__init__([Problem(message, location)])
+
+
+def check_each(values: Iterable[str], check: Callable[[str], object]) -> None:
+    """Raise FieldErrors for the entries of a list for which `check` raises UserError."""
+    problems = []
+    for index, value in enumerate(values):
+        try:
+            check(value)
+        except UserError as error:
+            problems.append(Problem.of(error, index))
+    if problems:
+        raise FieldErrors(problems)
+
+
+class BrokenFiles(UserError):
+    """What is wrong with one file or with several: a sentence a problem, each in a line of its own."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        self.sentences = tuple(sentences)
+        super().__init__("\n".join(self.sentences))
+
+    @classmethod
+    def of_file(cls, sentences: Sequence[str]) -> Self:
+        """The first problems of one file, and how many there are beyond them."""
+        if len(sentences) <= _MOST_SENTENCES:
+            return cls(sentences)
+        more = f"… and {len(sentences) - _MOST_SENTENCES} problems more in this file."
+        return cls([*sentences[:_MOST_SENTENCES], more])
+
+
+def load_each(
+    names: Iterable[str], load: Callable[[str], Loaded]
+) -> tuple[tuple[Loaded, ...], BrokenFiles | None]:
+    """What could be loaded of `names`, in their order, and what is wrong with the rest (None: nothing)."""
+    loaded: list[Loaded] = []
+    sentences: list[str] = []
+    for name in names:
+        try:
+            loaded.append(load(name))
+        except UserError as error:
+            sentences += error.sentences if isinstance(error, BrokenFiles) else [str(error)]
+    return tuple(loaded), BrokenFiles(sentences) if sentences else None
+
+
+def refuse(*broken: BrokenFiles | None) -> None:
+    """Raise the errors that there are as one."""
+    sentences = [sentence for files in broken if files is not None for sentence in files.sentences]
+    if sentences:
+        raise BrokenFiles(sentences)
+
+
+def misfits(error: ValidationError) -> list[Problem]:
+    """The problems that pydantic found.
+
+    A typo in a field's name is one, and not a field too many and another one missing.
+    """
+    told: list[Problem] = []
+    errors: list[Any] = list(error.errors(include_url=False))
+    missing = [(*found["loc"],) for found in errors if found["type"] == "missing"]
+    meant_ones: set[Location] = set()
+    for found in errors:
+        if found["type"] != "extra_forbidden":
+            continue
+        *parent, name = found["loc"]
+        lacking = [str(location[-1]) for location in missing if [*location[:-1]] == parent]
+        meant = difflib.get_close_matches(str(name), lacking, n=1)
+        meant_ones.update((*parent, one) for one in meant)
+        told.append(
+            Problem("unknown field" + (f", perhaps '{meant[0]}' is meant" if meant else ""), found["loc"])
+        )
+    for found in errors:
+        location, kind = found["loc"], found["type"]
+        cause = found.get("ctx", {}).get("error")
+        if isinstance(cause, FieldErrors):
+            told += [Problem(one.message, location + one.location) for one in cause.problems]
+        elif kind == "missing" and location not in meant_ones:
+            told.append(Problem("is missing", location))
+        elif kind not in ("missing", "extra_forbidden"):
+            told.append(Problem(_message(found), location))
+    return told
+
+
+def _message(found: Any) -> str:
+    message, value = str(found["msg"]).removeprefix("Value error, ").removesuffix("."), found["input"]
+    if value is None or isinstance(value, str | int | float):
+        message += f", not {json.dumps(value)}"
+    if found["type"] == "string_type" and isinstance(value, int | float):
+        message += " (put it in quotes)"
+    return message

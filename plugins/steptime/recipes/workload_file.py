@@ -1,0 +1,266 @@
+"""The models of `config/workloads/*.yaml`, and the recipes (rows) that their rules make.
+
+One file describes one recipe document. docs/adding-a-workload.md explains every field. Whether its parts fit
+together is checked in `workload_checks`, so that one bad part hides no other.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from steptime.frozen import Frozen
+from steptime.recipes.models import ModelShape, Parallelism, Recipe, Window
+from steptime.recipes.notation import parse_time_limit, parse_window
+from steptime.recipes.performance_rules import PerformanceRules
+
+Scaling = Literal["weak", "strong"]
+
+LAST_STEP = "last"
+"""The window of the documents that take the last training step."""
+
+PROXY_SUFFIX = "-proxy"
+"""A proxy is its model with fewer layers: `405b-proxy`, as in the documents' tables."""
+
+EXPERIMENT_PLACEHOLDERS = ("size", "dtype", "gpus", "tp", "pp", "cp", "vp", "mbs", "gbs")
+"""What the template of an experiment's name may hold."""
+
+
+def _time_limit(text: str) -> str:
+    parse_time_limit(text)
+    return text
+
+
+def _window(text: str) -> str:
+    if text != LAST_STEP:
+        parse_window(text)
+    return text
+
+
+def _ascending(counts: tuple[int, ...]) -> tuple[int, ...]:
+    if list(counts) != sorted(set(counts)):
+        raise ValueError("GPU counts must ascend, each once")
+    return counts
+
+
+TimeLimit = Annotated[str, AfterValidator(_time_limit)]
+GpuCounts = Annotated[tuple[PositiveInt, ...], Field(min_length=1), AfterValidator(_ascending)]
+
+
+class Steps(Frozen):
+    """How long a run is, which of its steps are averaged, and when the cluster ends it."""
+
+    max_steps: PositiveInt
+    window: Annotated[str, AfterValidator(_window)]
+    """`last`, or `FIRST:LAST` in global steps, both included."""
+    time_limit: dict[Scaling, TimeLimit]
+
+    def window_of(self, max_steps: int) -> Window:
+        """The window in a run of so many steps; it may lie outside of a shorter one."""
+        if self.window == LAST_STEP:
+            return Window(first=max_steps - 1, last=max_steps - 1)
+        return parse_window(self.window)
+
+
+class Profile(Frozen):
+    """Defaults of a run under Nsight Systems."""
+
+    first_step: PositiveInt
+    last_step: PositiveInt
+    max_steps: PositiveInt
+    ranks: tuple[NonNegativeInt, ...] = Field(min_length=1)
+
+
+class NcclTrace(Frozen):
+    """Defaults of a run that logs NCCL's calls."""
+
+    max_steps: PositiveInt
+    time_limit: TimeLimit
+
+
+class GpuType(Frozen):
+    """How this document runs on one type of GPU."""
+
+    gpus_per_node: PositiveInt
+    image: str | None
+    """Container image; null where the trainer's own environment is used (CPU)."""
+
+
+class Layout(Frozen):
+    """The parallelism of a configuration; data parallelism follows from the GPU count."""
+
+    tensor: PositiveInt
+    pipeline: PositiveInt
+    context: PositiveInt
+    virtual_pipeline: PositiveInt | None = None
+
+
+class BatchRule(Frozen):
+    """Global batch size: so much per GPU, or fixed at any scale."""
+
+    per_gpu: PositiveFloat | None = None
+    fixed: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.per_gpu is None) == (self.fixed is None):
+            raise ValueError("give either per_gpu or fixed")
+        return self
+
+    def at(self, gpus: int) -> int:
+        """The global batch size on so many GPUs. Raises ValueError where the rule gives no whole number."""
+        if self.fixed is not None:
+            return self.fixed
+        batch = gpus * (self.per_gpu or 0)
+        if batch < 1 or batch != int(batch):
+            raise ValueError(f"{self.per_gpu} per GPU on {gpus} GPUs is no whole global batch size")
+        return int(batch)
+
+
+class Printed(Frozen):
+    """That a document's table has these rows, and where its cells differ from what is run."""
+
+    expert_parallel: Literal["NA", ""]
+    """Empty where the table has no such column."""
+    virtual_pipeline: str | None = None
+
+
+class Configuration(Frozen):
+    """One rule that holds for several rows: these dtypes on these GPU types at these scales."""
+
+    gpu_types: tuple[str, ...] = Field(min_length=1)
+    dtypes: tuple[str, ...] = Field(min_length=1)
+    gpus: GpuCounts
+    parallelism: Layout
+    tensor_choices: tuple[PositiveInt, ...] | None = None
+    """Tensor parallelism that a user may ask for instead; none where a document fixes it."""
+    micro_batch_size: PositiveInt
+    global_batch_size: dict[Scaling, BatchRule] = Field(min_length=1)
+    num_layers: PositiveInt | None = None
+    """Layers of a proxy; null for the full model."""
+    printed: Printed | None = None
+    """Null for rows that are in no document."""
+
+    def data_parallel(self, gpus: int, tensor: int) -> int:
+        """Replicas of the model on so many GPUs. Raises ValueError where they do not come out whole."""
+        replica = tensor * self.parallelism.pipeline * self.parallelism.context
+        if gpus % replica:
+            raise ValueError(f"{gpus} is no multiple of tensor × pipeline × context parallel = {replica}")
+        return gpus // replica
+
+
+class CheckpointLimits(Frozen):
+    """From which scale on checkpoints are saved and loaded, by GPU type ("minimum tested scale")."""
+
+    size_gb: PositiveFloat
+    minimum_gpus_to_save: dict[str, PositiveInt]
+    minimum_gpus_to_load: dict[str, PositiveInt]
+
+
+class Size(Frozen):
+    """One size of the model and every way it runs."""
+
+    model: ModelShape
+    default_gpus: GpuCounts | None = None
+    """What is run where no GPU counts are given; null for the smallest documented one."""
+    steps: Steps | None = None
+    """Null for those of the workload."""
+    configurations: tuple[Configuration, ...] = Field(min_length=1)
+    proxies: tuple[Configuration, ...] = ()
+    checkpoint: CheckpointLimits | None = None
+
+    def shape(self, configuration: Configuration) -> ModelShape:
+        """The model of that configuration: for a proxy, the same with fewer layers."""
+        layers = configuration.num_layers or self.model.num_layers
+        return self.model.model_copy(update={"num_layers": layers})
+
+
+class Defaults(Frozen):
+    """What is meant where a user does not say."""
+
+    size: str
+    dtype: str
+
+
+class Workload(Frozen):
+    """One recipe document."""
+
+    workload: str = Field(pattern=r"^[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+$")
+    """Family and release, `llama3.1-25.04`; also the file's name."""
+    title: str
+    document: str
+    dag_id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    flops_formula: str
+    experiment: str
+    step_log: Literal["lines", "bar"] = "lines"
+    defaults: Defaults
+    steps: Steps
+    profile: Profile | None
+    nccl_trace: NcclTrace | None
+    gpu_types: dict[str, GpuType]
+    performance: PerformanceRules = PerformanceRules()
+    sizes: dict[str, Size]
+
+    @property
+    def family(self) -> str:
+        """The name without the release."""
+        return self.workload.rpartition("-")[0]
+
+    def size_names(self) -> tuple[str, ...]:
+        """Every size, proxies among them, as the tables name them."""
+        proxies = (name + PROXY_SUFFIX for name, size in self.sizes.items() if size.proxies)
+        return (*self.sizes, *proxies)
+
+    def steps_of(self, size: str) -> Steps:
+        """The steps of a size or its proxy: its own, or those of the workload."""
+        return self.sizes[size.removesuffix(PROXY_SUFFIX)].steps or self.steps
+
+    def recipes(self) -> Iterator[tuple[Recipe, Configuration]]:
+        """Every row this file describes, with the rule that made it."""
+        for name, size in self.sizes.items():
+            for rule in (*size.configurations, *size.proxies):
+                cells = itertools.product(rule.gpu_types, rule.global_batch_size, rule.gpus, rule.dtypes)
+                for gpu_type, scaling, gpus, dtype in cells:
+                    yield (
+                        self.recipe(name, rule, dtype=dtype, gpu_type=gpu_type, scaling=scaling, gpus=gpus),
+                        rule,
+                    )
+
+    def recipe(
+        self,
+        size: str,
+        rule: Configuration,
+        *,
+        dtype: str,
+        gpu_type: str,
+        scaling: Scaling,
+        gpus: int,
+        tensor_parallel: int | None = None,
+    ) -> Recipe:
+        """One row: a rule of `size` at one scale. Raises ValueError where the scale does not divide."""
+        layout, hardware = rule.parallelism, self.gpu_types[gpu_type]
+        tensor = tensor_parallel or layout.tensor
+        proxy = rule.num_layers is not None
+        return Recipe(
+            workload=self.workload,
+            size=size + PROXY_SUFFIX if proxy else size,
+            dtype=dtype,
+            gpu_type=gpu_type,
+            scaling=scaling,
+            proxy=proxy,
+            model=self.sizes[size].shape(rule),
+            parallelism=Parallelism(
+                tensor=tensor,
+                pipeline=layout.pipeline,
+                context=layout.context,
+                virtual_pipeline=layout.virtual_pipeline,
+                data=rule.data_parallel(gpus, tensor),
+            ),
+            micro_batch_size=rule.micro_batch_size,
+            global_batch_size=rule.global_batch_size[scaling].at(gpus),
+            gpus_per_node=hardware.gpus_per_node,
+            image=hardware.image,
+            step_log=self.step_log,
+            flops_formula=self.flops_formula,
+        )

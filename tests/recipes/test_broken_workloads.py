@@ -1,0 +1,311 @@
+"""Mistakes in a workload's file: each has its sentence, all are told at once, and no other file suffers."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steptime import settings
+from steptime.errors import UserError
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.workloads import load_workload
+
+GOOD = """\
+workload: small-1.0
+title: Small
+document: "A document"
+dag_id: small
+flops_formula: llama3.1-25.04
+experiment: "pretrain_{size}_{gpus}"
+defaults: {size: 8b, dtype: bf16}
+steps: {max_steps: 50, window: "40:49", time_limit: {weak: "00:30:00"}}
+profile: {first_step: 20, last_step: 25, max_steps: 25, ranks: [0, 1]}
+nccl_trace: null
+gpu_types:
+  h100: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:25.02.01"}
+  b200: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:25.07.01"}
+performance:
+  sources: {launch: "launch.sh"}
+  rules:
+    - {source: launch, vboost: true}
+sizes:
+  8b:
+    model:
+      architecture: llama
+      num_layers: 32
+      hidden_size: 4096
+      ffn_hidden_size: 14336
+      num_attention_heads: 32
+      num_query_groups: 8
+      vocab_size: 128256
+      seq_length: 8192
+    default_gpus: [16]
+    configurations:
+      - gpu_types: [h100]
+        dtypes: [bf16]
+        gpus: [16, 32]
+        parallelism: {tensor: 4, pipeline: 1, context: 1}
+        tensor_choices: [2, 4]
+        micro_batch_size: 1
+        global_batch_size: {weak: {per_gpu: 2}}
+      - gpu_types: [b200]
+        dtypes: [bf16]
+        gpus: [16]
+        parallelism: {tensor: 1, pipeline: 4, context: 1}
+        micro_batch_size: 1
+        global_batch_size: {weak: {per_gpu: 2}}
+    proxies:
+      - gpu_types: [h100]
+        dtypes: [bf16]
+        gpus: [8]
+        num_layers: 4
+        parallelism: {tensor: 1, pipeline: 1, context: 1}
+        micro_batch_size: 1
+        global_batch_size: {weak: {per_gpu: 2}}
+"""
+
+FIRST = "sizes.8b.configurations.0"
+SECOND = "sizes.8b.configurations.1"
+
+MISTAKES = {
+    "a dtype without a peak": (
+        "dtypes: [bf16]\n        gpus: [16, 32]",
+        "dtypes: [bf16, fp4]\n        gpus: [16, 32]",
+        f"line 32, {FIRST}.dtypes.1: dtype 'fp4' has no peak on h100 in config/gpus.yaml, which has bf16, "
+        "fp8: add it there with its source, or correct it here.",
+    ),
+    "a GPU type without a peak": (
+        "  b200: {",
+        "  h1000: {gpus_per_node: 8, image: null}\n  b200: {",
+        "line 13, gpu_types.h1000: unknown GPU type 'h1000' of config/gpus.yaml: did you mean 'h100'? "
+        "Valid are: h100, h200, b200, gb200, gb300, cpu.",
+    ),
+    "a GPU type of a rule that the file lacks": (
+        "gpu_types: [b200]",
+        "gpu_types: [h200]",
+        f"line 38, {SECOND}.gpu_types.0: unknown GPU type 'h200': did you mean 'h100'? Valid are: "
+        "h100, b200.",
+    ),
+    "heads and query groups": (
+        "num_query_groups: 8",
+        "num_query_groups: 12",
+        "line 26, sizes.8b.model.num_query_groups: 32 attention heads cannot be shared out to 12 query "
+        "groups: give a number that divides them.",
+    ),
+    "heads and tensor parallel": (
+        "gpus: [16, 32]\n        parallelism: {tensor: 4,",
+        "gpus: [24, 48]\n        parallelism: {tensor: 3,",
+        f"line 34, {FIRST}.parallelism.tensor: 32 attention heads cannot be spread over tensor parallel 3: "
+        "give a number that divides them.",
+    ),
+    "heads and a choice of tensor parallel": (
+        "tensor_choices: [2, 4]",
+        "tensor_choices: [2, 5]",
+        f"line 35, {FIRST}.tensor_choices.1: 32 attention heads cannot be spread over tensor parallel 5: "
+        "give a number that divides them.",
+    ),
+    "two rules for one cell": (
+        "gpu_types: [b200]",
+        "gpu_types: [b200, h100]",
+        f"line 38, {SECOND}: 16 h100 in bf16, weak scaling, has a rule already, {FIRST}: "
+        "take it out of one of the two.",
+    ),
+    "a window outside of the run": (
+        '"40:49"',
+        '"40:50"',
+        "line 8, steps.window: 40:50 lies outside of a run of 50 steps, 0 to 49.",
+    ),
+    "a profile outside of its run": (
+        "last_step: 25, max",
+        "last_step: 26, max",
+        "line 9, profile.last_step: profiling from step 20 to step 26 lies outside of a profiled run of "
+        "25 steps: let it end by step 25, or give more max_steps.",
+    ),
+    "a profile that ends before it begins": (
+        "first_step: 20",
+        "first_step: 25",
+        "line 9, profile.last_step: profiling from step 25 to step 25 ends before it has begun: "
+        "let first_step be below last_step.",
+    ),
+    "no rank to profile": (
+        "ranks: [0, 1]",
+        "ranks: []",
+        "line 9, profile.ranks: Tuple should have at least 1 item after validation, not 0.",
+    ),
+    "a default size that there is not": (
+        "size: 8b,",
+        "size: 9b,",
+        "line 7, defaults.size: unknown size '9b': did you mean '8b'? Valid are: 8b.",
+    ),
+    "a default dtype that no configuration has": (
+        "dtype: bf16}",
+        "dtype: fp8}",
+        "line 7, defaults.dtype: unknown dtype 'fp8' of the default size 8b. Valid are: bf16.",
+    ),
+    "a default GPU count that no configuration has": (
+        "default_gpus: [16]",
+        "default_gpus: [16, 64]",
+        "line 29, sizes.8b.default_gpus.1: unknown GPU count '64' of 8b: did you mean '32'? Valid are: 16, "
+        "32.",
+    ),
+    "a formula of another architecture": (
+        "flops_formula: llama3.1-25.04",
+        "flops_formula: nemotron-h-25.05",
+        "line 5, flops_formula: formula 'nemotron-h-25.05' counts nemotron_h models, and 8b is llama: "
+        "formulas for that are llama3.1-25.04.",
+    ),
+    "a formula that there is not": (
+        "flops_formula: llama3.1-25.04",
+        "flops_formula: llama3.1-25.4",
+        "line 5, flops_formula: unknown formula 'llama3.1-25.4': did you mean 'llama3.1-25.04'? Valid are: "
+        "llama3.1-25.04, nemotron4-24.11, nemotron4-25.12, nemotron-h-25.05.",
+    ),
+    "a name that is no template": (
+        "pretrain_{size}",
+        "pretrain_{size",
+        "line 6, experiment: 'pretrain_{size_{gpus}' is no template: every { needs its }, as in {size}.",
+    ),
+    "a proxy without layers of its own": (
+        "        num_layers: 4\n",
+        "",
+        "line 45, sizes.8b.proxies.0: a proxy must say its num_layers.",
+    ),
+    "layers that do not divide": (
+        "{tensor: 1, pipeline: 4, context: 1}",
+        "{tensor: 1, pipeline: 4, context: 1, virtual_pipeline: 3}",
+        f"line 41, {SECOND}.parallelism: 32 layers cannot be spread over 12 pipeline stages.",
+    ),
+    "GPUs that are no ranks": (
+        "{tensor: 1, pipeline: 4, context: 1}",
+        "{tensor: 1, pipeline: 5, context: 1}",
+        f"line 40, {SECOND}.gpus.0: 16 is no multiple of tensor × pipeline × context parallel = 5; and",
+    ),
+    "another name than the file's": (
+        "workload: small-1.0",
+        "workload: small-1.1",
+        "line 1, workload: 'small-1.1' is not the file's name, 'small-1.0': let the two agree.",
+    ),
+    "a rule without a source": (
+        "source: launch, vboost",
+        "source: lunch, vboost",
+        "line 15, performance.sources.launch: no rule has this source; and",
+    ),
+}
+"""By what is wrong: what to replace in GOOD by what, and the sentence; those that end in 'and' begin so."""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the shipped configuration, which is the one that is read."""
+    config = tmp_path / "config"
+    shutil.copytree(settings.config_dir(), config)
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
+    return config
+
+
+def refusal(config: Path, text: str) -> list[str]:
+    """What is said of a workload's file, a sentence an entry, without the file's path; all begin with it."""
+    path = config / "workloads" / "small-1.0.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as refused:
+        load_workload("small")
+    sentences = str(refused.value).split("\n")
+    assert all(sentence.startswith(f"{path}, ") for sentence in sentences), sentences
+    return [sentence.removeprefix(f"{path}, ") for sentence in sentences]
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert text.count(old) == 1, old
+    return text.replace(old, new)
+
+
+def test_the_good_one_loads(config: Path) -> None:
+    (config / "workloads" / "small-1.0.yaml").write_text(GOOD)
+    assert load_workload("small").size_names() == ("8b", "8b-proxy")
+
+
+def test_each_mistake_has_its_sentence(config: Path) -> None:
+    wrong = {}
+    for name, (old, new, sentence) in MISTAKES.items():
+        told = refusal(config, changed(GOOD, old, new))
+        beginning = sentence.removesuffix("; and")
+        if told != [sentence] and not (sentence != beginning and told[0].startswith(beginning)):
+            wrong[name] = (told, sentence)
+    assert not wrong, "\n".join(f"{name}: {told}" for name, told in wrong.items())
+
+
+def test_mistakes_of_every_kind_are_told_at_once(config: Path) -> None:
+    """Of one file: a wrong type, a field too many, and what only the rest of the file shows."""
+    text = GOOD
+    for old, new in (
+        ("title: Small", "title: 5\ntopic: x"),
+        ("hidden_size: 4096\n", "hidden_size: -1\n"),
+        ('window: "40:49"', 'window: "40:99"'),
+        ("size: 8b,", "size: 9b,"),
+        ("gpu_types: [b200]", "gpu_types: [b300]"),
+        ("tensor_choices: [2, 4]", "tensor_choices: [2, four]"),
+        ("        gpus: [8]\n", "        gpus: [8]\n        gpus: [9]\n"),
+    ):
+        text = changed(text, old, new)
+    assert [sentence.partition(": ")[0] for sentence in refusal(config, text)] == [
+        "line 2, title",
+        "line 3, topic",
+        "line 8, defaults.size",
+        "line 9, steps.window",
+        "line 24, sizes.8b.model.hidden_size",
+        "line 36, sizes.8b.configurations.0.tensor_choices.1",
+        "line 39, sizes.8b.configurations.1.gpu_types.0",
+        "line 49, sizes.8b.proxies.0.gpus",
+    ]
+
+
+def test_five_mistakes_are_five_sentences(config: Path) -> None:
+    five = (
+        *("a dtype without a peak", "heads and query groups", "a profile outside of its run"),
+        *("a default size that there is not", "a formula of another architecture"),
+    )
+    text = GOOD
+    for name in five:
+        text = changed(text, *MISTAKES[name][:2])
+    expected = sorted((MISTAKES[name][2] for name in five), key=lambda told: int(told.split()[1].strip(",")))
+    assert refusal(config, text) == expected
+
+
+def test_a_broken_workload_hides_no_other(config: Path) -> None:
+    (config / "workloads" / "small-1.0.yaml").write_text(changed(GOOD, "size: 8b,", "size: 9b,"))
+    assert plan(PlanRequest(workload="llama3.1")).runs
+    command = [str(Path(sys.executable).with_name("steptime")), "recipes", "--format", "json"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert listed.returncode == 1
+    assert {row["recipe"] for row in json.loads(listed.stdout)} == {
+        path.stem for path in (config / "workloads").glob("*.yaml") if path.stem != "small-1.0"
+    }
+    assert listed.stderr.startswith(
+        f"steptime: {config}/workloads/small-1.0.yaml, line 7, defaults.size: unknown size '9b'"
+    )
+
+
+def test_a_broken_gpu_type_hides_no_other(config: Path) -> None:
+    """What has no peak that can be read is not run; everything else is listed and planned."""
+    gpus = config / "gpus.yaml"
+    gpus.write_text(gpus.read_text().replace("{bf16: 2250, fp8: 4500}", "{bf16: fast, fp8: 4500}"))
+    assert load_workload("nemotron4-340b").gpu_types.keys() >= {"b200", "h100"}
+    assert plan(PlanRequest(workload="llama3.1")).runs
+    cluster = config / "clusters" / "local.yaml"
+    cluster.write_text(cluster.read_text().replace("gpu_type: cpu", "gpu_type: b200"))
+    with pytest.raises(UserError, match=r"gpus\.yaml, line \d+, b200\.peak_tflops\.bf16: .*not \"fast\""):
+        plan(PlanRequest(workload="nemotron4-340b"))
+
+
+def test_a_document_that_profiles_ranks_beyond_the_gpus_is_no_fault_of_ours(config: Path) -> None:
+    path = config / "workloads" / "llama3.1-25.04.yaml"
+    path.write_text(path.read_text().replace("ranks: [0, 1, 2, 3, 4, 5, 6, 7]", "ranks: [8, 9]"))
+    with pytest.raises(UserError) as refused:
+        plan(PlanRequest(workload="llama3.1", gpus="1,2", profile=True))
+    assert str(refused.value) == (
+        "profile: the document of llama3.1-25.04 profiles the ranks 8, 9, and a run on 1 GPUs has the ranks "
+        "0 to 0: name some of these as profile_ranks."
+    )
