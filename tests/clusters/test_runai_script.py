@@ -191,7 +191,7 @@ async def test_an_image_that_no_registry_has_is_refused(
     *, run: Run, runai: RunaiCluster, make_runai_config: MakeConfig
 ) -> None:
     recipe = run.recipe.model_copy(update={"image": "steptime/trainer:25.04"})
-    with pytest.raises(UserError, match="Kubernetes has it from nowhere"):
+    with pytest.raises(UserError, match="nodes that fetch their images have it from nowhere"):
         await stage(runai, make_runai_config(), run.model_copy(update={"recipe": recipe}), print)
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from steptime.errors import UserError
-from steptime.recipes.flops import FORMULAS, model_flops
+from steptime.plug_points import FLOPS_FORMULAS
+from steptime.recipes.flops import model_flops
 from steptime.recipes.models import ModelShape
 from steptime.recipes.workloads import load_workload
 
@@ -65,7 +66,7 @@ def test_the_hybrid_formula_refuses_a_plain_transformer() -> None:
         model_flops(LLAMA_8B, "nemotron-h-25.05")
 
 
-@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize("formula", FLOPS_FORMULAS.built_in)
 def test_twice_the_layers_cost_more_but_not_the_embedding(formula: str) -> None:
     shape = NEMOTRON_H_56B if formula.startswith("nemotron-h") else NEMOTRON4_15B
     wider = shape.model_copy(update={"vocab_size": 2 * shape.vocab_size})

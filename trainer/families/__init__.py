@@ -1,10 +1,12 @@
 """The model families: one module each, which turns a planned shape into NeMo's own config and model.
 
-A new family is one module with `build_model` and one line in `FAMILIES`.
+A new family is one module with `build_model` and one line in `FAMILIES`; from elsewhere, an entry point of
+the group `steptime.trainer_families` in the environment or image that trains, which names such a module.
 """
 
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 from trainer.errors import TrainerError
@@ -22,21 +24,27 @@ BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
 """`build_model(shape, device, device_options)`: the options are fields of Megatron's TransformerConfig."""
 
 
+def families() -> dict[str, str]:
+    """The trainer's own and those that are installed beside it; of one name, the trainer's own."""
+    added = {one.name: one.value for one in entry_points(group="steptime.trainer_families")}
+    return {**added, **FAMILIES}
+
+
 def check_family(architecture: str) -> None:
     """Refuse an architecture that has no family here.
 
     Raises:
         TrainerError: with the architectures there are.
     """
-    if architecture not in FAMILIES:
+    if architecture not in families():
         raise TrainerError(
-            f"this trainer has no model family '{architecture}'; it has: {', '.join(sorted(FAMILIES))}."
+            f"this trainer has no model family '{architecture}'; it has: {', '.join(sorted(families()))}."
         )
 
 
 def builder(architecture: str) -> BuildModel:
     """The family's `build_model`."""
-    build: BuildModel = import_module(FAMILIES[architecture]).build_model
+    build: BuildModel = import_module(families()[architecture]).build_model
     return build
 
 

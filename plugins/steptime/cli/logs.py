@@ -56,7 +56,7 @@ def parse(
 ) -> None:
     """Read training logs and show their step times, one row a run, failed and short ones with the reason.
 
-    NeMo 2, its older progress bar (24.11), Megatron-Bridge and torchtitan are understood, also in `.gz`.
+    Every installed log format is understood (docs/plug-points.md), also in `.gz`.
     The logs of a requeued job (`…_0.out`, `…_1.out`) are one run. A save has two times: `save` until it was
     whole on disk, `save blocked` how long training waited for it.
     """

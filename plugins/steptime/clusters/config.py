@@ -1,10 +1,9 @@
 """Which clusters there are: `config/clusters/*.yaml`, one file a cluster, and the backend for each `kind`."""
 
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -19,24 +18,25 @@ from pydantic import (
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.connections import Connections, no_connections
-from steptime.clusters.containers import FINDS_TRAINER, Mount, Started, in_container, mounts
+from steptime.clusters.containers import (
+    FINDS_TRAINER,
+    ImageForm,
+    Launcher,
+    Mount,
+    Started,
+    in_container,
+    mounts,
+)
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
+from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
 from steptime.recipes.config_files import Document, read_document
 from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Problem, load_each
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import Run
 from steptime.settings import config_dir, home
 
-BACKENDS = {
-    "local": "steptime.clusters.local.cluster",
-    "runai": "steptime.clusters.runai.cluster",
-    "slurm": "steptime.clusters.slurm.cluster",
-}
-"""The module of each kind: `Config` is the model of its files, `connect(config, connections)` the cluster.
-
-Beside the module lies `job.sh.j2`, the template of its job scripts.
-"""
+_NO_CONTAINER = "none"
 
 
 class ClusterConfig(Frozen):
@@ -49,8 +49,8 @@ class ClusterConfig(Frozen):
     """Key of config/gpus.yaml; `cpu` where ranks are processes."""
     gpus: PositiveInt | None = None
     """How many GPUs sweeps may use here at once; None: as many as they ask for, and the rest queues."""
-    container: Literal["none", "apptainer", "bwrap", "pyxis", "kubernetes"] = "none"
-    """What runs a recipe's image; with `none` the trainer runs in its own venv."""
+    container: str = "none"
+    """What runs a recipe's image, of `plug_points.CONTAINERS`; `none`: the trainer runs in its own venv."""
     container_mounts: tuple[str, ...] = ()
     """Folders that containers see beside `work_dir`, at the same path; `/data:ro` to be read alone."""
     import_in_job: bool = False
@@ -87,6 +87,16 @@ class ClusterConfig(Frozen):
     gpu_hours_per_month: PositiveFloat | None = None
     """The most that jobs may take here in a calendar month (UTC); None: no budget. See `results.budgets`."""
 
+    @field_validator("container")
+    @classmethod
+    def _can_be_started(cls, name: str) -> str:
+        if name != _NO_CONTAINER:
+            offered = (one for one in CONTAINERS.names() if cls.starts(CONTAINERS.load(one)))
+            choices = (_NO_CONTAINER, *offered)
+            if name not in choices:
+                raise ValueError(str(unknown_value("container", name, choices, of="this kind of cluster")))
+        return name
+
     @field_validator("setup")
     @classmethod
     def _lines_without_secrets(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,6 +113,19 @@ class ClusterConfig(Frozen):
         if problems:
             raise FieldErrors(problems)
         return lines
+
+    @classmethod
+    def starts(cls, launcher: Launcher) -> bool:
+        """Whether jobs on this kind of cluster can be started so."""
+        return launcher.launch is not None
+
+    @property
+    def image_form(self) -> ImageForm | None:
+        """In what form images must be here; None where none is run."""
+        if self.container == _NO_CONTAINER:
+            return None
+        form: ImageForm = CONTAINERS.load(self.container).image
+        return form
 
     @property
     def root(self) -> str:
@@ -254,9 +277,10 @@ def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Problem
     kind, problems = document.fit(_Kind)
     if kind is None:
         return None, problems
-    if kind.kind not in BACKENDS:
-        return None, [*problems, Problem.of(unknown_value("kind of cluster", kind.kind, BACKENDS), "kind")]
-    model: type[ClusterConfig] = importlib.import_module(BACKENDS[kind.kind]).Config
+    try:
+        model: type[ClusterConfig] = CLUSTER_KINDS.load(kind.kind).Config
+    except UserError as error:
+        return None, [*problems, Problem.of(error, "kind")]
     return document.fit(model)
 
 
@@ -279,7 +303,7 @@ def check_permitted(runs: Iterable[Run]) -> None:
 
 def open_cluster(config: ClusterConfig, connections: Connections = no_connections) -> Cluster:
     """The cluster, ready for `async with`; nothing is connected before. `connections` gives its login."""
-    cluster: Cluster = importlib.import_module(BACKENDS[config.kind]).connect(config, connections)
+    cluster: Cluster = CLUSTER_KINDS.load(config.kind).connect(config, connections)
     return cluster
 
 

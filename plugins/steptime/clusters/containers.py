@@ -5,11 +5,14 @@ others is there to be read.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from steptime.errors import UserError, shown
+from steptime.plug_points import CONTAINERS
 
 _PATH = re.compile(r"/[A-Za-z0-9._+@=/-]*", re.ASCII)
 """Without ':' and ',', which separate mounts in every one of these programs."""
@@ -58,6 +61,47 @@ class Started(NamedTuple):
     command: tuple[str, ...]
 
 
+class ImageForm(StrEnum):
+    """In what form a cluster has a recipe's image."""
+
+    SQUASHFS = "squashfs"
+    """A file, as enroot imports it."""
+    SIF = "sif"
+    """A file, as apptainer makes it."""
+    FOLDER = "folder"
+    """An unpacked file of squashfs."""
+    NAME = "name"
+    """None: the nodes fetch it by its name, and the cluster itself starts jobs in it (`JobSpec.image`)."""
+
+
+class Inside(NamedTuple):
+    """What a container gets beside its command."""
+
+    image: str
+    """Path on the cluster."""
+    mounts: tuple[Mount, ...]
+    """What the container sees, outer folders before those in them; the job's own folder is the last."""
+    directory: str
+    """The job's own folder, which it works in and writes to."""
+    variables: tuple[str, ...]
+    """Environment variables of the job that win over those of the image."""
+    image_environment: Mapping[str, str]
+    """Those of the image; empty unless it is a folder, as other launchers set them themselves."""
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A program that starts a job's ranks in an image: what `container` in a cluster's file names."""
+
+    image: ImageForm
+    launch: Callable[[Sequence[str], Inside], Started] | None = None
+    """How a command is started; None only where the cluster itself starts jobs in their image."""
+    of_srun: bool = False
+    """Whether it is a plugin of Slurm's srun, and needs its options."""
+    mpi: Literal["pmix", "none"] = "pmix"
+    """What srun's `--mpi` says unless the cluster's file does."""
+
+
 def in_container(
     kind: str,
     command: Sequence[str],
@@ -71,61 +115,79 @@ def in_container(
     """How `command` is started in `image`.
 
     Args:
-        kind: `pyxis`, srun's plugin for enroot, `apptainer`, or `bwrap`, which is for machines without GPUs.
+        kind: a name of `plug_points.CONTAINERS`.
         command: what to run inside.
-        image: on the cluster, a squashfs file for pyxis, a SIF file for apptainer, a folder for bwrap.
-        mounts: what the container sees, outer folders before those in them.
+        image: its path on the cluster.
+        mounts: what the container sees beside the job's own folder, outer folders before those in them.
         directory: the job's own folder, which it works in and writes to.
         variables: environment variables of the job that win over those of the image.
-        image_environment: those of the image, which pyxis and apptainer set themselves, and bwrap does not.
+        image_environment: those of the image, where it is a folder.
 
     Raises:
         UserError: another kind, or a folder that cannot be mounted.
     """
-    # All of these programs mount in the order given: the job's own folder over the one that holds it.
+    # All launchers mount in the order given: the job's own folder over the one that holds it.
     mounted = (*mounts, Mount(directory, writable=True))
     _check_mountable(mounted)
-    if kind == "pyxis":
-        return Started(
-            srun_options=(
-                f"--container-image={image}",
-                f"--container-mounts={','.join(mount.argument for mount in mounted)}",
-                f"--container-workdir={directory}",
-                f"--container-env={','.join(variables)}",
-                "--container-writable",
-                "--no-container-mount-home",
-            ),
-            command=tuple(command),
+    launch = CONTAINERS.load(kind).launch
+    if launch is None:
+        raise UserError(
+            f"no job here is started by '{kind}': choose another container in the cluster's file."
         )
-    if kind == "apptainer":
-        binds = tuple(f"--bind={mount.argument}" for mount in mounted)
-        options = ("--nv", "--writable-tmpfs", "--no-home", f"--pwd={directory}", *binds)
-        return Started(srun_options=(), command=("apptainer", "exec", *options, image, *command))
-    if kind == "bwrap":
-        own = set(variables)
-        environment = {"HOME": _TEMPORARY, "TMPDIR": _TEMPORARY, **image_environment}
-        options = (
-            "--die-with-parent",
-            *("--cap-drop", "ALL"),  # or a job of root's could mount anew
-            *("--ro-bind", image, "/"),
-            *("--dev-bind", "/dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
-            *("--tmpfs", _TEMPORARY),
-            *(word for file in _HOST_FILES for word in ("--ro-bind-try", file, file)),
-            *(
-                word
-                for folder, writable in mounted
-                for word in ("--bind" if writable else "--ro-bind", folder, folder)
-            ),
-            *(
-                word
-                for name, value in environment.items()
-                if name not in own
-                for word in ("--setenv", name, value)
-            ),
-            *("--chdir", directory),
-        )
-        return Started(srun_options=(), command=("bwrap", *options, "--", *command))
-    raise UserError(f"no container is started by '{kind}': choose pyxis, apptainer or bwrap.")
+    inside = Inside(image, mounted, directory, tuple(variables), image_environment)
+    started: Started = launch(command, inside)
+    return started
+
+
+def _with_pyxis(command: Sequence[str], inside: Inside) -> Started:
+    return Started(
+        srun_options=(
+            f"--container-image={inside.image}",
+            f"--container-mounts={','.join(mount.argument for mount in inside.mounts)}",
+            f"--container-workdir={inside.directory}",
+            f"--container-env={','.join(inside.variables)}",
+            "--container-writable",
+            "--no-container-mount-home",
+        ),
+        command=tuple(command),
+    )
+
+
+def _with_apptainer(command: Sequence[str], inside: Inside) -> Started:
+    binds = tuple(f"--bind={mount.argument}" for mount in inside.mounts)
+    options = ("--nv", "--writable-tmpfs", "--no-home", f"--pwd={inside.directory}", *binds)
+    return Started(srun_options=(), command=("apptainer", "exec", *options, inside.image, *command))
+
+
+def _with_bwrap(command: Sequence[str], inside: Inside) -> Started:
+    environment = {"HOME": _TEMPORARY, "TMPDIR": _TEMPORARY, **inside.image_environment}
+    options = (
+        "--die-with-parent",
+        *("--cap-drop", "ALL"),  # or a job of root's could mount anew
+        *("--ro-bind", inside.image, "/"),
+        *("--dev-bind", "/dev", "/dev", "--proc", "/proc", "--ro-bind", "/sys", "/sys"),
+        *("--tmpfs", _TEMPORARY),
+        *(word for file in _HOST_FILES for word in ("--ro-bind-try", file, file)),
+        *(
+            word
+            for folder, writable in inside.mounts
+            for word in ("--bind" if writable else "--ro-bind", folder, folder)
+        ),
+        *(
+            word
+            for name, value in environment.items()
+            if name not in inside.variables
+            for word in ("--setenv", name, value)
+        ),
+        *("--chdir", inside.directory),
+    )
+    return Started(srun_options=(), command=("bwrap", *options, "--", *command))
+
+
+PYXIS = Launcher(ImageForm.SQUASHFS, _with_pyxis, of_srun=True)
+APPTAINER = Launcher(ImageForm.SIF, _with_apptainer)
+BWRAP = Launcher(ImageForm.FOLDER, _with_bwrap, mpi="none")
+KUBERNETES = Launcher(ImageForm.NAME)
 
 
 def mounts(work_dir: str, of_site: Sequence[str], checkpoint: str | None) -> tuple[Mount, ...]:

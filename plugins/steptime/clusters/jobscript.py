@@ -9,15 +9,16 @@ import hashlib
 import re
 import shlex
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import jinja2
 
 from steptime.clusters.base import Cluster, Installation, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import TRAINER_VARIABLE
+from steptime.clusters.containers import TRAINER_VARIABLE, ImageForm
 from steptime.clusters.profiling import trace_environment
 from steptime.errors import SystemFailure, UserError
+from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.environment import check_environment
 from steptime.recipes.models import RUN_FILE, Run
 
@@ -31,8 +32,20 @@ class Bash(str):
     __slots__ = ()
 
 
+def _template_of_kind(name: str) -> str | None:
+    """The text of `<kind>/job.sh.j2`, which lies beside the module of a kind from elsewhere."""
+    kind, _, file = name.rpartition("/")
+    module = CLUSTER_KINDS.load(kind) if kind in CLUSTER_KINDS.names() else None
+    return None if module is None else Path(module.__file__).with_name(file).read_text(encoding="utf-8")
+
+
 _templates = jinja2.Environment(
-    loader=jinja2.PackageLoader("steptime.clusters", package_path="."),
+    loader=jinja2.ChoiceLoader(
+        [
+            jinja2.PackageLoader("steptime.clusters", package_path="."),
+            jinja2.FunctionLoader(_template_of_kind),
+        ]
+    ),
     autoescape=False,  # noqa: S701 (this is bash, where `finalize` is what escapes)
     finalize=lambda value: value if isinstance(value, Bash) else shlex.quote(str(value)),
     undefined=jinja2.StrictUndefined,
@@ -74,7 +87,7 @@ def job_spec(
             f"experiment name {run.experiment!r} cannot be used: write letters, digits, '.', '_' and '-', "
             "begin with a letter or digit, at most 150 in all"
         )
-    if staged.python is None and (staged.image_path is None or config.container == "none"):
+    if staged.python is None and (staged.image_path is None or config.image_form is None):
         raise UserError(
             f"{run.label} needs its container, and cluster {config.name} runs none "
             f"(container: {config.container})"
@@ -100,7 +113,7 @@ def job_spec(
         files={RUN_FILE: run.model_dump_json(indent=2)},
         slots=run.recipe.gpus,
         time_limit_s=run.time_limit_s + config.seconds_before_training,
-        image=staged.image if config.container == "kubernetes" else None,
+        image=staged.image if config.image_form is ImageForm.NAME else None,
         installation=installation,
     )
 

@@ -5,16 +5,17 @@ This is the one place that knows which word leads to which reader; whole logs (`
 """
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from steptime.logs.causes import CAUSES, TRACEBACK_WORDS, Cause, Symptom, Tracebacks
 from steptime.logs.checkpoints import WORDS as CHECKPOINT_WORDS
 from steptime.logs.checkpoints import CheckpointLine, read_checkpoints
-from steptime.logs.formats import FORMATS, StepLine
+from steptime.logs.formats import LogFormat, StepLine
 from steptime.logs.records import WORDS as RECORD_WORDS
 from steptime.logs.records import Record, read_records
 from steptime.logs.search import Line, LineSearch
+from steptime.plug_points import LOG_FORMATS
 
 _TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
@@ -41,17 +42,18 @@ class CutStep(NamedTuple):
 Event = StepPrinted | CheckpointLine | Record | Symptom | CutStep
 
 _CAUSE_OF: dict[bytes, Cause] = {word.encode(): cause for cause in CAUSES for word in cause.words}
-# In this order those that begin alike share a bucket of the search: twice as fast as in another.
-_WORDS = sorted(
-    (
-        *(word for log_format in FORMATS for word in log_format.words),
-        *CHECKPOINT_WORDS,
-        *RECORD_WORDS,
-        *TRACEBACK_WORDS,
-        *_CAUSE_OF,
-    )
-)
-_FORMAT_OF = {word: index for index, log_format in enumerate(FORMATS) for word in log_format.words}
+
+
+@cache
+def _formats() -> tuple[type[LogFormat], ...]:
+    return tuple(LOG_FORMATS.load(name) for name in LOG_FORMATS.names())
+
+
+@cache
+def _words() -> list[bytes]:
+    # In this order those that begin alike share a bucket of the search: twice as fast as in another.
+    of_formats = (word for log_format in _formats() for word in log_format.words)
+    return sorted({*of_formats, *CHECKPOINT_WORDS, *RECORD_WORDS, *TRACEBACK_WORDS, *_CAUSE_OF})
 
 
 class _Route(NamedTuple):
@@ -66,9 +68,13 @@ class _Route(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _route(indexes: tuple[int, ...]) -> _Route:
-    words = {_WORDS[index]: None for index in indexes}
+    words = {_words()[index]: None for index in indexes}
     return _Route(
-        formats=tuple(sorted({_FORMAT_OF[word] for word in words if word in _FORMAT_OF})),
+        formats=tuple(
+            number
+            for number, log_format in enumerate(_formats())
+            if not words.keys().isdisjoint(log_format.words)
+        ),
         checkpoint=not words.keys().isdisjoint(CHECKPOINT_WORDS),
         record=not words.keys().isdisjoint(RECORD_WORDS),
         traceback=not words.keys().isdisjoint(TRACEBACK_WORDS),
@@ -80,8 +86,8 @@ class LogEvents:
     """Reads one log from its start; fed pieces of any size."""
 
     def __init__(self) -> None:
-        self._search = LineSearch(_WORDS)
-        self._formats = [log_format() for log_format in FORMATS]
+        self._search = LineSearch(_words())
+        self._formats = [log_format() for log_format in _formats()]
         self._tracebacks = Tracebacks()
 
     def feed(self, data: bytes) -> list[Event]:

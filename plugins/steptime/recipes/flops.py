@@ -5,11 +5,11 @@ and backward), and each counts differently: Nemotron4 15b is 4.345e14 by the for
 that of 25.12. An MFU therefore always carries the name of its formula, and two formulas are never compared.
 """
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import NamedTuple
 
-from steptime.errors import UserError, unknown_value
+from steptime.errors import UserError
+from steptime.plug_points import FLOPS_FORMULAS
 from steptime.recipes.models import ModelShape
 
 
@@ -84,22 +84,21 @@ class Formula(NamedTuple):
     architectures: tuple[str, ...]
 
 
-FORMULAS: Mapping[str, Formula] = MappingProxyType(
-    {
-        "llama3.1-25.04": Formula(_llama31_2504, ("llama",)),
-        "nemotron4-24.11": Formula(_nemotron4_2411, ("nemotron4",)),
-        "nemotron4-25.12": Formula(_nemotron4_2512, ("nemotron4",)),
-        "nemotron-h-25.05": Formula(_nemotron_h_2505, ("nemotron_h",)),
-    }
-)
-"""Formulas by the document that first prints them."""
+LLAMA31_2504 = Formula(_llama31_2504, ("llama",))
+NEMOTRON4_2411 = Formula(_nemotron4_2411, ("nemotron4",))
+NEMOTRON4_2512 = Formula(_nemotron4_2512, ("nemotron4",))
+NEMOTRON_H_2505 = Formula(_nemotron_h_2505, ("nemotron_h",))
+
+
+def load_formula(name: str) -> Formula:
+    """The formula of `plug_points.FLOPS_FORMULAS`. Raises UserError where there is none of that name."""
+    formula: Formula = FLOPS_FORMULAS.load(name)
+    return formula
 
 
 def model_flops(shape: ModelShape, formula: str) -> float:
     """Floating-point operations of one training step on one sample, by the named formula.
 
-    Raises UserError for a formula that is not in `FORMULAS`, or that does not fit the model's architecture.
+    Raises UserError for a formula that is not there, or that does not fit the model's architecture.
     """
-    if formula not in FORMULAS:
-        raise unknown_value("model-flops formula", formula, FORMULAS)
-    return FORMULAS[formula].of(shape)
+    return load_formula(formula).of(shape)

@@ -6,7 +6,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from steptime.errors import UserError
 from steptime.frozen import Frozen
+from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes.performance import Performance
 from steptime.recipes.slurm_options import SlurmOptions
 
@@ -51,7 +53,8 @@ class HybridShape(Frozen):
 class ModelShape(Frozen):
     """The sizes of a transformer that decide its cost, named as in NeMo's model configs."""
 
-    architecture: Literal["llama", "nemotron4", "nemotron_h"]
+    architecture: str
+    """Of `plug_points.MODEL_FAMILIES`."""
     num_layers: PositiveInt
     hidden_size: PositiveInt
     ffn_hidden_size: PositiveInt
@@ -62,9 +65,16 @@ class ModelShape(Frozen):
     hybrid: HybridShape | None = None
 
     @model_validator(mode="after")
+    def _is_of_its_family(self) -> Self:
+        try:
+            check = MODEL_FAMILIES.load(self.architecture)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        check(self)
+        return self
+
+    @model_validator(mode="after")
     def _hybrid_layers_add_up(self) -> Self:
-        if (self.hybrid is not None) != (self.architecture == "nemotron_h"):
-            raise ValueError("nemotron_h models have hybrid sizes, and only they")
         if self.hybrid is not None:
             kinds = (
                 self.hybrid.num_attention_layers,
@@ -74,6 +84,18 @@ class ModelShape(Frozen):
             if sum(kinds) != self.num_layers:
                 raise ValueError(f"{' + '.join(map(str, kinds))} hybrid layers are not {self.num_layers}")
         return self
+
+
+def check_transformer(shape: ModelShape) -> None:
+    """Raise ValueError for a shape that is no model of attention and MLP layers alone."""
+    if shape.hybrid is not None:
+        raise ValueError(f"{shape.architecture} models have no hybrid sizes: leave them out")
+
+
+def check_hybrid(shape: ModelShape) -> None:
+    """Raise ValueError for a shape that has no Mamba layers."""
+    if shape.hybrid is None:
+        raise ValueError(f"{shape.architecture} models have hybrid sizes: give them")
 
 
 class Parallelism(Frozen):

@@ -4,13 +4,14 @@ Those that hold for a run, laid over one another in the file's order, are its `P
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_problems import Problem
+from steptime.plug_points import CLUSTER_KINDS
+from steptime.recipes.config_problems import Problem, check_each
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import Mode, Parallelism, Recipe
 from steptime.recipes.performance import Performance, TrainerSettings
@@ -46,12 +47,19 @@ class Rule(Frozen):
     """With their proxies."""
     dtypes: tuple[str, ...] = ()
     modes: tuple[Mode, ...] = ()
-    cluster_kinds: tuple[Literal["local", "slurm", "runai"], ...] = ()
+    cluster_kinds: tuple[str, ...] = ()
+    """Of `plug_points.CLUSTER_KINDS`."""
     at_least: Least = Least()
     trainer: TrainerSettings = TrainerSettings()
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
     ranks_per_numa_node: PositiveInt | None = None
     vboost: bool | None = None
+
+    @field_validator("cluster_kinds")
+    @classmethod
+    def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        check_each(kinds, CLUSTER_KINDS.load)
+        return kinds
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -125,7 +133,7 @@ class PerformanceRules(Frozen):
             recipe: the row, or one like it at another scale.
             size: the row's size, of a proxy that of its model.
             mode: what the run is for.
-            cluster_kind: `slurm`, `runai` or `local`.
+            cluster_kind: of `plug_points.CLUSTER_KINDS`.
         """
         performance = Performance()
         for rule in self.rules:

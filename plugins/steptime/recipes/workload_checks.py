@@ -12,9 +12,10 @@ from typing import NamedTuple
 from pydantic import RootModel
 
 from steptime.errors import UserError, unknown_value
+from steptime.plug_points import FLOPS_FORMULAS
 from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location, Problem
-from steptime.recipes.flops import FORMULAS
+from steptime.recipes.flops import load_formula
 from steptime.recipes.gpus import GpuType, gpu_types
 from steptime.recipes.models import ModelShape
 from steptime.recipes.performance_rules import PerformanceRules
@@ -113,22 +114,26 @@ def _formula(document: Document) -> Iterator[Problem]:
     name = document.value("flops_formula")
     if not isinstance(name, str):
         return
-    if name not in FORMULAS:
-        yield Problem.of(unknown_value("formula", name, FORMULAS), "flops_formula")
+    try:
+        formula = load_formula(name)
+    except UserError as error:
+        yield Problem.of(error, "flops_formula")
         return
     models = {size: _model(document, size) for size in _keys(document, "sizes")}
     others = {
         size: model.architecture
         for size, model in models.items()
-        if model is not None and model.architecture not in FORMULAS[name].architectures
+        if model is not None and model.architecture not in formula.architectures
     }
     if others:
         fitting = [
-            other for other, formula in FORMULAS.items() if set(others.values()) <= set(formula.architectures)
+            other
+            for other in FLOPS_FORMULAS.names()
+            if set(others.values()) <= set(load_formula(other).architectures)
         ]
         sizes, architectures = ", ".join(others), ", ".join(dict.fromkeys(others.values()))
         yield Problem(
-            f"formula '{name}' counts {', '.join(FORMULAS[name].architectures)} models, and {sizes} "
+            f"formula '{name}' counts {', '.join(formula.architectures)} models, and {sizes} "
             f"{'is' if len(others) == 1 else 'are'} {architectures}: "
             f"formulas for that are {', '.join(fitting) or 'none'}",
             ("flops_formula",),

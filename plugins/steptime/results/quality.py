@@ -4,15 +4,25 @@ The steps are judged by Great Expectations (`row_checks`); the run as a whole in
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.naming import named_steps
+from steptime.plug_points import CHECKS
 from steptime.recipes.models import Mode, Run
 from steptime.results.models import Check, Measurement, Verdict
 from steptime.results.record import Attempt
 from steptime.results.row_checks import check_rows, judge, step_limits
+
+
+class FinishedRun(NamedTuple):
+    """What checks from elsewhere (`plug_points.CHECKS`) judge."""
+
+    run: Run
+    status: JobStatus
+    log: TrainingLog
+    measurement: Measurement | None
 
 
 def validate(
@@ -44,6 +54,9 @@ def validate(
         checks.append(_first_attempt(earlier_attempts))
     if run.mode in _CHECKS_OF_MODE:
         checks += _CHECKS_OF_MODE[run.mode](run, log)
+    finished = FinishedRun(run, status, log, measurement)
+    for name in CHECKS.names():
+        checks += CHECKS.load(name)(finished)
     return Verdict(checks=tuple(checks))
 
 

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 
 from steptime.clusters.base import Cluster, Staged
 from steptime.clusters.config import ClusterConfig
+from steptime.clusters.containers import ImageForm
 from steptime.errors import UserError
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Run
@@ -15,11 +16,11 @@ from steptime.staging.venv import stage_venv
 
 
 def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
-    """In Kubernetes a node fetches the image itself, when a job comes that wants it."""
+    """The nodes fetch the image themselves, when a job comes that wants it."""
     image = parse_image(name)
     if image.is_own:
         raise UserError(
-            f"image {name} is made on a cluster for bwrap or pyxis, and Kubernetes has it from nowhere"
+            f"image {name} is made on a cluster, and nodes that fetch their images have it from nowhere"
         )
     return staged.model_copy(update={"image": name, "image_path": name, "image_digest": image.digest})
 
@@ -29,7 +30,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
 
     Raises UserError where the cluster cannot offer it, SystemFailure where it fails.
     """
-    if run.recipe.image is not None and config.container == "none":
+    if run.recipe.image is not None and config.image_form is None:
         raise UserError(
             f"{run.label} runs in the container {run.recipe.image}, and cluster {config.name} runs none "
             f"(container: {config.container}): choose gpu type cpu, or another cluster"
@@ -40,7 +41,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         python=None, venv_lock_sha256=None, trainer_path=trainer_path, trainer_sha256=trainer_sha256
     )
     name = run.recipe.image
-    if name is not None and config.container == "kubernetes":
+    if name is not None and config.image_form is ImageForm.NAME:
         return _fetched_by_nodes(staged, name)
     venv: str | None = None
     if name is None or parse_image(name).is_own:

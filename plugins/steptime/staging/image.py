@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import Mount, mount_points
+from steptime.clusters.containers import ImageForm, Mount, mount_points
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.image import Image, parse_image
 from steptime.staging.steps import StepEnd, copy_scripts, run_step
@@ -53,7 +53,7 @@ async def stage_image(
     """
     image = parse_image(name)
     tool, source = _source(image, config, venv)
-    suffix = "sif" if tool == "apptainer" else "sqsh"
+    suffix = "sif" if config.image_form is ImageForm.SIF else "sqsh"
     folder = PurePosixPath(config.root, "images")
     target = folder / f"{image.file_stem}.{suffix}"
     scripts = await copy_scripts(cluster, config)
@@ -69,7 +69,7 @@ async def stage_image(
     _require_success(ended, f"image {name} could not be brought to {target} on {cluster.name}")
     record = await _record(cluster, target)
     digest, sha256 = record["digest"], record["sha256"]
-    if config.container != "bwrap":
+    if config.image_form is not ImageForm.FOLDER:
         return StagedImage(str(target), digest, sha256, {})
     unpacked = folder / "unpacked" / (digest or sha256).removeprefix("sha256:")[:16]
     ended = await run_step(
@@ -89,10 +89,9 @@ async def stage_image(
 def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str, str]:
     """Which program makes the image's file, and of what."""
     if not image.is_own:
-        return (
-            ("apptainer", image.uri("/")) if config.container == "apptainer" else ("enroot", image.uri("#"))
-        )
-    if venv is None or config.container not in ("bwrap", "pyxis"):
+        is_sif = config.image_form is ImageForm.SIF
+        return ("apptainer", image.uri("/")) if is_sif else ("enroot", image.uri("#"))
+    if venv is None or config.image_form not in (ImageForm.FOLDER, ImageForm.SQUASHFS):
         raise UserError(
             f"an image of the trainer's own environment is run by bwrap or pyxis, and cluster {config.name} "
             f"has container: {config.container}"

@@ -22,6 +22,7 @@ from pydantic import NonNegativeFloat, PositiveInt
 from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
+from steptime.clusters.containers import Launcher
 from steptime.clusters.local.command import run_command
 from steptime.clusters.local.state import (
     Ended,
@@ -46,13 +47,17 @@ class Config(ClusterConfig):
     """`config/clusters/*.yaml` of kind `local`."""
 
     kind: Literal["local"]
-    container: Literal["none", "apptainer", "bwrap"] = "none"
     slots: PositiveInt | Literal["auto"] = "auto"
     """Ranks that may run at once; `auto` is the number of cores that this process may use."""
     exclusive: bool = True
     """Each job holds every slot, as with `sbatch --exclusive`."""
     grace_s: NonNegativeFloat = 10
     """Seconds between SIGTERM and SIGKILL when a job is ended."""
+
+    @classmethod
+    def starts(cls, launcher: Launcher) -> bool:
+        """Without srun."""
+        return launcher.launch is not None and not launcher.of_srun
 
     def check(self, run: Run) -> None:
         """Raise UserError for a run of more ranks than there are slots, or that needs Nsight Systems."""

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
 from steptime.clusters.base import Staged
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.containers import FINDS_TRAINER
+from steptime.clusters.containers import FINDS_TRAINER, ImageForm, Launcher
 from steptime.clusters.runai.client import DISTRIBUTED, TRAININGS, Project
 from steptime.clusters.runai.volume import Volume
 from steptime.errors import UserError
@@ -45,7 +45,7 @@ class Config(ClusterConfig):
     """`config/clusters/*.yaml` of kind `runai`."""
 
     kind: Literal["runai"]
-    container: Literal["none", "kubernetes"] = "kubernetes"
+    container: str = "kubernetes"
     """With `kubernetes` a recipe's image is started by Run:ai itself, with the volumes of `pvcs`."""
     connection: str
     """The Airflow connection of type runai that has the address, the application and its secret."""
@@ -67,6 +67,11 @@ class Config(ClusterConfig):
     """Seconds for which a workload may be degraded before it is ended as failed."""
     unknown_after_s: NonNegativeFloat = 900
     """Seconds for which Run:ai may not know a workload's phase before the job's state is unknown."""
+
+    @classmethod
+    def starts(cls, launcher: Launcher) -> bool:
+        """Its jobs are containers themselves."""
+        return launcher.image is ImageForm.NAME
 
     @model_validator(mode="after")
     def _work_dir_is_on_a_volume(self) -> Self:

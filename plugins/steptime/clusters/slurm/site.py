@@ -10,6 +10,7 @@ from steptime.clusters.connections import split_address
 from steptime.clusters.slurm.binding import NumaBinding
 from steptime.clusters.slurm.node_check import NodeCheck
 from steptime.clusters.slurm.states import expand_nodes
+from steptime.plug_points import CONTAINERS
 from steptime.recipes.config_problems import check_each
 from steptime.recipes.models import Run
 from steptime.recipes.slurm_options import SlurmOptions, check_of_every_job
@@ -48,7 +49,7 @@ class Site(ClusterConfig):
     """Whether a job has its nodes for itself."""
     mpi: Literal["pmix", "none"] | None = None
     """How srun connects the ranks in an image. None is what the documents have, `pmix`, through which NeMo's
-    tensor-parallel overlap may start; with bwrap, `none`."""
+    tensor-parallel overlap may start, unless its container says otherwise: with bwrap, `none`."""
     extra_options: tuple[str, ...] = ()
     """Further sbatch options of every job here, such as `--qos=benchmark`."""
     numa_binding: NumaBinding = "auto"
@@ -71,7 +72,7 @@ class Site(ClusterConfig):
     @property
     def mpi_of_images(self) -> str:
         """What srun's `--mpi` says for ranks in an image."""
-        return self.mpi or ("none" if self.container == "bwrap" else "pmix")
+        return self.mpi or str(CONTAINERS.load(self.container).mpi)
 
     @property
     def seconds_before_training(self) -> int:

@@ -1,0 +1,133 @@
+"""Where steptime takes additions, each place with what steptime itself brings: docs/plug-points.md.
+
+An addition is an entry point of any installed package, in the group of its plug point. Nothing of steptime
+changes for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from steptime.errors import UserError, unknown_value
+
+
+@dataclass(frozen=True, eq=False)
+class PlugPoint:
+    """One kind of thing that can be added, by name."""
+
+    group: str
+    """Of entry points."""
+    what: str
+    """In messages, as in `unknown kind of cluster 'x'`."""
+    built_in: Mapping[str, str]
+    """What steptime brings: name and object, written as in entry points, `module` or `module:attribute`."""
+
+    def names(self) -> tuple[str, ...]:
+        """All names: steptime's own in their order, then the added ones, sorted.
+
+        Raises UserError where two have one name.
+        """
+        return (*self.built_in, *sorted(_added(self)))
+
+    def load(self, name: str) -> Any:
+        """The object of that name. Raises UserError where there is none, or it cannot be imported."""
+        return _load(self, name)
+
+
+CLUSTER_KINDS = PlugPoint(
+    "steptime.cluster_kinds",
+    "kind of cluster",
+    {
+        "local": "steptime.clusters.local.cluster",
+        "runai": "steptime.clusters.runai.cluster",
+        "slurm": "steptime.clusters.slurm.cluster",
+    },
+)
+"""A module: `Config` is the model of its files, a `ClusterConfig`; `connect(config, connections)` gives the
+`Cluster`; and `job.sh.j2` beside it is the template of its job scripts."""
+
+CONTAINERS = PlugPoint(
+    "steptime.containers",
+    "container",
+    {
+        "apptainer": "steptime.clusters.containers:APPTAINER",
+        "bwrap": "steptime.clusters.containers:BWRAP",
+        "kubernetes": "steptime.clusters.containers:KUBERNETES",
+        "pyxis": "steptime.clusters.containers:PYXIS",
+    },
+)
+"""What launches ranks in an image: a `clusters.containers.Launcher`."""
+
+LOG_FORMATS = PlugPoint(
+    "steptime.log_formats",
+    "log format",
+    {
+        "nemo2": "steptime.logs.formats.nemo2:NeMo2",
+        "tqdm": "steptime.logs.formats.tqdm:Tqdm",
+        "megatron_bridge": "steptime.logs.formats.megatron_bridge:MegatronBridge",
+        "torchtitan": "steptime.logs.formats.torchtitan:TorchTitan",
+    },
+)
+"""How a framework prints a step: a class with the interface of `logs.formats.LogFormat`."""
+
+CHECKS = PlugPoint("steptime.checks", "check", {})
+"""Further checks of a finished run: functions of `results.quality.FinishedRun` that give `Check`s. Steptime's
+own are in `results.quality`, where their order is fixed."""
+
+FLOPS_FORMULAS = PlugPoint(
+    "steptime.flops_formulas",
+    "formula",
+    {
+        "llama3.1-25.04": "steptime.recipes.flops:LLAMA31_2504",
+        "nemotron4-24.11": "steptime.recipes.flops:NEMOTRON4_2411",
+        "nemotron4-25.12": "steptime.recipes.flops:NEMOTRON4_2512",
+        "nemotron-h-25.05": "steptime.recipes.flops:NEMOTRON_H_2505",
+    },
+)
+"""A `recipes.flops.Formula`, by the document that first prints it."""
+
+MODEL_FAMILIES = PlugPoint(
+    "steptime.model_families",
+    "model family",
+    {
+        "llama": "steptime.recipes.models:check_transformer",
+        "nemotron4": "steptime.recipes.models:check_transformer",
+        "nemotron_h": "steptime.recipes.models:check_hybrid",
+    },
+)
+"""What a workload's file may name as `architecture`: functions of a `ModelShape` that raise ValueError for
+sizes that are none of the family's. `trainer/families` has what builds the model, and a group of its own."""
+
+PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, LOG_FORMATS, CHECKS, FLOPS_FORMULAS, MODEL_FAMILIES)
+
+
+@cache
+def _added(point: PlugPoint) -> Mapping[str, EntryPoint]:
+    added: dict[str, EntryPoint] = {}
+    for one in entry_points(group=point.group):
+        other = added.setdefault(one.name, one)
+        if one.name in point.built_in or other.value != one.value:
+            owner = f"{one.dist.name} {one.dist.version}" if one.dist else "an installed package"
+            raise UserError(
+                f"{point.what} '{one.name}', which {owner} adds, is there already: give it another name in "
+                f"its entry points, or uninstall that package."
+            )
+    return added
+
+
+@cache
+def _load(point: PlugPoint, name: str) -> Any:
+    if name in point.built_in:
+        return EntryPoint(name, point.built_in[name], point.group).load()
+    if name not in _added(point):
+        raise unknown_value(point.what, name, point.names())
+    added = _added(point)[name]
+    try:
+        return added.load()
+    except Exception as error:  # code of somebody else's
+        raise UserError(
+            f"{point.what} '{name}' cannot be loaded from '{added.value}': {error or type(error).__name__}. "
+            "Mend or uninstall the package that adds it."
+        ) from error

@@ -1,0 +1,25 @@
+"""A formula, a model family and a check."""
+
+from collections.abc import Iterator
+
+from steptime.recipes.flops import Formula
+from steptime.recipes.models import ModelShape
+from steptime.results.models import Check
+from steptime.results.quality import FinishedRun
+
+
+def flops(shape: ModelShape) -> float:
+    return 6.0 * shape.num_layers * shape.hidden_size
+
+
+FORMULA = Formula(flops, architectures=("acme",))
+
+
+def check_family(shape: ModelShape) -> None:
+    if shape.num_query_groups != 1:
+        raise ValueError("acme models have one query group")
+
+
+def cheap(finished: FinishedRun) -> Iterator[Check]:
+    gpus = finished.run.recipe.gpus
+    yield Check(name="acme_cheap", passed=gpus < 2, message=f"It took {gpus} GPUs.", severity="warning")

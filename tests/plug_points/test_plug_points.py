@@ -1,0 +1,145 @@
+"""A package from outside adds one of everything: none of steptime's files changes for it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.plug_points import PLUG_POINTS
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = Path(__file__).with_name("outside")
+IN_PYTHON = """
+import json, sys
+from steptime.clusters.base import Staged
+from steptime.clusters.config import load_cluster
+from steptime.clusters.jobscript import job_spec
+from steptime.recipes.flops import model_flops
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.results.models import Result
+from steptime.results.quality import validate
+from trainer.families import builder, check_family
+
+run = plan(PlanRequest(workload="acme", size="tiny", gpus="1", cluster="far")).runs[0]
+staged = Staged(
+    python=None, venv_lock_sha256=None, trainer_path="/trainer", trainer_sha256="0" * 64, image_path="/i.sif"
+)
+done = Result.model_validate_json(sys.stdin.read())
+verdict = validate(done.run, done.status, done.log, done.measurement)
+check_family(run.recipe.model.architecture)
+print(json.dumps({
+    "script": job_spec(run, staged, load_cluster("far"), identity="x", started=0).script,
+    "flops": model_flops(run.recipe.model, run.recipe.flops_formula),
+    "checks": {check.name: check.message for check in verdict.warnings},
+    "model": builder("acme")(run.recipe.model, "cpu", {}),
+}))
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Python where ACME's package is installed; `stdin` is its input."""
+    site, config = tmp_path / "site", tmp_path / "config"
+    shutil.copytree(OUTSIDE / "acme_plugs", site / "acme_plugs")
+    about = site / "acme_plugs-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-plugs\nVersion: 1.0\n")
+    shutil.copy(OUTSIDE / "entry_points.txt", about)
+    shutil.copytree(ROOT / "config", config)
+    shipped = (config / "workloads" / "llama3.1-25.04.yaml").read_text()
+    (config / "workloads" / "acme-1.0.yaml").write_text(
+        shipped.replace("workload: llama3.1-25.04", "workload: acme-1.0")
+        .replace("flops_formula: llama3.1-25.04", "flops_formula: acme-1")
+        .replace("architecture: llama", "architecture: acme")
+        .replace("num_query_groups: 8", "num_query_groups: 1")
+        .replace("num_query_groups: 4", "num_query_groups: 1")
+    )
+    (config / "clusters" / "far.yaml").write_text(
+        "name: far\nkind: acme\ngpu_type: cpu\nwork_dir: /far\nslots: 4\ncontainer: acmebox\n"
+    )
+    environment = os.environ | {
+        "PYTHONPATH": f"{site}:{ROOT}",
+        "STEPTIME_CONFIG_DIR": str(config),
+        "STEPTIME_HOME": str(tmp_path / "home"),
+    }
+
+    def run(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *argv],
+            input=stdin,
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.service
+def test_one_of_everything_is_added_from_outside(
+    outside: Callable[..., Any], make_result: Callable[..., Any]
+) -> None:
+    done = outside("-c", IN_PYTHON, stdin=make_result().model_dump_json())
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert 'echo "a job of ACME"' in told["script"]
+    assert "exec acmebox run /i.sif" in told["script"]
+    assert told["flops"] == 6.0 * 2 * 256
+    assert told["checks"] == {"acme_cheap": "It took 2 GPUs."}
+    assert told["model"] == "a model of ACME on cpu"
+
+
+@pytest.mark.service
+def test_a_log_of_its_own_format_is_read_beside_those_of_others(
+    outside: Callable[..., Any], tmp_path: Path
+) -> None:
+    lines = [f"acme step {number} took 0.5 s, loss 8.1\n" for number in range(3)]
+    (tmp_path / "log-acme.out").write_text("".join(lines))
+    nemo = ROOT / "tests" / "data" / "logs" / "log-nemo2_cpu_save.out"
+
+    cli = "from steptime.cli import main; main()"
+    read = outside("-c", cli, "parse", "log-acme.out", str(nemo), "--format", "json")
+
+    assert read.returncode == 0, read.stderr
+    steps = {Path(row["log_path"]).name: row["steps"] for row in json.loads(read.stdout)["logs"]}
+    assert steps["log-acme.out"] == 3
+    assert steps[nemo.name] > 3
+
+
+@pytest.mark.service
+def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any], tmp_path: Path) -> None:
+    about = tmp_path / "site" / "acme_plugs-1.0.dist-info" / "entry_points.txt"
+    entries = about.read_text()
+    ask = ("-c", "from steptime.clusters.config import load_cluster; load_cluster('far')")
+
+    about.write_text(entries.replace("acme_plugs.cluster", "acme_plugs.gone"))
+    assert (
+        "kind of cluster 'acme' cannot be loaded from 'acme_plugs.gone': No module named 'acme_plugs.gone'. "
+        "Mend or uninstall the package that adds it." in outside(*ask).stderr
+    )
+
+    about.write_text(entries.replace("acmebox =", "pyxis ="))
+    assert (
+        "container 'pyxis', which acme-plugs 1.0 adds, is there already: give it another name"
+        in outside(*ask).stderr
+    )
+
+
+def test_the_page_names_every_plug_point_and_what_it_has() -> None:
+    page = (ROOT / "docs" / "plug-points.md").read_text(encoding="utf-8")
+    entries = ConfigParser()
+    entries.read(OUTSIDE / "entry_points.txt")
+
+    missing = [word for point in PLUG_POINTS for word in (point.group, *point.built_in) if word not in page]
+    assert not missing
+    assert {point.group for point in PLUG_POINTS} < set(entries.sections()), "each is tried here"
