@@ -1,0 +1,1 @@
+"""The tasks of Airflow: operators, sensor, triggers, params, the DAG of a workload, the plugin."""

@@ -1,0 +1,1 @@
+"""Reading training logs: formats, checkpoints, records of the trainer, causes of failure."""
