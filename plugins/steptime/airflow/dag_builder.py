@@ -9,7 +9,7 @@ too, and a fresh attempt begins. `check_params` is a setup whose teardown `repor
 decides the state of the DAG run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -48,26 +48,55 @@ def training_dag(
     workload: str,
     defaults: Mapping[str, Any] = MappingProxyType({}),
     deferrable: bool = True,
+    schedule: Any = None,
+    default_args: Mapping[str, Any] = MappingProxyType({}),
+    tags: Collection[str] = (),
+    owner: str | None = None,
+    pool: str | None = None,
+    patience_h: float | None = None,
+    queue_patience_h: float | None = None,
+    **dag_arguments: Any,
 ) -> DAG:
     """The DAG that benchmarks a workload with the options of its trigger form.
+
+    In a DAG file of one's own it is three lines:
+
+        from steptime.airflow.dag_builder import training_dag
+
+        dag = training_dag("nightly", workload="llama3.1", defaults={"gpus": "8,16"}, schedule="0 3 * * *")
 
     Args:
         dag_id: the DAG's id.
         workload: name of a workload of `config/workloads`; without its release the newest is meant.
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
         deferrable: wait for jobs in the triggerer; otherwise in a worker, where no triggerer runs.
+        schedule: when it starts by itself, as Airflow takes it; nothing that was missed is made up for.
+        default_args: of every task, as Airflow takes them; they win over the retries that are set here.
+        tags: beside `steptime` and the workload's name.
+        owner: whose the tasks are.
+        pool: the Airflow pool of every task that is given none of its own.
+        patience_h: hours for which the cluster of a job may be out of reach; None for what its file says.
+        queue_patience_h: hours that a job may queue before it is ended; None likewise.
+        dag_arguments: further arguments of Airflow's `DAG`, such as `on_failure_callback`, `start_date` or
+            `is_paused_upon_creation`.
     """
+    own = {name: value for name, value in (("owner", owner), ("pool", pool)) if value is not None}
+    waiting = {"deferrable": deferrable, "patience_h": patience_h, "queue_patience_h": queue_patience_h}
     document = load_workload(workload)
+    arguments = {
+        "description": f"Benchmark the pre-training of {document.title}",
+        "doc_md": _documentation(document),
+        "catchup": False,
+        "max_active_runs": _RUNS_AT_ONCE,
+        **dag_arguments,
+    }
     with DAG(
         dag_id=dag_id,
-        description=f"Benchmark the pre-training of {document.title}",
-        doc_md=_documentation(document),
-        schedule=None,
-        catchup=False,
-        max_active_runs=_RUNS_AT_ONCE,
+        schedule=schedule,
         params=dag_params(document, defaults),
-        default_args=_RETRIES,
-        tags=["steptime", document.workload],
+        default_args={**_RETRIES, **default_args, **own},
+        tags=["steptime", document.workload, *tags],
+        **arguments,
     ) as dag:
         check_params = CheckParamsOperator(task_id="check_params", workload=workload)
         plan = check_params.output
@@ -75,16 +104,14 @@ def training_dag(
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
-            _train("performance", run, staged, deferrable)
+            _train("performance", run, staged, waiting)
 
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saving = _train("checkpoint.save", save, staged, deferrable)
+                saving = _train("checkpoint.save", save, staged, waiting)
             with TaskGroup("load"):
-                _train(
-                    "checkpoint.load", load, staged, deferrable, loads_from=XComArg(saving, SUBMISSION_KEY)
-                )
+                _train("checkpoint.load", load, staged, waiting, loads_from=XComArg(saving, SUBMISSION_KEY))
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
@@ -95,13 +122,18 @@ def training_dag(
     return dag
 
 
-def _train(group: str, run: Any, staged: Any, deferrable: bool, *, loads_from: Any = None) -> TrainingSensor:
-    """The tasks of one run, in the task group of that id, the current one; gives the one that waits."""
+def _train(
+    group: str, run: Any, staged: Any, waiting: Mapping[str, Any], *, loads_from: Any = None
+) -> TrainingSensor:
+    """The tasks of one run, in the task group of that id, the current one; gives the one that waits.
+
+    `waiting` is how `TrainingSensor` waits.
+    """
     waited_in = f"{group}.wait"
     submit = SubmitTrainingOperator(
         task_id="submit", run=run, staged=staged, waited_in=waited_in, loads_from=loads_from
     )
-    wait = TrainingSensor(task_id="wait", submission=submit.output, deferrable=deferrable)
+    wait = TrainingSensor(task_id="wait", submission=submit.output, **waiting)
     end = EndTrainingOperator(task_id="end", submission=submit.output, waited_in=waited_in)
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)

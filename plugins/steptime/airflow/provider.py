@@ -24,13 +24,45 @@ _RUNAI = {
 """The connection type of Run:ai: BASE_URL, APP_ID, APP_SECRET and PROJECT_NAME of the recipe documents."""
 
 
+_BENCHMARKS = "LLM pre-training benchmarks"
+_RUNAI_NAME = "Run:ai"
+
+
 def get_provider_info() -> dict[str, Any]:
-    """Name and version of the provider, its connection type, and the buttons of its operators."""
+    """What the provider is and has, and where what it works with is described."""
     return {
         "package-name": "steptime",
         "name": "steptime",
         "description": "Benchmark LLM pre-training on GPU clusters",
         "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": _BENCHMARKS,
+                "external-doc-url": "https://github.com/NVIDIA/dgxc-benchmarking",
+                "tags": ["ml"],
+            },
+            {
+                "integration-name": _RUNAI_NAME,
+                "external-doc-url": "https://run-ai-docs.nvidia.com/",
+                "tags": ["service"],
+            },
+        ],
+        "operators": _modules(
+            _BENCHMARKS,
+            *("operators", "result_operators", "selecting", "sweep.operators"),
+        ),
+        "sensors": _modules(_BENCHMARKS, "sensors"),
+        "triggers": _modules(_BENCHMARKS, "triggers", "sweep.triggers"),
+        "hooks": _modules(_RUNAI_NAME, "hooks"),
         "connection-types": [_RUNAI],
         "extra-links": ["steptime.airflow.links.ResultsLink", "steptime.airflow.links.StartedRunLink"],
     }
+
+
+def _modules(integration: str, *names: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "integration-name": integration,
+            "python-modules": [f"steptime.airflow.{name}" for name in names],
+        }
+    ]

@@ -13,7 +13,7 @@ from steptime.airflow.fresh_jobs import latest_job, replace_job
 from steptime.airflow.log_places import in_task_store
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
-from steptime.clusters.config import load_cluster
+from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import OutOfReach
 from steptime.recipes.models import Run
 from steptime.tracking.conclusion import failed_end, find_causes, unknown_end
@@ -35,15 +35,27 @@ class TrainingSensor(RunOperator, HoldsJob):
     :param submission: what `SubmitTrainingOperator` returned. (templated)
     :param deferrable: wait in the triggerer, holding no worker slot, with one look at the cluster per its
         `poll_interval_s` for all waiting tasks; otherwise wait in the worker.
+    :param patience_h: hours for which the cluster may be out of reach; None for what its file says.
+    :param queue_patience_h: hours that the job may queue before it is ended; None likewise.
     """
 
     template_fields: Sequence[str] = ("submission",)
     ui_color: str = "#d9e7f5"
 
-    def __init__(self, *, submission: Any, deferrable: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        submission: Any,
+        deferrable: bool = True,
+        patience_h: float | None = None,
+        queue_patience_h: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.submission = submission
         self.deferrable = deferrable
+        self.patience_h = patience_h
+        self.queue_patience_h = queue_patience_h
 
     def planned_run(self) -> Run:
         """The run whose job is waited for."""
@@ -59,6 +71,11 @@ class TrainingSensor(RunOperator, HoldsJob):
                 self._leave(submission.job, away, context)
         return self._wait_for(submission, context)
 
+    def as_patient(self, config: ClusterConfig) -> ClusterConfig:
+        """The cluster's file with this task's own patience."""
+        own = {"patience_h": self.patience_h, "queue_patience_h": self.queue_patience_h}
+        return config.model_copy(update={name: hours for name, hours in own.items() if hours is not None})
+
     def _wait_for(self, submission: Submission, context: Context) -> dict[str, Any]:
         """From now on this task, and those behind it, are about this job."""
         job = submission.job
@@ -67,7 +84,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         context["ti"].xcom_push(SUBMISSION_KEY, as_json(submission))
         self.hold(job.cluster, job.name, context)
         with airflow_errors():
-            limits = limits_of(submission.run, load_cluster(job.cluster))
+            limits = limits_of(submission.run, self.as_patient(load_cluster(job.cluster)))
         trigger = TrainingTrigger(run=as_json(submission.run), job=as_json(job), **limits.model_dump())
         if self.deferrable:
             raise TaskDeferred(trigger=trigger, method_name="execute_complete")

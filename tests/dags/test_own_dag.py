@@ -1,0 +1,96 @@
+"""A DAG file of a user's own: three lines, and what they pass on reaches Airflow."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+SHORT = """\
+from steptime.airflow.dag_builder import training_dag
+
+dag = training_dag("nightly", workload="llama3.1", defaults={"gpus": "1"}, schedule="0 3 * * *")
+"""
+LONG = """\
+from datetime import datetime, timedelta
+
+from steptime.airflow.dag_builder import training_dag
+
+
+def tell(context):
+    print(context)
+
+
+dag = training_dag(
+    "ours",
+    workload="nemotron4",
+    schedule=timedelta(hours=6),
+    start_date=datetime(2026, 1, 1),
+    default_args={"retries": 5, "email_on_retry": False, "on_failure_callback": tell},
+    tags=["night"],
+    owner="ada",
+    pool="benchmarks",
+    patience_h=2,
+    queue_patience_h=3.5,
+    on_failure_callback=tell,
+    on_success_callback=tell,
+    description="Ours",
+    max_active_runs=1,
+)
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    """Reads a DAG file as Airflow does, and gives its one DAG."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    def read(text: str) -> Any:
+        (tmp_path / "mine.py").write_text(text)
+        bag = DagBag(tmp_path, bundle_path=tmp_path, bundle_name="tests")
+        assert bag.import_errors == {}
+        [dag] = bag.dags.values()
+        return dag
+
+    return read
+
+
+def test_three_lines_are_a_dag(read: Any) -> None:
+    dag = read(SHORT)
+    assert (dag.dag_id, dag.timetable.expression, dag.catchup) == ("nightly", "0 3 * * *", False)
+    assert dag.params["gpus"] == "1"
+    assert {task.owner for task in dag.tasks} == {"airflow"}
+    wait = dag.get_task("performance.wait")
+    assert (wait.patience_h, wait.queue_patience_h, wait.deferrable) == (None, None, True)
+
+
+def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
+    dag = read(LONG)
+    assert dag.tags == {"steptime", "nemotron4-25.04", "night"}
+    assert (dag.description, dag.max_active_runs, dag.start_date.year) == ("Ours", 1, 2026)
+    assert dag.has_on_failure_callback
+    assert dag.has_on_success_callback
+    submit = dag.get_task("checkpoint.save.submit")
+    assert (submit.owner, submit.pool, submit.retries) == ("ada", "benchmarks", 5)
+    assert submit.has_on_failure_callback
+    for group in ("performance", "checkpoint.save", "checkpoint.load"):
+        wait = dag.get_task(f"{group}.wait")
+        assert (wait.patience_h, wait.queue_patience_h) == (2, 3.5)
+
+
+def test_the_patience_of_a_dag_wins_over_the_clusters() -> None:
+    from steptime.airflow.sensors import TrainingSensor
+    from steptime.clusters.config import load_cluster
+
+    config = load_cluster("local")
+    sensor = TrainingSensor(task_id="wait", submission=None, queue_patience_h=3)
+    assert sensor.as_patient(config).queue_patience_h == 3
+    assert sensor.as_patient(config).patience_h == config.patience_h
+
+
+def test_an_argument_that_airflow_has_not_is_told(read: Any) -> None:
+    from steptime.airflow.dag_builder import training_dag
+
+    with pytest.raises(TypeError, match="chedule_interval"):
+        training_dag("x", workload="llama3.1", chedule_interval=None)
