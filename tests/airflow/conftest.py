@@ -165,6 +165,7 @@ class TaskInstance:
     """The parts of Airflow's that operators use."""
 
     max_tries: int = 2
+    try_number: int = 1
     dag_id: str = "llama31"
     run_id: str = "manual__2026-11-21"
     task_id: str = "performance.submit"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.airflow.pools import pool_of, pools, slots_for
+from steptime.airflow.slots.pools import pool_of, pools, slots_for
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 

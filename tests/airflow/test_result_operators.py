@@ -87,13 +87,13 @@ def test_a_log_out_of_reach_is_read_as_the_clusters_own(
 
 
 def test_a_failure_out_of_reach_is_explained(
-    submission: Submit, far: None, monkeypatch: pytest.MonkeyPatch
+    submission: Submit, make_context: MakeContext, far: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitted = submission(STAND_IN="out_of_memory")
+    submitted, context = submission(STAND_IN="out_of_memory"), make_context()
     event = ended(submitted)
 
     with structlog.testing.capture_logs() as said, pytest.raises(AirflowFailException) as failed:
-        task_of("performance.wait", submission=submitted).execute_complete({}, event)
+        task_of("performance.wait", submission=submitted).execute_complete(context, event)
 
     assert "out of memory" in str(failed.value)
     assert submitted["job"]["log_path"] in str(failed.value)

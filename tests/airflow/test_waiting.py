@@ -49,12 +49,12 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     assert TrainingTrigger(**arguments).serialize() == (path, arguments)
 
 
-def test_the_trigger_fires_when_the_training_has_ended(submission: Submit) -> None:
+def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_context: MakeContext) -> None:
     submitted = submission()
     event = asyncio.run(event_of(trigger_of(submitted)))
 
     assert event["status"]["state"] == "succeeded"
-    assert sensor(submitted).execute_complete({}, event) == event["status"]
+    assert sensor(submitted).execute_complete(make_context(), event) == event["status"]
 
 
 def test_news_of_a_job_from_before_a_clear_is_passed_over(
@@ -72,13 +72,13 @@ def test_news_of_a_job_from_before_a_clear_is_passed_over(
 
 
 def test_a_failed_training_fails_for_good_and_says_why(
-    submission: Submit, caplog: pytest.LogCaptureFixture
+    submission: Submit, make_context: MakeContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     submitted = submission(STAND_IN="out_of_memory")
     event = asyncio.run(event_of(trigger_of(submitted)))
 
     with pytest.raises(AirflowFailException) as failed:
-        sensor(submitted).execute_complete({}, event)
+        sensor(submitted).execute_complete(make_context(), event)
 
     sentence = str(failed.value)
     assert "failed" in sentence
@@ -91,20 +91,24 @@ def test_a_failed_training_fails_for_good_and_says_why(
     ("state", "words"),
     [(JobState.CANCELLED, "was cancelled"), (JobState.TIMED_OUT, "ran into its time limit")],
 )
-def test_other_ends_are_told_apart(submission: Submit, state: JobState, words: str) -> None:
+def test_other_ends_are_told_apart(
+    submission: Submit, make_context: MakeContext, state: JobState, words: str
+) -> None:
     submitted = submission()
     status = JobStatus(state=state, reason="by somebody").model_dump(mode="json")
 
     with pytest.raises(AirflowFailException, match=rf"{words} \(by somebody\)"):
-        sensor(submitted).execute_complete({}, {"job": submitted["job"], "status": status})
+        sensor(submitted).execute_complete(make_context(), {"job": submitted["job"], "status": status})
 
 
-def test_a_job_that_vanished_is_an_error_that_is_retried(submission: Submit) -> None:
+def test_a_job_that_vanished_is_an_error_that_is_retried(
+    submission: Submit, make_context: MakeContext
+) -> None:
     submitted = submission()
     status = JobStatus(state=JobState.UNKNOWN).model_dump(mode="json")
 
     with pytest.raises(AirflowException, match="does not know job") as failed:
-        sensor(submitted).execute_complete({}, {"job": submitted["job"], "status": status})
+        sensor(submitted).execute_complete(make_context(), {"job": submitted["job"], "status": status})
 
     assert not isinstance(failed.value, AirflowFailException)
 

@@ -16,6 +16,7 @@ from drills.scene import CELL, PUBLISH, WAIT
 from drills.site import SWEEP_DAG
 from end_to_end.driving import kill, wait_until
 
+from steptime.airflow.slots.names import HOLD_TASK
 from steptime.clusters.slurm.states import JobRecord
 from steptime.mini_slurm import processes, service
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _NOTICED_S = 120
 _LOCKED_AT_MOST_S = 240
+_KILLS = 4
 
 
 # Airflow's own processes
@@ -33,6 +35,21 @@ def kill_worker(scene: "Scene") -> None:
     """SIGKILL to what runs the task of the point: its process alone, or with the worker that watches it."""
     worker, *below = scene.worker(scene.point.task)
     kill(below if scene.schedule.way == "the task's process" else [worker, *below])
+
+
+def kill_worker_again_and_again(scene: "Scene") -> None:
+    """As `kill_worker`, in one try after another: more often than Airflow tries what fails by default."""
+    for number in range(1, _KILLS + 1):
+        wait_until(f"try {number} of {WAIT}", partial(_is_in_try, scene, number), _NOTICED_S)
+        wait_until("a worker that has seen the job", partial(_is_told_of_job, scene), _NOTICED_S)
+        kill_worker(scene)
+        scene.note(f"killed in try {number}")
+
+
+def _is_in_try(scene: "Scene", number: int) -> bool:
+    task = scene.task(WAIT)
+    assert task is None or task.state != "failed", f"{WAIT} has failed after {task.try_number} tries"
+    return task is not None and task.state == "running" and task.try_number == number
 
 
 def cut_off_worker(scene: "Scene") -> None:
@@ -228,6 +245,29 @@ def stop_sweep(scene: "Scene") -> None:
     else:
         airflow.mark_run_failed(scene.run)
     _wait_for_end(scene, job)
+
+
+# Slots of a pool
+
+
+def lose_holder(scene: "Scene") -> None:
+    """Somebody fails what holds the slots of the run."""
+    (holder,) = scene.kept["holders"] = scene.holders()
+    airflow = scene.site.airflow
+    if scene.schedule.way == "its run":
+        airflow.mark_run_failed(holder)
+    else:
+        hold = airflow.task(holder, HOLD_TASK)
+        assert hold is not None
+        airflow.mark_failed(holder, hold)
+
+
+def has_been_held_again(scene: "Scene") -> bool:
+    """Whether another one holds them."""
+    lost = {run.dag_run_id for run in scene.kept["holders"]}
+    again = [run for run in scene.holders() if run.dag_run_id not in lost]
+    holds = [scene.site.airflow.task(run, HOLD_TASK) for run in again]
+    return [task.state for task in holds if task] == ["deferred"]
 
 
 # The way to the cluster

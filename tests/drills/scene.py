@@ -12,6 +12,7 @@ from drills.schedule import Schedule
 from drills.site import CLUSTER, SWEEP_DAG, Gate, Site
 from end_to_end.driving import wait_until
 
+from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.clusters.slurm.states import SQUEUE_FORMAT, JobRecord, read_squeue
 from steptime.service.rest import DagRun, TaskInstance
 
@@ -64,6 +65,7 @@ class Scene:
 
     def start_run(self) -> None:
         """Trigger the DAG."""
+        self.site.require_dags()
         self.runs.append(self.site.airflow.client.trigger(self.drill.dag_id, self.params))
         self.note(f"triggered {self.runs[-1].dag_run_id}")
 
@@ -75,6 +77,10 @@ class Scene:
     def cell_runs(self) -> list[DagRun]:
         """The DAG runs that train now; of a sweep, those that it has started."""
         return [run for run in self.site.airflow.client.running_dag_runs() if run.dag_id == "llama31"]
+
+    def holders(self) -> list[DagRun]:
+        """The DAG runs that hold slots of a pool for others, or wait for them."""
+        return [run for run in self.site.airflow.client.running_dag_runs() if run.dag_id == SLOTS_DAG]
 
     @property
     def cells(self) -> range:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +23,26 @@ from end_to_end.driving import Airflow, assert_nothing_lives, wait_until
 from slurm_service import MiniSlurm
 
 from steptime import settings
+from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.mini_slurm import processes, service
 from steptime.results.store import Store
 from steptime.service import connection_file, standalone, standalone_config, supervisor
 from steptime.service.rest import AirflowClient
 
 CLUSTER = "mini-slurm"
+BOUNDED = "bounded"
+"""The same cluster by another file, which gives it two GPUs: its pool bounds what runs there."""
+BOUNDED_SWEEP = "bounded"
+"""Two cells of one GPU each on that cluster."""
 IMPATIENT = "impatient"
 """The same cluster by another file, which lets it be out of reach for 18 s only."""
+TRAINING_DAG = "llama31"
 STAND_IN = Path(__file__).with_name("gated_trainer.py")
-IN_WORKER = """
+_IN_WORKER_DAG = "llama31_in_worker"
+IN_WORKER = f"""
 from steptime.airflow.dag_builder import training_dag
 
-dag = training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
+dag = training_dag("{_IN_WORKER_DAG}", workload="llama3.1", deferrable=False)
 """
 """The shipped DAG, but waiting in a worker: there, waiting is a task that runs."""
 SWEEP_DAG = "drilled_sweep"
@@ -48,6 +56,7 @@ _HEARTBEAT_TIMEOUT_S = 20
 _TRIGGERER_TIMEOUT_S = 10
 """After which a triggerer does, and another one takes its triggers over: a third of Airflow's default."""
 _DISK_BYTES = 16 << 20
+_DAGS_WITHIN_S = 180
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,16 @@ class Site:
 
         return wait_until(f"the {name}", look)
 
+    def require_dags(self) -> None:
+        """Wait until Airflow has read the DAGs of drills: one is listed before its runs can be triggered."""
+        for dag_id in (TRAINING_DAG, _IN_WORKER_DAG, SWEEP_DAG, SLOTS_DAG):
+            wait_until(f"the DAG {dag_id}", partial(self._has_dag, dag_id), _DAGS_WITHIN_S)
+
+    def _has_dag(self, dag_id: str) -> bool:
+        broken = self.airflow.client.import_errors()
+        assert not broken, f"Airflow cannot read its DAGs: {broken}"
+        return self.airflow.knows(dag_id)
+
     def start_triggerer(self) -> None:
         """One more triggerer, in the environment of the supervised one."""
         environment = self.component("triggerer").parent().environ()
@@ -224,6 +243,7 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
     cluster |= {"work_dir": "{STEPTIME_HOME}/work", "python": str(python), "poll_interval_s": 1}
     file.write_text(yaml.safe_dump(cluster))
     file.with_stem(IMPATIENT).write_text(yaml.safe_dump(cluster | {"name": IMPATIENT, "patience_h": 0.005}))
+    file.with_stem(BOUNDED).write_text(yaml.safe_dump(cluster | {"name": BOUNDED, "gpus": 2}))
     sweep = {
         "name": "drilled",
         "description": "One run, for drills",
@@ -232,6 +252,8 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
         "runs": [{"workload": "llama3.1", "size": "tiny", "gpus": "1", "environment": environment}],
     }
     (folder / "sweeps" / "drilled.yaml").write_text(yaml.safe_dump(sweep))
+    bounded = {"name": BOUNDED_SWEEP, "cluster": BOUNDED, "repeats": 2}
+    (folder / "sweeps" / f"{BOUNDED_SWEEP}.yaml").write_text(yaml.safe_dump(sweep | bounded))
 
 
 @contextmanager
@@ -258,9 +280,10 @@ def running_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
     """Airflow as `steptime up` starts it, with the shipped DAG; it only notices dead workers sooner."""
     dags, config = folder / "dags", folder / "config"
     dags.mkdir()
-    for shipped in settings.shipped("dags").glob("llama31.py"):
+    for name in (TRAINING_DAG, SLOTS_DAG):
+        shipped = settings.shipped("dags") / f"{name}.py"
         (dags / shipped.name).write_text(shipped.read_text())
-    (dags / "llama31_in_worker.py").write_text(IN_WORKER)
+    (dags / f"{_IN_WORKER_DAG}.py").write_text(IN_WORKER)
     (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
     _write_config(config, _stand_in_python(folder), training.environment)
     options = standalone_config._options

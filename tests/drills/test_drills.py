@@ -21,7 +21,7 @@ from end_to_end.driving import wait_until
 
 pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
-IN_EVERY_TEST_RUN = (1, 7, 9, 13, 23, 28, 32, 37)
+IN_EVERY_TEST_RUN = (1, 8, 10, 14, 25, 30, 34, 39)
 """Seeds of different kinds of faults that take a few minutes together; the rest is for `make drills`."""
 
 

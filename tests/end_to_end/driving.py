@@ -110,6 +110,18 @@ class Airflow:
         }
         self._send("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", body)
 
+    def knows(self, dag_id: str) -> bool:
+        """Whether a DAG is not only listed, but can be triggered."""
+        return self._answer("GET", f"/api/v2/dags/{dag_id}/details").is_success
+
+    def occupied_slots(self, pool: str) -> int:
+        """Slots of a pool that are taken."""
+        return int(self._send("GET", f"/api/v2/pools/{pool}")["occupied_slots"])
+
+    def delete_pool(self, pool: str) -> None:
+        """What the button *Delete* of a pool does."""
+        self._send("DELETE", f"/api/v2/pools/{pool}")
+
     def parse_again(self, dag_id: str) -> None:
         """What the button *Reparse Dag* does, and wait until it is done."""
 
@@ -127,7 +139,7 @@ class Airflow:
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
-    def _answer(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+    def _answer(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         with httpx.Client(base_url=self.url, timeout=30) as http:
             login = http.post("/auth/token", json={"username": self.user, "password": self.password})
             token = login.json()["access_token"]

@@ -110,6 +110,8 @@ class HoldsJob(BaseOperator):
 
     _held: tuple[str, str] | None = None
     _task_instance: RuntimeTaskInstanceProtocol | None = None
+    may_be_lost = False
+    """Whether Airflow, where it says `failed`, may mean that it has no more tries for what was lost."""
     was_taken_away = False
 
     def hold(self, cluster: str, job_name: str, context: Context) -> None:
@@ -148,12 +150,19 @@ class HoldsJob(BaseOperator):
     def _cancel_if_taken_away(
         self, cluster_name: str, job_name: str, task_instance: RuntimeTaskInstanceProtocol
     ) -> None:
-        if is_taken_away(task_instance, job_name, self.log.info):
+        if is_taken_away(task_instance, job_name, self.log.info, may_be_lost=self.may_be_lost):
             self.was_taken_away = True
             asyncio.run(cancel(cluster_name, job_name))
 
 
-def is_taken_away(ti: RuntimeTaskInstanceProtocol, job_name: str, say: Callable[[str], None]) -> bool:
+def is_last_try(ti: RuntimeTaskInstanceProtocol) -> bool:
+    """Whether Airflow fails the task instance, and does not try it again, where this try is lost."""
+    return ti.try_number > ti.max_tries
+
+
+def is_taken_away(
+    ti: RuntimeTaskInstanceProtocol, job_name: str, say: Callable[[str], None], *, may_be_lost: bool = False
+) -> bool:
     """Whether nobody will go on with this task instance, as somebody failed, cleared or deleted it.
 
     Airflow is asked, and asked again after a moment: it calls `on_kill` also where a task has only moved to
@@ -164,6 +173,8 @@ def is_taken_away(ti: RuntimeTaskInstanceProtocol, job_name: str, say: Callable[
         ti: the task instance that `on_kill` is about.
         job_name: the job that is to go on or to be ended.
         say: is told which of the two it is, and why.
+        may_be_lost: the task runs in a worker and has no more tries: failed it may also be by a heartbeat
+            that Airflow misses, and that ends no job.
     """
     for moment_s in (0, _ASKED_AGAIN_AFTER_S):
         time.sleep(moment_s)
@@ -171,6 +182,9 @@ def is_taken_away(ti: RuntimeTaskInstanceProtocol, job_name: str, say: Callable[
             state = state_of(ti, ti.task_id)
         except AirflowRuntimeError as error:
             say(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
+            return False
+        if state == "failed" and may_be_lost:
+            say(f"this was the last try, and who failed it nobody can tell: job {job_name} goes on")
             return False
         if state not in _TAKEN_AWAY:
             say(f"this task is {state}: job {job_name} goes on, and whoever waits for it will find it")
@@ -180,14 +194,15 @@ def is_taken_away(ti: RuntimeTaskInstanceProtocol, job_name: str, say: Callable[
 
 
 LEFT_KEY = "left"
-"""XCom of a wait that was given up because its cluster was out of reach: the name of the job, which may live.
+"""XCom of a wait that was given up, as its cluster was out of reach, or was lost with its last worker: the
+name of the job, which may live.
 
 No task ends it, and a cleared wait goes on with it.
 """
 
 
 def left_job(context: Context, waited_in: str) -> str | None:
-    """The job that the task `waited_in` of the same mapped instance left out of reach, if it did."""
+    """The job that the task `waited_in` of the same mapped instance left to itself, if it did."""
     ti = context["ti"]
     left: str | None = ti.xcom_pull(task_ids=waited_in, key=LEFT_KEY, map_indexes=ti.map_index)
     return left

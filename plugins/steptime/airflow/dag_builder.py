@@ -1,12 +1,13 @@
 """The DAG of a workload family, built once for all of them.
 
     check_params ─▶ stage ──────────┬─▶ performance [per run]  submit ─▶ wait ─▶ parse ─▶ validate ─▶ publish
+                 ├▶ take_slots ─────┤
                  ├▶ performance_runs┤
                  └▶ checkpoint_pairs┴─▶ checkpoint [per pair] save: as above; load: the same after save.wait
 
 `submit` is a setup whose teardown `end` leaves no job behind; clearing `wait` therefore clears `submit`,
-too, and a fresh attempt begins. `check_params` is a setup whose teardown `report` prints all results and
-decides the state of the DAG run.
+too, and a fresh attempt begins. `check_params` and `take_slots` are setups whose teardown `report` prints all
+results and decides the state of the DAG run.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,11 +32,17 @@ from steptime.airflow.result_operators import (
 )
 from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.airflow.slots.asking import TakeSlotsOperator
+from steptime.airflow.slots.names import ASK_TASK
 from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """For what infrastructure does: a training's own failure, and the user's errors, are never retried."""
+
+_WAITING_RETRIES = 100
+"""Of tasks that wait for long: each worker or trigger that is lost meanwhile takes one, and a training of
+weeks does not fail by it."""
 
 _RUNS_AT_ONCE = 200
 """DAG runs of one family. A sweep starts one for each of its cells, and its pool and the cluster's queue
@@ -71,7 +78,8 @@ def training_dag(
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
         deferrable: wait for jobs in the triggerer; otherwise in a worker, where no triggerer runs.
         schedule: when it starts by itself, as Airflow takes it; nothing that was missed is made up for.
-        default_args: of every task, as Airflow takes them; they win over the retries that are set here.
+        default_args: of every task, as Airflow takes them; they win over the retries that are set here, but
+            for those of the tasks that wait.
         tags: beside `steptime` and the workload's name.
         owner: whose the tasks are.
         pool: the Airflow pool of every task that is given none of its own.
@@ -101,6 +109,7 @@ def training_dag(
         check_params = CheckParamsOperator(task_id="check_params", workload=workload)
         plan = check_params.output
         staged = StageTrainingOperator(task_id="stage", plan=plan).output
+        take_slots = TakeSlotsOperator(task_id=ASK_TASK, plan=plan, retries=_WAITING_RETRIES)
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
@@ -114,11 +123,12 @@ def training_dag(
                 _train("checkpoint.load", load, staged, waiting, loads_from=XComArg(saving, SUBMISSION_KEY))
 
         report = ReportOperator(task_id="report", plan=plan)
-        report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
+        report.as_teardown(setups=[check_params, take_slots], on_failure_fail_dagrun=True)
         # What is mapped over; no pairs where no checkpoint is asked for.
         runs = SelectOperator(task_id="performance_runs", returned=plan, field="runs")
         pairs = SelectOperator(task_id="checkpoint_pairs", returned=plan, field="checkpoint_pairs")
-        [performance.expand(run=runs.output), checkpoint.expand_kwargs(pairs.output)] >> report
+        trainings = [performance.expand(run=runs.output), checkpoint.expand_kwargs(pairs.output)]
+        take_slots >> trainings >> report
     return dag
 
 
@@ -133,7 +143,7 @@ def _train(
     submit = SubmitTrainingOperator(
         task_id="submit", run=run, staged=staged, waited_in=waited_in, loads_from=loads_from
     )
-    wait = TrainingSensor(task_id="wait", submission=submit.output, **waiting)
+    wait = TrainingSensor(task_id="wait", submission=submit.output, retries=_WAITING_RETRIES, **waiting)
     end = EndTrainingOperator(task_id="end", submission=submit.output, waited_in=waited_in)
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)

@@ -27,6 +27,7 @@ from steptime.airflow.budgets import commit_plan, settle_ended
 from steptime.airflow.connections import patiently
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.airflow.slots.asking import options_of, require_slots, slots_of
 from steptime.airflow.states import state_of
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, Staged
@@ -43,7 +44,8 @@ class CheckParamsOperator(BaseOperator):
     """Checks the DAG run's params together, and returns the `Plan` they come to.
 
     Airflow checks each param's type; unknown names and values that do not go together are refused here,
-    before anything is staged or submitted. So is a plan that a budget of its cluster does not allow.
+    before anything is staged or submitted. So is a plan that a budget of its cluster does not allow, or its
+    pool can never give slots.
 
     :param workload: the workload that the DAG is about, `llama3.1`.
     """
@@ -56,9 +58,10 @@ class CheckParamsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check and plan. Returns the `Plan` as JSON."""
-        asked_for = {**context["params"], **(context["dag_run"].conf or {})}
         with airflow_errors():
-            planned = plan_from_params(self.workload, asked_for)
+            planned = plan_from_params(self.workload, options_of(context))
+            if (slots := slots_of(planned)) is not None:
+                require_slots([slots], "this run", context)
         rows = [
             {
                 "run": run.label,
@@ -202,7 +205,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         made_by = provenance(
             staged,
             spec.script,
-            options={**context["params"], **(context["dag_run"].conf or {})},
+            options=options_of(context),
             environment=job_environment(run, staged, config),
             dag_id=ti.dag_id,
             dag_run_id=ti.run_id,
@@ -229,7 +232,8 @@ class EndTrainingOperator(RunOperator):
     `on_kill` cancels at once where Airflow calls it. It does not when a deferred task times out, when no
     triggerer is up, or between two tasks.
 
-    A wait that was given up because the cluster was out of reach is no reason to end anything.
+    A wait that was given up because the cluster was out of reach is no reason to end anything, nor is one
+    that has used up its tries: see `LEFT_KEY`.
 
     :param submission: what `SubmitTrainingOperator` returned. (templated)
     :param waited_in: id of the task that waited for the jobs.
@@ -253,8 +257,8 @@ class EndTrainingOperator(RunOperator):
             config = load_cluster(Submission.model_validate(self.submission).job.cluster)
             if (left := left_job(context, self.waited_in)) is not None:
                 self.log.warning(
-                    "the cluster was out of reach for too long, so nothing is ended: clear %s and it goes on "
-                    "with job %s, or end it by hand: %s",
+                    "%s gave up a job that may be sound, out of reach or with its last worker, so nothing is "
+                    "ended: clear that task and it goes on with job %s, or end it by hand: %s",
                     self.waited_in,
                     left,
                     config.ending_by_hand(left),

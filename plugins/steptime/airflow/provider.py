@@ -49,10 +49,11 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": _modules(
             _BENCHMARKS,
-            *("operators", "result_operators", "selecting", "sweep.operators"),
+            *("operators", "result_operators", "selecting"),
+            *("slots.asking", "slots.holding", "sweep.operators"),
         ),
         "sensors": _modules(_BENCHMARKS, "sensors"),
-        "triggers": _modules(_BENCHMARKS, "triggers", "sweep.triggers"),
+        "triggers": _modules(_BENCHMARKS, "triggers", "slots.triggers", "sweep.triggers"),
         "hooks": _modules(_RUNAI_NAME, "hooks"),
         "connection-types": [_RUNAI],
         "extra-links": ["steptime.airflow.links.ResultsLink", "steptime.airflow.links.StartedRunLink"],

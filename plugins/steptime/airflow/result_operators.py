@@ -78,7 +78,7 @@ class ReadLogOperator(RunOperator):
         if handed_on is None:
             raise AirflowSkipException("no job was submitted: there is no log to read")
         if (left := left_job(context, self.waited_in)) is not None:
-            raise AirflowSkipException(f"the cluster was out of reach: nobody knows how job '{left}' is")
+            raise AirflowSkipException(f"job '{left}' was left as it is, and may run on: its log is not read")
         submission = Submission.model_validate(handed_on)
         self._run = run = submission.run
         with airflow_errors():

@@ -6,8 +6,18 @@ from typing import Any, NoReturn, cast
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
+from pydantic import TypeAdapter
 
-from steptime.airflow.base import LEFT_KEY, HoldsJob, RunOperator, Submission, airflow_errors, as_json
+from steptime.airflow.base import (
+    LEFT_KEY,
+    HoldsJob,
+    RunOperator,
+    Submission,
+    airflow_errors,
+    as_json,
+    is_last_try,
+)
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.fresh_jobs import latest_job, replace_job
 from steptime.airflow.log_places import in_task_store
@@ -21,6 +31,10 @@ from steptime.tracking.following import limits_of
 
 SUBMISSION_KEY = "submission"
 """XCom of the submission, handed on before waiting begins: a sensor that fails returns nothing."""
+
+_UNKNOWN_KEY = "unknown"
+_ASKED_FOR_UNKNOWN = 3
+"""Times that a cluster is asked for a job that it does not know; the many tries are for lost workers."""
 
 
 class TrainingSensor(RunOperator, HoldsJob):
@@ -76,6 +90,11 @@ class TrainingSensor(RunOperator, HoldsJob):
         own = {"patience_h": self.patience_h, "queue_patience_h": self.queue_patience_h}
         return config.model_copy(update={name: hours for name, hours in own.items() if hours is not None})
 
+    def hold(self, cluster: str, job_name: str, context: Context) -> None:
+        """As before; in the last try, only clearing or deleting the task ends the job from a worker."""
+        super().hold(cluster, job_name, context)
+        self.may_be_lost = is_last_try(context["ti"])
+
     def _wait_for(self, submission: Submission, context: Context) -> dict[str, Any]:
         """From now on this task, and those behind it, are about this job."""
         job = submission.job
@@ -83,6 +102,9 @@ class TrainingSensor(RunOperator, HoldsJob):
         self.log.info("its log: %s", job.log_path)
         context["ti"].xcom_push(SUBMISSION_KEY, as_json(submission))
         self.hold(job.cluster, job.name, context)
+        if is_last_try(context["ti"]):
+            self.log.warning("this is the last try: should it be lost, job %s is left as it is", job.name)
+            context["ti"].xcom_push(LEFT_KEY, job.name)
         with airflow_errors():
             limits = limits_of(submission.run, self.as_patient(load_cluster(job.cluster)))
         trigger = TrainingTrigger(run=as_json(submission.run), job=as_json(job), **limits.model_dump())
@@ -103,13 +125,15 @@ class TrainingSensor(RunOperator, HoldsJob):
             self.log.info("job %s was before this task was cleared: waiting on", job.name)
             return cast("dict[str, Any]", self.execute(context))
         if "overdue" in event:
+            self._leave_nothing(context)
             raise AirflowFailException(event["overdue"])
         if "out_of_reach" in event:
             self._leave(job, event["out_of_reach"], context)
         status = JobStatus.model_validate(event["status"])
         if (fresh := self._replaced(job, status, context)) is not None:
             return self._wait_for(fresh, context)
-        return self._conclude(job, status)
+        self._leave_nothing(context)
+        return self._conclude(job, status, context)
 
     def _replaced(self, job: Job, status: JobStatus, context: Context) -> Submission | None:
         """The fresh job that is waited for instead; None where there is to be none."""
@@ -130,11 +154,21 @@ class TrainingSensor(RunOperator, HoldsJob):
             "is back, and it goes on with that job; 'end' tells how it is ended by hand."
         )
 
-    def _conclude(self, job: Job, status: JobStatus) -> dict[str, Any]:
+    def _leave_nothing(self, context: Context) -> None:
+        """This try was not lost: it says itself what becomes of the job."""
+        if is_last_try(context["ti"]):
+            context["ti"].xcom_push(LEFT_KEY, None)
+
+    def _conclude(self, job: Job, status: JobStatus, context: Context) -> dict[str, Any]:
         if status.state is JobState.SUCCEEDED:
             return as_json(status)
         if status.state is JobState.UNKNOWN:  # a retry asks again: the cluster may know by then
-            raise AirflowException(unknown_end(job, status))
+            store = context["task_state_store"]
+            before = TypeAdapter(dict[str, int]).validate_python(store.get(_UNKNOWN_KEY) or {})
+            asked = before.get(job.name, 0) + 1
+            store.set(_UNKNOWN_KEY, {job.name: asked}, retention=NEVER_EXPIRE)
+            last = asked >= _ASKED_FOR_UNKNOWN
+            raise (AirflowFailException if last else AirflowException)(unknown_end(job, status))
         with airflow_errors():
             failure = asyncio.run(find_causes(job, airflow_connection))
         self.log.error("the last lines of %s:\n%s", job.log_path, failure.last_lines)

@@ -9,13 +9,17 @@ def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
 
     For tasks and for triggers. Raises AirflowRuntimeError where Airflow does not answer.
     """
+    return state_of_task(ti.dag_id, ti.run_id, task_id, -1 if ti.map_index is None else ti.map_index)
+
+
+def state_of_task(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str | None:
+    """The same of a task of any DAG run."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    map_index = -1 if ti.map_index is None else ti.map_index
     states = RuntimeTaskInstance.get_task_states(
-        dag_id=ti.dag_id, task_ids=[task_id], run_ids=[ti.run_id], map_index=map_index
+        dag_id=dag_id, task_ids=[task_id], run_ids=[run_id], map_index=map_index
     )
-    return next(iter(states.get(ti.run_id, {}).values()), None)
+    return next(iter(states.get(run_id, {}).values()), None)
 
 
 def state_of_dag_run(dag_id: str, run_id: str) -> str | None:

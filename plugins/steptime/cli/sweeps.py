@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.airflow.sweep.runs import Slots
+from steptime.airflow.slots.names import Slots
 from steptime.cli.airflow_client import Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
@@ -137,7 +137,7 @@ def pools() -> None:
 
     'steptime up' makes them; another Airflow needs them before its first sweep.
     """
-    from steptime.airflow.pools import pools as all_pools
+    from steptime.airflow.slots.pools import pools as all_pools
 
     made, broken = all_pools()
     typer.echo(

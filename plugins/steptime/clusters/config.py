@@ -48,7 +48,7 @@ class ClusterConfig(Frozen):
     gpu_type: str
     """Key of config/gpus.yaml; `cpu` where ranks are processes."""
     gpus: PositiveInt | None = None
-    """How many GPUs sweeps may use here at once; None: as many as they ask for, and the rest queues."""
+    """How many GPUs runs and sweeps may use here at once; None: what they ask for, and the rest queues."""
     container: str = "none"
     """What runs a recipe's image, of `plug_points.CONTAINERS`; `none`: the trainer runs in its own venv."""
     container_mounts: tuple[str, ...] = ()

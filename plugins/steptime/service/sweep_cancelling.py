@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterator
 
-from steptime.airflow.sweep.runs import RUN_TASK, STARTED_RUN_KEY, StartedRun
+from steptime.airflow.slots.names import STARTED_RUN_KEY, StartedRun
+from steptime.airflow.sweep.runs import RUN_TASK
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.service.rest import AirflowClient, DagRun
 

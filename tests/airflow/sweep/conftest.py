@@ -1,7 +1,7 @@
 """A sweep to check, and a supervisor that keeps DAG runs as Airflow's does."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,12 @@ from airflow.sdk.execution_time.comms import (
     TriggerDagRun,
 )
 
+from steptime.airflow.slots.names import POOLS_KEY
 from steptime.airflow.sweep.dag import sweep_dag
-from tests.airflow.conftest import TaskInstance
+from tests.airflow.conftest import StateStore, TaskInstance
+
+LOCAL_POOL = {"name": "gpus_local", "slots": 16, "include_deferred": True}
+"""As Airflow tells a task of it."""
 
 
 @dataclass
@@ -72,7 +76,9 @@ class SweepTask(TaskInstance):
 
         return RuntimeTaskInstance.get_dag(dag_id)
 
-    def xcom_pull(self, *, key: str, task_ids: str | None = None, map_indexes: int | None = None) -> Any:
+    def xcom_pull(
+        self, *, key: str, task_ids: str | None = None, map_indexes: int | None = None, **_: str
+    ) -> Any:
         return self.xcoms.get((task_ids, map_indexes, key), self.pushed.get(key))
 
 
@@ -111,15 +117,23 @@ def task(write_sweep: Callable[..., None]) -> Callable[..., Any]:
 def check(
     write_sweep: Callable[..., None], make_context: Callable[..., Any], task: Callable[..., Any]
 ) -> Callable[..., dict[str, Any]]:
-    """Checks a sweep `night` with these fields, as the DAG's first task; `pushed` gets its XComs."""
+    """Checks a sweep `night` with these fields, as the DAG's first task; `pushed` gets its XComs.
+
+    `pools` are those that Airflow has.
+    """
 
     def check(
-        *, conf: dict[str, Any] | None = None, pushed: dict[str, Any] | None = None, **fields: Any
+        *,
+        conf: dict[str, Any] | None = None,
+        pushed: dict[str, Any] | None = None,
+        pools: Sequence[dict[str, Any]] = (LOCAL_POOL,),
+        **fields: Any,
     ) -> dict[str, Any]:
         write_sweep(**fields)
         context = make_context() | {"ti": SweepTask(pushed={} if pushed is None else pushed)}
         context["params"] = {"sweep": "night"}
         context["dag_run"].conf = conf
+        context["task_state_store"] = StateStore({POOLS_KEY: pools})
         checked: dict[str, Any] = task("check_sweep").execute(context)
         return checked
 

@@ -90,7 +90,7 @@ def test_slots_that_cannot_be_read_never_stop_the_scheduler(
     with caplog.at_level(logging.ERROR):
         task_instance_mutation_hook(cell, cell.dag_run)
     assert taken(cell) == ("default_pool", 1, 1)
-    assert "no pool slots for cell 1" in caplog.text
+    assert "no pool slots for cell.run 1" in caplog.text
 
 
 @pytest.mark.parametrize(

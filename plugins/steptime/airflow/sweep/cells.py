@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from steptime.airflow.params import plan_from_params
-from steptime.airflow.pools import pool_name, slots_for
-from steptime.airflow.sweep.runs import Slots
+from steptime.airflow.slots.names import Slots
+from steptime.airflow.slots.pools import pool_name, slots_for
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.config_problems import load_each, refuse

@@ -1,24 +1,35 @@
-"""What Airflow itself calls about the cells of a sweep: to give them pool slots, and to end their runs.
+"""What Airflow itself calls about tasks that hold slots of a pool: to give them these, and to end their runs.
+
+The first task of a DAG is told which pools there are.
 
 Both are called inside a transaction of Airflow's scheduler or API server. They use its session, open none and
-commit nothing; of tasks that are no cell's they ask nothing.
+commit nothing; of other tasks they ask nothing.
 """
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+from airflow import settings
 from airflow.listeners import hookimpl as listens
 from airflow.policies import hookimpl as is_policy
 
+from steptime.airflow.slots.names import (
+    ASK_OPERATOR,
+    CHECK_OPERATORS,
+    HOLD_OPERATOR,
+    POOLS_KEY,
+    STARTED_RUN_KEY,
+    Asked,
+    Slots,
+    StartedRun,
+    ToldPool,
+)
 from steptime.airflow.sweep.runs import (
     CHECK_TASK,
     RUN_OPERATOR,
-    RUN_TASK,
     SLOTS_KEY,
-    STARTED_RUN_KEY,
     STOP_RUNS_PARAM,
-    Slots,
-    StartedRun,
     StopRuns,
 )
 
@@ -30,26 +41,62 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# For tasks that are not mapped Airflow 3.3.2 ignores policies that come from an entry point:
+# it looks for some only where it has found an airflow_local_settings.
+settings.task_instance_mutation_hook.is_noop = False  # type: ignore[attr-defined]
+
 
 @is_policy
 def task_instance_mutation_hook(task_instance: "TaskInstance", dag_run: "DagRun | None") -> None:
-    """Give a cell its slots of its cluster's pool, whenever Airflow makes or clears its `run`.
+    """Give a cell, or a holder, its slots of a pool, whenever Airflow makes or clears the task.
 
     Pool and slots belong to a task, and its mapped instances share them. A DAG that sets them has a task for
     each cluster and number of GPUs, and which there are follows from files that people edit while sweeps run.
     """
-    if dag_run is None or task_instance.operator != RUN_OPERATOR or task_instance.map_index < 0:
+    if dag_run is None:
         return
     try:
-        checked = _xcom(dag_run, CHECK_TASK, -1, SLOTS_KEY)
-        slots = Slots.model_validate(checked[task_instance.map_index])
-    except Exception:  # it would stop Airflow's scheduler; the cell runs in the default pool instead
-        _log.exception("no pool slots for cell %d of %s", task_instance.map_index, dag_run)
+        if task_instance.operator in CHECK_OPERATORS:
+            _tell_pools(task_instance, dag_run)
+        slots = _slots_of(task_instance, dag_run)
+    except Exception:  # it would stop Airflow's scheduler; the task runs in the default pool instead
+        _log.exception(
+            "no pool slots for %s %d of %s", task_instance.task_id, task_instance.map_index, dag_run
+        )
+        return
+    if slots is None:
         return
     task_instance.pool = slots.pool
     task_instance.pool_slots = slots.number
     # The largest first: small ones always find room, and would keep them waiting.
     task_instance.priority_weight = slots.number
+
+
+def _slots_of(task_instance: "TaskInstance", dag_run: "DagRun") -> Slots | None:
+    """What a task takes of a pool; None for the tasks that take nothing."""
+    if task_instance.operator == HOLD_OPERATOR:
+        return Asked.model_validate(dag_run.conf)
+    if task_instance.operator == RUN_OPERATOR and task_instance.map_index >= 0:
+        checked = _xcom(dag_run, CHECK_TASK, -1, SLOTS_KEY)
+        return Slots.model_validate(checked[task_instance.map_index])
+    return None
+
+
+def _tell_pools(task_instance: "TaskInstance", dag_run: "DagRun") -> None:
+    """Leave the pools where the task finds them: tasks have no way to ask Airflow for pools."""
+    from airflow._shared.state import TaskScope
+    from airflow.models.pool import Pool
+    from airflow.state import get_state_backend
+    from sqlalchemy import select
+
+    session = _session(dag_run)
+    with session.no_autoflush:
+        found = [
+            ToldPool(name=pool.pool, slots=pool.slots, include_deferred=pool.include_deferred).model_dump()
+            for pool in session.scalars(select(Pool))
+        ]
+        scope = TaskScope(dag_id=dag_run.dag_id, run_id=dag_run.run_id, task_id=task_instance.task_id)
+        get_state_backend().set(scope, POOLS_KEY, json.dumps(found), session=session)
 
 
 @listens
@@ -58,18 +105,21 @@ def on_task_instance_failed(
 ) -> None:
     """Where a person marked a cell's `run`, or the whole sweep, as failed: mark the run that it started, too.
 
+    The same where somebody fails a run that asks for slots: who waits to hold them would stay in the queue.
+
     Airflow's API server calls this, without a previous state, for each task that waited then. What fails by
     itself has one: no lost heartbeat, restart or time limit of Airflow's ends a training. The run's own tasks
     end its jobs.
     """
-    if previous_state is not None or getattr(task_instance, "operator", None) != RUN_OPERATOR:
+    operator = getattr(task_instance, "operator", None)
+    if previous_state is not None or operator not in (RUN_OPERATOR, ASK_OPERATOR):
         return
-    sweep = task_instance.dag_run
-    if (sweep.conf or {}).get(STOP_RUNS_PARAM) == StopRuns.NEVER:
+    dag_run = task_instance.dag_run
+    if operator == RUN_OPERATOR and (dag_run.conf or {}).get(STOP_RUNS_PARAM) == StopRuns.NEVER:
         return
-    told = _xcom(sweep, RUN_TASK, task_instance.map_index, STARTED_RUN_KEY)
+    told = _xcom(dag_run, task_instance.task_id, task_instance.map_index, STARTED_RUN_KEY)
     if told is not None:
-        _mark_failed(StartedRun.model_validate(told), _session(sweep))
+        _mark_failed(StartedRun.model_validate(told), _session(dag_run))
 
 
 def _mark_failed(started: StartedRun, session: "Session") -> None:
@@ -86,7 +136,7 @@ def _mark_failed(started: StartedRun, session: "Session") -> None:
     if dag is None:
         raise RuntimeError(f"Airflow has no DAG of {run}")
     set_dag_run_state_to_failed(dag=dag, run_id=run.run_id, commit=True, session=session)
-    _log.info("marked run %s of %s as failed, as the sweep's task was", run.run_id, run.dag_id)
+    _log.info("marked run %s of %s as failed, as the task that started it was", run.run_id, run.dag_id)
 
 
 def _xcom(dag_run: "DagRun", task_id: str, map_index: int, key: str) -> Any:

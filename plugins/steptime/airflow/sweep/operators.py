@@ -11,7 +11,6 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
-    AirflowRuntimeError,
     AirflowSkipException,
     TaskDeferred,
 )
@@ -21,16 +20,17 @@ from pydantic import TypeAdapter
 from steptime.airflow.attempts import Attempt
 from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
+from steptime.airflow.dag_runs import is_paused, start_dag_run
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import StartedRunLink, dag_run_address
+from steptime.airflow.slots.asking import require_slots
+from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
 from steptime.airflow.states import state_of_dag_run
 from steptime.airflow.sweep.cells import checked_slots
 from steptime.airflow.sweep.runs import (
     RUN_TASK,
     SLOTS_KEY,
-    STARTED_RUN_KEY,
     STOP_RUNS_PARAM,
-    StartedRun,
     StopRuns,
 )
 from steptime.airflow.sweep.triggers import DagRunTrigger
@@ -64,6 +64,7 @@ class CheckSweepOperator(BaseOperator):
                     raise unknown_value("parameter", name, [_SWEEP_PARAM, STOP_RUNS_PARAM])
             plan = plan_sweep(load_sweep(str(asked_for[_SWEEP_PARAM])))
             slots = checked_slots(plan)
+            require_slots(slots, "a cell", context)
         rows = [_row(cell) for cell in plan.cells]
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
@@ -154,7 +155,7 @@ class RunCellOperator(CellOperator):
     def execute(self, context: Context) -> NoReturn:
         """Start the run, or find it, and wait."""
         ti, cell = context["ti"], Cell.model_validate(self.cell)
-        if _is_paused(ti, cell.dag_id):
+        if is_paused(ti, cell.dag_id):
             raise AirflowFailException(
                 f"the DAG '{cell.dag_id}' is paused, so that its runs would wait for ever: unpause it, and "
                 "clear this task"
@@ -163,7 +164,7 @@ class RunCellOperator(CellOperator):
         ti.xcom_push(key=STARTED_RUN_KEY, value=as_json(StartedRun(dag_id=cell.dag_id, run_id=run_id)))
         ti.xcom_push(key=StartedRunLink.address_key, value=dag_run_address(cell.dag_id, run_id))
         note = f"{cell.label}, a cell of {ti.dag_id}, {ti.run_id}"
-        started = start_dag_run(cell.dag_id, run_id, _conf(cell), note)
+        started = start_dag_run(cell.dag_id, run_id, _conf(ti, cell), note)
         self.log.info("%s run %s of %s", "started" if started else "found", run_id, cell.dag_id)
         raise TaskDeferred(
             trigger=DagRunTrigger(dag_id=cell.dag_id, run_id=run_id, poll_interval_s=self.poll_interval_s),
@@ -186,7 +187,7 @@ class RunCellOperator(CellOperator):
                 number += 1
             elif context["params"].get(STOP_RUNS_PARAM) == StopRuns.CLEARED:
                 self.log.info("the task was cleared: clearing run %s, too, which ends its jobs", run_id)
-                start_dag_run(cell.dag_id, run_id, _conf(cell), clear_existing=True)
+                start_dag_run(cell.dag_id, run_id, _conf(ti, cell), clear_existing=True)
         attempt = Attempt(number=number, max_tries=ti.max_tries)
         store.set(_ATTEMPT, attempt.model_dump(mode="json"), retention=NEVER_EXPIRE)
         return run_id_of(ti, cell, number)
@@ -286,35 +287,6 @@ def approval(checked: Any) -> ApproveSweepOperator:
     )
 
 
-def start_dag_run(
-    dag_id: str, run_id: str, conf: dict[str, Any], note: str | None = None, *, clear_existing: bool = False
-) -> bool:
-    """Start a run of a DAG; `False` where Airflow has a run of that id. To be called in a task.
-
-    With `clear_existing` all tasks of such a run are cleared instead, those that wait for jobs included.
-
-    `TriggerDagRunOperator` does the same, but fails where the run exists, waits with a trigger that resumes,
-    and takes a second to import.
-    """
-    from airflow.sdk.exceptions import ErrorType
-    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
-    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
-
-    request = TriggerDagRun(
-        dag_id=dag_id,
-        run_id=run_id,
-        conf=conf,
-        logical_date=None,
-        note=note,
-        reset_dag_run=clear_existing,
-    )
-    try:
-        answer = SUPERVISOR_COMMS.send(request)
-    except AirflowRuntimeError as error:
-        raise AirflowException(f"Airflow does not start {dag_id}: {error}") from None
-    return not (isinstance(answer, ErrorResponse) and answer.error is ErrorType.DAGRUN_ALREADY_EXISTS)
-
-
 def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
     """Id of the run of a cell; the hash tells apart what a readable name cannot."""
     whole = f"{ti.dag_id}/{ti.run_id}/{cell.repeat}/{cell.request.model_dump_json()}"
@@ -325,21 +297,16 @@ def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
     return f"sweep__{readable}__{short}{again}"
 
 
-def _conf(cell: Cell) -> dict[str, Any]:
-    return cell.request.model_dump(mode="json", exclude={"workload"})
+def _conf(ti: Any, cell: Cell) -> dict[str, Any]:
+    """What the run of a cell is started with: its options, and who holds its slots."""
+    holds = HeldBy(dag_id=ti.dag_id, run_id=ti.run_id, task_id=RUN_TASK, map_index=ti.map_index)
+    return cell.request.model_dump(mode="json", exclude={"workload"}) | {HELD_BY: as_json(holds)}
 
 
 def _started_run(ti: Any, task_id: str, index: int | None) -> str | None:
     """The id of the run that a mapped task has started; None where it has not."""
     told = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
     return None if told is None else StartedRun.model_validate(told).run_id
-
-
-def _is_paused(ti: Any, dag_id: str) -> bool:
-    try:
-        return bool(ti.get_dag(dag_id).is_paused)
-    except AirflowRuntimeError as error:
-        raise AirflowException(f"Airflow does not know the DAG '{dag_id}': {error}") from None
 
 
 def _row(cell: Cell) -> dict[str, Any]:

@@ -2,10 +2,6 @@
 
 from enum import StrEnum
 
-from pydantic import PositiveInt
-
-from steptime.frozen import Frozen
-
 CHECK_TASK = "check_sweep"
 RUN_TASK = "cell.run"
 """The mapped task that starts the run of a cell, and waits for it."""
@@ -14,23 +10,6 @@ RUN_OPERATOR = "RunCellOperator"
 
 SLOTS_KEY = "slots"
 """XCom of `CHECK_TASK`: the `Slots` of each cell, by its map index."""
-STARTED_RUN_KEY = "started_run"
-"""XCom of `RUN_TASK`: the `StartedRun` of a cell, written before it is started."""
-
-
-class Slots(Frozen):
-    """What a cell takes of its cluster's pool while it runs."""
-
-    pool: str
-    number: PositiveInt
-    """As many as its jobs have GPUs together, and at most all of the cluster's."""
-
-
-class StartedRun(Frozen):
-    """The DAG run of a cell."""
-
-    dag_id: str
-    run_id: str
 
 
 class StopRuns(StrEnum):

@@ -1,11 +1,15 @@
-"""Airflow pools that count GPUs: one for each cluster, for what sweeps start there.
+"""Airflow pools that count GPUs: one for each cluster, for what runs there.
 
 A waiting task holds as many slots as its run has GPUs. It is deferred while it waits, so deferred tasks must
 count (`include_deferred`): without that a pool would bound nothing.
 """
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from pydantic import Field
 
+from steptime.airflow.slots.names import Slots
 from steptime.clusters.config import ClusterConfig, load_clusters
 from steptime.errors import UserError
 from steptime.frozen import Frozen
@@ -35,7 +39,7 @@ def pool_of(config: ClusterConfig) -> Pool:
     return Pool(
         name=pool_name(config.name),
         slots=UNLIMITED if gpus is None else gpus,
-        description=f"GPUs of cluster {config.name} that sweeps may use at once",
+        description=f"GPUs of cluster {config.name} that runs may use at once",
     )
 
 
@@ -43,6 +47,49 @@ def pools() -> tuple[list[Pool], BrokenFiles | None]:
     """The pools of the clusters whose files are whole, and what is wrong with the others."""
     clusters, broken = load_clusters()
     return [pool_of(cluster) for cluster in clusters], broken
+
+
+class FoundPool(Protocol):
+    """A pool that an Airflow has."""
+
+    @property
+    def name(self) -> str:
+        """What tasks call it."""
+
+    @property
+    def slots(self) -> int:
+        """-1 where it bounds nothing."""
+
+    @property
+    def include_deferred(self) -> bool:
+        """Whether deferred tasks hold their slots."""
+
+
+def require_pools(pools: Iterable[FoundPool], slots: Iterable[Slots], what: str, whose: str) -> None:
+    """Raise UserError where no pool can ever give these slots: tasks would wait for ever.
+
+    Args:
+        pools: those that an Airflow has.
+        slots: what is to be taken of them.
+        what: who takes that, `a cell`.
+        whose: the Airflow, as people call it.
+    """
+    found = {pool.name: pool for pool in pools}
+    make = "'steptime sweep pools > pools.json' and there 'airflow pools import pools.json' make it"
+    for wanted in slots:
+        pool = found.get(wanted.pool)
+        if pool is None:
+            raise UserError(f"{whose} has no pool '{wanted.pool}': {make}.")
+        if UNLIMITED != pool.slots < wanted.number:
+            raise UserError(
+                f"the pool '{wanted.pool}' of {whose} has {pool.slots} slots, and {what} takes "
+                f"{wanted.number}: {make} as the cluster's file says."
+            )
+        if not pool.include_deferred:
+            raise UserError(
+                f"the pool '{wanted.pool}' of {whose} leaves out deferred tasks, and so bounds "
+                f"nothing: {make} anew."
+            )
 
 
 def slots_for(gpus: int, gpus_at_once: int, cluster: ClusterConfig, what: str) -> int:

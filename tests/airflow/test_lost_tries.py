@@ -1,0 +1,122 @@
+"""Tries of `wait` that are lost with their workers: there are many, and the last one ends no job either."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+
+from steptime.clusters.base import JobState
+from steptime.clusters.local.cluster import LocalCluster
+
+from .conftest import TaskStates, task_of
+
+LAST_TRY = {"try_number": 3, "max_tries": 2}
+
+Submit = Callable[..., dict[str, Any]]
+MakeContext = Callable[..., dict[str, Any]]
+
+
+def state(cluster: LocalCluster, submitted: dict[str, Any]) -> JobState:
+    name = submitted["job"]["name"]
+    return asyncio.run(cluster.poll([name]))[name].state
+
+
+def begin(submitted: dict[str, Any], context: dict[str, Any]) -> None:
+    with pytest.raises(TaskDeferred):
+        task_of("performance.wait", submission=submitted).execute(context)
+
+
+def event(submitted: dict[str, Any], **told: Any) -> dict[str, Any]:
+    return {"job": submitted["job"], **told}
+
+
+@pytest.mark.parametrize("group", ["performance", "checkpoint.save", "checkpoint.load"])
+def test_a_wait_outlives_the_loss_of_very_many_workers(group: str) -> None:
+    assert task_of(f"{group}.wait").retries >= 100
+
+
+def test_what_waits_behind_a_last_try_that_was_lost_leaves_the_job_alone(
+    submission: Submit, cluster: LocalCluster, make_context: MakeContext, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context(**LAST_TRY)
+    begin(submitted, context)
+
+    task_of("performance.end", submission=submitted).execute(context)
+    with pytest.raises(AirflowSkipException):
+        task_of("performance.parse").execute(context)
+
+    assert state(cluster, submitted).is_live
+    assert f"or end it by hand: end {submitted['job']['name']}" in capsys.readouterr().out
+
+
+def test_what_a_person_fails_before_the_last_try_is_ended(
+    submission: Submit, cluster: LocalCluster, make_context: MakeContext
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context(try_number=2)
+    begin(submitted, context)
+
+    task_of("performance.end", submission=submitted).execute(context)
+
+    assert state(cluster, submitted) is JobState.CANCELLED
+
+
+def test_a_job_that_took_too_long_is_ended_after_the_last_try_too(
+    submission: Submit, cluster: LocalCluster, make_context: MakeContext
+) -> None:
+    submitted, context = submission(STAND_IN="hang"), make_context(**LAST_TRY)
+    begin(submitted, context)
+    wait = task_of("performance.wait", submission=submitted)
+    with pytest.raises(AirflowFailException, match="too long"):
+        wait.execute_complete(context, event(submitted, overdue="too long"))
+
+    task_of("performance.end", submission=submitted).execute(context)
+
+    assert state(cluster, submitted) is JobState.CANCELLED
+
+
+def test_the_log_of_a_training_is_read_after_the_last_try_too(
+    submission: Submit, make_context: MakeContext
+) -> None:
+    submitted, context = submission(), make_context(**LAST_TRY)
+    wait = task_of("performance.wait", submission=submitted, deferrable=False)
+
+    assert wait.execute(context)["state"] == "succeeded"
+    assert task_of("performance.parse").execute(context)["measurement"] is not None
+
+
+@pytest.mark.parametrize(("try_number", "lives"), [(2, False), (3, True)])
+def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
+    submission: Submit,
+    cluster: LocalCluster,
+    make_context: MakeContext,
+    airflow_says: Callable[..., TaskStates],
+    *,
+    try_number: int,
+    lives: bool,
+) -> None:
+    """Airflow says `failed` both of a task that a person failed and of one that has no more tries."""
+    submitted = submission(STAND_IN="hang")
+    airflow_says("failed")
+    task = task_of("performance.wait", deferrable=False, submission=submitted)
+    task.hold("local", submitted["job"]["name"], make_context(try_number=try_number))
+
+    task.on_kill()
+
+    assert state(cluster, submitted).is_live is lives
+
+
+def test_a_job_that_nobody_knows_is_asked_for_three_times(
+    submission: Submit, make_context: MakeContext
+) -> None:
+    submitted, context = submission(), make_context()
+    unknown = event(submitted, status={"state": "unknown"})
+    wait = task_of("performance.wait", submission=submitted)
+    failures = []
+    for _ in range(3):
+        with pytest.raises(AirflowException, match="does not know job") as failed:
+            wait.execute_complete(context, unknown)
+        failures.append(type(failed.value) is AirflowFailException)
+
+    assert failures == [False, False, True]
