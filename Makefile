@@ -30,9 +30,7 @@ $(VENV)/.complete: requirements.lock requirements-bootstrap.txt pyproject.toml
 	@touch $@
 
 demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show the results
-	@$(BIN)/steptime up
-	@$(BIN)/steptime run llama3.1 --gpus 1,2 --checkpoint --wait
-	@$(BIN)/steptime up
+	@$(BIN)/steptime demo
 
 check: setup ## lint, types and unit tests (about 3 minutes)
 	$(BIN)/ruff format --check .

@@ -45,7 +45,7 @@ def _options(
     pass
 
 
-for _group in ("recipes", "metrics", "logs", "service", "slurm", "run", "sweeps", "results", "clean"):
+for _group in ("recipes", "metrics", "logs", "service", "slurm", "run", "demo", "sweeps", "results", "clean"):
     importlib.import_module(f"steptime.cli.{_group}").register(app)
 
 

@@ -1,0 +1,86 @@
+"""The wheel alone, in an environment outside of the checkout: nothing but the package is there."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.service
+
+ROOT = Path(__file__).parents[2]
+OWN_DAG = """\
+from steptime.airflow.dag_builder import training_dag
+
+dag = training_dag("nightly", workload="llama3.1", schedule="0 3 * * *", owner="ada")
+"""
+READ_DAGS = """\
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from pathlib import Path
+from airflow.dag_processing.dagbag import DagBag
+from airflow.providers_manager import ProvidersManager
+from steptime.settings import dags_dir
+found = {}
+for folder in (dags_dir(), Path(sys.argv[1])):
+    bag = DagBag(folder, bundle_path=folder, bundle_name="tests")
+    assert not bag.import_errors, bag.import_errors
+    found |= {name: sorted({task.owner for task in dag.tasks}) for name, dag in bag.dags.items()}
+print(json.dumps({"dags": found, "provider": "steptime" in ProvidersManager().providers}))
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the packages of the lock, from uv's cache, and the built wheel."""
+    place = tmp_path_factory.mktemp("wheel")
+    uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or "uv"
+    python = str(place / "venv" / "bin" / "python")
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run([uv, *arguments], capture_output=True, text=True, check=False, cwd=place)
+        assert done.returncode == 0, done.stderr
+
+    run("build", "--quiet", "--wheel", "--out-dir", str(place), str(ROOT))
+    [wheel] = place.glob("steptime-*.whl")
+    run("venv", "--quiet", "--python", sys.executable, str(place / "venv"))
+    run("pip", "sync", "--quiet", "--python", python, str(ROOT / "requirements.lock"))
+    # With its dependencies, which are there: what the wheel asks for must fit what we run.
+    run("pip", "install", "--quiet", "--offline", "--python", python, str(wheel))
+    return place / "venv" / "bin"
+
+
+def outside(environment: Path, here: Path, *command: str) -> str:
+    """Run a program of the environment in an empty folder, with none of this process's settings."""
+    clean = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
+    clean |= {"PATH": f"{environment}{os.pathsep}/usr/bin:/bin", "AIRFLOW_HOME": str(here / "airflow")}
+    argv = [str(environment / command[0]), *command[1:]]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=here, env=clean)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_wheel_alone_has_recipes_plans_and_the_demo(environment: Path, tmp_path: Path) -> None:
+    assert (
+        outside(environment, tmp_path, "steptime", "recipes", "--published", "--format", "csv").count("\n")
+        == 124
+    )
+    [first, *_] = json.loads(
+        outside(environment, tmp_path, "steptime", "plan", "llama3.1", "--format", "json")
+    )
+    assert first["label"] == "tiny·fp32·1"
+    assert "Examples" in outside(environment, tmp_path, "steptime", "demo", "--help")
+    assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
+
+
+def test_its_dags_and_one_of_ones_own_are_read(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "mine.py").write_text(OWN_DAG)
+    shown = outside(environment, tmp_path, "python", "-c", READ_DAGS, str(tmp_path / "own"))
+    told = json.loads(shown.splitlines()[-1])
+    assert {"llama31", "nemotron_h", "scaling_sweep", "nightly"} <= told["dags"].keys()
+    assert told["dags"]["nightly"] == ["ada"]
+    assert told["provider"]
