@@ -14,7 +14,7 @@ from steptime.clusters.base import Job, JobState, JobStatus, Staged
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
 from steptime.results.metrics import measure
-from steptime.results.models import Check, Provenance, Result, Verdict
+from steptime.results.models import Check, Provenance, Result, Submitted, Verdict
 from steptime.results.record import make_record
 
 __all__ = ["mini_slurm", "slurm_of_session"]  # fixtures
@@ -80,7 +80,9 @@ def _result(
     verdict: Verdict | None = None,
     **replaced: Any,
 ) -> Result:
-    """A result as the pipeline would make it; `replaced` fields of `Result` (run, log, …) come last and win.
+    """A result as the pipeline would make it.
+
+    `replaced` fields of `Result` and `Submitted` (log, run, …) come last and win.
 
     Its record is of all that, unless it is replaced, too.
 
@@ -165,8 +167,27 @@ def _result(
         else None,
         ended={"state": "completed", "global_step": max_steps - 1, "steps_trained": len(numbers)},
     )
-    result = Result(
+    made_by = Provenance(
+        steptime_version="0.1.0",
+        git_commit="675de01b859eae371bc01bf59b001889438a7a12",
+        git_clean=True,
+        staged=Staged(
+            python="/venv/bin/python",
+            venv_lock_sha256="a" * 64,
+            trainer_path="/staged/trainer",
+            trainer_sha256="b" * 64,
+        ),
+        options={"size": size, "gpus": str(gpus), "environment": environment or {}},
+        environment={"OMP_NUM_THREADS": "1", **(environment or {}), "PYTHONPATH": "/staged/trainer"},
+        script=script,
+        dag_id="llama31",
+        dag_run_id=dag_run_id,
+        task_id="wait",
+        map_index=map_index,
+    )
+    submitted = Submitted(
         run=run,
+        request=None,
         job=Job(
             cluster="local",
             name=job_name,
@@ -175,6 +196,12 @@ def _result(
             log_path=log.path,
             submitted_at=submitted_at,
         ),
+        attempt=1,
+        made_by=made_by,
+    )
+    parts = {name: replaced.pop(name) for name in Submitted.model_fields if name in replaced}
+    result = Result(
+        submitted=submitted.model_copy(update=parts),
         status=JobStatus(
             state=JobState.SUCCEEDED,
             exit_code=0,
@@ -185,29 +212,11 @@ def _result(
         log=log,
         measurement=measure(run, log),
         verdict=verdict or Verdict(checks=(Check(name="job_succeeded", passed=True, message="It did."),)),
-        provenance=Provenance(
-            steptime_version="0.1.0",
-            git_commit="675de01b859eae371bc01bf59b001889438a7a12",
-            git_clean=True,
-            staged=Staged(
-                python="/venv/bin/python",
-                venv_lock_sha256="a" * 64,
-                trainer_path="/staged/trainer",
-                trainer_sha256="b" * 64,
-            ),
-            options={"size": size, "gpus": str(gpus), "environment": environment or {}},
-            environment={"OMP_NUM_THREADS": "1", **(environment or {}), "PYTHONPATH": "/staged/trainer"},
-            script=script,
-            dag_id="llama31",
-            dag_run_id=dag_run_id,
-            task_id="wait",
-            map_index=map_index,
-        ),
         record="",
     )
     made = result.model_copy(update=replaced)
-    ran = {name: getattr(made, name) for name in ("run", "job", "status", "log", "provenance")}
-    return made.model_copy(update={"record": made.record or make_record(**ran)})
+    record = made.record or make_record(made.submitted, made.status, made.log)
+    return made.model_copy(update={"record": record})
 
 
 _CHECKPOINTS: dict[Mode, Callable[[int], tuple[CheckpointTiming, ...]]] = {

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from steptime.airflow.base import Submission
 from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
 from steptime.recipes.models import Run
+from steptime.results.models import Submitted
 
 from .conftest import submit_task, task_of
 
@@ -100,9 +100,9 @@ def test_a_fresh_job_takes_the_place_of_one_that_the_cluster_failed(
     assert len({first.directory, second.directory, third.directory}) == 3
     assert avoided == [("node3",), ("node3", "node5")]
     assert live_jobs(cluster) == [third.name]
-    handed_on = Submission.model_validate(context["ti"].pushed[SUBMISSION_KEY])
+    handed_on = Submitted.model_validate(context["ti"].pushed[SUBMISSION_KEY])
     assert handed_on.job == third
-    assert Path(third.directory).name in handed_on.provenance.script
+    assert Path(third.directory).name in Path(handed_on.job.directory, "job.sh").read_text()
     assert (
         "a fresh one is submitted, 2 of at most 2, which stays away from node3, node5"
         in capsys.readouterr().out
@@ -258,11 +258,11 @@ def test_a_fresh_job_is_waited_for_in_the_worker_as_well(
     submission: Submit, make_context: MakeContext, lose: Lose, cluster: LocalCluster
 ) -> None:
     submitted, context = submission(STAND_IN_STEP_S="0"), make_context()
-    lose(Submission.model_validate(submitted).job)
+    lose(Submitted.model_validate(submitted).job)
 
     ended = wait_task(submitted, deferrable=False).execute(context)
 
     assert ended["state"] == "succeeded"
-    handed_on = Submission.model_validate(context["ti"].pushed[SUBMISSION_KEY])
+    handed_on = Submitted.model_validate(context["ti"].pushed[SUBMISSION_KEY])
     assert handed_on.job.name != submitted["job"]["name"]
     assert state(cluster, handed_on.job) is JobState.SUCCEEDED

@@ -12,30 +12,29 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow import installation
 from steptime.airflow.attempts import specs_of
-from steptime.airflow.base import Submission
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Installation, Job, JobState, Staged
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
-from steptime.results.models import Result
+from steptime.results.models import Result, Submitted
 from steptime.results.store import Store
 
 from .conftest import StateStore, Variables, submit_task, task_of
 
 MakeContext = Callable[..., dict[str, Any]]
-Submit = Callable[..., Submission]
+Submit = Callable[..., Submitted]
 
 
 @pytest.fixture
 def submit(a_run: Callable[..., Run], staged: Staged, airflow_says: Callable[..., Any]) -> Submit:
     """One try of `submit`, in a context, of a run that never ends."""
 
-    def try_once(context: dict[str, Any]) -> Submission:
+    def try_once(context: dict[str, Any]) -> Submitted:
         airflow_says(None)  # of the task that is to wait
         task = submit_task(a_run(STAND_IN="hang"), staged)
-        return Submission.model_validate(task.execute(context))
+        return Submitted.model_validate(task.execute(context))
 
     return try_once
 

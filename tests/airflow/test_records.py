@@ -13,10 +13,10 @@ import pytest
 import structlog
 
 from steptime import __version__
-from steptime.airflow.result_operators import Reading
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState
+from steptime.results.models import Outcome
 from steptime.results.record import RunRecord
 from steptime.results.redaction import REDACTED
 from steptime.results.store import Store
@@ -29,12 +29,12 @@ PASSWORD = "hunter-2a8d"
 
 
 @pytest.fixture
-def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, Any]], Reading]:
+def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, Any]], Outcome]:
     """Runs `parse` on what a task `submit` handed on."""
 
-    def run(submitted: dict[str, Any]) -> Reading:
+    def run(submitted: dict[str, Any]) -> Outcome:
         context = make_context(pushed={SUBMISSION_KEY: submitted})
-        return Reading.model_validate(task_of("performance.parse").execute(context))
+        return Outcome.model_validate(task_of("performance.parse").execute(context))
 
     return run
 
@@ -53,12 +53,16 @@ def record_file(submitted: dict[str, Any]) -> Path:
     return Path(submitted["job"]["log_path"]).with_name("record.json")
 
 
+def recorded(outcome: Outcome) -> RunRecord:
+    return RunRecord.model_validate_json(Path(outcome.job.log_path).with_name("record.json").read_bytes())
+
+
 def warnings(said: list[Any]) -> list[str]:
     return [line["event"] for line in said if line["log_level"] == "warning" and "record" in line["event"]]
 
 
 def test_a_job_that_has_ended_has_its_record_beside_its_log(
-    submission: Callable[..., dict[str, Any]], parse: Callable[..., Reading]
+    submission: Callable[..., dict[str, Any]], parse: Callable[..., Outcome]
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
     assert not record_file(submitted).exists()
@@ -66,9 +70,9 @@ def test_a_job_that_has_ended_has_its_record_beside_its_log(
 
     read = parse(submitted)
 
-    assert record_file(submitted).read_text() == read.record
-    record = RunRecord.model_validate_json(read.record)
-    assert (record.run, record.job, record.status) == (read.submission.run, read.submission.job, read.status)
+    record = recorded(read)
+    assert (record.run, record.job, record.status) == (read.run, read.job, read.status)
+    assert (record.request, record.attempt) == (read.submitted.request, 1)
     assert record.status.state is JobState.SUCCEEDED
     assert record.status.started_at is not None
     assert record.versions == {"nemo": "none", "megatron_core": "none", "torch": "none", "python": "3"}
@@ -82,7 +86,7 @@ def test_a_job_that_has_ended_has_its_record_beside_its_log(
 
 
 def test_a_job_that_is_read_again_keeps_its_record(
-    submission: Callable[..., dict[str, Any]], parse: Callable[..., Reading]
+    submission: Callable[..., dict[str, Any]], parse: Callable[..., Outcome]
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
     wait_for(submitted)
@@ -91,18 +95,19 @@ def test_a_job_that_is_read_again_keeps_its_record(
         assert parse(submitted) == first
     assert warnings(said) == []
 
-    altered = json.loads(first.record) | {"nodes": ["elsewhere"]}
+    altered = json.loads(record_file(submitted).read_text()) | {"nodes": ["elsewhere"]}
     record_file(submitted).write_text(json.dumps(altered))
     with structlog.testing.capture_logs() as said:
         again = parse(submitted)
 
     [warning] = warnings(said)
     assert warning.endswith('nodes[0] is recorded as "elsewhere", and is "localhost" now')
-    assert again.record == record_file(submitted).read_text() == json.dumps(altered)
+    assert again == first
+    assert record_file(submitted).read_text() == json.dumps(altered)
 
 
 def test_a_job_that_its_cluster_has_forgotten_is_read_again_by_its_record(
-    submission: Callable[..., dict[str, Any]], parse: Callable[..., Reading], home: Path
+    submission: Callable[..., dict[str, Any]], parse: Callable[..., Outcome], home: Path
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
     wait_for(submitted)
@@ -111,7 +116,7 @@ def test_a_job_that_its_cluster_has_forgotten_is_read_again_by_its_record(
 
     assert parse(submitted) == first
 
-    another = json.loads(first.record)
+    another = json.loads(record_file(submitted).read_text())
     another["job"]["job_id"] = "another"
     record_file(submitted).write_text(json.dumps(another))
     assert parse(submitted).status.state is JobState.UNKNOWN, "the record of another job says nothing"
@@ -119,7 +124,7 @@ def test_a_job_that_its_cluster_has_forgotten_is_read_again_by_its_record(
 
 def test_earlier_attempts_are_in_the_record_with_how_they_ended(
     submit: Callable[..., Any],  # noqa: F811
-    parse: Callable[..., Reading],
+    parse: Callable[..., Outcome],
     airflow_says: Callable[..., Any],
 ) -> None:
     first = submit(max_tries=2)
@@ -128,7 +133,7 @@ def test_earlier_attempts_are_in_the_record_with_how_they_ended(
     log = Path(cleared.job.log_path)
     log.touch()  # `parse` ends the job, perhaps before its stand-in has come to write
 
-    record = RunRecord.model_validate_json(parse(cleared.model_dump(mode="json")).record)
+    record = recorded(parse(cleared.model_dump(mode="json")))
 
     [before] = record.earlier_attempts
     assert before.job == first.job

@@ -1,6 +1,7 @@
 """What the operators from a job's log to the store say and hand on."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -8,15 +9,17 @@ from typing import Any
 
 import pytest
 import structlog
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from logs import line_forms
 
-from steptime.airflow.base import Submission
-from steptime.airflow.result_operators import Reading
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
-from steptime.results.models import Result
+from steptime.logs.models import TrainingLog
+from steptime.results.models import Outcome, Result
+from steptime.results.reading import keep_reading, kept_reading
+from steptime.results.store import Store
 
 from .conftest import task_of
 
@@ -42,28 +45,37 @@ def ended(submitted: dict[str, Any]) -> dict[str, Any]:
     return asyncio.run(fires())
 
 
-def read(submitted: dict[str, Any], make_context: MakeContext) -> Reading:
+def read(submitted: dict[str, Any], make_context: MakeContext) -> Outcome:
     context = make_context(pushed={SUBMISSION_KEY: submitted})
-    return Reading.model_validate(task_of("performance.parse").execute(context))
+    return Outcome.model_validate(task_of("performance.parse").execute(context))
 
 
-@pytest.mark.usefixtures("home")
+def log_of(outcome: Outcome, cluster: LocalCluster) -> TrainingLog:
+    return asyncio.run(kept_reading(cluster, outcome.job))
+
+
+def parsed(result: Result, folder: Path, cluster: LocalCluster) -> dict[str, Any]:
+    """What `parse` hands on of a result, with what it leaves beside the log, in a folder of the test."""
+    folder.mkdir()
+    job = result.job.model_copy(update={"directory": str(folder), "log_path": str(folder / "log-x.out")})
+    asyncio.run(keep_reading(cluster, job, result.log))
+    (folder / "record.json").write_text(result.record)
+    submitted = result.submitted.model_copy(update={"job": job})
+    outcome = Outcome(submitted=submitted, status=result.status, measurement=result.measurement)
+    return outcome.model_dump(mode="json")
+
+
 def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
-    make_result: Callable[..., Result],
+    make_result: Callable[..., Result], cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    noisy = make_result("noisy", step_times=[0.2, 0.6] * 10)
-    reading = Reading(
-        submission=Submission(run=noisy.run, job=noisy.job, attempt=1, provenance=noisy.provenance),
-        status=noisy.status,
-        log=noisy.log,
-        record=noisy.record,
-        measurement=noisy.measurement,
-    )
+    noisy = parsed(make_result("noisy", step_times=[0.2, 0.6] * 10), tmp_path / "noisy", cluster)
 
     with structlog.testing.capture_logs() as said:
-        judged = task_of("performance.validate", reading=reading.model_dump(mode="json")).execute({})
+        judged = task_of("performance.validate", outcome=noisy).execute({})
 
-    assert Result.model_validate(judged).verdict.valid
+    verdict = Outcome.model_validate(judged).verdict
+    assert verdict is not None
+    assert verdict.valid
     told = {line["event"]: line["log_level"] for line in said if line["event"].startswith(("✓", "!", "✗"))}
     [(warning, level)] = [(event, level) for event, level in told.items() if level != "info"]
     assert level == "warning"
@@ -71,7 +83,7 @@ def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
 
 
 def test_a_log_out_of_reach_is_read_as_the_clusters_own(
-    submission: Submit, make_context: MakeContext, home: Path, far: None
+    submission: Submit, make_context: MakeContext, home: Path, far: None, cluster: LocalCluster
 ) -> None:
     submitted = submission()
     ended(submitted)
@@ -79,11 +91,43 @@ def test_a_log_out_of_reach_is_read_as_the_clusters_own(
     with pytest.MonkeyPatch.context() as in_reach:
         in_reach.setattr(LocalCluster, "local_path", lambda self, path: Path(path))
         there = read(submitted, make_context)
+        read_there = log_of(there, cluster)
     here = read(submitted, make_context)
 
     assert here == there
-    assert here.log.path == submitted["job"]["log_path"], "the copy is nobody's business"
-    assert [path.name for path in home.glob("logs-collected/local/*/log-*.out")] == [Path(here.log.path).name]
+    log = log_of(here, cluster)
+    assert log == read_there
+    assert log.path == submitted["job"]["log_path"], "the copy is nobody's business"
+    assert [path.name for path in home.glob("logs-collected/local/*/log-*.out")] == [Path(log.path).name]
+
+
+def test_what_tasks_hand_on_does_not_grow_with_the_steps(
+    submission: Submit, make_context: MakeContext, cluster: LocalCluster, home: Path
+) -> None:
+    submitted = submission()
+    ended(submitted)
+    few = read(submitted, make_context)
+    Path(submitted["job"]["log_path"]).write_bytes(line_forms.nemo2_log(range(2000)))
+
+    many = read(submitted, make_context)
+
+    assert len(log_of(many, cluster).steps) == 2000
+    sizes = [len(json.dumps(outcome.model_dump(mode="json"))) for outcome in (few, many)]
+    assert max(sizes) < 9_000
+    assert abs(sizes[1] - sizes[0]) < 500
+    with pytest.raises(AirflowFailException):  # the log ends other than planned
+        task_of("performance.validate", outcome=many.model_dump(mode="json")).execute({})
+    assert len(Store().steps(many.job.name)) == 2000
+
+
+def test_a_reading_that_is_gone_says_what_writes_it_anew(
+    make_result: Callable[..., Result], cluster: LocalCluster, tmp_path: Path
+) -> None:
+    outcome = parsed(make_result("gone"), tmp_path / "gone", cluster)
+    (tmp_path / "gone" / "steps.jsonl").write_text("torn {")
+
+    with pytest.raises(AirflowException, match=r"steps.jsonl .* clear the task 'parse'"):
+        task_of("performance.validate", outcome=outcome).execute({})
 
 
 def test_a_failure_out_of_reach_is_explained(
@@ -101,8 +145,13 @@ def test_a_failure_out_of_reach_is_explained(
     assert "CUDA out of memory. Tried to allocate 20.00 GiB." in tail
 
 
+@pytest.mark.usefixtures("far")
 def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is_over(
-    submission: Submit, make_context: MakeContext, far: None, home: Path, monkeypatch: pytest.MonkeyPatch
+    submission: Submit,
+    make_context: MakeContext,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: LocalCluster,
 ) -> None:
     submitted = submission()
     ended(submitted)
@@ -116,7 +165,8 @@ def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is
 
     monkeypatch.setattr(LocalCluster, "read", broken)
     with structlog.testing.capture_logs() as said:
-        assert len(read(submitted, make_context).log.steps) == 20
+        outcome = read(submitted, make_context)
+    assert len(log_of(outcome, cluster).steps) == 20
     assert [line["event"] for line in said if "out of reach" in line["event"]] != []
 
     failures = iter(range(1_000))

@@ -15,12 +15,12 @@ from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
-from steptime.airflow.base import Submission
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.cli import app
 from steptime.clusters.base import Staged
 from steptime.clusters.slurm.node_check import REFUSED
 from steptime.mini_slurm import service
+from steptime.results.models import Submitted
 from steptime.results.store import Store
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
@@ -62,11 +62,11 @@ def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
     assert "this is attempt 2, after job " in row["warnings"]
     stem = row["job_name"].removesuffix("2")
     [wait] = [ti for ti in dag_run.get_task_instances() if ti.task_id == "performance.wait"]
-    handed_on = Submission.model_validate(
+    handed_on = Submitted.model_validate(
         wait.xcom_pull(task_ids=wait.task_id, key=SUBMISSION_KEY, map_indexes=0)
     )
     assert (handed_on.job.name, handed_on.attempt) == (row["job_name"], 2)
-    assert f"#SBATCH --exclude={node}\n" in handed_on.provenance.script
+    assert f"#SBATCH --exclude={node}\n" in Path(handed_on.job.directory, "job.sh").read_text()
     record = json.loads(Store().record(row["job_name"])["content"])
     [before] = record["earlier_attempts"]
     assert (before["job"]["name"], before["status"]["reason"]) == (f"{stem}1", "a node failed")

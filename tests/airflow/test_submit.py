@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from steptime.airflow.base import LEFT_KEY, Submission, end_job
+from steptime.airflow.base import LEFT_KEY, end_job
 from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
+from steptime.results.models import Submitted
 
 from .conftest import TaskInstance, submit_task, task_of
 
@@ -29,23 +30,23 @@ def submit(
     staged: Staged,
     make_context: Callable[..., dict[str, Any]],
     airflow_says: Callable[..., Any],
-) -> Callable[..., Submission]:
+) -> Callable[..., Submitted]:
     """One try of the task `submit` of a run that never ends; keywords are of the task instance."""
     airflow_says(None)  # of the task that is to wait
 
-    def try_once(**task_instance: Any) -> Submission:
+    def try_once(**task_instance: Any) -> Submitted:
         task = submit_task(a_run(STAND_IN="hang"), staged)
-        return Submission.model_validate(task.execute(make_context(**task_instance)))
+        return Submitted.model_validate(task.execute(make_context(**task_instance)))
 
     return try_once
 
 
-def state(cluster: LocalCluster, submission: Submission) -> JobState:
+def state(cluster: LocalCluster, submission: Submitted) -> JobState:
     return asyncio.run(cluster.poll([submission.job.name]))[submission.job.name].state
 
 
 def test_a_retry_finds_the_job_of_the_try_before(
-    submit: Callable[..., Submission], cluster: LocalCluster
+    submit: Callable[..., Submitted], cluster: LocalCluster
 ) -> None:
     first, second = submit(), submit()
 
@@ -55,7 +56,7 @@ def test_a_retry_finds_the_job_of_the_try_before(
 
 @pytest.mark.parametrize("state_of_wait", [None, "restarting"])
 def test_a_cleared_task_starts_anew_and_ends_the_job_before(
-    submit: Callable[..., Submission],
+    submit: Callable[..., Submitted],
     cluster: LocalCluster,
     airflow_says: Callable[..., Any],
     state_of_wait: str | None,
@@ -72,7 +73,7 @@ def test_a_cleared_task_starts_anew_and_ends_the_job_before(
 
 @pytest.mark.parametrize("state_of_wait", ["deferred", "up_for_retry", "success", "failed"])
 def test_a_task_that_was_cleared_because_another_one_was_hands_on_the_job_it_had(
-    submit: Callable[..., Submission],
+    submit: Callable[..., Submitted],
     cluster: LocalCluster,
     home: Path,
     airflow_says: Callable[..., Any],
@@ -95,7 +96,7 @@ def test_a_task_that_was_cleared_because_another_one_was_hands_on_the_job_it_had
 
 @pytest.mark.parametrize("max_tries", [2, 3])
 def test_a_task_whose_job_nobody_would_wait_for_submits_none(
-    submit: Callable[..., Submission], cluster: LocalCluster, airflow_says: Callable[..., Any], max_tries: int
+    submit: Callable[..., Submitted], cluster: LocalCluster, airflow_says: Callable[..., Any], max_tries: int
 ) -> None:
     """It had failed, perhaps before its attempt began, when somebody cleared the `wait` of another cell."""
     if max_tries > 2:
@@ -108,7 +109,7 @@ def test_a_task_whose_job_nobody_would_wait_for_submits_none(
 
 
 def test_a_cleared_task_goes_on_with_a_job_that_was_left_out_of_reach(
-    submit: Callable[..., Submission], cluster: LocalCluster
+    submit: Callable[..., Submitted], cluster: LocalCluster
 ) -> None:
     first = submit(max_tries=2)
     left = {LEFT_KEY: first.job.name}
@@ -120,7 +121,7 @@ def test_a_cleared_task_goes_on_with_a_job_that_was_left_out_of_reach(
 
 
 def test_a_retry_after_a_cancel_from_outside_starts_anew(
-    submit: Callable[..., Submission], cluster: LocalCluster
+    submit: Callable[..., Submitted], cluster: LocalCluster
 ) -> None:
     first = submit()
     asyncio.run(cluster.cancel(first.job.name))
@@ -129,7 +130,7 @@ def test_a_retry_after_a_cancel_from_outside_starts_anew(
 
 
 def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
-    submit: Callable[..., Submission], make_context: Callable[..., dict[str, Any]]
+    submit: Callable[..., Submitted], make_context: Callable[..., dict[str, Any]]
 ) -> None:
     first = submit()
     make_context()["task_state_store"].kept.clear()
@@ -137,12 +138,12 @@ def test_the_job_of_a_deleted_dag_run_of_the_same_id_is_not_taken_over(
     assert submit().job.name != first.job.name
 
 
-def test_tries_differ_by_run_and_by_dag_run(submit: Callable[..., Submission]) -> None:
+def test_tries_differ_by_run_and_by_dag_run(submit: Callable[..., Submitted]) -> None:
     assert submit(run_id="one").job.name != submit(run_id="two").job.name
 
 
 def test_a_job_that_nobody_waits_for_is_ended(
-    submit: Callable[..., Submission], make_context: Callable[..., dict[str, Any]], cluster: LocalCluster
+    submit: Callable[..., Submitted], make_context: Callable[..., dict[str, Any]], cluster: LocalCluster
 ) -> None:
     left = submit()
     task_of("performance.end", submission=left.model_dump(mode="json")).execute(make_context())
@@ -151,7 +152,7 @@ def test_a_job_that_nobody_waits_for_is_ended(
 
 
 def test_a_job_whose_end_is_not_settled_is_not_waited_for(
-    submit: Callable[..., Submission],
+    submit: Callable[..., Submitted],
     make_context: Callable[..., dict[str, Any]],
     cluster: LocalCluster,
     monkeypatch: pytest.MonkeyPatch,
@@ -175,7 +176,7 @@ def test_a_job_whose_end_is_not_settled_is_not_waited_for(
 
 @pytest.mark.service
 def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
-    submit: Callable[..., Submission], home: Path, staged: Staged, a_run: Callable[..., Run], tmp_path: Path
+    submit: Callable[..., Submitted], home: Path, staged: Staged, a_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     """The worker is a process of its own, killed between the start of the job and the end of its task."""
     run, store = tmp_path / "run.json", tmp_path / "store.json"
@@ -195,7 +196,7 @@ def test_a_worker_killed_after_the_job_started_is_retried_to_the_same_job(
 
     second = subprocess.run([*worker, "return"], env=environment, capture_output=True, text=True, check=True)
 
-    job = Submission.model_validate_json(second.stdout.splitlines()[-1]).job  # after Airflow's own lines
+    job = Submitted.model_validate_json(second.stdout.splitlines()[-1]).job  # after Airflow's own lines
     processes = [line for path in started.glob("*/*/*/started") for line in path.read_text().splitlines()]
     assert len(processes) == 1
     assert Path(job.directory, "started").is_file()

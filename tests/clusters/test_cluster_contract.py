@@ -257,13 +257,13 @@ async def test_a_run_has_its_record_beside_its_log_with_earlier_attempts(
     ]
     before, status = [await end_of(cluster, name) for name in ("cell-1", "cell-2")]
     made = make_result()
-    ran = {"run": made.run, "log": made.log, "provenance": made.provenance, "job": job, "status": status}
+    submitted = made.submitted.model_copy(update={"job": job, "attempt": 2})
 
-    attempts = await earlier_attempts(cluster, job)
-    record = make_record(**ran, earlier_attempts=attempts)
+    attempts = await earlier_attempts(cluster, job, submitted.attempt)
+    record = make_record(submitted, status, made.log, attempts)
     assert attempts == (Attempt(job=failed, status=before),)
     assert await keep_record(cluster, job, record) == (record, [])
-    kept, [difference] = await keep_record(cluster, job, make_record(**ran))
+    kept, [difference] = await keep_record(cluster, job, make_record(submitted, status, made.log))
     assert kept == record
     assert difference.endswith("and is [] now")
     assert await cluster.read(f"{job.directory}/record.json") == record.encode()

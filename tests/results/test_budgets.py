@@ -249,19 +249,14 @@ def test_runs_in_the_store_count_whatever_became_of_them_and_once(
         job=job.model_copy(update={"name": "job-1"}),
         status=ended(JobState.FAILED, "2026-11-21 09:00", "2026-11-21 09:30"),
     )
-    record = make_record(
-        run=run,
-        job=job.model_copy(update={"name": "job-2"}),
-        status=status,
-        log=result.log,
-        provenance=result.provenance,
-        earlier_attempts=(earlier,),
+    second = result.submitted.model_copy(
+        update={"run": run, "job": job.model_copy(update={"name": "job-2"}), "attempt": 2}
     )
+    record = make_record(second, status, result.log, (earlier,))
 
     def of(name: str, verdict: object, record: str = record) -> Result:
         its_job = Job.model_validate(job.model_dump() | {"name": name})
-        update = {"job": its_job, "run": run, "status": status, "record": record, "verdict": verdict}
-        return result.model_copy(update=update)
+        return make_result(job=its_job, run=run, status=status, record=record, verdict=verdict)
 
     store_ = Store()
     store_.publish(of("job-2", result.verdict))
@@ -284,7 +279,7 @@ def test_runs_of_an_earlier_store_count(
 
     clusters("gpu_hours_per_month: 20")
     status = ended(JobState.SUCCEEDED, "2026-10-31 23:00", "2026-11-01 01:00")
-    result = make_result().model_copy(update={"run": make_run(4), "status": status})
+    result = make_result(run=make_run(4), status=status)
     make_store_of_0001(store, result, monkeypatch)
 
     assert counted() == (4, 0)

@@ -64,12 +64,13 @@ def _as_then(numbers: dict[str, Any]) -> dict[str, Any]:
 def _provenance_row(result: Result) -> dict[str, Any]:
     """A row of the table `provenance`, as revision 0001 had it."""
     whole = json.loads(result.model_dump_json())
-    provenance, log = whole["provenance"], whole["log"]
+    submitted, log = whole["submitted"], whole["log"]
+    provenance = submitted["made_by"]
     return {
         **{name: provenance[name] for name in ("steptime_version", "git_commit", "git_clean", "script")},
         "staged": provenance["staged"],
-        "recipe": whole["run"]["recipe"],
-        **{name: whole[name] for name in ("run", "job", "status")},
+        "recipe": submitted["run"]["recipe"],
+        **{"run": submitted["run"], "job": submitted["job"], "status": whole["status"]},
         "measurement": _as_then(whole["measurement"]),
         "versions": log["started"]["versions"],
         "log": {name: value for name, value in log.items() if name not in ("steps", "checkpoints")},
@@ -88,7 +89,7 @@ def test_what_ran_becomes_a_record(store_of_0001: tuple[str, Result]) -> None:
     assert record.versions["nemo"] == "2.7.3"
     assert record.nodes == ("localhost",)
     unknown_then: dict[str, Any] = {"options": {}, "environment": {}}
-    assert record.provenance == result.provenance.model_copy(update=unknown_then)
+    assert record.provenance == result.submitted.made_by.model_copy(update=unknown_then)
 
 
 def test_what_was_read_is_kept(store_of_0001: tuple[str, Result]) -> None:

@@ -150,14 +150,8 @@ def test_a_run_that_needed_another_job_counts_and_says_so(make_result: MakeResul
     result = make_result()
     lost = JobStatus(state=JobState.FAILED, reason="NODE_FAIL")
     first = result.job.model_copy(update={"job_id": "17"})
-    record = make_record(
-        run=result.run,
-        job=result.job,
-        status=result.status,
-        log=result.log,
-        provenance=result.provenance,
-        earlier_attempts=(Attempt(job=first, status=lost),),
-    )
+    earlier_attempts = (Attempt(job=first, status=lost),)
+    record = make_record(result.submitted, result.status, result.log, earlier_attempts)
 
     earlier = recorded_attempts(record)
     verdict = validate(result.run, result.status, result.log, result.measurement, earlier_attempts=earlier)

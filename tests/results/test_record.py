@@ -11,7 +11,7 @@ from steptime.clusters.base import Cluster, Job
 from steptime.clusters.config import open_cluster
 from steptime.clusters.local.cluster import Config
 from steptime.errors import SystemFailure, UserError
-from steptime.results.models import Result
+from steptime.results.models import Result, Submitted
 from steptime.results.record import (
     RECORD_FILE,
     RunRecord,
@@ -38,7 +38,8 @@ def job(tmp_path: Path, make_result: MakeResult) -> Job:
 
 
 def record_of(result: Result, **replaced: Any) -> dict[str, Any]:
-    ran = {name: getattr(result, name) for name in ("run", "job", "status", "log", "provenance")}
+    parts = {name: replaced.pop(name) for name in Submitted.model_fields if name in replaced}
+    ran = {"submitted": result.submitted.model_copy(update=parts), "status": result.status, "log": result.log}
     record: dict[str, Any] = json.loads(make_record(**{**ran, **replaced}))
     return record
 
@@ -49,7 +50,7 @@ def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResul
     record = RunRecord.model_validate(record_of(result))
 
     assert (record.run, record.job, record.status) == (result.run, result.job, result.status)
-    assert record.provenance == result.provenance
+    assert record.provenance == result.submitted.made_by
     assert record.provenance.options["gpus"] == "2"
     assert record.provenance.environment["OMP_NUM_THREADS"] == "1"
     assert record.versions == {

@@ -1,19 +1,14 @@
-"""Result rows for readers: scaling efficiency, table columns, notes, the command that repeats a run."""
+"""Result rows for readers: scaling efficiency, table columns, notes."""
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from steptime.cli import app
 from steptime.recipes.models import Mode
-from steptime.recipes.planning import plan
-from steptime.recipes.request import PlanRequest
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.report import compared, notes, repeat_command, with_scaling_efficiency, written
+from steptime.results.report import compared, notes, with_scaling_efficiency, written
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -153,40 +148,3 @@ def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: Mak
         "tiny·fp32·2 (bad) is rejected: Expected A, but found B.",
         "tiny·fp32·2 (noisy) counts, but note: Expected A, but found B.",
     ]
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"workload": "llama3.1", "gpus": "2", "repeats": 2},
-        {"workload": "llama3.1", "gpus": "2", "tensor_parallel": 2, "environment": {"A": "b c"}},
-        {"workload": "llama3.1", "gpus": "1", "max_steps": 30, "window": "5:9", "time_limit": "00:05:00"},
-        {"workload": "llama3.1", "gpus": "2", "checkpoint": True},
-        {"workload": "llama3.1", "size": "405b", "gpu_type": "h100", "gpus": "64", "proxy": True},
-        {"workload": "nemotron4-340b", "gpu_type": "gb200", "gpus": "512", "scaling": "strong"},
-        {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "max_steps": 6, "window": "2:4"},
-        {"workload": "nemotron4", "size": "15b", "gpu_type": "h100", "gpus": "16", "save_checkpoint": True},
-        {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True},
-        {"workload": "llama3.1", "gpus": "2", "profile": True, "profile_ranks": "1", "profile_stop": 30},
-        {"workload": "llama3.1", "gpus": "2", "nccl_trace": True},
-        {"workload": "llama3.1", "size": "70b", "cuda_graphs": True, "tp_comm_overlap": False},
-    ],
-)
-def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> None:
-    for run in plan(PlanRequest.model_validate(asked)).all_runs:
-        command = repeat_command(run)
-
-        assert command is not None
-        assert command.startswith("steptime run ")
-        arguments = ["plan", *shlex.split(command)[2:], "--format", "csv"]
-        listed = CliRunner().invoke(app, arguments, catch_exceptions=False)
-        assert run.experiment in listed.stdout
-
-
-def test_a_run_that_no_recipe_gives_has_no_command(make_result: MakeResult) -> None:
-    run = make_result().run
-    narrower = run.recipe.model.model_copy(update={"hidden_size": 128})
-
-    changed = run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": narrower})})
-
-    assert repeat_command(changed) is None

@@ -62,7 +62,7 @@ def test_what_is_needed_to_repeat_a_run_is_there(store_url: str, make_result: Ma
     assert kept == {"content": result.record, "sha256": hashlib.sha256(result.record.encode()).hexdigest()}
     record = json.loads(kept["content"])
     assert type(result.run).model_validate(record["run"]) == result.run
-    assert type(result.provenance).model_validate(record["provenance"]) == result.provenance
+    assert type(result.submitted.made_by).model_validate(record["provenance"]) == result.submitted.made_by
     assert record["versions"]["nemo"] == "2.7.3"
     assert record["status"]["exit_code"] == 0
 

@@ -197,16 +197,16 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
     canary = "canary-91d0"
     plain = make_result("run")
     lost = plain.status.model_copy(update={"state": JobState.FAILED, "reason": "NODE_FAIL"})
-    ran = {name: getattr(plain, name) for name in ("run", "job", "status", "log", "provenance")}
     node = {"node": "n1", "faults": [], "matmul_tflops": 650.25}
     bad = {"node": "n2", "faults": ["it burns"], "matmul_tflops": None}
     checked = {"nodes": [node, bad], "all_reduce": {"bus_gb_per_s": 360.5}}
     started = {**(plain.log.started or {}), "launch": {"numa_bound_ranks": 2, "vboost": False}}
-    ran["log"] = plain.log.model_copy(update={"node_check": checked, "started": started})
-    ran["run"] = plain.run.model_copy(update={"environment": {"MY_TOKEN": canary, "NCCL_DEBUG": "INFO"}})
-    ran["provenance"] = plain.provenance.model_copy(update={"environment": {"MY_TOKEN": canary}})
-    record = make_record(**ran, earlier_attempts=(Attempt(job=plain.job, status=lost),))
-    publish("run", run=ran["run"], record=record, script=f"export MY_TOKEN={canary}")
+    log = plain.log.model_copy(update={"node_check": checked, "started": started})
+    run = plain.run.model_copy(update={"environment": {"MY_TOKEN": canary, "NCCL_DEBUG": "INFO"}})
+    made_by = plain.submitted.made_by.model_copy(update={"environment": {"MY_TOKEN": canary}})
+    submitted = plain.submitted.model_copy(update={"run": run, "made_by": made_by})
+    record = make_record(submitted, plain.status, log, (Attempt(job=plain.job, status=lost),))
+    publish("run", run=run, record=record, script=f"export MY_TOKEN={canary}")
     frame = opened(page)
     frame.locator("tbody .open").click()
     kept = frame.locator("details", has_text="Record (JSON)").locator("pre")

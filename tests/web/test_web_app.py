@@ -80,11 +80,11 @@ async def test_no_documentation_of_the_api_is_served(pages: FastAPI) -> None:
 async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
     pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
 ) -> None:
-    secret = make_result("of-another-dag").provenance.model_copy(update={"dag_id": "secret"})
+    secret = make_result("of-another-dag").submitted.made_by.model_copy(update={"dag_id": "secret"})
     outside = secret.model_copy(update={"dag_id": None, "dag_run_id": None, "task_id": None})
     publish("of-this-dag")
-    publish("of-another-dag", provenance=secret)
-    publish("of-no-dag", provenance=outside)
+    publish("of-another-dag", made_by=secret)
+    publish("of-no-dag", made_by=outside)
     assert {row["job_name"] for row in await rows(pages)} == {"of-this-dag", "of-no-dag"}
     assert await rows(pages, dag_id="secret") == []
     # Who may not see a run learns nothing of it, not even that it exists.
@@ -98,8 +98,8 @@ async def test_runs_of_dags_that_a_user_may_not_read_are_left_out(
 async def test_efficiency_is_relative_to_the_runs_that_a_user_sees(
     pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
 ) -> None:
-    secret = make_result("x").provenance.model_copy(update={"dag_id": "secret"})
-    publish("hidden", gpus=1, provenance=secret)
+    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
+    publish("hidden", gpus=1, made_by=secret)
     publish("two", gpus=2, step_times=[1.0] * 20)
     publish("four", gpus=4, step_times=[1.25] * 20)
     efficiency = {row["job_name"]: row["scaling_efficiency_percent"] for row in await rows(pages)}

@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
-from pydantic import BaseModel, PositiveInt
+from pydantic import BaseModel
 from pydantic_core import from_json
 
 from steptime.airflow.budgets import commit_job
@@ -19,10 +19,8 @@ from steptime.airflow.installation import require_own
 from steptime.airflow.states import state_of
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
 from steptime.errors import OutOfReach, SystemFailure, UserError
-from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.results.charges import withdraw_job
-from steptime.results.models import Provenance
 
 SETTLING_S = 1.0
 """Of a trigger, before it may fire: one that does before the worker has reported "deferred" makes Airflow
@@ -32,16 +30,6 @@ _KILL_WITHIN_S = 4.0
 _ASKED_AGAIN_AFTER_S = 0.5
 _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "upstream_failed")
 """States of a task that was deleted or cleared or has ended; in all others somebody goes on with it."""
-
-
-class Submission(Frozen):
-    """What `submit` hands on: the run as it was submitted, its job, and what it was made from."""
-
-    run: Run
-    job: Job
-    attempt: PositiveInt
-    """Counts the jobs of this run; the job's name follows from it."""
-    provenance: Provenance
 
 
 def as_json(model: BaseModel) -> dict[str, Any]:

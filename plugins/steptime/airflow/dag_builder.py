@@ -147,8 +147,8 @@ def _train(
     end = EndTrainingOperator(task_id="end", submission=submit.output, waited_in=waited_in)
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
-    validate = ValidateOperator(task_id="validate", reading=parse.output, waited_in=waited_in)
-    publish = PublishOperator(task_id="publish", result=validate.output)
+    validate = ValidateOperator(task_id="validate", outcome=parse.output)
+    publish = PublishOperator(task_id="publish", outcome=validate.output)
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return wait

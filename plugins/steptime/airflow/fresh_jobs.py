@@ -13,13 +13,14 @@ from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import PositiveInt, TypeAdapter
 
 from steptime.airflow.attempts import free_attempt, specs_of
-from steptime.airflow.base import HoldsJob, Submission
+from steptime.airflow.base import HoldsJob
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import require_own
 from steptime.clusters.base import Job, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.frozen import Frozen
+from steptime.results.models import Submitted
 
 if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
@@ -39,7 +40,7 @@ class FreshJob(Frozen):
     """Those that failed under the jobs before."""
 
 
-async def latest_job(task: HoldsJob, submission: Submission, context: Context) -> Submission:
+async def latest_job(task: HoldsJob, submission: Submitted, context: Context) -> Submitted:
     """What to wait for: the submission of `submit`, or the fresh job that this task has submitted since.
 
     Raises UserError where the job is of another installation.
@@ -50,8 +51,8 @@ async def latest_job(task: HoldsJob, submission: Submission, context: Context) -
 
 
 async def replace_job(
-    task: HoldsJob, submission: Submission, job: Job, status: JobStatus, context: Context
-) -> Submission | None:
+    task: HoldsJob, submission: Submitted, job: Job, status: JobStatus, context: Context
+) -> Submitted | None:
     """Submit a fresh job in place of the one that ended so; None where the cluster's file allows no more.
 
     Args:
@@ -74,7 +75,7 @@ async def replace_job(
     avoided = () if before is None else before.avoided_nodes
     avoided = tuple(dict.fromkeys((*avoided, *status.failed_nodes)))
     last = submission.attempt if before is None else before.attempt
-    staged, whose = submission.provenance.staged, submission.job.installation
+    staged, whose = submission.made_by.staged, submission.job.installation
     spec_of = specs_of(submission.run, staged, config, context, whose)
     attempt = await patiently(
         config, lambda cluster: free_attempt(cluster, spec_of, last + 1), task.log.warning
@@ -92,17 +93,17 @@ async def replace_job(
     return await _submit(task, submission, fresh, context)
 
 
-async def _kept(store: "TaskStateStoreAccessor", submission: Submission) -> FreshJob | None:
+async def _kept(store: "TaskStateStoreAccessor", submission: Submitted) -> FreshJob | None:
     stored = await asyncio.to_thread(store.get, _KEY)
     fresh = TypeAdapter(FreshJob | None).validate_python(stored)
     return None if fresh is None or fresh.instead_of != submission.job.name else fresh
 
 
-async def _submit(task: HoldsJob, submission: Submission, fresh: FreshJob, context: Context) -> Submission:
+async def _submit(task: HoldsJob, submission: Submitted, fresh: FreshJob, context: Context) -> Submitted:
     """Submit the fresh job, or find it."""
     config = load_cluster(submission.job.cluster)
     run = config.avoiding(submission.run, fresh.avoided_nodes)
-    staged, whose = submission.provenance.staged, submission.job.installation
+    staged, whose = submission.made_by.staged, submission.job.installation
     spec = specs_of(run, staged, config, context, whose)(fresh.attempt)
     try:
         job = await patiently(
@@ -111,10 +112,4 @@ async def _submit(task: HoldsJob, submission: Submission, fresh: FreshJob, conte
     except UserError as refused:  # as where a run needs all the nodes that there are
         without = f" without {', '.join(fresh.avoided_nodes)}" if fresh.avoided_nodes else ""
         raise UserError(f"no fresh job{without} could be submitted: {refused}") from None
-    return submission.model_copy(
-        update={
-            "job": job,
-            "attempt": fresh.attempt,
-            "provenance": submission.provenance.model_copy(update={"script": spec.script}),
-        }
-    )
+    return submission.model_copy(update={"job": job, "attempt": fresh.attempt})

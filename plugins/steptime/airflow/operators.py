@@ -16,7 +16,6 @@ from steptime.airflow.attempts import current_attempt, named_after, specs_of
 from steptime.airflow.base import (
     HoldsJob,
     RunOperator,
-    Submission,
     airflow_errors,
     as_json,
     dag_run_of,
@@ -35,6 +34,8 @@ from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
+from steptime.results.models import Submitted
+from steptime.results.repeating import request_of
 
 _WILL_WAIT = (None, "restarting")
 """States of a waiting task that has not begun or was cleared; `restarting` while its worker is ended."""
@@ -163,7 +164,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         return Run.model_validate(self.run)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Submit. Returns the `Submission` as JSON."""
+        """Submit. Returns the `Submitted` as JSON."""
         with airflow_errors():
             ti = context["ti"]
             state = state_of(ti, self.waited_in)
@@ -175,7 +176,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             )
         return as_json(submitted)
 
-    async def _submit(self, cluster: Cluster, config: ClusterConfig, context: Context) -> Submission:
+    async def _submit(self, cluster: Cluster, config: ClusterConfig, context: Context) -> Submitted:
         from steptime.clusters.jobscript import find_saved_checkpoint, job_environment
         from steptime.results.provenance import provenance
         from steptime.results.redaction import redacted_text
@@ -184,7 +185,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         staged = Staged.model_validate(self.staged)
 
         if self.loads_from is not None:
-            saved_by = Submission.model_validate(self.loads_from).job
+            saved_by = Submitted.model_validate(self.loads_from).job
             run = run.model_copy(update={"checkpoint_path": await find_saved_checkpoint(cluster, saved_by)})
         store = context["task_state_store"]
         spec_of = specs_of(run, staged, config, context, await named_after(store))
@@ -202,18 +203,19 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         self.log.info("its log: %s", job.log_path)
         secretive = (run.environment, staged.image_environment)
         self.log.info("its script:\n%s", redacted_text(spec.script, *secretive))
+        asked_for = options_of(context)
         made_by = provenance(
             staged,
-            spec.script,
-            options=options_of(context),
+            options=asked_for,
             environment=job_environment(run, staged, config),
             dag_id=ti.dag_id,
             dag_run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        return Submission(run=run, job=job, attempt=attempt, provenance=made_by)
+        request = request_of(run, asked_for)
+        return Submitted(run=run, request=request, job=job, attempt=attempt, made_by=made_by)
 
-    def _submitted_before(self, ti: RuntimeTaskInstanceProtocol, state: str | None) -> Submission:
+    def _submitted_before(self, ti: RuntimeTaskInstanceProtocol, state: str | None) -> Submitted:
         """What the task that waits has told of its job: only this task was cleared."""
         told = ti.xcom_pull(task_ids=self.waited_in, key=SUBMISSION_KEY, map_indexes=ti.map_index)
         if told is None:
@@ -221,7 +223,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
                 f"'{self.waited_in}' is {state} and has told of no job, and none is submitted that nobody "
                 "would wait for: clear that task, and this one is cleared with it"
             )
-        submission = Submission.model_validate(told)
+        submission = Submitted.model_validate(told)
         self.log.info("'%s' was not cleared: its job stays %s", self.waited_in, submission.job.name)
         return submission
 
@@ -249,12 +251,12 @@ class EndTrainingOperator(RunOperator):
 
     def planned_run(self) -> Run:
         """The run whose jobs are ended."""
-        return Submission.model_validate(self.submission).run
+        return Submitted.model_validate(self.submission).run
 
     def execute(self, context: Context) -> None:
         """End what lives of the job and of the fresh ones after it."""
         with airflow_errors():
-            config = load_cluster(Submission.model_validate(self.submission).job.cluster)
+            config = load_cluster(Submitted.model_validate(self.submission).job.cluster)
             if (left := left_job(context, self.waited_in)) is not None:
                 self.log.warning(
                     "%s gave up a job that may be sound, out of reach or with its last worker, so nothing is "
@@ -269,9 +271,9 @@ class EndTrainingOperator(RunOperator):
             )
 
     async def _end(self, cluster: Cluster, config: ClusterConfig, context: Context) -> None:
-        submission = Submission.model_validate(self.submission)
+        submission = Submitted.model_validate(self.submission)
         whose = submission.job.installation
-        spec_of = specs_of(submission.run, submission.provenance.staged, config, context, whose)
+        spec_of = specs_of(submission.run, submission.made_by.staged, config, context, whose)
         first = submission.attempt
         names = [spec_of(number).name for number in range(first, first + 1 + config.fresh_jobs)]
         for name, status in (await cluster.poll(names)).items():

@@ -1,7 +1,7 @@
 """The operators from a job's log to the metrics store: read, validate, publish, report."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
@@ -9,7 +9,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow.base import (
     RunOperator,
-    Submission,
     airflow_errors,
     as_json,
     dag_run_of,
@@ -24,27 +23,15 @@ from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach, SystemFailure, UserError
-from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.charges import withdraw_plans
 from steptime.results.columns import BY_NAME
-from steptime.results.models import Measurement, Result, Verdict
+from steptime.results.models import Measurement, Outcome, Result, Submitted, Verdict
 
 if TYPE_CHECKING:
     from steptime.results.store import Store
-
-
-class Reading(Frozen):
-    """What `parse` hands on: how the job ended, what its log says, and the numbers where there are any."""
-
-    submission: Submission
-    status: JobStatus
-    log: TrainingLog
-    record: str
-    """As it lies beside the log."""
-    measurement: Measurement | None
 
 
 class ReadLogOperator(RunOperator):
@@ -70,7 +57,7 @@ class ReadLogOperator(RunOperator):
         return self._run
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Read and measure. Returns the `Reading` as JSON."""
+        """Read and measure. Returns the `Outcome` as JSON; the steps stay in a file beside the log."""
         from steptime.results.metrics import measure
 
         ti = context["ti"]
@@ -79,12 +66,14 @@ class ReadLogOperator(RunOperator):
             raise AirflowSkipException("no job was submitted: there is no log to read")
         if (left := left_job(context, self.waited_in)) is not None:
             raise AirflowSkipException(f"job '{left}' was left as it is, and may run on: its log is not read")
-        submission = Submission.model_validate(handed_on)
-        self._run = run = submission.run
+        submitted = Submitted.model_validate(handed_on)
+        made_by = submitted.made_by.model_copy(update={"task_id": self.waited_in})
+        submitted = submitted.model_copy(update={"made_by": made_by})
+        self._run = run = submitted.run
         with airflow_errors():
-            config = load_cluster(submission.job.cluster)
-            status, log, record = asyncio.run(
-                patiently(config, lambda cluster: self._read(cluster, submission), self.log.warning)
+            config = load_cluster(submitted.job.cluster)
+            status, log = asyncio.run(
+                patiently(config, lambda cluster: self._read(cluster, submitted), self.log.warning)
             )
         self.log.info(
             "read %d bytes of %s: %d steps (%s)", log.bytes_read, log.path, len(log.steps), log.dialect
@@ -98,24 +87,23 @@ class ReadLogOperator(RunOperator):
             self.log.warning("nothing can be measured: %s", error)
         else:
             self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
-        reading = Reading(
-            submission=submission, status=status, log=log, record=record, measurement=measurement
-        )
-        return as_json(reading)
+        return as_json(Outcome(submitted=submitted, status=status, measurement=measurement))
 
-    async def _read(self, cluster: Cluster, submission: Submission) -> tuple[JobStatus, TrainingLog, str]:
-        """How the job ended, what its log says, and the run's record."""
+    async def _read(self, cluster: Cluster, submitted: Submitted) -> tuple[JobStatus, TrainingLog]:
+        """How the job ended, and what its log says; both are kept beside the log, with the run's record."""
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
+        from steptime.results.reading import keep_reading
         from steptime.results.record import (
             earlier_attempts,
             keep_record,
             make_record,
             record_path,
             recorded_end,
+            with_script,
         )
 
-        run, job = submission.run, submission.job
+        run, job = submitted.run, submitted.job
         status = (await cluster.poll([job.name]))[job.name]
         if status.state.is_live:
             # Waiting was given up (failed by hand, timed out): only a log that grows no more can be read.
@@ -128,19 +116,28 @@ class ReadLogOperator(RunOperator):
             raise OutOfReach(str(failure)) from None
         log = await asyncio.to_thread(read_log, path, max_steps=run.max_steps, first_step=run.first_step)
         log = log.model_copy(update={"path": job.log_path})
-        record = make_record(
-            run=run,
-            job=job,
-            status=status,
-            log=log,
-            provenance=submission.provenance.model_copy(update={"task_id": self.waited_in}),
-            earlier_attempts=await earlier_attempts(cluster, job),
-        )
-        kept, differences = await keep_record(cluster, job, record)
+        await keep_reading(cluster, job, log)
+        attempts = await earlier_attempts(cluster, job, submitted.attempt)
+        record = make_record(await with_script(cluster, submitted), status, log, attempts)
+        _, differences = await keep_record(cluster, job, record)
         self.log.info("its record: %s", record_path(job.log_path))
         for difference in differences:
             self.log.warning("the record stays as it was written first: %s", difference)
-        return status, log, kept
+        return status, log
+
+
+async def read_again(outcome: Outcome, say: Callable[[str], None]) -> tuple[TrainingLog, str]:
+    """What `parse` has read and recorded of a run, from beside its log.
+
+    Raises OutOfReach where the cluster is for longer than its file allows, SystemFailure where it is gone.
+    """
+    from steptime.results.reading import kept_reading
+    from steptime.results.record import kept_record
+
+    async def read(cluster: Cluster) -> tuple[TrainingLog, str]:
+        return await kept_reading(cluster, outcome.job), await kept_record(cluster, outcome.job)
+
+    return await patiently(load_cluster(outcome.job.cluster), read, say)
 
 
 def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
@@ -152,54 +149,41 @@ def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
 class ValidateOperator(RunOperator):
     """Checks a run before its numbers are published; one that fails is recorded as rejected.
 
-    :param reading: what `ReadLogOperator` returned. (templated)
-    :param waited_in: id of the task that waited for the job, for the link from the results to its log.
+    :param outcome: what `ReadLogOperator` returned. (templated)
     """
 
-    template_fields: Sequence[str] = ("reading",)
+    template_fields: Sequence[str] = ("outcome",)
     operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
     ui_color: str = "#f3ece2"
 
-    def __init__(self, *, reading: Any, waited_in: str, **kwargs: Any) -> None:
+    def __init__(self, *, outcome: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.reading = reading
-        self.waited_in = waited_in
+        self.outcome = outcome
 
     def planned_run(self) -> Run:
         """The run that is judged."""
-        return Reading.model_validate(self.reading).submission.run
+        return Outcome.model_validate(self.outcome).run
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
-        """Judge. Returns the `Result` as JSON."""
+        """Judge. Returns the `Outcome` with its verdict as JSON."""
         from steptime.results.quality import validate
         from steptime.results.record import recorded_attempts
         from steptime.results.store import Store
 
-        reading = Reading.model_validate(self.reading)
-        run, job = reading.submission.run, reading.submission.job
+        outcome = Outcome.model_validate(self.outcome)
+        run, job = outcome.run, outcome.job
         with airflow_errors():
-            earlier = recorded_attempts(reading.record)
-            verdict = validate(
-                run, reading.status, reading.log, reading.measurement, earlier_attempts=earlier
-            )
-            result = Result(
-                run=run,
-                job=job,
-                status=reading.status,
-                log=reading.log,
-                measurement=reading.measurement,
-                verdict=verdict,
-                provenance=reading.submission.provenance.model_copy(update={"task_id": self.waited_in}),
-                record=reading.record,
-            )
+            log, record = asyncio.run(read_again(outcome, self.log.warning))
+            earlier = recorded_attempts(record)
+            verdict = validate(run, outcome.status, log, outcome.measurement, earlier_attempts=earlier)
             self._tell(verdict)
+            judged = outcome.model_copy(update={"verdict": verdict})
             if not verdict.valid:
                 with Store() as store:
-                    _tell_differences(self, store, result)
-                    store.reject(result)
+                    store.reject(_result(self, store, judged, log, record))
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
                 raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
-        return as_json(result)
+        return as_json(judged)
 
     def _tell(self, verdict: Verdict) -> None:
         for check in verdict.checks:
@@ -211,39 +195,43 @@ class ValidateOperator(RunOperator):
                 self.log.error("✗ %s: %s", check.name, check.message)
 
 
-def _tell_differences(task: BaseOperator, store: "Store", result: Result) -> None:
+def _result(task: BaseOperator, store: "Store", judged: Outcome, log: TrainingLog, record: str) -> Result:
+    """What the store takes; a difference from the record that it keeps of this run is logged."""
+    fields = {name: getattr(judged, name) for name in Outcome.model_fields}
+    result = Result(**fields, log=log, record=record)
     for difference in store.record_differences(result):
         task.log.warning("the metrics store keeps the first record of %s: %s", result.job.name, difference)
+    return result
 
 
 class PublishOperator(RunOperator):
     """Writes a valid result into the metrics store; writing it again changes nothing.
 
-    :param result: what `ValidateOperator` returned. (templated)
+    :param outcome: what `ValidateOperator` returned. (templated)
     """
 
-    template_fields: Sequence[str] = ("result",)
+    template_fields: Sequence[str] = ("outcome",)
     operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
     ui_color: str = "#e2f3e4"
 
-    def __init__(self, *, result: Any, **kwargs: Any) -> None:
+    def __init__(self, *, outcome: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.result = result
+        self.outcome = outcome
 
     def planned_run(self) -> Run:
         """The run that is published."""
-        return Result.model_validate(self.result).run
+        return Outcome.model_validate(self.outcome).run
 
     def execute(self, context: Context) -> str:  # noqa: ARG002
         """Publish. Returns the job's name, the key of the result."""
         from steptime.results.store import Store
 
-        result = Result.model_validate(self.result)
+        judged = Outcome.model_validate(self.outcome)
         with airflow_errors(), Store() as store:
-            _tell_differences(self, store, result)
-            store.publish(result)
-        self.log.info("published %s", result.job.name)
-        return result.job.name
+            log, record = asyncio.run(read_again(judged, self.log.warning))
+            store.publish(_result(self, store, judged, log, record))
+        self.log.info("published %s", judged.job.name)
+        return judged.job.name
 
 
 class ReportOperator(BaseOperator):

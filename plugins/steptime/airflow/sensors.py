@@ -13,7 +13,6 @@ from steptime.airflow.base import (
     LEFT_KEY,
     HoldsJob,
     RunOperator,
-    Submission,
     airflow_errors,
     as_json,
     is_last_try,
@@ -26,6 +25,7 @@ from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import OutOfReach
 from steptime.recipes.models import Run
+from steptime.results.models import Submitted
 from steptime.tracking.conclusion import failed_end, find_causes, unknown_end
 from steptime.tracking.following import limits_of
 
@@ -73,11 +73,11 @@ class TrainingSensor(RunOperator, HoldsJob):
 
     def planned_run(self) -> Run:
         """The run whose job is waited for."""
-        return Submission.model_validate(self.submission).run
+        return Submitted.model_validate(self.submission).run
 
     def execute(self, context: Context) -> Any:
         """Wait for the job. Returns its `JobStatus` as JSON."""
-        submission = Submission.model_validate(self.submission)
+        submission = Submitted.model_validate(self.submission)
         with airflow_errors():
             try:
                 submission = asyncio.run(latest_job(self, submission, context))
@@ -95,7 +95,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         super().hold(cluster, job_name, context)
         self.may_be_lost = is_last_try(context["ti"])
 
-    def _wait_for(self, submission: Submission, context: Context) -> dict[str, Any]:
+    def _wait_for(self, submission: Submitted, context: Context) -> dict[str, Any]:
         """From now on this task, and those behind it, are about this job."""
         job = submission.job
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
@@ -121,7 +121,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         again while the old one still runs.
         """
         job = Job.model_validate(event["job"])
-        if job.submitted_at < Submission.model_validate(self.submission).job.submitted_at:
+        if job.submitted_at < Submitted.model_validate(self.submission).job.submitted_at:
             self.log.info("job %s was before this task was cleared: waiting on", job.name)
             return cast("dict[str, Any]", self.execute(context))
         if "overdue" in event:
@@ -135,11 +135,11 @@ class TrainingSensor(RunOperator, HoldsJob):
         self._leave_nothing(context)
         return self._conclude(job, status, context)
 
-    def _replaced(self, job: Job, status: JobStatus, context: Context) -> Submission | None:
+    def _replaced(self, job: Job, status: JobStatus, context: Context) -> Submitted | None:
         """The fresh job that is waited for instead; None where there is to be none."""
         if status.state is not JobState.FAILED or not status.cluster_fault:
             return None
-        submission = Submission.model_validate(self.submission)
+        submission = Submitted.model_validate(self.submission)
         with airflow_errors():
             try:
                 return asyncio.run(replace_job(self, submission, job, status, context))

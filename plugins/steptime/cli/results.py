@@ -147,7 +147,7 @@ def show_run(
     """
     from steptime.results.columns import SCHEMA_VERSION
     from steptime.results.record import record_path
-    from steptime.results.report import repeat_command_of_record
+    from steptime.results.repeating import repeat_command_of_record
     from steptime.results.store import Store
 
     with Store() as store:

@@ -23,6 +23,9 @@ from steptime.recipes.environment import check_environment
 from steptime.recipes.models import RUN_FILE, Run
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+SCRIPT_FILE = "job.sh"
+"""Name of the job script in the job's folder, on every kind of cluster."""
+
 _CHECKPOINTS = PurePosixPath("code/nemo_experiments/default/checkpoints")
 
 
@@ -133,10 +136,10 @@ def step_spec(
     )
 
 
-def earlier_names(name: str) -> tuple[str, ...]:
-    """The names of the attempts before the one of that name, which `job_spec` made, in their order."""
-    cell, _, attempt = name.rpartition("-")
-    return tuple(f"{cell}-{number}" for number in range(1, int(attempt))) if attempt.isdecimal() else ()
+def earlier_names(name: str, attempt: int) -> tuple[str, ...]:
+    """The names of the attempts before that one, whose name `job_spec` made, in their order."""
+    cell = name.removesuffix(f"-{attempt}")
+    return tuple(f"{cell}-{number}" for number in range(1, attempt))
 
 
 def saved_checkpoint_dir(job: Job) -> str:

@@ -342,19 +342,19 @@ COLUMNS = (
     ),
     Column("ended_at", "time", "When the job ended.", lambda result: result.status.ended_at, heading="ended"),
     Column("queue_wait_s", "number", "From submitted to started.", _queue_wait_s, heading="queued", unit="s"),
-    Column("dag_id", "text", "Airflow DAG that ran it.", lambda result: result.provenance.dag_id),
-    Column("dag_run_id", "text", "Run of that DAG.", lambda result: result.provenance.dag_run_id),
+    Column("dag_id", "text", "Airflow DAG that ran it.", lambda result: result.submitted.made_by.dag_id),
+    Column("dag_run_id", "text", "Run of that DAG.", lambda result: result.submitted.made_by.dag_run_id),
     Column(
         "task_id",
         "text",
         "Task that waited for the job: its log shows the training's step lines.",
-        lambda result: result.provenance.task_id,
+        lambda result: result.submitted.made_by.task_id,
     ),
     Column(
         "map_index",
         "integer",
         "Which of the DAG's mapped runs it is.",
-        lambda result: result.provenance.map_index,
+        lambda result: result.submitted.made_by.map_index,
     ),
     Column(
         "log_path", "text", "The training log on its cluster.", lambda result: result.log.path, required=True

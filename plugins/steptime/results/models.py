@@ -1,13 +1,14 @@
-"""The products of `results`: a `Measurement`, a `Verdict`, and the `Result` that is published."""
+"""What travels from a job to the store: what was submitted, what became of it, its numbers, its verdict."""
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt, model_validator
 
 from steptime.clusters.base import Job, JobStatus, Staged
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run, Window
+from steptime.recipes.request import PlanRequest
 
 
 class Measurement(Frozen):
@@ -99,7 +100,8 @@ class Provenance(Frozen):
     """What was asked for, by the names of `PlanRequest`."""
     environment: dict[str, str] = Field(default_factory=dict)
     """The variables that the job script sets for the training, the run's own among them."""
-    script: str
+    script: str = ""
+    """The job script; of a run that has no record yet it lies in the job's folder alone."""
     dag_id: str | None = None
     dag_run_id: str | None = None
     task_id: str | None = None
@@ -112,15 +114,51 @@ class Provenance(Frozen):
         return f"{self.dag_id}/{self.dag_run_id}" if self.dag_id and self.dag_run_id else None
 
 
-class Result(Frozen):
-    """One run, whole: as planned, submitted, read, measured and judged."""
+class Submitted(Frozen):
+    """A run as it was submitted."""
 
     run: Run
+    request: PlanRequest | None
+    """What asks for this run alone; None of runs from before it was kept."""
     job: Job
+    attempt: PositiveInt
+    """Counts the jobs of this run; the job's name ends in it."""
+    made_by: Provenance
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_before(cls, values: Any) -> Any:
+        """A DAG run that goes on across an upgrade hands on what an earlier steptime submitted."""
+        if isinstance(values, dict) and "provenance" in values:
+            values = {"request": None, **values, "made_by": values["provenance"]}
+            del values["provenance"]
+        return values
+
+
+class Outcome(Frozen):
+    """What became of a run. Its steps and its record lie beside its log, see `results.reading`."""
+
+    submitted: Submitted
     status: JobStatus
-    log: TrainingLog
     measurement: Measurement | None
+    verdict: Verdict | None = None
+    """None as long as nobody has judged it."""
+
+    @property
+    def run(self) -> Run:
+        """The planned run."""
+        return self.submitted.run
+
+    @property
+    def job(self) -> Job:
+        """The run's last job."""
+        return self.submitted.job
+
+
+class Result(Outcome):
+    """An outcome that was judged, with what was read and recorded of it: what the store takes."""
+
     verdict: Verdict
-    provenance: Provenance
+    log: TrainingLog
     record: str
     """The run's record as it lies beside its log, without secrets; see `results.record`."""

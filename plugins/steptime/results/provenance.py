@@ -15,7 +15,6 @@ _TIMEOUT_S = 10
 
 def provenance(
     staged: Staged,
-    script: str,
     *,
     options: Mapping[str, Any],
     environment: Mapping[str, str],
@@ -38,7 +37,6 @@ def provenance(
         staged=staged,
         options={name: value for name, value in options.items() if value is not None},
         environment=dict(environment),
-        script=script,
         dag_id=dag_id,
         dag_run_id=dag_run_id,
         map_index=map_index,

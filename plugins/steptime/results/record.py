@@ -10,21 +10,20 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PositiveInt, ValidationError
 
 from steptime.clusters.base import Cluster, Job, JobStatus
-from steptime.clusters.jobscript import earlier_names
-from steptime.errors import UserError, shown
+from steptime.clusters.jobscript import SCRIPT_FILE, earlier_names
+from steptime.errors import SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
-from steptime.results.models import Provenance
+from steptime.recipes.request import PlanRequest
+from steptime.results.models import Provenance, Submitted
+from steptime.results.reading import read_whole
 from steptime.results.redaction import redacted
 
 RECORD_FILE = "record.json"
-
-_READ_BYTES = 16 << 20
-"""A record has some 10 KB; more than this is none."""
 
 
 class Attempt(Frozen):
@@ -39,6 +38,8 @@ class RunRecord(Frozen):
 
     schema_version: Literal[1] = 1
     job: Job
+    attempt: PositiveInt | None = None
+    """Which job of the run it is; None in records from before it was kept."""
     status: JobStatus
     """How it ended, with the times of its start and end."""
     earlier_attempts: tuple[Attempt, ...]
@@ -53,23 +54,23 @@ class RunRecord(Frozen):
     """What its nodes told before the training, with their rates; None where nobody looked."""
     run: Run
     """The plan with its recipe's row, and every option that it came to."""
+    request: PlanRequest | None = None
+    """What asks for this run alone; None in records from before it was kept."""
     provenance: Provenance
 
 
 def make_record(
-    *,
-    run: Run,
-    job: Job,
+    submitted: Submitted,
     status: JobStatus,
     log: TrainingLog,
-    provenance: Provenance,
     earlier_attempts: tuple[Attempt, ...] = (),
 ) -> str:
     """The record of a run that has ended, as the text of its file: without secrets, see `redaction`."""
     told = [words for words in (log.started, log.ended) if words is not None]
     nodes = [words["node_names"] for words in told if words.get("node_names")]
     record = RunRecord(
-        job=job,
+        job=submitted.job,
+        attempt=submitted.attempt,
         status=status,
         earlier_attempts=earlier_attempts,
         nodes=tuple(map(str, nodes[-1])) if nodes else status.nodes,
@@ -81,8 +82,9 @@ def make_record(
         },
         launch=(log.started or {}).get("launch") or {},
         node_check=log.node_check,
-        run=run,
-        provenance=provenance,
+        run=submitted.run,
+        request=submitted.request,
+        provenance=submitted.made_by,
     )
     return as_text(redacted(json.loads(record.model_dump_json())))
 
@@ -92,12 +94,12 @@ def as_text(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
 
-async def earlier_attempts(cluster: Cluster, job: Job) -> tuple[Attempt, ...]:
+async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[Attempt, ...]:
     """The jobs that were submitted for the same run before, as the cluster knows them.
 
     Raises SystemFailure where it cannot be asked.
     """
-    names = earlier_names(job.name)
+    names = earlier_names(job.name, attempt)
     if not names:
         return ()
     statuses = await cluster.poll(names)
@@ -129,10 +131,28 @@ def record_path(log_path: str) -> str:
     return str(PurePosixPath(log_path).with_name(RECORD_FILE))
 
 
+async def with_script(cluster: Cluster, submitted: Submitted) -> Submitted:
+    """The same with the text of the job's script, which lies in its folder."""
+    script = await read_whole(cluster, str(PurePosixPath(submitted.job.directory) / SCRIPT_FILE))
+    made_by = submitted.made_by.model_copy(update={"script": script.decode(errors="replace")})
+    return submitted.model_copy(update={"made_by": made_by})
+
+
+async def kept_record(cluster: Cluster, job: Job) -> str:
+    """The record beside the job's log. Raises SystemFailure where it is gone."""
+    path = record_path(job.log_path)
+    if not (content := await read_whole(cluster, path)):
+        raise SystemFailure(
+            f"the record {path} on cluster '{cluster.name}' is gone: clear the task 'parse', which writes it "
+            "anew."
+        )
+    return content.decode(errors="replace")
+
+
 async def recorded_end(cluster: Cluster, job: Job) -> JobStatus | None:
     """How the job ended by the record beside its log: clusters forget their jobs. None without its record."""
     # There may be none, that of an earlier steptime, or a broken one, which `keep_record` names.
-    record = _told(await cluster.read(record_path(job.log_path), limit=_READ_BYTES))
+    record = _told(await read_whole(cluster, record_path(job.log_path)))
     return record.status if record is not None and record.job == job else None
 
 
@@ -144,9 +164,9 @@ async def keep_record(cluster: Cluster, job: Job, record: str) -> tuple[str, lis
     Raises SystemFailure where it cannot be written, UserError where what stands there is no record.
     """
     path = record_path(job.log_path)
-    if not (standing := await cluster.read(path, limit=_READ_BYTES)):
+    if not (standing := await read_whole(cluster, path)):
         await cluster.write(path, record.encode())
-        standing = await cluster.read(path, limit=_READ_BYTES)  # of two who write at once, one was the last
+        standing = await read_whole(cluster, path)  # of two who write at once, one was the last
     try:
         text = standing.decode()
         return text, differences(text, record)

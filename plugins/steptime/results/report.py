@@ -1,21 +1,12 @@
-"""Result rows for readers: scaling efficiency, what a table of them shows, how to repeat a run."""
+"""Result rows for readers: scaling efficiency, what a table of them shows, notes."""
 
 import math
-import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
-
-from steptime.errors import UserError
-from steptime.recipes.models import Mode, Run
-from steptime.recipes.notation import format_time_limit
-from steptime.recipes.planning import plan
-from steptime.recipes.request import PlanRequest
-from steptime.recipes.slurm_options import SlurmOptions
-from steptime.recipes.workloads import load_workload
+from steptime.recipes.models import Mode
 from steptime.results.columns import BY_NAME, COLUMNS, Column
 
 Row = Mapping[str, Any]
@@ -129,92 +120,3 @@ def notes(rows: Iterable[Row]) -> list[str]:
         for said, text in (("is rejected", row["reason"]), ("counts, but note", row["warnings"]))
         if text
     ]
-
-
-def repeat_command(run: Run) -> str | None:
-    """The `steptime run` command that would plan this very run; None where the recipes no longer give it."""
-    recipe, slurm = run.recipe, run.slurm or SlurmOptions()
-    try:
-        documented = load_workload(recipe.workload).gpu_types[recipe.gpu_type].image
-    except (KeyError, UserError):
-        return None
-    asked = {
-        **recipe.identity,
-        "gpus": str(recipe.gpus),
-        "proxy": recipe.proxy,
-        "time_limit": format_time_limit(run.time_limit_s),
-        "cluster": run.cluster,
-        "environment": run.environment,
-        "async_save": run.async_save,
-        "image": None if recipe.image == documented else recipe.image,
-        "cuda_graphs": run.cuda_graphs,
-        "tp_comm_overlap": run.tp_comm_overlap,
-        **slurm.model_dump(exclude={"additional"}),
-        "additional_slurm_params": ";".join(option.removeprefix("--") for option in slurm.additional) or None,
-    }
-    for kind in _kinds(run):
-        for tensor in (None, recipe.parallelism.tensor):  # only some sizes leave tensor parallelism open
-            request = PlanRequest.model_validate({**asked, **kind, "tensor_parallel": tensor})
-            try:
-                planned = plan(request).all_runs
-            except UserError:
-                continue
-            if any(_same_work(run, other) for other in planned):
-                return _command(request)
-    return None
-
-
-def repeat_command_of_record(record: Row) -> str | None:
-    """The same of a run's record; None as well where today's models no longer read its plan."""
-    try:
-        return repeat_command(Run.model_validate(record["run"]))
-    except ValidationError:
-        return None
-
-
-def _kinds(run: Run) -> list[dict[str, Any]]:
-    """What asks for a run of that kind, the likeliest first."""
-    steps: dict[str, Any] = {"max_steps": run.max_steps, "window": str(run.window)}
-    if run.mode is Mode.CHECKPOINT_SAVE:
-        return [{"checkpoint": True, **steps}, {"save_checkpoint": True, **steps}]
-    if run.mode is Mode.CHECKPOINT_LOAD:
-        saved_at = {"max_steps": run.first_step}
-        window = run.window.model_copy(update={"first": run.first_step - 1, "last": run.first_step - 1})
-        return [
-            {"checkpoint": True, **saved_at},
-            {"checkpoint": True, "window": str(window), **saved_at},  # shorter than the document's window
-            {"load_checkpoint": run.checkpoint_path, **saved_at},
-        ]
-    if run.profile is not None:
-        asked = {
-            "profile": True,
-            "profile_start": run.profile.first_step,
-            "profile_stop": run.profile.last_step,
-            "gpu_metrics": run.profile.gpu_metrics,
-            **steps,
-        }
-        return [asked, {**asked, "profile_ranks": ",".join(map(str, run.profile.ranks))}]
-    return [{"nccl_trace": True, **steps} if run.mode is Mode.NCCL_TRACE else steps]
-
-
-def _same_work(one: Run, other: Run) -> bool:
-    # Which repeat it was, and where the saving job put its checkpoint, is no part of the work. The model
-    # flops follow from the recipe, and plans of before have none.
-    apart = {"repeat", "checkpoint_path", "model_flops"}
-    return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
-
-
-def _command(request: PlanRequest) -> str:
-    words = ["steptime", "run", request.workload]
-    for name, field in PlanRequest.model_fields.items():
-        value = getattr(request, name)
-        flag = f"--{name.replace('_', '-')}"
-        if name in ("workload", "environment") or value == field.get_default(call_default_factory=True):
-            continue
-        if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
-        else:
-            words += [flag, str(value)]
-    for name, value in request.environment.items():
-        words += ["--env", f"{name}={value}"]
-    return shlex.join(words)

@@ -216,7 +216,7 @@ class Store:
             connection.execute(kept.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
             ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
             ends |= {result.job.name: result.status}
-            write_taken(connection, result.run, ends, dag_run=result.provenance.dag_run)
+            write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
         return True
 
 

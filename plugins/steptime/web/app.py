@@ -20,7 +20,8 @@ from starlette.concurrency import run_in_threadpool
 from steptime.errors import SystemFailure, UserError
 from steptime.results.columns import COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_path
-from steptime.results.report import repeat_command_of_record, with_scaling_efficiency
+from steptime.results.repeating import repeat_command_of_record
+from steptime.results.report import with_scaling_efficiency
 from steptime.results.store import Store
 
 MAX_RUNS = 10_000

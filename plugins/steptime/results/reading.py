@@ -1,0 +1,51 @@
+"""What was read of a run's log, kept beside it: the steps as JSON lines, and all else in one document.
+
+Tasks hand on names and small numbers; whoever needs the steps reads them from here.
+"""
+
+import json
+from pathlib import PurePosixPath
+
+from pydantic import ValidationError
+
+from steptime.clusters.base import Cluster, Job
+from steptime.errors import SystemFailure
+from steptime.logs.models import Step, TrainingLog
+
+STEPS_FILE = "steps.jsonl"
+READING_FILE = "reading.json"
+
+_PIECE_BYTES = 8 << 20
+
+
+async def keep_reading(cluster: Cluster, job: Job, log: TrainingLog) -> None:
+    """Write what was read beside the job's log, in place of an earlier reading. Raises SystemFailure."""
+    lines = "".join(f"{step.model_dump_json(exclude_none=True)}\n" for step in log.steps)
+    await cluster.write(_beside(job, STEPS_FILE), lines.encode())
+    await cluster.write(_beside(job, READING_FILE), log.model_dump_json(exclude={"steps"}).encode())
+
+
+async def kept_reading(cluster: Cluster, job: Job) -> TrainingLog:
+    """What `keep_reading` wrote. Raises SystemFailure where it is gone or cannot be read."""
+    lines = await read_whole(cluster, _beside(job, STEPS_FILE))
+    rest = await read_whole(cluster, _beside(job, READING_FILE))
+    try:
+        steps = tuple(Step.model_validate_json(line) for line in lines.splitlines())
+        return TrainingLog.model_validate({**json.loads(rest), "steps": steps})
+    except (ValidationError, ValueError):
+        raise SystemFailure(
+            f"{STEPS_FILE} and {READING_FILE} beside {job.log_path} on cluster '{job.cluster}' are gone or "
+            "were changed: clear the task 'parse', which writes them anew."
+        ) from None
+
+
+async def read_whole(cluster: Cluster, path: str) -> bytes:
+    """All of a file on the cluster; b"" where there is none."""
+    content = b""
+    while piece := await cluster.read(path, len(content), _PIECE_BYTES):
+        content += piece
+    return content
+
+
+def _beside(job: Job, name: str) -> str:
+    return str(PurePosixPath(job.log_path).with_name(name))

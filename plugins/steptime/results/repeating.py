@@ -1,0 +1,82 @@
+"""How to ask for one run of a plan again: its request, and the command that is written from it."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from steptime.errors import UserError
+from steptime.recipes.models import Mode, Run
+from steptime.recipes.notation import format_time_limit
+from steptime.recipes.planning import plan
+from steptime.recipes.request import PlanRequest, parse_request
+
+
+def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
+    """The request for this run alone, of what was asked for a whole plan, by the names of `PlanRequest`.
+
+    What was left to defaults that may change (release of the workload, steps, time limit, …) is named.
+    """
+    loads = run.mode is Mode.CHECKPOINT_LOAD
+    request = parse_request({**asked_for, "workload": run.recipe.workload})
+    alone = {
+        **run.recipe.identity,
+        "gpus": str(run.recipe.gpus),
+        "proxy": run.recipe.proxy,
+        "cluster": run.cluster,
+        "environment": run.environment,
+        "time_limit": format_time_limit(run.time_limit_s),
+        "repeats": 1,
+        # A load follows its save, whose steps and window are those that were asked for.
+        "max_steps": run.first_step if loads else run.max_steps,
+        "window": request.window if loads else str(run.window),
+    }
+    if run.mode not in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
+        alone |= {"checkpoint": False, "async_save": False}  # of a plan's pair, not of its other runs
+    if run.profile is not None:
+        alone |= {"profile_start": run.profile.first_step, "profile_stop": run.profile.last_step}
+    return request.model_copy(update=alone)
+
+
+def repeat_command(run: Run, request: PlanRequest) -> str | None:
+    """The `steptime run` command of a run's own request; None where today's recipes plan another."""
+    try:
+        planned = plan(request).all_runs
+    except UserError:
+        return None
+    return _command(request) if any(_same_work(run, other) for other in planned) else None
+
+
+def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
+    """The same of a run's record; None as well where today's models no longer read it."""
+    try:
+        run = Run.model_validate(record["run"])
+        if record.get("request") is not None:
+            return repeat_command(run, PlanRequest.model_validate(record["request"]))
+        return repeat_command(run, request_of(run, record["provenance"]["options"]))
+    except (ValidationError, UserError):
+        return None
+
+
+def _same_work(one: Run, other: Run) -> bool:
+    # Which repeat it was, and where the saving job put its checkpoint, is no part of the work. The model
+    # flops follow from the recipe, and plans of before have none.
+    apart = {"repeat", "checkpoint_path", "model_flops"}
+    return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
+
+
+def _command(request: PlanRequest) -> str:
+    words = ["steptime", "run", request.workload]
+    for name, field in PlanRequest.model_fields.items():
+        value = getattr(request, name)
+        flag = f"--{name.replace('_', '-')}"
+        if name in ("workload", "environment") or value == field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag.removeprefix('--')}")
+        else:
+            words += [flag, str(value)]
+    for name, value in request.environment.items():
+        words += ["--env", f"{name}={value}"]
+    return shlex.join(words)

@@ -1,0 +1,64 @@
+"""The request of one run of a plan, and the command that asks for it again."""
+
+import shlex
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.recipes.planning import plan
+from steptime.recipes.request import PlanRequest
+from steptime.results.repeating import repeat_command, repeat_command_of_record, request_of
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"workload": "llama3.1", "gpus": "2", "repeats": 2},
+        {"workload": "llama3.1", "gpus": "2", "tensor_parallel": 2, "environment": {"A": "b c"}},
+        {"workload": "llama3.1", "gpus": "1", "max_steps": 30, "window": "5:9", "time_limit": "00:05:00"},
+        {"workload": "llama3.1", "gpus": "2", "checkpoint": True},
+        {"workload": "llama3.1", "size": "405b", "gpu_type": "h100", "gpus": "64", "proxy": True},
+        {"workload": "nemotron4-340b", "gpu_type": "gb200", "gpus": "512", "scaling": "strong"},
+        {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "max_steps": 6, "window": "2:4"},
+        {"workload": "nemotron4", "size": "15b", "gpu_type": "h100", "gpus": "16", "save_checkpoint": True},
+        {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True},
+        {"workload": "llama3.1", "gpus": "2", "profile": True, "profile_ranks": "1", "profile_stop": 30},
+        {"workload": "llama3.1", "gpus": "2", "nccl_trace": True},
+        {"workload": "llama3.1", "size": "70b", "cuda_graphs": True, "tp_comm_overlap": False},
+    ],
+)
+def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> None:
+    for run in plan(PlanRequest.model_validate(asked)).all_runs:
+        command = repeat_command(run, request_of(run, asked))
+
+        assert command is not None
+        assert command.startswith("steptime run ")
+        arguments = ["plan", *shlex.split(command)[2:], "--format", "csv"]
+        listed = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert run.experiment in listed.stdout
+
+
+def test_a_run_that_no_recipe_gives_has_no_command() -> None:
+    asked = {"workload": "llama3.1", "gpus": "2"}
+    (run,) = plan(PlanRequest.model_validate(asked)).runs
+    request = request_of(run, asked)
+    assert repeat_command(run, request) is not None
+    narrower = run.recipe.model.model_copy(update={"hidden_size": 128})
+
+    changed = run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": narrower})})
+
+    assert repeat_command(changed, request) is None
+
+
+def test_a_record_without_a_request_is_repeated_by_what_was_asked_for() -> None:
+    asked = {"workload": "llama3.1", "gpus": "1,2", "max_steps": 30, "window": "5:9"}
+    run = plan(PlanRequest.model_validate(asked)).runs[1]
+    record = {"run": run.model_dump(mode="json"), "provenance": {"options": asked}}
+
+    command = repeat_command_of_record(record)
+
+    assert command == repeat_command(run, request_of(run, asked))
+    assert "--gpus 2 " in f"{command} "
+    assert repeat_command_of_record({**record, "run": {"of": "another steptime"}}) is None
