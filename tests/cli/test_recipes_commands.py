@@ -93,12 +93,12 @@ def test_plan_shows_the_job_scripts() -> None:
 def test_all_flags_of_a_plan() -> None:
     (row,) = json.loads(
         call(
-            *("plan", "llama3.1", "--size", "tiny", "--dtype", "fp32", "--gpu-type", "cpu", "--gpus", "4"),
+            *("plan", "llama3.1", "--size", "tiny", "--dtype", "fp32", "--gpu-type", "cpu", "--gpus", "2"),
             *("--scaling", "strong", "--tensor-parallel", "2", "--max-steps", "30", "--window", "5:29"),
             *("--time-limit", "00:05:00", "--cluster", "local", "--env", "A=1", "--format", "json"),
         ).stdout
     )
-    assert (row["gpus"], row["tp"], row["dp"], row["gbs"], row["ga"]) == (4, 2, 2, 8, 4)
+    assert (row["gpus"], row["tp"], row["dp"], row["gbs"], row["ga"]) == (2, 2, 1, 8, 8)
     assert (row["steps"], row["window"], row["time_limit"]) == (30, "5:29", "00:05:00")
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from steptime.clusters.config import check_runs, list_clusters
+from steptime.clusters.config import list_clusters
 from steptime.errors import UserError
-from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan, require_runnable
+from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan
 from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import load_workload
-from steptime.staging.families import require_trainable
+from steptime.staging.checking import check_plan
 
 SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -81,9 +81,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
             f"start the DAG '{load_workload(asked_for).dag_id}', or leave out the workload."
         )
     planned = plan(parse_request({**params, "workload": workload}))
-    require_runnable(planned)
-    require_trainable(planned.all_runs)
-    check_runs(planned.all_runs)
+    check_plan(planned)
     return planned
 
 

@@ -16,6 +16,7 @@ from steptime.recipes.models import Run
 from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.staging.checking import check_plan
 
 RECIPES_EXAMPLES = """
 [bold]Examples[/bold]
@@ -104,19 +105,23 @@ def _plan(
     ] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
 ) -> None:
-    """The runs that `steptime run` would start, and what they cost at most. Nothing is submitted."""
-    from steptime.clusters.config import check_permitted
+    """The runs that `steptime run` would start, and what they cost at most. Nothing is submitted.
 
+    The exit code is 1 where it would start nothing, with the reason below the plan.
+    """
     planned = plan(request)
-    check_permitted(planned.all_runs)
     show_plan(planned, output_format, _scripts(planned) if show_script else ())
 
 
 def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ()) -> None:
     """Print the runs of a plan, their job scripts where given, and what all of it costs at most.
 
-    Raises UserError where a budget does not allow it.
+    Raises UserError: at once for what the cluster does not permit, and after it was printed for what could
+    not be started, or what a budget does not allow. A plan for another type of GPU may be read.
     """
+    from steptime.clusters.config import check_permitted
+
+    check_permitted(planned.all_runs)
     rows = [_row(run) for run in planned.all_runs]
     asked, first = planned.request, planned.runs[0].recipe
     unit = "process-hours" if asked.gpu_type == "cpu" else "GPU-hours"
@@ -135,6 +140,7 @@ def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ())
         show(rows, output_format)
     typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
     if asked.gpu_type == planned.cluster_gpu_type:
+        check_plan(planned)
         check_budgets(planned.all_runs, err=output_format is not Format.TABLE)
 
 
@@ -168,10 +174,8 @@ def _scripts(planned: Plan) -> list[str]:
     from steptime.clusters.base import Staged
     from steptime.clusters.config import load_cluster
     from steptime.clusters.jobscript import job_spec
-    from steptime.staging.families import require_trainable
 
     require_runnable(planned)
-    require_trainable(planned.all_runs)
     config, now = load_cluster(planned.request.cluster), int(time.time())
     scripts = []
     for run in planned.all_runs:

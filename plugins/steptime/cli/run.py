@@ -10,12 +10,11 @@ from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, complain
 from steptime.cli.recipes import check_budgets, show_plan
-from steptime.clusters.config import check_permitted, check_runs
 from steptime.errors import SystemFailure
-from steptime.recipes.planning import PlanRequest, plan, require_runnable
+from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import dag_id
 from steptime.service.rest import AirflowClient, DagRun, LogLine
-from steptime.staging.families import require_trainable
+from steptime.staging.checking import check_plan
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -52,13 +51,10 @@ def run(
     With --wait the exit code is 0 where every run is valid, and 2 where one failed.
     """
     planned = plan(request)
-    check_permitted(planned.all_runs)
     if dry_run:
         show_plan(planned, output_format)
         return
-    require_runnable(planned)
-    require_trainable(planned.all_runs)
-    check_runs(planned.all_runs)
+    check_plan(planned)
     check_budgets(planned.all_runs, err=True)
     with airflow_client(url, user) as client:
         # With every default filled in: what was checked here is what runs there.

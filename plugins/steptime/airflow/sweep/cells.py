@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 
-from steptime.airflow.params import plan_from_params
 from steptime.airflow.slots.names import Slots
 from steptime.airflow.slots.pools import pool_name, slots_for
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.config_problems import load_each, refuse
+from steptime.recipes.planning import plan
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.staging.checking import check_plan
 
 
-def checked_slots(plan: SweepPlan) -> Sequence[Slots]:
-    """The slots of each cell, in the plan's order. Raises UserError for one that its DAG would refuse."""
-    return [_checked_slots(cell, f"sweep '{plan.sweep}': {cell.label}") for cell in plan.cells]
+def checked_slots(sweep: SweepPlan) -> Sequence[Slots]:
+    """The slots of each cell, in their order. Raises UserError for one that its DAG would refuse."""
+    return [_checked_slots(cell, f"sweep '{sweep.sweep}': {cell.label}") for cell in sweep.cells]
 
 
 def check_all_sweeps() -> None:
@@ -25,7 +26,7 @@ def check_all_sweeps() -> None:
 
 def _checked_slots(cell: Cell, what: str) -> Slots:
     try:
-        plan_from_params(cell.request.workload, cell.request.model_dump(mode="json"))
+        check_plan(plan(cell.request))
     except UserError as error:
         raise UserError(f"{what}: {error}") from None
     cluster = load_cluster(cell.request.cluster)
