@@ -72,9 +72,25 @@ LOG_FORMATS = PlugPoint(
 )
 """How a framework prints a step: a class with the interface of `logs.formats.LogFormat`."""
 
-CHECKS = PlugPoint("steptime.checks", "check", {})
-"""Further checks of a finished run: functions of `results.quality.FinishedRun` that give `Check`s. Steptime's
-own are in `results.quality`, where their order is fixed."""
+CHECKS = PlugPoint(
+    "steptime.checks",
+    "check",
+    {
+        "job_succeeded": "steptime.results.quality:job_succeeded",
+        "log_without_failure": "steptime.results.quality:log_without_failure",
+        "steps": "steptime.results.quality:steps",
+        "parallelism_as_planned": "steptime.results.quality:parallelism_as_planned",
+        "training_completed": "steptime.results.quality:training_completed",
+        "measured_over_window": "steptime.results.quality:measured_over_window",
+        "launched_as_published": "steptime.results.quality:launched_as_published",
+        "mfu_possible": "steptime.results.quality:mfu_possible",
+        "wall_time_agrees": "steptime.results.quality:wall_time_agrees",
+        "first_attempt": "steptime.results.quality:first_attempt",
+        "checkpoint_saved": "steptime.results.quality:checkpoint_saved",
+        "checkpoint_loaded": "steptime.results.quality:checkpoint_loaded",
+    },
+)
+"""Functions of a `results.quality.FinishedRun` that give `Check`s; verdicts have them in this order."""
 
 FLOPS_FORMULAS = PlugPoint(
     "steptime.flops_formulas",

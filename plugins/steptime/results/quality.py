@@ -3,7 +3,7 @@
 The steps are judged by Great Expectations (`row_checks`); the run as a whole in plain Python here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from steptime.clusters.base import JobState, JobStatus
@@ -17,12 +17,14 @@ from steptime.results.row_checks import check_rows, judge, step_limits
 
 
 class FinishedRun(NamedTuple):
-    """What checks from elsewhere (`plug_points.CHECKS`) judge."""
+    """What checks judge."""
 
     run: Run
     status: JobStatus
     log: TrainingLog
     measurement: Measurement | None
+    earlier_attempts: Sequence[Attempt] = ()
+    """Jobs of the same run that had to be given up before."""
 
 
 def validate(
@@ -33,44 +35,41 @@ def validate(
     *,
     earlier_attempts: Sequence[Attempt] = (),
 ) -> Verdict:
-    """All checks of one run; a failed one never raises.
+    """All checks of one run (`plug_points.CHECKS`), in their order; a failed one never raises.
 
     Raises SystemFailure where Great Expectations itself fails, UserError for a broken
     `config/expectations/steps.yaml`.
     """
-    checks = [_job_succeeded(status), _log_without_failure(log)]
+    finished = FinishedRun(run, status, log, measurement, earlier_attempts)
+    return Verdict(checks=tuple(check for name in CHECKS.names() for check in CHECKS.load(name)(finished)))
+
+
+def steps(finished: FinishedRun) -> Iterator[Check]:
+    """Every check of the log's steps, or the one that there are none."""
+    run, log = finished.run, finished.log
     if log.steps:
-        checks += [*check_rows(run, log.steps), _no_step_trained_twice(run, log), _batch_size_stated(log)]
+        yield from check_rows(run, log.steps)
+        yield _no_step_trained_twice(run, log)
+        yield _batch_size_stated(log)
     else:
         expected = f"every step of the window {run.window} is in the log"
-        checks.append(judge("window_complete", False, expected, f"{log.path} has no line of a training step"))
-    checks += [_parallelism_as_planned(run, log), _training_completed(log), _measured(run, measurement)]
-    checks += _launched_as_published(run, log)
-    if measurement is not None and measurement.mfu_percent is not None:
-        checks.append(_mfu_possible(measurement.mfu_percent))
-    if measurement is not None and measurement.step_time_median_s and measurement.wall_time_median_s:
-        checks.append(_wall_time_agrees(run, measurement.step_time_median_s, measurement.wall_time_median_s))
-    if earlier_attempts:
-        checks.append(_first_attempt(earlier_attempts))
-    if run.mode in _CHECKS_OF_MODE:
-        checks += _CHECKS_OF_MODE[run.mode](run, log)
-    finished = FinishedRun(run, status, log, measurement)
-    for name in CHECKS.names():
-        checks += CHECKS.load(name)(finished)
-    return Verdict(checks=tuple(checks))
+        yield judge("window_complete", False, expected, f"{log.path} has no line of a training step")
 
 
-def _job_succeeded(status: JobStatus) -> Check:
+def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
+    """The cluster's word."""
+    status = finished.status
     exit_code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
     reason = f" ({status.reason})" if status.reason else ""
     found = f"its state is '{status.state.value}'{exit_code}{reason}"
-    return judge("job_succeeded", status.state is JobState.SUCCEEDED, "the job succeeded", found)
+    yield judge("job_succeeded", status.state is JobState.SUCCEEDED, "the job succeeded", found)
 
 
-def _log_without_failure(log: TrainingLog) -> Check:
-    fatal = [problem for problem in log.problems if problem.fatal and not _has_own_check(problem)]
+def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
+    """What the log names, but for what has a check of its own."""
+    fatal = [problem for problem in finished.log.problems if problem.fatal and not _has_own_check(problem)]
     found = "it says: " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
-    return judge("log_without_failure", not fatal, "the log names no failure", found)
+    yield judge("log_without_failure", not fatal, "the log names no failure", found)
 
 
 def _has_own_check(problem: Problem) -> bool:
@@ -108,13 +107,14 @@ def _batch_size_stated(log: TrainingLog) -> Check:
     )
 
 
-def _parallelism_as_planned(run: Run, log: TrainingLog) -> Check:
+def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
     """The trainer's own record of what it set up, against the plan."""
     expected = "parallelism and batch are as planned"
-    if log.started is None:
+    if finished.log.started is None:
         found = "the log has no 'steptime.start' record that would tell"
-        return judge("parallelism_as_planned", False, expected, found)
-    recipe = run.recipe
+        yield judge("parallelism_as_planned", False, expected, found)
+        return
+    recipe = finished.run.recipe
     planned = {
         "world_size": recipe.gpus,
         "tensor_parallel": recipe.parallelism.tensor,
@@ -126,8 +126,8 @@ def _parallelism_as_planned(run: Run, log: TrainingLog) -> Check:
         "seq_length": recipe.model.seq_length,
         "num_layers": recipe.model.num_layers,
     }
-    differing = _differences(planned, log.started)
-    return judge("parallelism_as_planned", not differing, expected, f"the trainer set up {differing}")
+    differing = _differences(planned, finished.log.started)
+    yield judge("parallelism_as_planned", not differing, expected, f"the trainer set up {differing}")
 
 
 def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
@@ -139,10 +139,10 @@ def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
     )
 
 
-def _launched_as_published(run: Run, log: TrainingLog) -> Iterator[Check]:
+def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
     """What a publication did to the machines before its training: without it, its numbers are not reached."""
-    launch = (log.started or {}).get("launch") or {}
-    published, ranks = run.performance, run.recipe.gpus
+    launch = (finished.log.started or {}).get("launch") or {}
+    published, ranks = finished.run.performance, finished.run.recipe.gpus
     if published.ranks_per_numa_node is not None:
         bound = launch.get("numa_bound_ranks", 0)
         holds = "every rank was bound to a NUMA node, as in the publication"
@@ -154,56 +154,75 @@ def _launched_as_published(run: Run, log: TrainingLog) -> Iterator[Check]:
         yield judge("vboost_as_published", launch.get("vboost") is True, holds, found, severity="warning")
 
 
-def _training_completed(log: TrainingLog) -> Check:
+def training_completed(finished: FinishedRun) -> Iterator[Check]:
+    """The trainer's own word."""
     expected = "the trainer recorded its end as completed"
-    if log.ended is None:
-        return judge("training_completed", False, expected, "the log has no 'steptime.result' record")
-    state = log.ended.get("state")
-    return judge("training_completed", state == "completed", expected, f"it recorded '{state}'")
+    if finished.log.ended is None:
+        yield judge("training_completed", False, expected, "the log has no 'steptime.result' record")
+        return
+    state = finished.log.ended.get("state")
+    yield judge("training_completed", state == "completed", expected, f"it recorded '{state}'")
 
 
-def _measured(run: Run, measurement: Measurement | None) -> Check:
+def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
+    """All steps of the window count, and no others."""
+    run, measurement = finished.run, finished.measurement
     steps = run.window.last - run.window.first + 1
     expected = f"the step time is measured over the window {run.window} of {steps} step{'s' * (steps > 1)}"
     if measurement is None:
-        return judge("measured_over_window", False, expected, "there is no measurement")
+        yield judge("measured_over_window", False, expected, "there is no measurement")
+        return
     passed = measurement.window == run.window and measurement.steps_in_window == steps
     found = f"it is over {measurement.steps_in_window} of the window {measurement.window}"
-    return judge("measured_over_window", passed, expected, found)
+    yield judge("measured_over_window", passed, expected, found)
 
 
-def _first_attempt(earlier: Sequence[Attempt]) -> Check:
+def first_attempt(finished: FinishedRun) -> Iterator[Check]:
     """The numbers are of the last job alone and count; that others had to be given up should be seen."""
+    earlier = finished.earlier_attempts
+    if not earlier:
+        return
     before = " and ".join(
         f"job {attempt.job.job_id} ({': '.join(filter(None, (attempt.status.state, attempt.status.reason)))})"
         for attempt in earlier
     )
     found = f"this is attempt {len(earlier) + 1}, after {before}"
-    return judge("first_attempt", False, "the run's first job was its last", found, severity="warning")
+    yield judge("first_attempt", False, "the run's first job was its last", found, severity="warning")
 
 
-def _mfu_possible(mfu_percent: float) -> Check:
+def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
+    """An MFU is a share of the peak."""
+    mfu_percent = None if finished.measurement is None else finished.measurement.mfu_percent
+    if mfu_percent is None:
+        return
     found = (
         f"it is {mfu_percent:.1f} %: the peak is too low (on the CPU it is measured at the start, perhaps "
         "beside other work), or the log's step time leaves out a part of the step"
     )
-    return judge("mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning")
+    yield judge("mfu_possible", mfu_percent <= 100, "the MFU is at most 100 %", found, severity="warning")
 
 
-def _wall_time_agrees(run: Run, step_time_s: float, wall_time_s: float) -> Check:
+def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
     """NeMo's timer stops before the GPU has done all of a step; the wall time leaves out nothing."""
-    limit = step_limits().of("wall_time_difference_percent", run.recipe.gpu_type)
+    measurement = finished.measurement
+    if measurement is None or not measurement.step_time_median_s or not measurement.wall_time_median_s:
+        return
+    step_time_s, wall_time_s = measurement.step_time_median_s, measurement.wall_time_median_s
+    limit = step_limits().of("wall_time_difference_percent", finished.run.recipe.gpu_type)
     difference = 100 * (wall_time_s / step_time_s - 1)
     expected = f"steps follow each other within {limit:g} % of the step time"
     found = (
         f"from one end to the next it is {wall_time_s:.4g} s beside a step time of {step_time_s:.4g} s "
         f"({difference:+.1f} %, medians of the window): the log's step time is not all that a step costs"
     )
-    return judge("wall_time_agrees", abs(difference) <= limit, expected, found, severity="warning")
+    yield judge("wall_time_agrees", abs(difference) <= limit, expected, found, severity="warning")
 
 
-def _checkpoint_saved(run: Run, log: TrainingLog) -> Iterator[Check]:
+def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
     """NeMo 2.7 counts iterations from 0 (the last global step); the documents' lines say `max_steps`."""
+    run, log = finished.run, finished.log
+    if run.mode is not Mode.CHECKPOINT_SAVE:
+        return
     last = run.max_steps - 1
     iterations = [checkpoint.iteration for checkpoint in log.checkpoints if checkpoint.kind == "save"]
     expected = f"a checkpoint was saved after the last step, global step {last}"
@@ -219,7 +238,11 @@ def _checkpoint_saved(run: Run, log: TrainingLog) -> Iterator[Check]:
         yield judge("checkpoint_saved", False, expected, found)
 
 
-def _checkpoint_loaded(run: Run, log: TrainingLog) -> Iterator[Check]:
+def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
+    """A run that loads goes on where the one that saved has ended."""
+    run, log = finished.run, finished.log
+    if run.mode is not Mode.CHECKPOINT_LOAD:
+        return
     loads = [checkpoint for checkpoint in log.checkpoints if checkpoint.kind == "load"]
     yield judge(
         "checkpoint_loaded", bool(loads), "a checkpoint was loaded", "the log has no checkpoint load line"
@@ -233,9 +256,3 @@ def _checkpoint_loaded(run: Run, log: TrainingLog) -> Iterator[Check]:
     step, consumed = log.resumed.get("global_step"), log.resumed.get("consumed_samples")
     found = f"it resumed at global step {step} with {consumed} consumed samples"
     yield judge("resumed_at_saved_step", (step, consumed) == (run.first_step, samples), expected, found)
-
-
-_CHECKS_OF_MODE: dict[Mode, Callable[[Run, TrainingLog], Iterator[Check]]] = {
-    Mode.CHECKPOINT_SAVE: _checkpoint_saved,
-    Mode.CHECKPOINT_LOAD: _checkpoint_loaded,
-}
