@@ -1,9 +1,7 @@
 """`python -m trainer run.json`, alone for one rank, under torchrun or Slurm's srun for more."""
 
 import argparse
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,21 +9,17 @@ from trainer import nemo1
 from trainer.checkpoint import find_weights
 from trainer.ending import Ending
 from trainer.environment import heavy_imports, prepare, thin_out_log
-from trainer.errors import TrainerError
 from trainer.families import check_family
-from trainer.launch import Launch, check_world_size, read_launch
-from trainer.progress import Progress
-from trainer.run import PlannedRun, read_run
-from trainer.thin import limits as thin_limits
+from trainer.job import to_its_end
+from trainer.launch import Launch, check_world_size
+from trainer.run import read_run
 from trainer.versions import check_versions
-from trainer.watchdog import Limits, watched
 
 EPILOG = """\
 examples:
   one rank:     python -m trainer run.json
   four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer run.json
   under Slurm:  srun --nodes 2 --ntasks-per-node 4 python -m trainer run.json
-  without NeMo: python -m trainer --loop thin run.json
 
 exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training failed
 (torchrun turns both into 1; the line that begins with "trainer:" says which it was)
@@ -35,26 +29,7 @@ exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training
 def main(argv: Sequence[str] | None = None) -> int:
     """Train one planned run; the exit code says whose turn it is."""
     arguments = _parser().parse_args(argv)
-    try:
-        launch = read_launch()
-        limits = Limits.read(os.environ)
-    except TrainerError as error:  # who speaks for the job is not known yet
-        print(f"trainer: {error}", file=sys.stderr, flush=True)
-        return error.exit_code
-    ending = Ending(arguments.output, launch, Progress())
-    with watched(ending, limits):
-        try:
-            _train(arguments, launch, ending)
-        except TrainerError as error:
-            return ending.failed(error)
-        except BaseException as error:
-            traceback.print_exc()
-            code = ending.failed(error)
-            if not isinstance(error, Exception):
-                raise
-            return code
-        ending.completed()
-    return 0
+    return to_its_end(arguments.output, lambda launch, ending: _train(arguments, launch, ending))
 
 
 def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> None:
@@ -63,9 +38,6 @@ def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Non
     check_world_size(run, launch)
     weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
     prepare(launch, run.recipe)
-    if arguments.loop == "thin":
-        _train_thin(arguments, launch, ending, run)
-        return
     if nemo1.has_nemo_1(run.recipe):
         nemo1.train(run, launch, arguments.output, ending)
         return
@@ -75,16 +47,6 @@ def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Non
         from trainer.training import Folders, train
     thin_out_log()
     train(run, launch, Folders(arguments.output, weights, arguments.history), ending)
-
-
-def _train_thin(arguments: argparse.Namespace, launch: Launch, ending: Ending, run: PlannedRun) -> None:
-    thin_limits.check(run)
-    try:
-        with heavy_imports():
-            from trainer.thin.loop import Options, train
-    except ModuleNotFoundError as error:
-        raise TrainerError(f"the thin loop needs {error.name}, which is not installed here.") from None
-    train(run, Options(arguments.output, arguments.history, launch.threads, arguments.compile), ending)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,18 +68,6 @@ def _parser() -> argparse.ArgumentParser:
         "--history",
         type=Path,
         help="write each step's loss and time with all digits into this file, as JSON lines",
-    )
-    parser.add_argument(
-        "--loop",
-        choices=("nemo", "thin"),
-        default="nemo",
-        help="what trains: NeMo, or the trainer's own loop over torch alone, for one device (default: nemo)",
-    )
-    parser.add_argument(
-        "--compile",
-        choices=("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-        help="mode of torch.compile in the thin loop (default: off on the CPU; on GPUs default, or where the "
-        "plan has CUDA graphs reduce-overhead, which records them)",
     )
     return parser
 

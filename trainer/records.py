@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # it imports torch, which a record does not need
     from trainer.cpu.peak import Peak
 
 Loop = Literal["nemo", "thin"]
-"""What trains: NeMo, or the trainer's own loop for one device (`trainer/thin/`)."""
+"""What trains: NeMo, or the loop for one GPU without it (`benchmarks/one_gpu/`)."""
 
 
 def emit(kind: str, fields: dict[str, Any]) -> None:

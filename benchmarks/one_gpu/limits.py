@@ -20,7 +20,7 @@ def check(run: PlannedRun) -> None:
     if recipe.parallelism.world_size != 1:
         raise TrainerError(
             f"the thin loop trains on one device, and the plan is for {recipe.parallelism.world_size}: "
-            "plan one, or train with NeMo (--loop nemo)."
+            "plan one, or train with NeMo (python -m trainer)."
         )
     for what, value, known in (
         ("architecture", recipe.model.architecture, ARCHITECTURES),

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from one_gpu import gpu_state
+from one_gpu.batches import batch_of_step
+from one_gpu.model import Model, build_model
+from one_gpu.weights import MainWeights, learning_rate
 from trainer import devices, records
 from trainer.cpu.peak import Peak, measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, diverged
 from trainer.history import write_step
 from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD, PlannedRun
-from trainer.thin import gpu_state
-from trainer.thin.batches import batch_of_step
-from trainer.thin.model import Model, build_model
-from trainer.thin.weights import MainWeights, learning_rate
 
 ATTENTION = [
     SDPBackend.CUDNN_ATTENTION,

@@ -1,4 +1,4 @@
-"""Trains the runs of benchmarks/one_gpu.py and reads what they leave, with Python's own library alone."""
+"""Trains planned runs and reads what they leave, with Python's own library alone."""
 
 import contextlib
 import json
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-"""Where `trainer/` is."""
+ROOT = Path(__file__).resolve().parents[2]
+"""Where `trainer/` and `benchmarks/` are."""
 MODEL_FILE, RUN_FILE, LOG_FILE, HISTORY_FILE = "model.json", "run.json", "log.out", "history.jsonl"
 MEASUREMENT_FILE = "measurement.json"
 WRONG_PLAN = 1
@@ -67,9 +67,9 @@ def measure(model: Path, output: Path, within_s: float, library: Path | None, op
 
 @contextlib.contextmanager
 def _importable(library: Path | None) -> Iterator[list[str]]:
-    """What goes on PYTHONPATH: the trainer, the library (a wheel is unpacked), then what was there."""
+    """What goes on PYTHONPATH: trainer, this package, library (a wheel is unpacked), then what was there."""
     with tempfile.TemporaryDirectory(prefix="one-gpu-") as folder:
-        paths = [str(ROOT)]
+        paths = [str(ROOT), str(ROOT / "benchmarks")]
         if library is not None and library.suffix == ".whl":
             with zipfile.ZipFile(library) as wheel:
                 wheel.extractall(folder)
@@ -87,7 +87,7 @@ def _train(
         shutil.rmtree(place)
     place.mkdir()
     shutil.copyfile(planned / RUN_FILE, place / RUN_FILE)
-    command = [sys.executable, "-m", "trainer", "--loop", "thin", *options, "--output", str(place)]
+    command = [sys.executable, "-m", "one_gpu.train", *options, "--output", str(place)]
     environment = {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",  # memory is planned nearly full
         **os.environ,
@@ -177,10 +177,12 @@ def report(results: Path) -> int:
 def _report_model(place: Path) -> bool:
     """The rows of one model; whether both depths were measured."""
     plan = json.loads((place / MODEL_FILE).read_bytes())
-    points = []
+    points: list[tuple[int, float, float]] = []
     for name, layers in zip(plan["runs"], plan["layers"][:2], strict=False):
         path = place / name / MEASUREMENT_FILE
-        found = json.loads(path.read_bytes()) if path.is_file() else {"state": "not measured", "error": None}
+        found: dict[str, Any] = {"state": "not measured", "error": None}
+        if path.is_file():
+            found = json.loads(path.read_bytes())
         if found["state"] != "completed":
             _row(place.name, layers, *[None] * 6, ": ".join(filter(None, (found["state"], found["error"]))))
             continue

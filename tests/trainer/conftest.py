@@ -30,11 +30,16 @@ def train(trainer_python: str) -> Train:
     """A function that trains a run in a folder, under torchrun where it has more than one rank."""
 
     def _train(
-        run: Run, folder: Path, *options: str, program: str | None = None, **environment: str
+        run: Run,
+        folder: Path,
+        *options: str,
+        program: str | None = None,
+        module: str = "trainer",
+        **environment: str,
     ) -> Trained:
         ranks = run.recipe.parallelism.world_size
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        start = ["-m", "trainer"] if program is None else [program]
+        start = ["-m", module] if program is None else [program]
         log = start_trainer(
             [trainer_python, *(launcher if ranks > 1 else []), *start],
             [

@@ -87,14 +87,23 @@ def write_run(run: Run, folder: Path) -> list[str]:
     return [str(path)]
 
 
+THIN_LOOP = "one_gpu.train"
+"""The module that trains without NeMo, in place of `trainer`."""
+
+
 def start_trainer(
     command: list[str], arguments: list[str], *, cwd: Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the trainer with only its own package to import; a hang ends with the whole process group."""
+    """Run the trainer with only its own package to import; a hang ends with the whole process group.
+
+    The thin loop has its own package beside it.
+    """
     package = cwd / "package"
     package.mkdir(exist_ok=True)
-    if not (package / "trainer").exists():
-        (package / "trainer").symlink_to(ROOT / "trainer")
+    sources = [ROOT / "trainer", *([ROOT / "benchmarks" / "one_gpu"] if THIN_LOOP in command else [])]
+    for source in sources:
+        if not (package / source.name).exists():
+            (package / source.name).symlink_to(source)
     process = subprocess.Popen(
         [*command, *arguments],
         cwd=cwd,
@@ -113,6 +122,8 @@ def start_trainer(
     return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
-def light_trainer(arguments: list[str], cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def light_trainer(
+    arguments: list[str], cwd: Path, *, module: str = "trainer", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """The trainer in this environment, which has no torch: what it says here it says before heavy imports."""
-    return start_trainer([sys.executable, "-m", "trainer"], arguments, cwd=cwd, **environment)
+    return start_trainer([sys.executable, "-m", module], arguments, cwd=cwd, **environment)

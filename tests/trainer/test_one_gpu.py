@@ -1,4 +1,4 @@
-"""benchmarks/one_gpu.py from plan to report, on the CPU; the loop itself: tests/trainer/test_thin_loop.py."""
+"""benchmarks/one_gpu from plan to report, on the CPU; the loop itself: tests/trainer/test_thin_loop.py."""
 
 import json
 import math
@@ -15,7 +15,6 @@ from steptime.logs.reader import read_log
 from steptime.recipes.models import Run
 from steptime.results.metrics import measure_window
 from trainer.run import PlannedRun, read_run
-from trainer.thin import limits
 
 from .jobs import ROOT
 
@@ -27,7 +26,7 @@ def one_gpu(
     *arguments: str | Path, python: str | Path = sys.executable, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     """The program, called in a folder that has nothing of it."""
-    command = [str(python), str(ROOT / "benchmarks" / "one_gpu.py"), *map(str, arguments)]
+    command = [str(python), str(ROOT / "benchmarks" / "one_gpu"), *map(str, arguments)]
     return subprocess.run(
         command,
         env={"PATH": os.environ["PATH"], **environment},
@@ -71,6 +70,8 @@ def table(done: "subprocess.CompletedProcess[str]") -> dict[tuple[str, str], lis
 
 @pytest.mark.parametrize("gpu_type", ["h100", "h200", "cpu"])
 def test_the_thin_loop_takes_every_plan(tmp_path: Path, gpu_type: str) -> None:
+    from one_gpu import limits
+
     models = planned(tmp_path, gpu_type)
     assert tuple(models) == MODELS
     for name, (few, many, profiled) in models.items():
@@ -90,11 +91,10 @@ def test_the_thin_loop_takes_every_plan(tmp_path: Path, gpu_type: str) -> None:
     ("gpu_type", "depths"), [("h100", [(2, 11), (2, 11), (1, 2)]), ("h200", [(3, 12), (3, 12), (2, 9)])]
 )
 def test_the_depths_fit_the_memory_and_ten_minutes(
-    tmp_path: Path, gpu_type: str, depths: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gpu_type: str, depths: list[tuple[int, int]]
 ) -> None:
     """By estimates: 16 bytes a parameter, an MFU of 40 %, and a minute for each start and compilation."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import one_gpu as program
+    from one_gpu import planning as program
 
     models = planned(tmp_path, gpu_type)
     found = [tuple(run.recipe.model.num_layers for run in runs[:2]) for runs in models.values()]

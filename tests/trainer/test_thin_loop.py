@@ -17,7 +17,7 @@ from steptime.recipes.models import Mode, ProfileWindow, Run, Window
 from steptime.recipes.performance import Fp8Recipe, Performance, TrainerSettings
 from steptime.results.log_rows import log_row
 
-from .jobs import ROOT, Trained, light_trainer, planned, start_trainer, write_run
+from .jobs import ROOT, THIN_LOOP, Trained, light_trainer, planned, start_trainer, write_run
 
 Train = Callable[..., Trained]
 
@@ -34,8 +34,8 @@ def twins(
 ) -> list[Trained]:
     """One plan, trained by NeMo and by the thin loop."""
     run = planned(workload=request.param, max_steps=STEPS, window=Window(first=3, last=5))
-    options = {"nemo": (), "thin": ("--loop", "thin")}
-    trained = [train(run, tmp_path_factory.mktemp(name), *given) for name, given in options.items()]
+    modules = ("trainer", THIN_LOOP)
+    trained = [train(run, tmp_path_factory.mktemp("twin"), module=module) for module in modules]
     assert [one.exit_code for one in trained] == [0, 0], trained[1].log
     return trained
 
@@ -88,7 +88,7 @@ def of_dtypes(
         folder = tmp_path_factory.mktemp(dtype)
         run = _in(planned(max_steps=STEPS), dtype, fp8_recipe)
         path = os.pathsep.join((str(folder / "package"), str(libraries)))
-        trained = train(run, folder, "--loop", "thin", PYTHONPATH=path)
+        trained = train(run, folder, module=THIN_LOOP, PYTHONPATH=path)
         assert trained.exit_code == 0, trained.log
         losses[dtype] = trained.losses
     return losses
@@ -113,7 +113,7 @@ def test_compiled_it_takes_the_same_steps(
     train: Train, tmp_path: Path, of_dtypes: dict[str, dict[int, float]]
 ) -> None:
     """By torch.compile, as on GPUs; for the CPU it needs a C++ compiler."""
-    compiled = train(planned(max_steps=STEPS), tmp_path, "--loop", "thin", "--compile", "default")
+    compiled = train(planned(max_steps=STEPS), tmp_path, "--compile", "default", module=THIN_LOOP)
     assert compiled.exit_code == 0, compiled.log
     assert compiled.losses == pytest.approx(of_dtypes["fp32"], rel=ROUNDING)
 
@@ -122,7 +122,12 @@ def test_compiled_it_takes_the_same_steps(
 def parts(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What programs/thin_parts.py found."""
     program = Path(__file__).parent / "programs" / "thin_parts.py"
-    done = start_trainer([trainer_python, str(program)], [], cwd=tmp_path_factory.mktemp("parts"))
+    done = start_trainer(
+        [trainer_python, str(program)],
+        [],
+        cwd=tmp_path_factory.mktemp("parts"),
+        PYTHONPATH=f"{ROOT}:{ROOT}/benchmarks",
+    )
     assert done.returncode == 0, done.stdout
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -158,7 +163,7 @@ def test_no_run_compiles_into_the_cache_of_another(parts: dict[str, Any]) -> Non
 
 @pytest.mark.trainer
 def test_fp8_without_torchao(train: Train, tmp_path: Path) -> None:
-    ended = train(_in(planned(), "fp8", "current"), tmp_path, "--loop", "thin")
+    ended = train(_in(planned(), "fp8", "current"), tmp_path, module=THIN_LOOP)
     assert ended.exit_code == 1
     assert "trainer: the thin loop computes fp8 by torchao, which is not installed here." in ended.log
     assert "Traceback" not in ended.log
@@ -168,7 +173,7 @@ def test_fp8_without_torchao(train: Train, tmp_path: Path) -> None:
 def test_a_profile_tells_what_took_longest(train: Train, tmp_path: Path) -> None:
     window = ProfileWindow(first_step=2, last_step=3, ranks=(0,))
     run = planned(mode=Mode.PROFILE, profile=window, max_steps=5)
-    trained = train(run, tmp_path, "--loop", "thin")
+    trained = train(run, tmp_path, module=THIN_LOOP)
     assert trained.exit_code == 0, trained.log
     assert "aten::mm" in trained.log
     with gzip.open(tmp_path / "torch_profile" / "rank0.json.gz") as file:
@@ -185,15 +190,16 @@ def test_a_profile_tells_what_took_longest(train: Train, tmp_path: Path) -> None
     ],
 )
 def test_what_it_does_not_have(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    ended = light_trainer([*write_run(planned(**changes), tmp_path), "--loop", "thin"], tmp_path)
+    ended = light_trainer(write_run(planned(**changes), tmp_path), tmp_path, module=THIN_LOOP)
     assert ended.returncode == 1
     assert ended.stdout.splitlines()[0] == f"trainer: the thin loop has {reason}"
 
 
 def test_several_ranks_are_nemos(tmp_path: Path) -> None:
     ended = light_trainer(
-        [*write_run(planned(2), tmp_path), "--loop", "thin"],
+        write_run(planned(2), tmp_path),
         tmp_path,
+        module=THIN_LOOP,
         RANK="0",
         WORLD_SIZE="2",
         LOCAL_WORLD_SIZE="2",
@@ -204,7 +210,7 @@ def test_several_ranks_are_nemos(tmp_path: Path) -> None:
 
 def test_delayed_scaling_is_transformer_engines(tmp_path: Path) -> None:
     run = _in(planned(), "fp8", "delayed")
-    ended = light_trainer([*write_run(run, tmp_path), "--loop", "thin"], tmp_path)
+    ended = light_trainer(write_run(run, tmp_path), tmp_path, module=THIN_LOOP)
     assert ended.returncode == 1
     assert "the thin loop has no FP8 recipe 'delayed'; it has: current." in ended.stdout
 
@@ -218,7 +224,7 @@ touch "$TOLD"
 exec sleep 60
 """
 WAITS_FOR_IT = """import os, pathlib, time
-from trainer.thin import gpu_state
+from one_gpu import gpu_state
 with gpu_state.recorded():
     while "TOLD" in os.environ and not pathlib.Path(os.environ["TOLD"]).exists():
         time.sleep(0.01)
@@ -228,7 +234,7 @@ with gpu_state.recorded():
 @pytest.mark.parametrize("there", [True, False])
 def test_the_gpus_state_is_recorded(tmp_path: Path, *, there: bool) -> None:
     """By a stand-in for nvidia-smi, which goes on telling until it is ended."""
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT}/benchmarks"}
     if there:
         smi = tmp_path / "nvidia-smi"
         smi.write_text(NVIDIA_SMI)

@@ -10,11 +10,11 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 
+from one_gpu import weights
+from one_gpu.loop import own_compile_cache
+from one_gpu.model import STYLES, build_model, norm
 from trainer.norms import ZeroCenteredLayerNorm
 from trainer.run import ModelShape
-from trainer.thin import weights
-from trainer.thin.loop import own_compile_cache
-from trainer.thin.model import STYLES, build_model, norm
 
 SHAPE = ModelShape(
     architecture="llama",

@@ -1,0 +1,37 @@
+"""One job, from its launch to its exit code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.ending import Ending
+from trainer.errors import TrainerError
+from trainer.launch import Launch, read_launch
+from trainer.progress import Progress
+from trainer.watchdog import Limits, watched
+
+
+def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
+    """Call `train`, watched, and write down how it ended in the folder `output`; gives the exit code."""
+    try:
+        launch = read_launch()
+        limits = Limits.read(os.environ)
+    except TrainerError as error:  # who speaks for the job is not known yet
+        print(f"trainer: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    ending = Ending(output, launch, Progress())
+    with watched(ending, limits):
+        try:
+            train(launch, ending)
+        except TrainerError as error:
+            return ending.failed(error)
+        except BaseException as error:
+            traceback.print_exc()
+            code = ending.failed(error)
+            if not isinstance(error, Exception):
+                raise
+            return code
+        ending.completed()
+    return 0
