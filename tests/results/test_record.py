@@ -148,3 +148,12 @@ def test_differences_are_told_by_their_places() -> None:
         'long is recorded as ["one"], and is ["one", "two"] now',
     ]
     assert differences(json.dumps(kept), json.dumps(kept, indent=2)) == []
+
+
+def test_what_an_earlier_steptime_handed_on_is_read(make_result: MakeResult) -> None:
+    """A DAG run goes on across an upgrade: its job must be found, and ended where somebody asks."""
+    submitted = make_result().submitted
+    before = submitted.model_dump(mode="json", exclude={"request", "made_by"})
+    before["provenance"] = submitted.made_by.model_dump(mode="json")
+
+    assert Submitted.model_validate(before) == submitted

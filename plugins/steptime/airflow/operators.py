@@ -198,12 +198,13 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             say=self.log.info,
         )
         spec = spec_of(attempt)
+        asked_for = options_of(context)
+        request = request_of(run, asked_for)  # what it refuses is refused before anything runs
         job = await self.submit_held(cluster, run, spec, context)
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         secretive = (run.environment, staged.image_environment)
         self.log.info("its script:\n%s", redacted_text(spec.script, *secretive))
-        asked_for = options_of(context)
         made_by = provenance(
             staged,
             options=asked_for,
@@ -212,7 +213,6 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             dag_run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
         )
-        request = request_of(run, asked_for)
         return Submitted(run=run, request=request, job=job, attempt=attempt, made_by=made_by)
 
     def _submitted_before(self, ti: RuntimeTaskInstanceProtocol, state: str | None) -> Submitted:
