@@ -1,8 +1,9 @@
 """What tasks do with other DAGs: start their runs."""
 
+from http import HTTPStatus
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
 
 
 def start_dag_run(
@@ -35,11 +36,20 @@ def start_dag_run(
 
 
 def is_paused(ti: Any, dag_id: str) -> bool:
-    """Whether the runs of a DAG would wait for ever. To be called in a task."""
+    """Whether the runs of a DAG would wait for ever. To be called in a task.
+
+    Raises AirflowFailException where there is no such DAG.
+    """
     try:
         return bool(ti.get_dag(dag_id).is_paused)
     except AirflowRuntimeError as error:
-        raise AirflowException(f"Airflow does not know the DAG '{dag_id}': {error}") from None
+        if (error.error.detail or {}).get("status_code") == HTTPStatus.NOT_FOUND:
+            raise AirflowFailException(
+                f"Airflow has no DAG '{dag_id}': put its file among the DAGs, and clear this task"
+            ) from None
+        raise AirflowException(
+            f"Airflow does not say whether the DAG '{dag_id}' is paused: {error}"
+        ) from None
 
 
 def has_scheduler() -> bool:

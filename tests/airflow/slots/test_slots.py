@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 from airflow import settings
-from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, ErrorType, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRuntimeError,
+    ErrorType,
+    TaskDeferred,
+)
 from airflow.sdk.execution_time.comms import ErrorResponse, GetTaskStates, TaskStatesResult
 from airflow.triggers.base import TaskSuccessEvent
 
@@ -169,6 +175,27 @@ async def test_who_waits_asks_again_where_the_holder_has_ended_before(
     with pytest.raises(TaskDeferred) as deferred:
         task_of(ASK_TASK, plan=planned().model_dump(mode="json")).execute_complete(context(), event.payload)
     assert deferred.value.trigger.holder != trigger.holder
+
+
+@pytest.mark.usefixtures("bounded")
+@pytest.mark.parametrize(("status", "for_good"), [(404, True), (503, False)])
+def test_a_missing_holders_dag_is_told_at_once_and_an_airflow_that_is_away_is_asked_again(
+    planned: Callable[..., Plan],
+    airflow: Airflow,
+    context: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    status: int,
+    for_good: bool,
+) -> None:
+    def no_dag(*_: object) -> None:
+        answer = ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": status})
+        raise AirflowRuntimeError(answer)
+
+    monkeypatch.setattr(SweepTask, "get_dag", no_dag)
+    with pytest.raises(AirflowException, match="DAG 'gpu_slots'") as told:
+        task_of(ASK_TASK, plan=planned().model_dump(mode="json")).execute(context())
+    assert isinstance(told.value, AirflowFailException) is for_good
 
 
 @pytest.mark.usefixtures("bounded")

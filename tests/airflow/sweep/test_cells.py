@@ -98,6 +98,10 @@ def test_a_run_is_started_with_every_default_filled_in(
     assert "workload" not in started.conf
 
 
+def test_a_cell_outlives_the_loss_of_very_many_workers(task: Callable[..., Any]) -> None:
+    assert task("cell.run").retries >= 100, "its slots would be let go while its run goes on"
+
+
 def test_a_retry_finds_the_run_of_the_try_before(
     start: Callable[..., DagRunTrigger], airflow_runs: Supervisor
 ) -> None:

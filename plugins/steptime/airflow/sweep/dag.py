@@ -28,6 +28,9 @@ from steptime.recipes.sweeps import list_sweeps
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """For what infrastructure does: a run that failed, and the user's errors, are never retried."""
 
+_WAITING_RETRIES = 100
+"""Of the task that waits for a cell's run, for days: a worker or trigger that is lost meanwhile takes one."""
+
 
 def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
     """The DAG that runs a sweep of `config/sweeps`, by default the one named `sweep`.
@@ -81,7 +84,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
 
         @task_group(group_id="cell")
         def run_cell(cell: Any) -> None:
-            run = RunCellOperator(task_id="run", cell=cell, weight_rule="absolute")
+            run = RunCellOperator(task_id="run", cell=cell, weight_rule="absolute", retries=_WAITING_RETRIES)
             run >> CellOutcomeOperator(task_id="outcome", cell=cell, started_in=RUN_TASK)
 
         approve >> cells
