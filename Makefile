@@ -1,7 +1,8 @@
 # steptime: `make demo` and `make test` set up everything they need; `make help` lists the rest.
 SHELL := bash
 .DEFAULT_GOAL := help
-PYTHON ?= python3.11
+# A version, a name or a path: what the environment is made with. Else 3.11 where it can be had.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
@@ -21,12 +22,8 @@ help: ## list the targets
 setup: $(VENV)/.complete ## create the environment that runs Airflow and steptime
 
 $(VENV)/.complete: requirements.lock requirements-bootstrap.txt pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "steptime needs Python 3.11: install it, or name yours: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@echo "setup: installing Airflow and steptime into $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-bootstrap.txt
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@./make_environment.sh $(VENV) $(PYTHON)
 	@touch $@
 
 demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show the results
@@ -54,10 +51,10 @@ screenshots: setup ## take the pictures of the README from the running demo
 	$(BIN)/python docs/take_screenshots.py
 
 lock: setup ## resolve the packages of the Airflow environment and of docker/Dockerfile anew
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra celery --group dev --generate-hashes -o requirements.lock
+	$(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --extra celery --group dev --generate-hashes -o requirements.lock
 	cp requirements.lock docker/requirements.lock # uv keeps the versions that it finds in its output file
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra team --generate-hashes -o docker/requirements.lock
 
 clean: ## stop Airflow and Slurm, and delete the environment and all state
 	@test ! -x $(BIN)/steptime || { $(BIN)/steptime down && $(BIN)/steptime slurm down; }
-	rm -rf $(VENV) $(STEPTIME_HOME)
+	rm -rf $(VENV) build/bootstrap $(STEPTIME_HOME)

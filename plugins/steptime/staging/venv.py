@@ -64,7 +64,11 @@ async def _python_version(cluster: Cluster, config: ClusterConfig) -> str:
     asked = await cluster.run(
         [config.python, "-c", "import platform; print(platform.python_version())"], timeout_s=60
     )
-    where = f"install Python {_LOCKED_FOR} there, or name it in config/clusters/{config.name}.yaml as python:"
+    where = (
+        f"the trainer's packages are locked for {_LOCKED_FOR} and do not fit others (nvidia-resiliency-ext "
+        f"has nothing for 3.13): install Python {_LOCKED_FOR} there, or name it in "
+        f"config/clusters/{config.name}.yaml as python:"
+    )
     if asked.exit_code:
         raise UserError(f"cluster {config.name} has no {config.python}: {where} ({asked.stderr.strip()})")
     version = asked.stdout.strip()
