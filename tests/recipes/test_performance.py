@@ -11,7 +11,7 @@ from steptime.recipes.models import Run
 from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.results.report import repeat_command
+from steptime.results.repeating import repeat_command, request_of
 
 
 def launched(**asked: Any) -> Performance:
@@ -80,10 +80,11 @@ def test_a_run_recorded_before_is_read_and_repeated(tmp_path: Path) -> None:
     del before["performance"]
     before["recipe"] |= {"fp8_recipe": None, "cuda_graphs": False, "tp_comm_overlap": False}
     assert Run.model_validate_json(json.dumps(before)) == run
-    assert repeat_command(Run.model_validate(before)) is not None
+    known = Run.model_validate(before)
+    assert repeat_command(known, request_of(known, {})) is not None
 
     before["recipe"] |= {"dtype": "fp8", "fp8_recipe": "current", "tp_comm_overlap": True}
     read = Run.model_validate(before)
     assert read.performance.trainer == TrainerSettings(fp8_recipe="current", tp_comm_overlap=True)
     assert Run.model_validate_json(read.model_dump_json()) == read
-    assert repeat_command(read) is None
+    assert repeat_command(read, request_of(read, {})) is None
