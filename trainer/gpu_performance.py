@@ -67,7 +67,11 @@ def model_options(run: PlannedRun) -> dict[str, Any]:
     """Fields of Megatron's TransformerConfig for CUDA graphs and fused kernels."""
     options: dict[str, Any] = {}
     if run.records_graphs:
-        options |= accepted(TransformerConfig, enable_cuda_graph=True, use_te_rng_tracker=True)
+        # Megatron-Core 0.15 has a new name, and NeMo checks a config twice, which the old one does not survive.
+        if has_option(TransformerConfig, "cuda_graph_impl"):
+            options |= accepted(TransformerConfig, cuda_graph_impl="local", use_te_rng_tracker=True)
+        else:
+            options |= accepted(TransformerConfig, enable_cuda_graph=True, use_te_rng_tracker=True)
     if run.settings.cross_entropy_fusion_impl != "native":
         options |= accepted(
             TransformerConfig, cross_entropy_fusion_impl=run.settings.cross_entropy_fusion_impl

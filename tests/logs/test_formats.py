@@ -196,6 +196,26 @@ def test_torchtitan_in_colour_on_eight_ranks() -> None:
     assert {problem.kind for problem in log.problems} == {"no_step_time", "repeated_lines"}
 
 
+@pytest.mark.parametrize(
+    ("name", "steps", "step_times_s", "tflops", "memory_bytes"),
+    [
+        # Ended by its time limit after step 16 of 19.
+        ("bf16", 17, (1.579, 1.586, 1.575, 1.591, 1.585, 1.589), 542.4, 36820856832),
+        ("fp8", 20, (1.404, 1.409, 1.414, 1.397, 1.407, 1.409), 611.7, 36519174144),
+    ],
+)
+def test_a_real_run_on_a_gpu(
+    name: str, steps: int, step_times_s: tuple[float, ...], tflops: float, memory_bytes: int
+) -> None:
+    """NeMo 2.7.3 on one H100: two layers of Llama 3.1 8b (the folder in one line was cut short)."""
+    log = read_log(DATA / f"log-nemo2_h100_{name}.out", max_steps=20)
+    assert (log.dialect, len(log.steps)) == ("nemo2", steps)
+    assert tuple(step.step_time_s for step in log.steps[-6:]) == step_times_s
+    assert log.steps[-1].tflops_per_gpu == tflops
+    assert log.steps[-1].peak_memory_bytes == memory_bytes
+    assert [problem.kind for problem in log.problems] == ([] if steps == 20 else ["short", "no_end_record"])
+
+
 def test_a_real_run_that_saved() -> None:
     """NeMo 2.7.3 on the CPU, 2 ranks, 20 steps, an asynchronous save (lines with paths were taken out)."""
     log = read_log(DATA / "log-nemo2_cpu_save.out", max_steps=20)

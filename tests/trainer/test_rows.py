@@ -196,8 +196,9 @@ def test_graphs_and_overlap_are_as_upstream_launches_them(report: Report) -> Non
     """CUDA graphs on Blackwell; overlap wherever there is tensor parallelism, but for Nemotron-H."""
     for recipe, built in report.recipes:
         graphs = recipe.gpu_type in ("b200", "gb200", "gb300")
-        wanted = ["True", "True", "local"] if graphs else ["False", "False", "none"]
+        wanted = ["False", "True", "local"] if graphs else ["False", "False", "none"]
         assert [built["config"][field] for field in OF_GRAPHS] == wanted
+        assert built["graphs_of_connected_model"] == wanted[-1]
         assert built["settings"]["strategy.use_te_rng_tracker"] is graphs
         overlaps = recipe.parallelism.tensor > 1 and recipe.model.architecture != "nemotron_h"
         assert built["settings"].get("overlap.tp_comm_overlap", False) is overlaps

@@ -70,6 +70,8 @@ class Assembled(NamedTuple):
         kernels = {"gradient_accumulation_fusion": isinstance(config, GPTConfig)}
         if "apply_rope_fusion" in fields_of(config):
             kernels["apply_rope_fusion"] = type(config).apply_rope_fusion
+        # Upstream's releases have the older name of Megatron-Core 0.15's implementation "local".
+        kernels["enable_cuda_graph"] = config.enable_cuda_graph or config.cuda_graph_impl == "local"
         callbacks = sorted({type(one).__name__ for one in self.trainer["callbacks"]})
         trainer = _arguments(Trainer.__init__, None, **(self.trainer | {"callbacks": callbacks}))
         groups = {

@@ -5,6 +5,7 @@ plan. Each layout of a model is built once, every pipeline stage and virtual sta
 and each model once whole, to count its matrix products. Beside them stand the recipes that NeMo ships.
 """
 
+import copy
 import dataclasses
 import functools
 import importlib
@@ -23,9 +24,10 @@ from trainer.environment import heavy_imports, thin_out_log
 
 with heavy_imports():
     import fiddle
-    from assembled import WITHOUT_KERNELS, assembled
+    from assembled import WITHOUT_KERNELS, Assembled, assembled
     from meta_models import META, matrix_product_flops, parameters
     from nemo.collections.llm.recipes.precision import mixed_precision
+    from nemo.lightning._strategy_lib import set_model_parallel_attributes
     from nemo.lightning.pytorch.plugins import MegatronMixedPrecision
 
     from trainer import gpu_performance
@@ -55,7 +57,20 @@ def built(run: PlannedRun, gpus_per_node: int) -> dict[str, Any]:
         "precision": config_fields(whole.plugin(MegatronMixedPrecision).dtype_config),
         "settings": whole.settings(),
         "precision_of_nemo_2_2": precision_of_nemo_2_2(run),
+        "graphs_of_connected_model": connected(whole).config.cuda_graph_impl,
     }
+
+
+def connected(whole: Assembled) -> Any:
+    """A copy of the model, whose config is checked anew with the strategy's fields as when a training begins.
+
+    These are the first steps of NeMo's MegatronStrategy.connect.
+    """
+    strategy, model = whole.trainer["strategy"], copy.copy(whole.model)
+    model.config = copy.copy(model.config)
+    strategy.pipeline_dtype = whole.plugin(MegatronMixedPrecision).dtype_config.pipeline_dtype
+    set_model_parallel_attributes(model, strategy.parallelism)
+    return model
 
 
 def precision_of_nemo_2_2(run: PlannedRun) -> dict[str, Any] | str:
