@@ -67,7 +67,7 @@ def model_options(run: PlannedRun) -> dict[str, Any]:
     """Fields of Megatron's TransformerConfig for CUDA graphs and fused kernels."""
     options: dict[str, Any] = {}
     if run.records_graphs:
-        # Megatron-Core 0.15 has a new name, and NeMo checks a config twice, which the old one does not survive.
+        # Megatron-Core 0.15 has a new name. NeMo checks a config twice, which the old one does not survive there.
         if has_option(TransformerConfig, "cuda_graph_impl"):
             options |= accepted(TransformerConfig, cuda_graph_impl="local", use_te_rng_tracker=True)
         else:

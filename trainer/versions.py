@@ -20,7 +20,8 @@ TRIED = {"nemo": "2.7.3", "megatron_core": "0.15.3"}
 """What this project has trained with."""
 OLDEST, NEWEST = (2, 2), (2, 7)
 """Releases of NeMo that this trainer is for. Every name and argument that it uses, FP8's too, is looked up in
-the source of 2.2.1, 2.3.1, 2.4.0, 2.5.0 and 2.7.3 (tests/trainer/test_releases.py); a GPU has run 2.7.3 only."""
+the source of 2.2.1, 2.3.1, 2.4.0, 2.5.0 and 2.7.3 (tests/trainer/test_releases.py); a GPU has
+run 2.7.3 only."""
 
 
 def versions() -> dict[str, str | None]:
