@@ -67,7 +67,7 @@ def model_options(run: PlannedRun) -> dict[str, Any]:
     """Fields of Megatron's TransformerConfig for CUDA graphs and fused kernels."""
     options: dict[str, Any] = {}
     if run.records_graphs:
-        # Megatron-Core 0.15 has a new name. NeMo checks a config twice, which the old one does not survive there.
+        # Megatron-Core 0.15 has a new name; its old one does not survive that NeMo checks a config twice.
         if has_option(TransformerConfig, "cuda_graph_impl"):
             options |= accepted(TransformerConfig, cuda_graph_impl="local", use_te_rng_tracker=True)
         else:
