@@ -166,7 +166,7 @@ def test_names_are_short_in_the_table_unless_asked(logs: Path) -> None:
 
 
 def test_real_logs_have_their_checkpoint_times() -> None:
-    load, save = _rows(DATA)
+    load, save = (_rows(DATA / f"log-nemo2_cpu_{kind}.out")[0] for kind in ("load", "save"))
     assert load["checkpoint_load_s"] == 0.208
     # Whole ten seconds after training went on, by the dates before NeMo's lines.
     assert (save["checkpoint_save_s"], save["checkpoint_blocked_s"]) == (10.0, 0.17)

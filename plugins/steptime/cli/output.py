@@ -19,9 +19,6 @@ from steptime.errors import shown, unknown_value
 if TYPE_CHECKING:
     from steptime.results.columns import Column
 
-_REDIRECTED = 160
-"""Width of tables without declared columns where stdout is no terminal."""
-
 
 class Format(StrEnum):
     """Output formats that every listing command offers."""
@@ -82,7 +79,7 @@ def show(
         _print_csv(rows, names)
     else:
         shown_ones = [_plain(rows, name, (headings or {}).get(name, name)) for name in names]
-        _print_table(shown_ones, title, terminal_width() or _REDIRECTED)
+        _print_table(shown_ones, title, terminal_width())
 
 
 def show_columns(
