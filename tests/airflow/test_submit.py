@@ -87,6 +87,7 @@ def test_a_task_that_was_cleared_because_another_one_was_hands_on_the_job_it_had
     assert submit(max_tries=3, pushed=told) == first
     assert state(cluster, first).is_live
 
+    asyncio.run(cluster.cancel(first.job.name))  # nobody could end it behind the next line
     shutil.rmtree(home / "clusters" / "local" / "jobs" / first.job.name)
     assert submit(max_tries=3, pushed=told) == first
     assert asyncio.run(cluster.find(first.job.name)) is None, (
