@@ -101,6 +101,35 @@ def test_a_record_is_kept_as_it_was_first_and_says_what_differs(
     assert store.reading(first.job.name)["log"]["bytes_read"] == 9000
 
 
+def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store = Store(store_url)
+    for name in ("run-1", "run-10", "run-11", "run_2"):
+        store.publish(make_result(name))
+
+    assert store.run_named("run-10")["job_name"] == "run-10"
+    assert store.run_named("run-1")["job_name"] == "run-1", "a whole name is no beginning of others"
+    assert store.run_named("run_")["job_name"] == "run_2", "an underscore is no wildcard"
+    with pytest.raises(UserError, match=r"'run-' begins the names of 3 runs \(run-1, run-10, run-11\)"):
+        store.run_named("run-")
+    with pytest.raises(UserError, match=r"no run 'RUN-10' in the metrics store"):
+        store.run_named("RUN-10")
+
+
+def test_step_times_of_many_runs_are_read_at_once(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    for name, seconds in (("one", 0.25), ("two", 0.5), ("three", 0.75)):
+        store.publish(make_result(name, step_times=[seconds] * 20))
+
+    assert store.step_times(["two", "one", "unknown"]) == {
+        "one": dict.fromkeys(range(20), 0.25),
+        "two": dict.fromkeys(range(20), 0.5),
+    }
+    assert store.step_times([f"unknown-{number}" for number in range(1200)]) == {}
+    assert store.step_times([]) == {}
+
+
 def test_publishing_twice_is_publishing_once(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
 

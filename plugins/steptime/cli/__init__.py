@@ -1,6 +1,7 @@
 """The `steptime` command: one module per group of commands, over the same functions that the DAGs use.
 
-Exit codes: 0 done, 1 bad input, 2 the system or a job failed. Data goes to stdout, everything else to stderr.
+Exit codes: 0 done, 1 bad input, 2 the system or a job failed, 3 a slowdown is confirmed. Data goes
+to stdout, everything else to stderr.
 """
 
 import importlib

@@ -83,11 +83,16 @@ def show(
 
 
 def show_columns(
-    rows: Sequence[Mapping[str, Any]], columns: "Sequence[Column]", output_format: Format, *, called: str
+    rows: Sequence[Mapping[str, Any]],
+    columns: "Sequence[Column]",
+    output_format: Format,
+    *,
+    called: str,
+    beside: Mapping[str, Any] | None = None,
 ) -> None:
     """Print rows of declared columns for programs, whole: as CSV, or as JSON that names its schema's version.
 
-    `called` is the key of the rows in the JSON.
+    `called` is the key of the rows in the JSON, and `beside` is what stands before them there.
     """
     from steptime.results.columns import SCHEMA_VERSION
 
@@ -96,7 +101,7 @@ def show_columns(
         _print_csv(rows, names)
         return
     listed = [{name: row.get(name) for name in names} for row in rows]
-    typer.echo(json.dumps({"schema_version": SCHEMA_VERSION, called: listed}, indent=2))
+    typer.echo(json.dumps({"schema_version": SCHEMA_VERSION, **(beside or {}), called: listed}, indent=2))
 
 
 def show_table(

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from steptime.cli.ages import age_s
+from steptime.cli.ages import since_when
+from steptime.cli.comparing import COMPARE_EXAMPLES, compare
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show, show_columns, show_table
 from steptime.cli.usage import Commands
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import UserError, unknown_value
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -42,10 +43,11 @@ _PARALLELISM = ("tensor", "pipeline", "context", "data")
 
 
 def register(app: typer.Typer) -> None:
-    """Add `steptime results` and `steptime results show`."""
+    """Add `steptime results` and its commands."""
     group = typer.Typer(cls=Commands, rich_markup_mode="rich")
     group.callback(invoke_without_command=True, epilog=EXAMPLES)(results)
     group.command(name="show", epilog=SHOW_EXAMPLES)(show_run)
+    group.command(name="compare", epilog=COMPARE_EXAMPLES)(compare)
     group.command(name="columns")(show_declarations)
     app.add_typer(group, name="results")
 
@@ -80,7 +82,7 @@ def results(
         return
     from steptime.results.store import Store
 
-    start = None if since is None else _since(since, time.time())
+    start = None if since is None else since_when(since, time.time())
     with Store() as store:
         choices = store.choices() if store.exists() else {}
         if not choices.get("state"):
@@ -269,15 +271,3 @@ def _stored_workload(asked: str, stored: Sequence[str]) -> str:
     if not releases:
         raise unknown_value("workload of stored results", asked, stored)
     return max(releases)
-
-
-def _since(text: str, now: float) -> float:
-    """`7d` (ago) or an ISO date, local where it names no zone, as Unix time."""
-    if (age := age_s(text)) is not None:
-        return now - age
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
-        raise UserError(
-            f"--since '{shown(text)}' is no time: write 30m, 12h, 7d, 2w, or a date as 2026-11-21."
-        ) from None

@@ -62,15 +62,19 @@ def _efficiency(row: Row, base: tuple[int, float] | None) -> dict[str, Any]:
     }
 
 
-def compared(rows: Sequence[Row], *, full_names: bool = False) -> tuple[list[Column], str]:
+def compared(
+    rows: Sequence[Row], *, full_names: bool = False, of: Sequence[Column] = COLUMNS
+) -> tuple[list[Column], str]:
     """What people compare runs by, from rows of `with_scaling_efficiency`: the columns, and a title.
+
+    Rows of other declared columns say which with `of`.
 
     What all runs share (workload, window, MFU's formula, …) moves from the columns into the title, and
     columns that are empty throughout are left out. `full_names` names runs by their job.
     """
     other_name = "label" if full_names else "job_name"
     columns, title = [], []
-    for column in COLUMNS:
+    for column in of:
         values = {row[column.name] for row in rows if not _empty(row[column.name])}
         if column.priority is None or column.name == other_name or not values:
             continue

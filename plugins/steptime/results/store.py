@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+_NAMES_AT_ONCE = 500
+"""That one query asks for: databases limit how many values it may have."""
+
 
 class Store:
     """The metrics store at `url` (a SQLAlchemy address, by default that of the settings).
@@ -127,9 +130,46 @@ class Store:
             raise self._unknown("job_name", job_name, "there is no run")
         return rows[0]
 
+    def run_named(self, beginning: str) -> Row:
+        """The run of this job name, or whose name alone begins so. Raises UserError for none or several."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import runs
+
+        begins = runs.c.job_name.startswith(beginning, autoescape=True)
+        query = select(runs.c.job_name).where(begins).order_by(runs.c.job_name)
+        with reading(self.url) as connection:
+            # SQLite finds capitals for small letters, too.
+            names = [name for name in connection.scalars(query) if name.startswith(beginning)]
+        if len(names) > 1 and beginning not in names:
+            told = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            raise UserError(
+                f"'{shown(beginning)}' begins the names of {len(names)} runs ({told}): write more."
+            )
+        return self.run(names[0] if len(names) == 1 else beginning)
+
     def steps(self, job_name: str) -> list[Row]:
         """The steps of one run as the log gave them. Raises UserError for an unknown job name."""
         return self._children("steps", job_name)
+
+    def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
+        """The step times of many runs, seconds by global step; unknown runs are left out."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import runs, steps
+
+        found: dict[str, dict[int, float]] = {}
+        query = (
+            select(runs.c.job_name, steps.c.global_step, steps.c.step_time_s)
+            .join(runs)
+            .where(steps.c.step_time_s.is_not(None))
+        )
+        with reading(self.url) as connection:
+            for first in range(0, len(job_names), _NAMES_AT_ONCE):
+                some = runs.c.job_name.in_(job_names[first : first + _NAMES_AT_ONCE])
+                for job_name, global_step, step_time_s in connection.execute(query.where(some)):
+                    found.setdefault(job_name, {})[global_step] = step_time_s
+        return found
 
     def checkpoints(self, job_name: str) -> list[Row]:
         """The checkpoint timings of one run. Raises UserError for an unknown job name."""

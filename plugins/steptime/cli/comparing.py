@@ -1,0 +1,101 @@
+"""`steptime results compare`: what got slower, whether that is certain, and what changed."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from steptime.cli.ages import since_when
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
+from steptime.errors import UserError
+
+if TYPE_CHECKING:
+    from steptime.judging.comparison import Comparison
+    from steptime.results.store import Store
+
+SLOWER_EXIT_CODE = 3
+_SINCE = "7d"
+
+COMPARE_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results compare
+
+steptime results compare --since 2026-11-16 --format csv > week.csv
+
+steptime results compare --sweep weekly || echo "slower, or it failed"
+
+steptime results compare pretrain_llama3.1_tiny_fp32_2-1a2b pretrain_llama3.1_tiny_fp32_2-5e6f
+"""
+
+
+def compare(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN RUN",
+            help="Two jobs, the earlier first: their names as results --full-names lists them, or unique "
+            "beginnings.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    since: Annotated[
+        str | None,
+        typer.Option(help=f"Cells that ran since then: 30m, 12h, {_SINCE} (the default), or 2026-11-21."),
+    ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="The cells of this sweep, a file of config/sweeps.")
+    ] = None,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
+) -> None:
+    """What got slower: each cell judged by its own history, worst first, and one sentence before all.
+
+    A run outside of what is usual for its cell is suspected; the mean of the next two decides.
+    The exit code is 3 where a slowdown is confirmed, 0 where none is, 1 for bad input, 2 where the store
+    cannot be read.
+    """
+    from steptime.judging.comparison import COLUMNS
+    from steptime.results.report import compared
+    from steptime.results.store import Store
+
+    with Store() as store:
+        found = _compare(store, runs or [], since, sweep)
+    if not (found.findings or found.without_runs):
+        typer.echo("No cell has run since then: --since 30d looks further back.", err=True)
+    is_table = output_format is Format.TABLE
+    if output_format is not Format.JSON:
+        typer.echo(f"{found.sentence}.", err=not is_table)
+    if not is_table:
+        beside = {"sentence": found.sentence, "remarks": found.remarks}
+        show_columns(found.rows, COLUMNS, output_format, called="cells", beside=beside)
+    elif found.findings:
+        columns, title = compared(found.rows, of=COLUMNS)
+        show_table(found.rows, columns, title=title, wide=wide)
+        for remark in found.remarks:
+            typer.echo(remark)
+    if found.confirmed_slower:
+        raise typer.Exit(SLOWER_EXIT_CODE)
+
+
+def _compare(store: "Store", runs: list[str], since: str | None, sweep: str | None) -> "Comparison":
+    """The comparison that was asked for. Raises UserError where that is none, or several."""
+    from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
+
+    asked = [name for name, value in (("two runs", runs), ("--since", since), ("--sweep", sweep)) if value]
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(asked)} exclude each other: name one of them.")
+    if len(runs) not in (0, 2):
+        raise UserError(
+            f"{len(runs)} runs are named ({', '.join(runs)}): name two, or none for a whole week."
+        )
+    if not store.exists():
+        raise UserError(
+            "There are no results to compare yet: 'steptime run llama3.1 --wait' makes the first."
+        )
+    if runs:
+        return compare_runs(store, *runs)
+    if sweep is not None:
+        return compare_sweep(store, sweep)
+    return compare_since(store, since_when(since or _SINCE, time.time()))

@@ -1,0 +1,354 @@
+"""Findings: of each cell of a comparison whether it got slower, on what that rests, and one sentence.
+
+A cell is a series of `judging.series` with the runs that it has today. Nothing is stored: the runs are
+judged anew whenever somebody asks, from the first of each series on.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any
+
+from steptime.errors import UserError, shown
+from steptime.judging.detection import (
+    FALSE_DISCOVERY_RATE,
+    FEWEST_RUNS,
+    FRESH_RUNS,
+    Baseline,
+    Direction,
+    Standing,
+    adjusted,
+    standings,
+)
+from steptime.judging.series import JudgedRun, Series, changes, history
+from steptime.recipes.sweep_planning import plan_sweep, runs_of
+from steptime.recipes.sweeps import load_sweep
+from steptime.results import columns
+from steptime.results.columns import Column
+from steptime.results.repeating import repeat_command_of_record
+from steptime.results.store import Store
+
+PUBLISHED_THROUGHPUT = 0.95
+"""Part of the published throughput that passes."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is found of one cell."""
+
+    series: Series
+    run: JudgedRun
+    """Its newest run."""
+    standing: Standing
+    changes: tuple[str, ...] = ()
+    """What changed between its last usual run and the first that was not, where it is slower or faster."""
+    fresh_runs: str | None = None
+    """What starts the runs that a suspicion waits for; None where today's recipes have no such run."""
+    q_values: Mapping[Direction, float] | None = None
+    """Its p-values, adjusted for all cells of the comparison."""
+
+    @property
+    def verdict(self) -> str:
+        """`slower`, `faster`, `unchanged` or `insufficient history`.
+
+        A suspicion that is likely to be chance among so many cells is unchanged, until fresh runs confirm it.
+        """
+        state, direction = self.standing.state, self.standing.direction
+        if state == "insufficient history":
+            return state
+        told = state == "confirmed" or (state == "suspected" and self.q_value <= FALSE_DISCOVERY_RATE)
+        return direction if told and direction is not None else "unchanged"
+
+    @property
+    def q_value(self) -> float:
+        """That of the direction in question; 1 where there is none."""
+        direction = self.standing.direction
+        return 1.0 if direction is None or self.q_values is None else self.q_values[direction]
+
+    @property
+    def change_percent(self) -> float | None:
+        """Of the runs judged, relative to the baseline: above 0 is slower."""
+        return None if self.standing.change is None else 100 * self.standing.change
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The findings of a selection of the store, worst first."""
+
+    findings: tuple[Finding, ...]
+    without_runs: int = 0
+    """Cells of the selection that have no run to judge."""
+
+    @property
+    def confirmed_slower(self) -> bool:
+        """Whether anything is slower for certain."""
+        return any(one.verdict == "slower" and one.standing.state == "confirmed" for one in self.findings)
+
+    @property
+    def names(self) -> list[str]:
+        """What each finding is called: its label, with more where two have the same."""
+        labels = Counter(one.series.label for one in self.findings)
+        return [
+            one.series.label if labels[one.series.label] == 1 else _full_name(one.series)
+            for one in self.findings
+        ]
+
+    @property
+    def sentence(self) -> str:
+        """How many cells are slower, faster, unchanged, unknown; and the worst of them."""
+        counts = Counter(one.verdict for one in self.findings)
+        parts = [f"{counts[verdict]} {verdict}" for verdict in ("slower", "faster", "unchanged")]
+        if unknown := counts["insufficient history"]:
+            parts.append(f"{unknown} with insufficient history")
+        if self.without_runs:
+            parts.append(f"{self.without_runs} without a run to judge")
+        cells = len(self.findings) + self.without_runs
+        told = f"{cells} cell{'' if cells == 1 else 's'}: {', '.join(parts)}"
+        if counts["slower"]:
+            worst = self.findings[0]
+            told += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
+        if waiting := sum(one.standing.state == "suspected" for one in self.findings):
+            told += f"; {waiting} wait{'s' if waiting == 1 else ''} for fresh runs"
+        return told
+
+    @property
+    def remarks(self) -> list[str]:
+        """A sentence for each cell that is slower, faster or suspected: what changed, or what to do."""
+        return [
+            f"{name}: {remark}"
+            for name, one in zip(self.names, self.findings, strict=True)
+            for remark in _remarks(one)
+        ]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each finding, by `COLUMNS`."""
+        return [_row(name, one) for name, one in zip(self.names, self.findings, strict=True)]
+
+
+def compare_since(store: Store, since: float) -> Comparison:
+    """The cells that have run since then (Unix time)."""
+    found = dict.fromkeys(Series.of_row(row) for row in store.results(since=since))
+    return _compare(store, [series for series in found if series.is_judged])
+
+
+def compare_sweep(store: Store, name: str) -> Comparison:
+    """The cells of a sweep of `config/sweeps` as it is planned today. Raises UserError for an unknown one."""
+    planned = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
+    return _compare(store, [series for series in dict.fromkeys(planned) if series.is_judged])
+
+
+def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
+    """Two runs of one series, by job name or its beginning: the later one against the earlier.
+
+    How far two runs usually are apart is known from those before both. Raises UserError where there is no
+    such run, where one is rejected, and where they are of different series.
+    """
+    rows = [store.run_named(name) for name in (earlier, later)]
+    for row in rows:
+        if row["state"] != "valid":
+            raise UserError(f"run {row['job_name']} is rejected and not judged: {row['reason']}")
+    series, other = map(Series.of_row, rows)
+    names = [row["job_name"] for row in rows]
+    if series != other:
+        differ = ", ".join(series.differences(other))
+        raise UserError(f"{' and '.join(names)} are not of one series and cannot be judged: {differ}.")
+    if names[0] == names[1]:
+        raise UserError(f"'{shown(earlier)}' and '{shown(later)}' are the same run, {names[0]}: name two.")
+    if not series.is_judged:
+        raise UserError(f"runs in mode {series.mode} are not judged: their times are not for comparison.")
+    runs = history(store, series)
+    by_name = {run.job_name: run for run in runs}
+    for name in names:
+        if name not in by_name:
+            raise UserError(f"run {name} has no time that it could be judged by.")
+    one, two = (by_name[name] for name in names)
+    before = list(takewhile(lambda run: run.job_name not in names, runs))
+    standing = _two_runs(before, one, two)
+    found = Finding(series, two, standing, _changes(store, one, two), _fresh_runs(store, two, standing))
+    return Comparison(among_all([found]))
+
+
+def among_all(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings of one comparison, worst first, each with what its p-values are among all of them."""
+    findings = list(findings)
+    judged = [one for one in findings if one.standing.against.suffices]
+    directions: tuple[Direction, ...] = ("slower", "faster")
+    q_values = {
+        direction: adjusted([one.standing.p_value(direction) for one in judged]) for direction in directions
+    }
+    known = [
+        replace(one, q_values={direction: q_values[direction][place] for direction in directions})
+        for place, one in enumerate(judged)
+    ]
+    unknown = [one for one in findings if not one.standing.against.suffices]
+    return tuple(sorted((*known, *unknown), key=_worst_first))
+
+
+def _compare(store: Store, cells: Sequence[Series]) -> Comparison:
+    found = [_find(store, series) for series in cells]
+    findings = [one for one in found if one is not None]
+    return Comparison(among_all(findings), len(found) - len(findings))
+
+
+def _find(store: Store, series: Series) -> Finding | None:
+    """What is found of a series as it stands; None where no run of it has a time."""
+    runs = history(store, series)
+    if not runs:
+        return None
+    stood = standings(run.seconds for run in runs)
+    newest = stood[-1]
+    made: tuple[str, ...] = ()
+    if newest.state in ("suspected", "confirmed"):
+        first = len(runs) - len(newest.since)
+        made = _changes(store, runs[first - 1], runs[first])
+    return Finding(series, runs[-1], newest, made, _fresh_runs(store, runs[-1], newest))
+
+
+def _changes(store: Store, before: JudgedRun, after: JudgedRun) -> tuple[str, ...]:
+    return tuple(changes(*(store.record(run.job_name)["content"] for run in (before, after))))
+
+
+def _fresh_runs(store: Store, newest: JudgedRun, standing: Standing) -> str | None:
+    if standing.state != "suspected":
+        return None
+    command = repeat_command_of_record(json.loads(store.record(newest.job_name)["content"]))
+    return command and f"{command} --repeats {FRESH_RUNS}"
+
+
+def _two_runs(before: Sequence[JudgedRun], one: JudgedRun, two: JudgedRun) -> Standing:
+    """Whether two single runs are further apart than those before them usually are."""
+    usual = Baseline().with_runs(*(run.seconds for run in before))
+    against = replace(usual, level=(one.seconds,))
+    judged = (two.seconds,)
+    if not against.suffices:
+        return Standing("insufficient history", None, judged, against)
+    direction = against.direction(judged)
+    return Standing("unchanged" if direction is None else "suspected", direction, judged, against)
+
+
+def _worst_first(finding: Finding) -> tuple[int, float]:
+    order = ("slower", "faster", "unchanged", "insufficient history")
+    return order.index(finding.verdict), -(finding.change_percent or 0)
+
+
+def _full_name(series: Series) -> str:
+    """With all that two cells of one label may differ in."""
+    ways = (series.tensor_parallel, series.pipeline_parallel, series.context_parallel, series.data_parallel)
+    proxy = ["proxy"] if series.proxy else []
+    apart = [series.workload, *proxy, series.scaling, f"tp/pp/cp/dp {'/'.join(map(str, ways))}"]
+    return f"{series.label} ({', '.join(apart)}, {series.gpu_type} of {series.cluster})"
+
+
+def _remarks(finding: Finding) -> list[str]:
+    standing = finding.standing
+    if standing.state not in ("suspected", "confirmed"):
+        return []
+    told = f"{standing.direction} by {abs(finding.change_percent or 0):.1f} %, {standing.state}; "
+    if finding.changes:
+        told += f"since the last usual run changed: {'; '.join(finding.changes)}"
+    else:
+        told += "nothing is recorded that changed since the last usual run"
+    if standing.state == "suspected":
+        told += f"; {FRESH_RUNS} fresh runs decide" + (
+            f": {finding.fresh_runs}" if finding.fresh_runs else ""
+        )
+    return [told]
+
+
+def _row(name: str, finding: Finding) -> dict[str, Any]:
+    standing, row = finding.standing, finding.run.row
+    against, over = standing.against, row["step_time_over_published"]
+    known = against.suffices
+    return {column.name: row.get(column.name) for column in COLUMNS} | {
+        "cell": name,
+        "verdict": finding.verdict,
+        "suspicion": standing.state if standing.direction else "",
+        "change_percent": finding.change_percent,
+        "judged_s": sum(standing.judged) / len(standing.judged),
+        "judged_runs": len(standing.judged),
+        "judged_on": finding.run.judged_on,
+        "baseline_s": against.mean if against.runs or against.level else None,
+        "baseline_runs": len(against.runs),
+        "minimum_detectable_change_percent": 100 * against.minimum_detectable_change if known else None,
+        "p_value": standing.p_value(standing.direction or "slower") if known else None,
+        "q_value": finding.q_value if standing.direction else None,
+        "against_publication": None if over is None else _publication(over),
+        "changes": "; ".join(finding.changes),
+    }
+
+
+def _publication(step_time_over_published: float) -> str:
+    return "passes" if 1 / step_time_over_published >= PUBLISHED_THROUGHPUT else "below"
+
+
+def _of_runs(*names: str) -> tuple[Column, ...]:
+    return tuple(columns.BY_NAME[name] for name in names)
+
+
+COLUMNS = (
+    Column("cell", "text", "The series, short.", priority=0),
+    Column(
+        "verdict",
+        "text",
+        "`slower`, `faster`, `unchanged`, or `insufficient history`.",
+        priority=0,
+    ),
+    Column(
+        "suspicion",
+        "text",
+        "`suspected` until two fresh runs have come, then `confirmed` or `dismissed`.",
+        priority=0,
+    ),
+    Column(
+        "change_percent",
+        "number",
+        "The runs judged relative to the baseline: above 0 is slower.",
+        heading="change",
+        unit="%",
+        priority=0,
+        decimals=1,
+    ),
+    Column(
+        "minimum_detectable_change_percent",
+        "number",
+        "Slowdown that one run of the cell shows in 4 of 5 cases.",
+        heading="least seen",
+        unit="%",
+        priority=3,
+        decimals=1,
+    ),
+    Column("judged_s", "number", "Mean of the runs judged.", heading="now", unit="s", priority=1),
+    Column("judged_runs", "integer", "Runs judged: the newest, or the two that confirm.", priority=8),
+    Column("baseline_s", "number", "Mean of the baseline.", heading="baseline", unit="s", priority=1),
+    Column(
+        "baseline_runs",
+        "integer",
+        f"Runs of the baseline; below {FEWEST_RUNS} nothing is judged.",
+        priority=4,
+    ),
+    Column(
+        "judged_on",
+        "text",
+        "What of each run is judged: the median of its steady steps, or a column of the results.",
+        priority=5,
+        shared=True,
+    ),
+    Column("p_value", "number", "How often so large a change is chance in an unchanged series."),
+    Column("q_value", "number", "The same for all cells of the comparison, after Benjamini and Hochberg."),
+    *_of_runs("step_time_over_published"),
+    Column(
+        "against_publication",
+        "text",
+        f"`passes` from {100 * PUBLISHED_THROUGHPUT:g} % of the published throughput on, else `below`.",
+        heading="publication",
+        priority=3,
+    ),
+    *_of_runs("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode", "gpus"),
+    *_of_runs("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
+    *_of_runs("job_name", "submitted_at"),
+    Column("changes", "text", "What changed between the last usual run and the first that was not."),
+)
+"""Of a comparison, in the order of CSV and JSON; `job_name` and what follows is of the newest run."""

@@ -1,0 +1,188 @@
+"""Whether a series got slower or faster: suspected by one run, confirmed or dismissed by two more.
+
+The unit of replication is the job, so a series has one number per run: seconds, where less is faster. A run
+is held to a one-sided t prediction interval over the last runs before it. What leaves it is only a suspicion:
+the mean of the next two runs, judged without the first, decides. `docs/judging.md` has the rates of errors.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import accumulate
+from typing import Literal
+
+ALPHA = 0.01
+"""How often a run of an unchanged series leaves the interval, on each side."""
+FALSE_DISCOVERY_RATE = 0.05
+"""Of the suspicions that one comparison tells, the part that may be false."""
+LEAST_CHANGE = 0.015
+"""Smaller ones are never told, however steady a series is."""
+LEAST_DEVIATION = 0.003
+"""Floor of the standard deviation, relative to the mean: a few runs may be alike by luck."""
+BASELINE_RUNS = 12
+FEWEST_RUNS = 6
+"""Of a baseline that anything is judged by."""
+FRESH_RUNS = 2
+"""That confirm or dismiss a suspicion."""
+DETECTED = 0.8
+"""How often a run that is slower by the minimum detectable change is suspected."""
+
+Direction = Literal["slower", "faster"]
+State = Literal["insufficient history", "unchanged", "suspected", "confirmed", "dismissed"]
+
+_SIGNS: dict[Direction, int] = {"slower": 1, "faster": -1}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The last runs that count as usual, oldest first, in seconds."""
+
+    runs: tuple[float, ...] = ()
+    level: tuple[float, ...] = ()
+    """Runs whose mean changes are relative to, where it is not that of `runs`: of two the earlier."""
+
+    def with_runs(self, *runs: float) -> "Baseline":
+        """The baseline after more usual runs."""
+        return Baseline((*self.runs, *runs)[-BASELINE_RUNS:])
+
+    @property
+    def suffices(self) -> bool:
+        """Whether there are enough runs to judge another by."""
+        return len(self.runs) >= FEWEST_RUNS
+
+    @cached_property
+    def mean(self) -> float:
+        """What changes are relative to, in seconds."""
+        return _mean(self.level or self.runs)
+
+    @cached_property
+    def deviation(self) -> float:
+        """Sample standard deviation (n - 1) of `runs` relative to their mean, at least `LEAST_DEVIATION`."""
+        usual = _mean(self.runs)
+        squares = math.fsum((run - usual) ** 2 for run in self.runs)
+        return max(LEAST_DEVIATION, math.sqrt(squares / (len(self.runs) - 1)) / usual)
+
+    def change(self, runs: Sequence[float]) -> float:
+        """By how much the mean of runs differs: 0.03 is 3 % slower."""
+        return _mean(runs) / self.mean - 1
+
+    def bound(self, runs: int = 1) -> float:
+        """The change from which on the mean of so many runs is no longer usual, either way."""
+        return max(LEAST_CHANGE, _quantile(1 - ALPHA, len(self.runs) - 1) * self._error(runs))
+
+    def direction(self, runs: Sequence[float]) -> Direction | None:
+        """Whether the mean of runs is slower or faster than usual; None where it is neither."""
+        change = self.change(runs)
+        if abs(change) < self.bound(len(runs)):
+            return None
+        return "slower" if change > 0 else "faster"
+
+    def p_value(self, runs: Sequence[float], direction: Direction) -> float:
+        """How often the mean of as many runs of an unchanged series differs as much in this direction."""
+        from scipy import stats
+
+        t = _SIGNS[direction] * self.change(runs) / self._error(len(runs))
+        return float(stats.t.sf(t, len(self.runs) - 1))
+
+    @property
+    def minimum_detectable_change(self) -> float:
+        """The slowdown that a single run shows in `DETECTED` of all cases."""
+        return self.bound() + _quantile(DETECTED, len(self.runs) - 1) * self._error(1)
+
+    def _error(self, runs: int) -> float:
+        """Standard error of the change of the mean of so many runs."""
+        return self.deviation * math.sqrt(1 / runs + 1 / len(self.level or self.runs))
+
+
+def _mean(runs: Sequence[float]) -> float:
+    return math.fsum(runs) / len(runs)
+
+
+@cache
+def _quantile(probability: float, degrees_of_freedom: int) -> float:
+    """Of Student's t. Kept: there are a dozen of them, and scipy takes long for each."""
+    from scipy import stats
+
+    return float(stats.t.ppf(probability, degrees_of_freedom))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of a series after a run, and what the next one is judged by."""
+
+    state: State = "insufficient history"
+    direction: Direction | None = None
+    """Of what is suspected, confirmed or was dismissed."""
+    judged: tuple[float, ...] = ()
+    """The runs whose mean the state rests on: the newest, or the two that confirm."""
+    against: Baseline = field(default_factory=Baseline)
+    """What they were judged by."""
+    baseline: Baseline = field(default_factory=Baseline)
+    """What the next run is judged by."""
+    since: tuple[float, ...] = ()
+    """The run that raised the suspicion, and all after it."""
+    is_open: bool = False
+    """Whether the next run is judged together with these."""
+
+    @property
+    def change(self) -> float | None:
+        """Of the runs judged, relative to the baseline; None where that has no level yet."""
+        known = self.against.suffices or self.against.level
+        return self.against.change(self.judged) if known else None
+
+    def p_value(self, direction: Direction) -> float:
+        """Of the runs judged, by a baseline that suffices."""
+        return self.against.p_value(self.judged, direction)
+
+
+def standings(runs: Iterable[float]) -> list[Standing]:
+    """What is known of a series after each of its runs (seconds, oldest first)."""
+    return list(accumulate(runs, judge, initial=Standing()))[1:]
+
+
+def judge(before: Standing, run: float) -> Standing:
+    """What is known of a series after one more run (seconds).
+
+    What is confirmed is held to the baseline from before until the mean of the last two runs is usual again:
+    what stays slow stays told. After `FEWEST_RUNS` faster ones a series begins a new baseline with them.
+    """
+    against = before.baseline
+    if before.is_open:
+        return _judge_suspicion(before, run)
+    if not against.suffices:
+        return Standing("insufficient history", None, (run,), against, against.with_runs(run))
+    direction = against.direction([run])
+    if direction is None:
+        return Standing("unchanged", None, (run,), against, against.with_runs(run))
+    return Standing("suspected", direction, (run,), against, against, (run,), is_open=True)
+
+
+def _judge_suspicion(before: Standing, run: float) -> Standing:
+    """Judge by the last two fresh runs, without the run that raised the suspicion."""
+    against, since = before.baseline, (*before.since, run)
+    if len(since) <= FRESH_RUNS:
+        return replace(before, judged=(run,), since=since)
+    fresh = since[-FRESH_RUNS:]
+    if against.direction(fresh) != before.direction:
+        if before.state == "suspected":
+            # The first joins them, outlier as it is: without it the interval would be too narrow.
+            return Standing("dismissed", before.direction, fresh, against, against.with_runs(*since))
+        return Standing("unchanged", None, fresh, against, against.with_runs(run))
+    confirmed = Standing("confirmed", before.direction, fresh, against, against, since, is_open=True)
+    if before.direction == "faster" and len(since) > FEWEST_RUNS:
+        return replace(confirmed, baseline=Baseline().with_runs(*since[1:]), is_open=False)
+    return confirmed
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """The p-values of one comparison after Benjamini and Hochberg, in the same order.
+
+    Those at most as large as a rate are the discoveries at that false discovery rate.
+    """
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index], reverse=True)
+    found, least = [1.0] * len(p_values), 1.0
+    for smaller, index in enumerate(order):
+        least = min(least, p_values[index] * len(p_values) / (len(p_values) - smaller))
+        found[index] = least
+    return found

@@ -1,0 +1,183 @@
+"""Series: the runs of the store that may be compared with each other, over time.
+
+A series is cluster, GPU type, recipe and its release, size, scale, data type, parallelism, scaling and mode.
+An image, a version, a driver, an option or a commit that changes is an event in it and not its end: upgrades
+are the commonest cause of a slowdown.
+"""
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from steptime.errors import shown
+from steptime.recipes.models import Mode, Run
+from steptime.results.store import Store
+
+STEADY_STEPS = 20
+"""Steps at the end of a run that it is judged by, where its window is not longer."""
+
+_SECONDS = {
+    Mode.PERFORMANCE: "step_time_mean_s",
+    Mode.CHECKPOINT_SAVE: "checkpoint_save_s",
+    Mode.CHECKPOINT_LOAD: "checkpoint_load_s",
+}
+"""What each mode is judged by; profiles and traces are not for comparison."""
+
+_WAYS = ("tensor", "pipeline", "context", "data")
+
+_NO_CHANGE = {
+    *("schema_version", "experiment", "cluster", "mode", "repeat", "checkpoint_path", "model_flops"),
+    "environment",  # the whole one is in the provenance
+}
+"""Of a planned run, what says nothing about how it ran."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """What makes a series, by the columns of the store."""
+
+    cluster: str
+    gpu_type: str
+    workload: str
+    size: str
+    proxy: bool
+    gpus: int
+    dtype: str
+    tensor_parallel: int
+    pipeline_parallel: int
+    context_parallel: int
+    data_parallel: int
+    scaling: str
+    mode: str
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Self:
+        """That of a run of the store."""
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
+
+    @classmethod
+    def of_run(cls, run: Run) -> Self:
+        """That of a planned run."""
+        ways = {f"{way}_parallel": getattr(run.recipe.parallelism, way) for way in _WAYS}
+        return cls(
+            **run.recipe.identity,  # type: ignore[arg-type]
+            **ways,
+            proxy=run.recipe.proxy,
+            cluster=run.cluster,
+            mode=run.mode.value,
+        )
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the times of its mode are for comparison."""
+        return self.mode in _SECONDS
+
+    @property
+    def label(self) -> str:
+        """What people call it: `70b·fp8·64`."""
+        mode = [] if self.mode == Mode.PERFORMANCE else [self.mode.replace("_", " ")]
+        return "·".join([self.size, self.dtype, str(self.gpus), *mode])
+
+    def differences(self, other: Self) -> list[str]:
+        """What tells two series apart, one by one."""
+        mine, others = asdict(self), asdict(other)
+        return [
+            f"{name.replace('_', ' ')} {mine[name]} and {others[name]}"
+            for name in mine
+            if mine[name] != others[name]
+        ]
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """A run of a series, with the number that it is judged by."""
+
+    row: Mapping[str, Any]
+    """Of the store."""
+    seconds: float
+    judged_on: str
+    """Which number that is: `median of steps 30 to 49`, or a column of the results."""
+
+    @property
+    def job_name(self) -> str:
+        """Its key in the store."""
+        return str(self.row["job_name"])
+
+
+def history(store: Store, series: Series) -> list[JudgedRun]:
+    """The valid runs of a series that have the number they are judged by, oldest first."""
+    rows = store.results(**asdict(series))[::-1]
+    return list(_judged(store, rows))
+
+
+def _judged(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[JudgedRun]:
+    step_times = store.step_times([row["job_name"] for row in rows if row["mode"] == Mode.PERFORMANCE])
+    for row in rows:
+        steady = steady_steps(step_times.get(row["job_name"], {}), row["window"])
+        name = _SECONDS[Mode(row["mode"])]
+        if steady:
+            on = f"median of steps {min(steady)} to {max(steady)}"
+            yield JudgedRun(row, statistics.median(steady.values()), on)
+        elif row[name]:
+            yield JudgedRun(row, row[name], name)
+
+
+def steady_steps(step_times: Mapping[int, float], window: str) -> dict[int, float]:
+    """The last `STEADY_STEPS` of a run, by global step, or those of its window where that is longer."""
+    first, last = map(int, window.split(":"))
+    if last - first + 1 > STEADY_STEPS:
+        return {step: step_times[step] for step in sorted(step_times) if first <= step <= last}
+    return {step: step_times[step] for step in sorted(step_times)[-STEADY_STEPS:]}
+
+
+def changes(before: str, after: str) -> list[str]:
+    """What was made otherwise, from the record of one run to that of a later one: the events between them.
+
+    Image, versions, driver, commit, options and nodes, each with both values.
+    """
+    one, other = _made_of(json.loads(before)), _made_of(json.loads(after))
+    return [
+        f"{name} {_value(one.get(name))} → {_value(other.get(name))}"
+        for name in dict.fromkeys((*one, *other))
+        if one.get(name) != other.get(name)
+    ]
+
+
+def _made_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What may make a run slower, by the names that people know."""
+    made_by = record["provenance"]
+    staged = made_by["staged"]
+    run = dict(_leaves({name: value for name, value in record["run"].items() if name not in _NO_CHANGE}))
+    # Where the trainer lies follows from the trainer, and the image is named already.
+    environment = {name: value for name, value in made_by["environment"].items() if name != "PYTHONPATH"}
+    run.pop("recipe.image", None)
+    return {
+        "image": staged.get("image"),
+        "image digest": staged.get("image_digest"),
+        **{str(name): version for name, version in record["versions"].items()},
+        "steptime": made_by["steptime_version"],
+        "commit": made_by["git_commit"],
+        "venv lock": staged.get("venv_lock_sha256"),
+        "trainer": staged.get("trainer_sha256"),
+        **run,
+        **environment,
+        "nodes": ", ".join(record["nodes"]),
+    }
+
+
+def _leaves(content: Mapping[str, Any], within: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{within}{name}.")
+        else:
+            yield f"{within}{name}", value
+
+
+def _value(value: Any) -> str:
+    """As it can stand in a sentence; hashes are told apart by their beginnings."""
+    text = "none" if value in (None, "") else str(value)
+    digits = text.removeprefix("sha256:")
+    is_hash = len(digits) >= 40 and all(digit in "0123456789abcdef" for digit in digits)
+    return digits[:12] if is_hash else shown(text)

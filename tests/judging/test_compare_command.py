@@ -1,0 +1,237 @@
+"""`steptime results compare` on half a year of runs: it names what was planted, and nothing else."""
+
+import csv
+import json
+import shlex
+import time
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+from typer.testing import Result as Shown
+
+from steptime.cli import app, main
+from steptime.judging.comparison import COLUMNS
+from steptime.recipes.planning import plan
+from steptime.recipes.request import PlanRequest
+from steptime.results.models import Result
+from steptime.results.repeating import request_of
+from steptime.results.store import Store
+from steptime.settings import config_dir
+
+MakeResult = Callable[..., Result]
+
+
+def call(*arguments: str) -> Shown:
+    return CliRunner().invoke(app, ["results", "compare", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def half_a_year(half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
+
+
+def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """The one sentence on stderr, and exit code 1."""
+    monkeypatch.setattr("sys.argv", ["steptime", "results", "compare", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out, printed.err.count("\n")) == (1, "", 1)
+    return printed.err
+
+
+@pytest.mark.usefixtures("half_a_year")
+def test_monday_morning_names_exactly_what_was_planted() -> None:
+    shown = call()
+
+    first, *_ = shown.stdout.splitlines()
+    assert first.startswith("8 cells: 3 slower, 1 faster, 3 unchanged, 1 with insufficient history; worst ")
+    assert shown.exit_code == 3
+    cells = {row["cell"]: row for row in json.loads(call("--format", "json").stdout)["cells"]}
+    told = {name: (row["verdict"], row["suspicion"]) for name, row in cells.items()}
+    assert {name: one for name, one in told.items() if one[0] != "unchanged"} == {
+        "small·fp32·4": ("slower", "confirmed"),
+        "tiny·fp32·4": ("slower", "confirmed"),
+        "small·fp32·1": ("slower", "suspected"),
+        "small·fp32·2": ("faster", "confirmed"),
+        "small·fp32·8": ("insufficient history", ""),
+    }
+    assert 3 < cells["small·fp32·4"]["change_percent"] < 7
+    assert cells["tiny·fp32·8"]["minimum_detectable_change_percent"] > 10, "the noisy cell"
+    assert cells["tiny·fp32·4"]["minimum_detectable_change_percent"] < 6
+    assert cells["small·fp32·8"]["change_percent"] is None
+
+
+@pytest.mark.usefixtures("half_a_year")
+def test_what_changed_stands_beside_a_slowdown() -> None:
+    shown = call().stdout
+
+    remarks = [line for line in shown.splitlines() if "since the last usual run" in line]
+    assert len(remarks) == 4
+    changed, plain = (
+        next(line for line in remarks if line.startswith(f"{name}:"))
+        for name in ("small·fp32·4", "tiny·fp32·4")
+    )
+    assert changed.endswith("confirmed; since the last usual run changed: OMP_NUM_THREADS 1 → 2")
+    assert "nothing is recorded that changed" in plain
+
+
+def test_a_suspicion_says_how_to_start_the_runs_that_decide(
+    store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    request = PlanRequest(workload="llama3.1", size="tiny", gpus="2")
+    planned = plan(request).runs[0]
+    alone = {"run": planned, "request": request_of(planned, request.model_dump())}
+    for number in range(7):
+        times = [0.2 if number < 6 else 0.25] * 20
+        store.publish(make_result(f"run-{number}", step_times=times, submitted_at=time.time(), **alone))
+
+    shown = call()
+
+    remark = shown.stdout.splitlines()[-1]
+    assert "slower by 25.0 %, suspected; nothing is recorded" in remark
+    command = remark.partition("; 2 fresh runs decide: ")[2]
+    assert command.startswith("steptime run llama3.1-25.04 --size tiny")
+    listed = CliRunner().invoke(app, ["plan", *shlex.split(command)[2:]], catch_exceptions=False)
+    assert "repeat 2" in listed.stdout, "it plans two"
+    assert shown.exit_code == 0, "a suspicion is no verdict yet"
+
+
+def test_the_same_runs_without_plants_name_nothing(
+    half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", half_years[0])
+
+    shown = call()
+
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("8 cells: 0 slower, 0 faster, 7 unchanged, 1 with insufficient history")
+    assert "worst" not in shown.stdout
+
+
+@pytest.mark.usefixtures("half_a_year")
+def test_programs_get_every_column_and_the_sentence() -> None:
+    as_json = json.loads(call("--format", "json").stdout)
+    as_csv = call("--format", "csv")
+    rows = list(csv.DictReader(StringIO(as_csv.stdout)))
+
+    assert as_json["schema_version"] == 1
+    assert as_csv.stderr == f"{as_json['sentence']}.\n"
+    assert as_csv.exit_code == 3
+    names = [column.name for column in COLUMNS]
+    assert list(rows[0]) == list(as_json["cells"][0]) == names
+    assert [row["cell"] for row in rows] == [row["cell"] for row in as_json["cells"]]
+    worst = as_json["cells"][0]
+    assert as_json["sentence"].partition("worst ")[2].startswith(worst["cell"])
+    assert worst["judged_on"] == "median of steps 0 to 19"
+    assert worst["q_value"] >= worst["p_value"]
+    assert as_json["remarks"]
+
+
+@pytest.mark.usefixtures("half_a_year")
+def test_only_cells_that_ran_since_then_are_compared() -> None:
+    nothing = call("--since", "1m")
+    assert nothing.stdout == "0 cells: 0 slower, 0 faster, 0 unchanged.\n"
+    assert "--since 30d looks further back" in nothing.stderr
+    assert call("--since", "30w").stdout.startswith("8 cells: 3 slower")
+
+
+@pytest.mark.usefixtures("half_a_year")
+def test_a_sweep_is_compared_by_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped, config = config_dir(), tmp_path / "config"
+    (config / "sweeps").mkdir(parents=True)
+    for name in ("workloads", "clusters", "gpus.yaml"):
+        (config / name).symlink_to(shipped / name)
+    sweep = {
+        "name": "night",
+        "gpu_hours_max": 100,
+        "repeats": 2,
+        "runs": [
+            {"workload": "llama3.1", "size": "tiny", "gpus": [1, 2, 4]},
+            {"workload": "nemotron4", "size": "tiny", "gpus": 1},
+        ],
+    }
+    (config / "sweeps" / "night.yaml").write_text(json.dumps(sweep))
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
+
+    shown = call("--sweep", "night")
+
+    assert shown.stdout.startswith(
+        "4 cells: 1 slower, 0 faster, 2 unchanged, 1 without a run to judge; worst tiny·"
+    )
+    assert shown.exit_code == 3
+
+
+@pytest.mark.usefixtures("half_a_year")
+def test_two_runs_are_compared_by_the_spread_of_their_series() -> None:
+    slower = call("small-4-24", "small-4-26")
+
+    assert slower.stdout.startswith("1 cell: 1 slower, 0 faster, 0 unchanged; worst small·fp32·4 +")
+    assert "suspected" in slower.stdout
+    assert slower.exit_code == 0, "one run each confirms nothing"
+    assert "OMP_NUM_THREADS 1 → 2" in slower.stdout
+    assert call("small-4-22", "small-4-23").stdout.startswith("1 cell: 0 slower, 0 faster, 1 unchanged.")
+    assert call("small-4-26", "small-4-24").stdout.startswith("1 cell: 0 slower, 1 faster")
+    early = call("small-4-02", "small-4-03")
+    assert early.stdout.startswith("1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient history")
+
+
+@pytest.mark.usefixtures("half_a_year")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["small-4-24"], "1 runs are named (small-4-24): name two, or none for a whole week."),
+        (["small-4-24", "small-4-26", "--sweep", "weekly"], "two runs and --sweep exclude each other"),
+        (["--since", "7d", "--sweep", "weekly"], "--since and --sweep exclude each other"),
+        (["--since", "monday"], "--since 'monday' is no time"),
+        (["--sweep", "wekly"], "did you mean 'weekly'?"),
+        (["small-4-2", "small-4-26"], "'small-4-2' begins the names of 8 runs (small-4-20, small-4-21, "),
+        (["small-4-99", "small-4-26"], "there is no run 'small-4-99' in the metrics store: did you mean"),
+        (["small-4-26", "small-4-26"], "are the same run, small-4-26: name two."),
+        (["small-4-24", "tiny-8-24"], "are not of one series and cannot be judged: size small and tiny"),
+        (["tiny-2-24", "rej"], "run rejected is rejected and not judged: Expected 20 steps"),
+        (["profile-07", "profile-08"], "runs in mode profile are not judged"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    arguments: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert sentence in refusal(capsys, monkeypatch, *arguments)
+
+
+def test_an_empty_store_says_how_to_make_a_first_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'none' / 'steptime.db'}")
+
+    assert "There are no results to compare yet" in refusal(capsys, monkeypatch)
+    assert not (tmp_path / "none").exists(), "looking makes nothing"
+
+
+def test_a_store_that_cannot_be_read_is_the_systems_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.db").write_text("no database" * 1000)
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'broken.db'}")
+    monkeypatch.setattr("sys.argv", ["steptime", "results", "compare"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    assert "the metrics store" in capsys.readouterr().err
+
+
+def test_help_has_examples_and_the_exit_codes() -> None:
+    shown = " ".join(call("--help").stdout.split())
+
+    assert "Examples" in shown
+    assert "steptime results compare --since" in shown
+    assert "3 where a slowdown is confirmed" in shown.replace("│ ", "")

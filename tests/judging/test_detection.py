@@ -1,0 +1,125 @@
+"""What is suspected, confirmed and dismissed in planted histories of one series."""
+
+import random
+
+import pytest
+
+from steptime.judging.detection import (
+    BASELINE_RUNS,
+    FEWEST_RUNS,
+    LEAST_DEVIATION,
+    Baseline,
+    Standing,
+    adjusted,
+    judge,
+    standings,
+)
+
+USUAL = [100.0, 100.8, 99.1, 100.4, 98.9, 100.9, 99.6, 100.2, 99.3, 101.0, 99.5, 100.3]
+"""Seconds of twelve runs, with a standard deviation of 0.7 %."""
+
+
+def told(runs: list[float]) -> list[str]:
+    """State and direction after each run that follows a usual history."""
+    stood = standings([*USUAL, *runs])[len(USUAL) :]
+    return [f"{one.state} {one.direction or ''}".strip() for one in stood]
+
+
+def test_a_slowdown_is_suspected_then_confirmed_and_told_as_long_as_it_lasts() -> None:
+    assert told([104.5, 104.0, 104.4, 104.2, 104.1]) == [
+        *("suspected slower", "suspected slower"),
+        *("confirmed slower", "confirmed slower", "confirmed slower"),
+    ]
+
+
+def test_a_slowdown_that_ends_leaves_the_usual_baseline() -> None:
+    stood = standings([*USUAL, 104.5, 104.0, 104.4, 100.1, 99.8])
+
+    assert [one.state for one in stood[-2:]] == ["confirmed", "unchanged"]
+    assert max(stood[-1].baseline.runs) < 102, "its runs are in no baseline"
+
+
+def test_one_slow_run_is_dismissed_by_two_usual_ones() -> None:
+    assert told([106, 100.2, 99.9, 100.1]) == [
+        *("suspected slower", "suspected slower", "dismissed slower", "unchanged"),
+    ]
+
+
+def test_a_suspicion_is_judged_without_the_run_that_raised_it() -> None:
+    assert told([130, 100.2, 102.0])[-1] == "dismissed slower", "with it the mean would be far off"
+    assert told([103.5, 100.9, 106.9])[-1] == "confirmed slower", "of the fresh two the mean counts"
+
+
+def test_faster_is_told_and_begins_a_new_baseline() -> None:
+    faster = [94.0, 94.5, 93.8, 94.2, 94.1, 93.9, 94.4]
+    assert told(faster) == ["suspected faster"] * 2 + ["confirmed faster"] * 5
+    assert told([*faster, 94.3, 98.5, 98.9, 98.2])[-4:] == [
+        *("unchanged", "suspected slower", "suspected slower", "confirmed slower"),
+    ], "what is slower than the new level is seen, although the old one was slower still"
+
+
+def test_few_runs_are_never_a_pass() -> None:
+    stood = standings([100.0, 100.1, 99.9, 100.0, 100.1, 150.0, 100.0])
+
+    assert [one.state for one in stood[:FEWEST_RUNS]] == ["insufficient history"] * FEWEST_RUNS
+    assert stood[-2].change is None
+    assert stood[-1].state == "unchanged"
+
+
+def test_a_noisy_cell_needs_a_larger_change() -> None:
+    noise = random.Random(3)  # noqa: S311 - step times, not secrets
+    noisy = [100 * noise.gauss(1, 0.05) for _ in range(BASELINE_RUNS)]
+
+    assert standings([*noisy, 106.0])[-1].state == "unchanged"
+    assert Baseline(tuple(noisy)).minimum_detectable_change > 0.1
+    assert Baseline(tuple(USUAL)).minimum_detectable_change == pytest.approx(0.0268, abs=0.0001)
+
+
+@pytest.mark.parametrize(("run", "state"), [(101.4, "unchanged"), (101.6, "suspected")])
+def test_runs_that_are_alike_are_no_reason_to_tell_a_trifle(run: float, state: str) -> None:
+    alike = standings([100.0] * 6)[-1]
+
+    assert alike.baseline.deviation == LEAST_DEVIATION
+    assert judge(alike, run).state == state
+
+
+def test_the_baseline_is_the_last_twelve_usual_runs() -> None:
+    slow_drift = [100 * 1.002**week for week in range(40)]
+
+    stood = standings(slow_drift)
+
+    assert {one.state for one in stood[FEWEST_RUNS:]} == {"unchanged"}, "a drift is not seen: docs say so"
+    assert stood[-1].baseline.runs == tuple(slow_drift[-BASELINE_RUNS:])
+
+
+def test_p_values_are_those_of_a_t_prediction_interval() -> None:
+    baseline = Baseline(tuple(USUAL))
+
+    bound = baseline.mean * (1 + baseline.bound())
+    assert baseline.p_value([bound], "slower") == pytest.approx(0.01)
+    assert baseline.p_value([bound], "faster") == pytest.approx(0.99)
+    assert baseline.p_value([bound, bound], "slower") < 0.002, "two runs together say more"
+
+
+def test_of_two_runs_the_spread_is_that_of_the_series() -> None:
+    pair = Baseline(tuple(USUAL), level=(110.0,))
+
+    assert pair.change([115.5]) == pytest.approx(0.05)
+    assert pair.bound() > Baseline(tuple(USUAL)).bound() * 1.3, "one run is a poor baseline"
+    assert Standing("unchanged", judged=(115.5,), against=Baseline((), (110.0,))).change == pytest.approx(
+        0.05
+    )
+
+
+def test_benjamini_and_hochbergs_own_example() -> None:
+    """Of their paper of 1995: four of fifteen are discovered at a rate of 5 %."""
+    p_values = [
+        *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344),
+        *(0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0),
+    ]
+
+    found = adjusted(p_values[::-1])[::-1]
+
+    assert sum(q <= 0.05 for q in found) == 4
+    assert found == sorted(found)
+    assert adjusted([]) == []

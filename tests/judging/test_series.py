@@ -1,0 +1,127 @@
+"""What makes a series, what of a run is judged, and what is an event within the series."""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import pytest
+
+from steptime.judging.comparison import compare_since
+from steptime.judging.series import STEADY_STEPS, Series, changes, history, steady_steps
+from steptime.logs.models import CheckpointTiming
+from steptime.recipes.models import Mode
+from steptime.results.models import Result
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+
+
+def test_a_stored_run_and_its_plan_are_of_one_series(store: Store, make_result: MakeResult) -> None:
+    result = make_result(gpus=4, tensor=2)
+    store.publish(result)
+
+    series = Series.of_row(store.run(result.job.name))
+
+    assert series == Series.of_run(result.run)
+    assert series.label == result.run.label
+    assert replace(series, mode="checkpoint_save").label == "tiny·fp32·4·checkpoint save"
+
+
+def test_what_was_asked_for_makes_a_series_and_nothing_else_does(
+    store: Store, make_result: MakeResult
+) -> None:
+    one = make_result("one")
+    moved = one.run.model_copy(update={"seed": 99, "repeat": 2, "environment": {"OMP_NUM_THREADS": "4"}})
+    store.publish(one)
+    store.publish(make_result("two", run=moved))
+    series = Series.of_run(one.run)
+
+    assert [run.job_name for run in history(store, series)] == ["one", "two"]
+    for field in fields(Series):
+        value = getattr(series, field.name)
+        other = replace(series, **{field.name: not value if isinstance(value, bool) else f"other{value}"})
+        assert series.differences(other) == [
+            f"{field.name.replace('_', ' ')} {value} and {getattr(other, field.name)}"
+        ]
+
+
+def test_a_run_is_judged_by_its_steady_steps(store: Store, make_result: MakeResult) -> None:
+    slow_start = [9.0] * 30 + [0.2] * 9 + [0.3] * 11
+    result = make_result(max_steps=50, step_times=slow_start)
+    store.publish(result)
+
+    (run,) = history(store, Series.of_run(result.run))
+
+    assert run.seconds == 0.3, "its documented number is the mean of 25:49"
+    assert run.judged_on == "median of steps 25 to 49"
+
+
+def test_steady_steps_are_the_last_or_the_window_where_that_is_longer() -> None:
+    times = {step: 0.1 * step for step in range(50)}
+
+    assert list(steady_steps(times, "49:49")) == list(range(50 - STEADY_STEPS, 50))
+    assert list(steady_steps(times, "11:44")) == list(range(11, 45))
+    assert list(steady_steps({7: 0.1, 3: 0.2}, "7:7")) == [3, 7]
+    assert steady_steps({}, "7:7") == {}
+
+
+def test_a_run_without_steps_is_judged_by_its_documented_number(
+    store: Store, make_result: MakeResult
+) -> None:
+    result = make_result()
+    assert result.measurement is not None
+    store.publish(result.model_copy(update={"log": result.log.model_copy(update={"steps": ()})}))
+
+    (run,) = history(store, Series.of_run(result.run))
+
+    assert (run.seconds, run.judged_on) == (result.measurement.step_time_mean_s, "step_time_mean_s")
+
+
+def test_checkpoints_are_judged_by_their_own_seconds(store: Store, make_result: MakeResult) -> None:
+    for number in range(9):
+        saved = make_result(f"save-{number}", mode=Mode.CHECKPOINT_SAVE, submitted_at=1e9 + number)
+        timing = CheckpointTiming(
+            kind="save", iteration=19, started_at=1e9, duration_s=1.5 if number > 5 else 1
+        )
+        log = saved.log.model_copy(update={"checkpoints": (timing,)})
+        measured = saved.measurement.model_copy(update={"checkpoint_save_s": timing.duration_s})
+        store.publish(saved.model_copy(update={"log": log, "measurement": measured}))
+    store.publish(make_result("loaded", mode=Mode.CHECKPOINT_LOAD))
+
+    found = compare_since(store, 0)
+
+    rows = {row["mode"]: row for row in found.rows}
+    assert rows["checkpoint_save"]["verdict"] == "slower"
+    assert rows["checkpoint_save"]["judged_on"] == "checkpoint_save_s"
+    assert rows["checkpoint_save"]["judged_s"] == 1.5
+    assert rows["checkpoint_load"]["judged_on"] == "checkpoint_load_s"
+    assert rows["checkpoint_load"]["verdict"] == "insufficient history"
+
+
+@pytest.mark.parametrize("mode", [Mode.PROFILE, Mode.NCCL_TRACE])
+def test_profiles_and_traces_are_not_judged(mode: Mode, make_result: MakeResult) -> None:
+    assert not Series.of_run(make_result(mode=mode).run).is_judged
+
+
+def test_events_between_two_runs_are_told_with_both_values(make_result: MakeResult) -> None:
+    one = json.loads(make_result("one").record)
+    other = json.loads(make_result("two", environment={"NCCL_ALGO": "Ring"}).record)
+    other["versions"] |= {"nemo": "2.8.0", "driver": "570.1"}
+    other["provenance"]["git_commit"] = "f" * 40
+    other["provenance"]["staged"] |= {"image": "nemo:25.12", "image_digest": f"sha256:{'c' * 64}"}
+    other["run"]["performance"]["trainer"] |= {"overlap_grad_reduce": True}
+    other["nodes"] = ["n1", "n2"]
+
+    told = changes(json.dumps(one), json.dumps(other))
+
+    assert told == [
+        "image none → nemo:25.12",
+        "image digest none → cccccccccccc",
+        "nemo 2.7.3 → 2.8.0",
+        "commit 675de01b859e → ffffffffffff",
+        "performance.trainer.overlap_grad_reduce False → True",
+        "nodes localhost → n1, n2",
+        "driver none → 570.1",
+        "NCCL_ALGO none → Ring",
+    ]
+    assert changes(json.dumps(one), json.dumps(one)) == []
