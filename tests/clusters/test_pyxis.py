@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -75,19 +76,15 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path)
 
 
-def launch(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Launch:
-    """How the trainer takes itself to be started."""
-    with monkeypatch.context() as patched:
-        for name in os.environ:
-            patched.delenv(name)
-        for name, value in environment.items():
-            patched.setenv(name, value)
+def launch(environment: dict[str, str]) -> Launch:
+    """How the trainer takes itself to be started; what it sets then is gone with the rest."""
+    with mock.patch.dict(os.environ, environment, clear=True):
         return read_launch()
 
 
 @pytest.mark.parametrize("hooks", [False, True], ids=["pyxis alone", "with the hooks of enroot"])
 def test_ranks_in_an_image_of_pytorch_are_those_of_srun(
-    make_result: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, cluster: Cluster, hooks: bool
+    make_result: Callable[..., Any], cluster: Cluster, hooks: bool
 ) -> None:
     """There pyxis sets RANK and LOCAL_RANK as torchrun would, and the hook WORLD_SIZE and a meeting place."""
     if hooks:
@@ -97,7 +94,7 @@ def test_ranks_in_an_image_of_pytorch_are_those_of_srun(
         assert environment["RANK"] == str(rank), "the stand-in sets it"
         assert ("WORLD_SIZE" in environment) == hooks
         assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("localhost", "20005")
-        told = launch(environment, monkeypatch)
+        told = launch(environment)
         assert (told.rank, told.world_size, told.local_world_size) == (rank, 2, 2)
         assert told.by_launcher
 
