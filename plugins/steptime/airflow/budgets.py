@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from steptime.airflow.connections import open_cluster
-from steptime.airflow.states import state_of_dag_run
+from steptime.airflow.states import LIVE, state_of_dag_run
 from steptime.clusters.base import Cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
@@ -60,6 +60,5 @@ def _withdraw_dead_plans(clusters: Iterable[str]) -> None:
     """Of DAG runs that have ended or were deleted. One of another Airflow then commits each job by itself."""
     for cluster in clusters:
         _, holders = charges.open_commitments(cluster)
-        alive = ("queued", "running")
-        dead = [holder for holder in holders if state_of_dag_run(*holder.split("/", 1)) not in alive]
+        dead = [holder for holder in holders if state_of_dag_run(*holder.split("/", 1)) not in LIVE]
         charges.withdraw_plans(dead, [cluster])

@@ -3,6 +3,9 @@
 from airflow.sdk import DagRunState
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
+LIVE, ENDED = ("queued", "running"), ("success", "failed")
+"""The states of a DAG run."""
+
 
 def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
     """State of a task of the same mapped instance; None before it begins, once cleared, and deleted.

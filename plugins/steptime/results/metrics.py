@@ -60,7 +60,8 @@ def throughput(
     where the peak is measured in the run, and no run is at hand. Raises UserError for a step time that is not
     positive and finite, or that no rate can be computed from.
     """
-    rate = tokens_per_s(recipe.model.seq_length, recipe.global_batch_size, step_time_s)
+    # First, as it refuses step times that cannot be.
+    of_tokens = _token_rates(recipe.model.seq_length, recipe.global_batch_size, recipe.gpus, step_time_s)
     flops, flops_source = _flops_per_sample(recipe, as_published=as_published)
     model_tflops = model_tflops_per_gpu(
         flops_per_sample=flops,
@@ -72,9 +73,7 @@ def throughput(
     published = published_performance(recipe)
     rates = Measurement(
         step_time_mean_s=step_time_s,
-        tokens_per_s=rate,
-        tokens_per_s_per_gpu=rate / recipe.gpus,
-        days_per_1t_tokens=days_per_1t_tokens(rate),
+        **of_tokens,
         flops_formula=recipe.flops_formula,
         flops_per_sample=flops,
         flops_source=flops_source,
@@ -160,13 +159,17 @@ def _what_is_there(log: TrainingLog, window: Window) -> str:
     return f"{missing} missing; the log has steps {min(numbers)} to {max(numbers)}"
 
 
-def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, Any]:
+def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, float]:
     """Tokens per second, where the trainer's own record says how many tokens a step has."""
     started = log.started or {}
     sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return {}
     seq_length, global_batch_size, gpus = sizes
+    return _token_rates(seq_length, global_batch_size, gpus, step_time_s)
+
+
+def _token_rates(seq_length: int, global_batch_size: int, gpus: int, step_time_s: float) -> dict[str, float]:
     rate = tokens_per_s(seq_length, global_batch_size, step_time_s)
     return {
         "tokens_per_s": rate,

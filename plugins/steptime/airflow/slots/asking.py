@@ -28,7 +28,7 @@ from steptime.airflow.slots.names import (
 )
 from steptime.airflow.slots.pools import pool_name, require_pools, slots_for
 from steptime.airflow.slots.triggers import GrantTrigger, is_held, is_held_by
-from steptime.airflow.states import state_of_dag_run
+from steptime.airflow.states import ENDED, state_of_dag_run
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.planning import Plan
@@ -89,7 +89,7 @@ class TakeSlotsOperator(BaseOperator):
             )
         name = f"{ti.dag_id}__{hashlib.sha256(dag_run_of(context).encode()).hexdigest()[:12]}"
         number = 1
-        while state_of_dag_run(SLOTS_DAG, f"{name}__{number}") in ("success", "failed"):
+        while state_of_dag_run(SLOTS_DAG, f"{name}__{number}") in ENDED:
             number += 1
         holder = f"{name}__{number}"
         # Before it is started: whoever fails this task fails it, too (see `sweep.hooks`).

@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 
 from steptime.airflow.base import SETTLING_S
 from steptime.airflow.slots.names import ASK_TASK, HOLD_TASK, SLOTS_DAG, HeldBy
-from steptime.airflow.states import state_of_dag_run, state_of_task
+from steptime.airflow.states import LIVE, state_of_dag_run, state_of_task
 
 _ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 _POLL_S = 5.0
@@ -82,7 +82,7 @@ class GrantTrigger(BaseTrigger):
                     self.log.info("the slots are held")
                     yield TaskSuccessEvent()
                     return
-                if await sync_to_async(state_of_dag_run)(SLOTS_DAG, self.holder) in (None, *_ENDED):
+                if await sync_to_async(state_of_dag_run)(SLOTS_DAG, self.holder) not in LIVE:
                     yield TriggerEvent({"ended": self.holder})  # type: ignore[no-untyped-call]
                     return
             except AirflowRuntimeError as error:
@@ -93,7 +93,7 @@ class GrantTrigger(BaseTrigger):
 def is_needed(dag_id: str, run_id: str) -> bool:
     """Whether a DAG run goes on that has its slots, or still asks for them. For tasks and triggers."""
     return (
-        state_of_dag_run(dag_id, run_id) in ("queued", "running")
+        state_of_dag_run(dag_id, run_id) in LIVE
         # Where somebody has failed the task that asks, nothing will train; one that has them succeeds.
         and state_of_task(dag_id, run_id, ASK_TASK) not in set(_ENDED) - {"success"}
     )

@@ -25,7 +25,7 @@ from steptime.airflow.installation import own_runs
 from steptime.airflow.links import StartedRunLink, dag_run_address
 from steptime.airflow.slots.asking import require_slots
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
-from steptime.airflow.states import state_of_dag_run
+from steptime.airflow.states import ENDED, LIVE, state_of_dag_run
 from steptime.airflow.sweep.cells import checked_slots
 from steptime.airflow.sweep.runs import (
     RUN_TASK,
@@ -183,7 +183,7 @@ class RunCellOperator(CellOperator):
         if earlier is not None and earlier.max_tries != ti.max_tries:
             # Airflow raises max_tries when a task is cleared, and at no other time.
             run_id = run_id_of(ti, cell, number)
-            if state_of_dag_run(cell.dag_id, run_id) in ("success", "failed"):
+            if state_of_dag_run(cell.dag_id, run_id) in ENDED:
                 number += 1
             elif context["params"].get(STOP_RUNS_PARAM) == StopRuns.CLEARED:
                 self.log.info("the task was cleared: clearing run %s, too, which ends its jobs", run_id)
@@ -251,7 +251,7 @@ class ReportSweepOperator(BaseOperator):
             return
         rows = [self._outcome(ti, index, cell) for index, cell in enumerate(plan.cells)]
         missing = [row["cell"] for row in rows if row["run"] != "success"]
-        live = sum(row["run"] in ("queued", "running") for row in rows)
+        live = sum(row["run"] in LIVE for row in rows)
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
         if missing:
             raise AirflowFailException(

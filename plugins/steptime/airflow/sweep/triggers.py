@@ -9,7 +9,7 @@ from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from steptime.airflow.base import SETTLING_S
-from steptime.airflow.states import state_of_dag_run
+from steptime.airflow.states import LIVE, state_of_dag_run
 
 
 class DagRunTrigger(BaseTrigger):
@@ -50,7 +50,7 @@ class DagRunTrigger(BaseTrigger):
             if state != told:
                 self.log.info("run %s of %s: %s", self.run_id, self.dag_id, state or "deleted")
                 told = state
-            if state in (None, "success", "failed"):
+            if state not in LIVE:
                 yield TaskSuccessEvent()
                 return
             await asyncio.sleep(self.poll_interval_s)
