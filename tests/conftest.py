@@ -129,7 +129,7 @@ def _result(
     times = step_times or [round(0.2 * gpus * noise.uniform(0.99, 1.01), 4) for _ in numbers]
     log = TrainingLog(
         path=f"/experiments/{job_name}/log-{run.experiment}.out",
-        dialect="nemo2",
+        format="nemo2",
         bytes_read=8192,
         steps=tuple(
             Step(

@@ -28,7 +28,7 @@ State = Literal["completed", "failed", "terminated"]
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """What ended a rank."""
 
     rank: int
@@ -81,10 +81,10 @@ class Ending:
         peak = self.progress.own_peak_memory()
         if report := failures.memory_report(error):
             print(report, file=sys.stderr, flush=True)
-        own = Failure(self.launch.rank, failures.sentence(error, self.launch.rank, peak), code, peak)
+        own = RankFailure(self.launch.rank, failures.sentence(error, self.launch.rank, peak), code, peak)
         return self.failed_by(self.left_by_another() or own)
 
-    def failed_by(self, failure: Failure) -> int:
+    def failed_by(self, failure: RankFailure) -> int:
         """End as failed for a reason that is known; gives the exit code."""
         if failure.rank == self.launch.rank:
             self._leave(failure)
@@ -98,17 +98,17 @@ class Ending:
             self._tell("failed", failure)
         else:
             error = f"the training was ended from outside, by {signal_name}."
-            self._tell("terminated", Failure(self.launch.rank, error, 0, self.progress.own_peak_memory()))
+            self._tell("terminated", RankFailure(self.launch.rank, error, 0, self.progress.own_peak_memory()))
 
-    def left_by_another(self) -> Failure | None:
+    def left_by_another(self) -> RankFailure | None:
         """Why another rank has ended, where one has failed."""
         try:
-            failure = Failure(**json.loads(self._failure_file.read_text(encoding="utf-8")))
+            failure = RankFailure(**json.loads(self._failure_file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
         return failure if failure.rank != self.launch.rank else None
 
-    def _leave(self, failure: Failure) -> None:
+    def _leave(self, failure: RankFailure) -> None:
         """Write the reason, whole, unless another rank has been first."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,13 +121,13 @@ class Ending:
         except OSError as error:  # a full disk must not hide the reason
             print(f"trainer: cannot write to {self.folder}: {error.strerror}", file=sys.stderr, flush=True)
 
-    def _tell(self, state: State, failure: Failure | None) -> None:
+    def _tell(self, state: State, failure: RankFailure | None) -> None:
         with self._telling:  # a thread that comes second waits, as it then ends the process
             if not self._told and self.launch.rank == 0:
                 self._write(state, failure)
             self._told = True
 
-    def _write(self, state: State, failure: Failure | None) -> None:
+    def _write(self, state: State, failure: RankFailure | None) -> None:
         if failure is not None:
             print(f"trainer: {failure.error}", file=sys.stderr, flush=True)
         line = json.dumps(self._result(state, failure))
@@ -138,7 +138,7 @@ class Ending:
         except OSError as error:
             print(f"trainer: cannot write to {self.folder}: {error.strerror}", file=sys.stderr, flush=True)
 
-    def _result(self, state: State, failure: Failure | None) -> dict[str, Any]:
+    def _result(self, state: State, failure: RankFailure | None) -> dict[str, Any]:
         progress = self.progress
         compared = progress.highest_memory_bytes is not None
         peaks = [progress.highest_memory_bytes or progress.own_peak_memory()]

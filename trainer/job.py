@@ -10,14 +10,14 @@ from trainer.ending import Ending
 from trainer.errors import TrainerError
 from trainer.launch import Launch, read_launch
 from trainer.progress import Progress
-from trainer.watchdog import Limits, watched
+from trainer.watchdog import HangLimits, watched
 
 
 def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
     """Call `train`, watched, and write down how it ended in the folder `output`; gives the exit code."""
     try:
         launch = read_launch()
-        limits = Limits.read(os.environ)
+        limits = HangLimits.read(os.environ)
     except TrainerError as error:  # who speaks for the job is not known yet
         print(f"trainer: {error}", file=sys.stderr, flush=True)
         return error.exit_code

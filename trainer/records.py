@@ -9,7 +9,7 @@ from trainer.run import Parallelism, PlannedRun
 from trainer.versions import versions
 
 if TYPE_CHECKING:  # it imports torch, which a record does not need
-    from trainer.cpu.peak import Peak
+    from trainer.cpu.peak import MeasuredPeak
 
 Loop = Literal["nemo", "thin"]
 """What trains: NeMo, or the loop for one GPU without it (`benchmarks/one_gpu/`)."""
@@ -27,7 +27,7 @@ def started(
     *,
     node_names: list[str],
     numa_bound_ranks: int,
-    peak: "Peak | None" = None,
+    peak: "MeasuredPeak | None" = None,
     parameters: int | None = None,
     loop: Loop = "nemo",
 ) -> dict[str, Any]:

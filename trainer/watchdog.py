@@ -30,7 +30,7 @@ _STOP = b"\0"
 
 
 @dataclass(frozen=True)
-class Limits:
+class HangLimits:
     """How long training may show no step."""
 
     usual_steps: float = 30.0
@@ -43,7 +43,7 @@ class Limits:
     """How long rank 0 waits for the other ranks' stacks."""
 
     @classmethod
-    def read(cls, environment: Mapping[str, str]) -> "Limits":
+    def read(cls, environment: Mapping[str, str]) -> "HangLimits":
         """With the floor that the environment asks for.
 
         Raises:
@@ -73,7 +73,7 @@ class Limits:
 
 
 @contextlib.contextmanager
-def watched(ending: Ending, limits: Limits) -> Iterator[None]:
+def watched(ending: Ending, limits: HangLimits) -> Iterator[None]:
     """While this lasts, a hang, another rank's failure or SIGTERM ends this process."""
     wake, signals = socket.socketpair()
     signals.setblocking(False)
@@ -112,7 +112,7 @@ def _leave_signals_to_forks() -> None:
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
 
 
-def _watch(ending: Ending, limits: Limits, wake: socket.socket) -> None:
+def _watch(ending: Ending, limits: HangLimits, wake: socket.socket) -> None:
     while True:
         readable, _, _ = select.select([wake], [], [], TICK_S)
         received = wake.recv(4096) if readable else b""

@@ -19,7 +19,7 @@ from one_gpu.batches import batch_of_step
 from one_gpu.model import Model, build_model
 from one_gpu.weights import MainWeights, learning_rate
 from trainer import devices, records
-from trainer.cpu.peak import Peak, measure_peak
+from trainer.cpu.peak import MeasuredPeak, measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, diverged
 from trainer.history import write_step
@@ -161,7 +161,7 @@ def _record_start(run: PlannedRun, model: Model, device: str, ending: Ending) ->
     progress.moved_at = progress.training_began_at = time.perf_counter()
 
 
-def _peak() -> Peak:
+def _peak() -> MeasuredPeak:
     """The CPU's peak; its measurement is for any number of ranks, of which this is the only one."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:

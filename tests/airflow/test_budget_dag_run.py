@@ -10,7 +10,7 @@ from steptime.clusters.base import Staged
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.planning import Plan
 from steptime.results import charges
-from steptime.results.budgets import Standing
+from steptime.results.budgets import BudgetBalance
 from steptime.results.store import Store
 
 from .test_dag_run import states
@@ -22,8 +22,8 @@ ASKED = 600 / 3600
 """GPU-hours of a run on one process, by the workload's time limit."""
 
 
-def standing() -> Standing:
-    [found] = charges.budget_standings(["local"])
+def balance() -> BudgetBalance:
+    [found] = charges.budget_balances(["local"])
     return found
 
 
@@ -35,7 +35,7 @@ def test_a_plan_above_the_budget_submits_nothing_and_what_was_not_submitted_is_g
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def no_disk(*_: object) -> Staged:
-        committed.append(standing().committed_gpu_hours)
+        committed.append(balance().committed_gpu_hours)
         raise SystemFailure("the disk is full")
 
     committed: list[float] = []
@@ -51,7 +51,7 @@ def test_a_plan_above_the_budget_submits_nothing_and_what_was_not_submitted_is_g
     failed = run_dag(gpus="1")
     assert states(failed)["stage"] == ["failed"]
     assert committed == [pytest.approx(ASKED)]
-    assert standing().committed_gpu_hours == 0
+    assert balance().committed_gpu_hours == 0
     assert not (home / "clusters").exists()
 
 
@@ -75,5 +75,5 @@ def test_a_job_counts_of_which_nothing_can_be_published_and_a_deleted_dag_run_do
     assert states(dag_run)["performance.wait"] == states(dag_run)["performance.end"] == ["success"]
     assert states(dag_run)["performance.publish"] == ["upstream_failed"]
     assert Store().runs_of("llama31", dag_run.run_id) == []
-    assert 0 < standing().used_gpu_hours < 0.1 * ASKED
-    assert standing().committed_gpu_hours == 0
+    assert 0 < balance().used_gpu_hours < 0.1 * ASKED
+    assert balance().committed_gpu_hours == 0

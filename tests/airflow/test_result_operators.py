@@ -18,7 +18,7 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.logs.models import TrainingLog
 from steptime.results.models import Outcome, Result
-from steptime.results.reading import keep_reading, kept_reading
+from steptime.results.parsed_log import keep_parsed_log, kept_parsed_log
 from steptime.results.store import Store
 
 from .conftest import task_of
@@ -51,14 +51,14 @@ def read(submitted: dict[str, Any], make_context: MakeContext) -> Outcome:
 
 
 def log_of(outcome: Outcome, cluster: LocalCluster) -> TrainingLog:
-    return asyncio.run(kept_reading(cluster, outcome.job))
+    return asyncio.run(kept_parsed_log(cluster, outcome.job))
 
 
 def parsed(result: Result, folder: Path, cluster: LocalCluster) -> dict[str, Any]:
     """What `parse` hands on of a result, with what it leaves beside the log, in a folder of the test."""
     folder.mkdir()
     job = result.job.model_copy(update={"directory": str(folder), "log_path": str(folder / "log-x.out")})
-    asyncio.run(keep_reading(cluster, job, result.log))
+    asyncio.run(keep_parsed_log(cluster, job, result.log))
     (folder / "record.json").write_text(result.record)
     submitted = result.submitted.model_copy(update={"job": job})
     outcome = Outcome(submitted=submitted, status=result.status, measurement=result.measurement)

@@ -12,7 +12,7 @@ from steptime.clusters.base import Cluster, Installation, Job, JobSpec, JobState
 from steptime.clusters.slurm.cluster import SlurmCluster
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
-from steptime.results.record import Attempt, RunRecord, earlier_attempts, keep_record, make_record
+from steptime.results.record import EarlierAttempt, RunRecord, earlier_attempts, keep_record, make_record
 
 MakeSpec = Callable[..., JobSpec]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
@@ -261,7 +261,7 @@ async def test_a_run_has_its_record_beside_its_log_with_earlier_attempts(
 
     attempts = await earlier_attempts(cluster, job, submitted.attempt)
     record = make_record(submitted, status, made.log, attempts)
-    assert attempts == (Attempt(job=failed, status=before),)
+    assert attempts == (EarlierAttempt(job=failed, status=before),)
     assert await keep_record(cluster, job, record) == (record, [])
     kept, [difference] = await keep_record(cluster, job, make_record(submitted, status, made.log))
     assert kept == record

@@ -255,15 +255,15 @@ def test_a_job_of_the_staging_is_counted_and_placed_as_its_run(two_ranks: Run) -
     extra = ("--qos=low", "--constraint=big", "--exclude=n1", "--contiguous")
     fields = {"partition": "batch", "account": "llm", "extra_options": extra}
     one_task = ("--nodes=1", "--ntasks=1")
-    assert site(**fields).step_options(run) == (
+    assert site(**fields).staging_job_options(run) == (
         *(*one_task, "--partition=batch", "--reservation=bench", "--constraint=big"),
         *("--account=mine", "--qos=low"),
     )
     # Other nodes than those that are reserved, and have the feature.
-    assert site(**fields, import_partition="cpu").step_options(two_ranks) == (
+    assert site(**fields, import_partition="cpu").staging_job_options(two_ranks) == (
         *(*one_task, "--partition=cpu", "--account=llm", "--qos=low"),
     )
-    assert site().step_options(two_ranks) == one_task
+    assert site().staging_job_options(two_ranks) == one_task
 
 
 def test_what_a_run_asks_of_slurm_wins_over_the_clusters_file(two_ranks: Run) -> None:

@@ -28,7 +28,7 @@ def test_the_documents_nemo2_line() -> None:
         "train_step_timing in s: 2.693 | consumed_samples: 12800\n"
     )
     log = read(line)
-    assert log.dialect == "nemo2"
+    assert log.format == "nemo2"
     assert log.steps == (
         Step(
             global_step=49,
@@ -116,7 +116,7 @@ def test_the_documents_tqdm_line() -> None:
         "Epoch 0: : 100%|██████████| 100/100 [07:57<00:00, reduced_train_loss=7.310, global_step=99.00, "
         "consumed_samples=25600.0, train_step_timing in s=3.590]\n"
     )
-    assert log.dialect == "tqdm"
+    assert log.format == "tqdm"
     assert log.steps == (Step(global_step=99, step_time_s=3.59, loss=7.31, consumed_samples=25600),)
 
 
@@ -151,7 +151,7 @@ def test_megatron_bridge_counts_from_one_and_prints_two_lines() -> None:
         "elapsed time per iteration (ms): 20289.1 | learning rate: 3.0E-06 | global batch size:   128 | "
         "lm loss: 1.2E+01 | grad norm: 10.275 | number of nan iterations: 0 |\n"
     )
-    assert log.dialect == "megatron_bridge"
+    assert log.format == "megatron_bridge"
     assert log.steps == (
         Step(
             global_step=0,
@@ -188,7 +188,7 @@ def test_a_log_with_a_line_every_tenth_step() -> None:
 
 def test_torchtitan_in_colour_on_eight_ranks() -> None:
     log = read("".join(line_forms.torchtitan(step, rank=rank) for step in range(1, 11) for rank in range(8)))
-    assert log.dialect == "torchtitan"
+    assert log.format == "torchtitan"
     assert [step.global_step for step in log.steps] == list(range(10))
     assert log.steps[0] == Step(
         global_step=0, loss=3.24405, tflops_per_gpu=0.52, peak_memory_bytes=10157597655
@@ -209,7 +209,7 @@ def test_a_real_run_on_a_gpu(
 ) -> None:
     """NeMo 2.7.3 on one H100: two layers of Llama 3.1 8b (the folder in one line was cut short)."""
     log = read_log(DATA / f"log-nemo2_h100_{name}.out", max_steps=20)
-    assert (log.dialect, len(log.steps)) == ("nemo2", steps)
+    assert (log.format, len(log.steps)) == ("nemo2", steps)
     assert tuple(step.step_time_s for step in log.steps[-6:]) == step_times_s
     assert log.steps[-1].tflops_per_gpu == tflops
     assert log.steps[-1].peak_memory_bytes == memory_bytes
@@ -219,7 +219,7 @@ def test_a_real_run_on_a_gpu(
 def test_a_real_run_that_saved() -> None:
     """NeMo 2.7.3 on the CPU, 2 ranks, 20 steps, an asynchronous save (lines with paths were taken out)."""
     log = read_log(DATA / "log-nemo2_cpu_save.out", max_steps=20)
-    assert (log.dialect, len(log.steps), log.problems) == ("nemo2", 20, ())
+    assert (log.format, len(log.steps), log.problems) == ("nemo2", 20, ())
     assert log.steps[19].consumed_samples == 160
     assert [(save.kind, save.iteration, save.asynchronous) for save in log.checkpoints] == [
         ("save", 19, True)

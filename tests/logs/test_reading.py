@@ -291,7 +291,7 @@ def test_empty_and_meaningless_logs(tmp_path: Path) -> None:
     empty.touch()
     assert kinds(read_log(empty)) == {"empty_log": True}
     silent = read_chunks([b"loading\nstep by step\n"])
-    assert (silent.dialect, silent.steps, kinds(silent)) == ("none", (), {"no_steps": True})
+    assert (silent.format, silent.steps, kinds(silent)) == ("none", (), {"no_steps": True})
 
 
 def test_binary_garbage_between_the_lines() -> None:

@@ -6,7 +6,7 @@ from logs import line_forms
 
 from steptime.logs.models import Step
 from steptime.logs.reader import read_chunks
-from steptime.logs.search import MAX_LINE_BYTES, Line, LineSearch
+from steptime.logs.search import MAX_LINE_BYTES, LineSearch, MarkedLine
 
 unhurried = settings(deadline=None)  # other processes may keep the cores busy
 
@@ -53,7 +53,7 @@ def pieces(data: bytes, sizes: list[int]) -> list[bytes]:
 @unhurried
 @given(text, st.lists(st.integers(0, 9), max_size=30))
 def test_lines_do_not_depend_on_the_pieces(data: bytes, sizes: list[int]) -> None:
-    def lines(chunks: list[bytes]) -> list[Line]:
+    def lines(chunks: list[bytes]) -> list[MarkedLine]:
         search = LineSearch(WORDS)
         return [line for chunk in chunks for line in search.feed(chunk)] + search.finish()
 

@@ -15,7 +15,7 @@ from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes import tables
 from steptime.recipes.models import Recipe
-from steptime.recipes.workload_file import BatchRule, Configuration, Layout
+from steptime.recipes.workload_file import BatchRule, Configuration, ModelParallelism
 from steptime.recipes.workloads import list_workloads, load_workload
 
 CONFIGURATION_ROWS = settings.config_dir() / "references" / "configurations.csv"
@@ -256,7 +256,7 @@ def test_a_rule_per_gpu_makes_the_same_accumulation_at_every_scale(
         gpu_types=("h100",),
         dtypes=("bf16",),
         gpus=tuple(replica * count for count in replicas),
-        parallelism=Layout(tensor=tensor, pipeline=pipeline, context=context),
+        parallelism=ModelParallelism(tensor=tensor, pipeline=pipeline, context=context),
         micro_batch_size=micro_batch,
         global_batch_size={"weak": BatchRule(per_gpu=micro_batch * accumulation / replica)},
     )

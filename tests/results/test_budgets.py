@@ -13,7 +13,7 @@ from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.slurm_options import SlurmOptions
 from steptime.results import charges, database, schema
-from steptime.results.budgets import BudgetExceeded, Charge, Standing, month_bounds, month_of
+from steptime.results.budgets import BudgetBalance, BudgetExceeded, Charge, month_bounds, month_of
 from steptime.results.models import Result
 from steptime.results.record import make_record
 from steptime.results.store import Store
@@ -70,14 +70,14 @@ def ended(state: JobState, started: str | None, at: str) -> JobStatus:
     return JobStatus(state=state, started_at=started and unix(started), ended_at=unix(at))  # type: ignore[arg-type]
 
 
-def standing(now: float = NOW) -> Standing:
-    [found] = charges.budget_standings(["eos"], now=now)
+def balance(now: float = NOW) -> BudgetBalance:
+    [found] = charges.budget_balances(["eos"], now=now)
     return found
 
 
 def counted(now: float = NOW) -> tuple[float, float]:
     """Used and committed."""
-    found = standing(now)
+    found = balance(now)
     return round(found.used_gpu_hours, 6), round(found.committed_gpu_hours, 6)
 
 
@@ -192,7 +192,7 @@ def test_plans_that_begin_at_once_do_not_all_slip_through(
     store: str, clusters: Callable[..., Path], make_run: MakeRun
 ) -> None:
     clusters("gpu_hours_per_month: 10")
-    standing()  # the store is made
+    balance()  # the store is made
     database.close_engines()
     barrier, run = _FORK.Barrier(6), make_run(4)
     processes = [_FORK.Process(target=_commit, args=(barrier, number, run)) for number in range(6)]
@@ -219,7 +219,7 @@ def test_budgets_of_accounts_stand_beside_that_of_the_cluster(
     for dag_run, run in plans.items():
         charges.commit_plan({dag_run: [run]}, held_by=dag_run, now=NOW)
 
-    found = {one.account: one.committed_gpu_hours for one in charges.budget_standings(["eos"], now=NOW)}
+    found = {one.account: one.committed_gpu_hours for one in charges.budget_balances(["eos"], now=NOW)}
     assert found == {None: 18, "sites": 8, "research": 4}
     refusals = []
     for run in (make_run(1), make_run(1, account="research"), make_run(3, account="another")):
@@ -238,14 +238,14 @@ def test_runs_in_the_store_count_whatever_became_of_them_and_once(
     store: str, clusters: Callable[..., Path], make_run: MakeRun, make_result: Callable[..., Result]
 ) -> None:
     """Those of before the budget, too; a job that was replaced stands in the record of the next."""
-    from steptime.results.record import Attempt
+    from steptime.results.record import EarlierAttempt
     from tests.results.test_store import BAD
 
     clusters()
     run = make_run(4)
     result = make_result()
     job, status = result.job, ended(JobState.SUCCEEDED, "2026-11-21 10:00", "2026-11-21 11:00")
-    earlier = Attempt(
+    earlier = EarlierAttempt(
         job=job.model_copy(update={"name": "job-1"}),
         status=ended(JobState.FAILED, "2026-11-21 09:00", "2026-11-21 09:30"),
     )
@@ -295,7 +295,7 @@ def test_a_budget_that_cannot_be_checked_refuses_and_without_one_nobody_asks(
     calls: dict[str, Callable[[], object]] = {
         "plan": lambda: charges.commit_plan({"llama31/a": [run]}, held_by="llama31/a"),
         "job": lambda: charges.commit_job(run, "job-1", dag_run="llama31/a"),
-        "look": lambda: charges.budget_standings(["eos"], [run]),
+        "look": lambda: charges.budget_balances(["eos"], [run]),
         "withdraw": lambda: charges.withdraw_plans(["llama31/a"], ["eos"]),
         "open": lambda: charges.open_commitments("eos"),
     }
@@ -314,7 +314,7 @@ def test_looking_makes_no_store(
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path}/store/steptime.db")
     clusters("gpu_hours_per_month: 3")
-    [found] = charges.budget_standings(["eos"], [make_run(4)], now=NOW)
+    [found] = charges.budget_balances(["eos"], [make_run(4)], now=NOW)
     assert str(found) == (
         "budget: 0.00 of 3.00 GPU-hours used in 2026-11, 0.00 committed, this plan at most 4.00"
     )
@@ -324,6 +324,6 @@ def test_looking_makes_no_store(
 
 
 def test_the_schema_has_what_a_charge_has(store: str) -> None:
-    with database.reading(store) as connection:
+    with database.read_connection(store) as connection:
         columns = {column["name"] for column in sqlalchemy.inspect(connection).get_columns("charges")}
     assert columns == {column.name for column in schema.charges.columns}

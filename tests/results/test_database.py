@@ -24,7 +24,7 @@ MakeResult = Callable[..., Result]
 def test_the_migrations_make_the_schema(store_url: str) -> None:
     Store(store_url).results()
 
-    with database.reading(store_url) as connection:
+    with database.read_connection(store_url) as connection:
         context = MigrationContext.configure(
             connection, opts={"version_table": schema.VERSION_TABLE, "compare_type": True}
         )
@@ -40,7 +40,7 @@ def test_the_newest_revision_is_the_one_the_schema_names() -> None:
 
 def test_a_store_of_a_newer_steptime_is_left_alone(store_url: str, make_result: MakeResult) -> None:
     Store(store_url).publish(make_result())
-    with database.writing(store_url) as connection:
+    with database.write_transaction(store_url) as connection:
         connection.execute(sqlalchemy.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))  # noqa: S608
     database.close_engines()
 
@@ -69,7 +69,7 @@ def test_listing_uses_the_indices_and_stays_quick(tmp_path: Path, make_result: M
     url = f"sqlite:///{tmp_path / 's.db'}"
     store = Store(url)
     store.publish(make_result("job"))
-    with database.writing(url) as connection:
+    with database.write_transaction(url) as connection:
         (row,) = connection.execute(sqlalchemy.select(schema.runs)).mappings().all()
         rows = [
             {**row, "id": number, "job_name": f"job{number}", "dag_run_id": f"run{number // 5}"}

@@ -217,4 +217,4 @@ def _run(*, window: Window) -> Run:
 
 def _log(step_times: list[float], *, started: dict[str, object] | None = None) -> TrainingLog:
     steps = tuple(Step(global_step=step, step_time_s=time) for step, time in enumerate(step_times))
-    return TrainingLog(path="run.out", dialect="nemo2", bytes_read=0, steps=steps, started=started)
+    return TrainingLog(path="run.out", format="nemo2", bytes_read=0, steps=steps, started=started)

@@ -28,7 +28,7 @@ def make_store_of_0001(url: str, result: Result, monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as earlier:
         earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
         earlier.setattr(schema, "REVISION", "0001")
-        with database.writing(url) as connection:
+        with database.write_transaction(url) as connection:
             tables = sqlalchemy.MetaData()
             tables.reflect(connection)
             assert "records" not in tables.tables
@@ -97,11 +97,11 @@ def test_what_was_read_is_kept(store_of_0001: tuple[str, Result]) -> None:
     assert result.measurement is not None
     store = Store(url)
 
-    reading = store.reading(result.job.name)
+    reading = store.parsed_log(result.job.name)
 
     assert reading["measurement"] == result.measurement.model_dump(mode="json")
     assert reading["log"]["path"] == result.log.path
-    with database.reading(url) as connection:
+    with database.read_connection(url) as connection:
         assert not sqlalchemy.inspect(connection).has_table("provenance")
 
 
@@ -139,6 +139,7 @@ def test_a_store_of_before_gets_the_columns_that_are_new(
     assert store_of_0005.run("tiny-2") | {"published_at": 0} == fresh | {"published_at": 0}
     assert rows["tiny-2"] | {"published_at": 0} == fresh | {"published_at": 0}
     assert len(store_of_0005.steps("tiny-2")) == 4
+    assert store_of_0005.parsed_log("tiny-2-save")["log"]["format"] == "nemo2", "it was stored as `dialect`"
 
 
 def test_a_run_from_before_can_be_published_again(store_of_0001: tuple[str, Result]) -> None:
@@ -150,7 +151,7 @@ def test_a_run_from_before_can_be_published_again(store_of_0001: tuple[str, Resu
     assert store.publish(anew)
 
     assert store.record(result.job.name) == before
-    assert store.reading(result.job.name)["log"]["bytes_read"] == 9000
+    assert store.parsed_log(result.job.name)["log"]["bytes_read"] == 9000
     assert "provenance.environment.OMP_NUM_THREADS is only in the new one" in store.record_differences(anew)
 
 
@@ -181,7 +182,7 @@ def test_a_save_and_the_wait_for_it_become_two_numbers(
     make_store_of_0001(store_url, result, monkeypatch)
     store = Store(store_url)
 
-    row, reading = store.run(result.job.name), store.reading(result.job.name)
+    row, reading = store.run(result.job.name), store.parsed_log(result.job.name)
 
     assert (row["checkpoint_save_s"], row["checkpoint_blocked_s"]) == (took_s, 0.146)
     assert store.checkpoints(result.job.name) == [each.model_dump() for each in result.log.checkpoints]

@@ -17,7 +17,7 @@ from steptime.results import row_checks
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.quality import validate
-from steptime.results.record import Attempt, make_record, recorded_attempts
+from steptime.results.record import EarlierAttempt, make_record, recorded_attempts
 
 MakeResult = Callable[..., Result]
 
@@ -150,7 +150,7 @@ def test_a_run_that_needed_another_job_counts_and_says_so(make_result: MakeResul
     result = make_result()
     lost = JobStatus(state=JobState.FAILED, reason="NODE_FAIL")
     first = result.job.model_copy(update={"job_id": "17"})
-    earlier_attempts = (Attempt(job=first, status=lost),)
+    earlier_attempts = (EarlierAttempt(job=first, status=lost),)
     record = make_record(result.submitted, result.status, result.log, earlier_attempts)
 
     earlier = recorded_attempts(record)

@@ -73,7 +73,7 @@ def test_what_was_read_beside_the_steps_is_there(store_url: str, make_result: Ma
     store = Store(store_url)
     store.publish(result)
 
-    reading = store.reading(result.job.name)
+    reading = store.parsed_log(result.job.name)
 
     assert reading["measurement"] == result.measurement.model_dump(mode="json")
     assert set(reading["log"]) == set(type(result.log).model_fields) - {"steps", "checkpoints"}
@@ -98,7 +98,7 @@ def test_a_record_is_kept_as_it_was_first_and_says_what_differs(
     assert store.publish(later), "what was read of the run is replaced"
 
     assert store.record(first.job.name)["content"] == first.record
-    assert store.reading(first.job.name)["log"]["bytes_read"] == 9000
+    assert store.parsed_log(first.job.name)["log"]["bytes_read"] == 9000
 
 
 def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
@@ -224,7 +224,7 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
 
 
 @pytest.mark.parametrize(
-    "ask", [Store.run, Store.steps, Store.checks, Store.checkpoints, Store.record, Store.reading]
+    "ask", [Store.run, Store.steps, Store.checks, Store.checkpoints, Store.record, Store.parsed_log]
 )
 def test_an_unknown_run_is_answered_with_the_nearest(
     ask: Callable[..., Any], tmp_path: Path, make_result: MakeResult
@@ -272,7 +272,7 @@ def test_what_json_and_databases_refuse_is_stored_as_what_they_take(
         store.run("bad"),
         *store.steps("bad"),
         *store.checks("bad"),
-        store.reading("bad"),
+        store.parsed_log("bad"),
         store.record("bad"),
     ]
     json.dumps(everything, allow_nan=False)
@@ -296,7 +296,7 @@ def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) ->
     store.publish(result)
 
     record = json.loads(store.record(result.job.name)["content"])
-    everything = json.dumps([store.results(), record, store.reading(result.job.name)])
+    everything = json.dumps([store.results(), record, store.parsed_log(result.job.name)])
     for secret in ("hf_abc123", "wandb-xyz", "plain-word"):
         assert secret not in everything
     environment = {"HF_TOKEN": "(not stored)", "TOKENIZERS_PARALLELISM": "false", "NCCL_DEBUG": "WARN"}

@@ -53,7 +53,7 @@ def test_a_process_killed_while_it_publishes_leaves_nothing(store_url: str, make
 
     assert codes == [-signal.SIGKILL]
     assert [row["job_name"] for row in store.results(include_rejected=True)] == ["before"]
-    with database.reading(store_url) as connection:
+    with database.read_connection(store_url) as connection:
         count = connection.scalar(sqlalchemy.select(sqlalchemy.func.count()).select_from(schema.steps))
     assert count == 20, "no step of the killed one"
     assert store.publish(result), "the retry finds no leftovers"

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from steptime.cli import following
-from steptime.cli.following import follow, lines
+from steptime.cli.following import follow, run_lines
 from steptime.errors import SystemFailure
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
@@ -27,7 +27,7 @@ def task(
 
 
 def told(*tasks: dict[str, Any]) -> list[tuple[str, str, str]]:
-    found = lines(TaskInstance.model_validate(one) for one in tasks)
+    found = run_lines(TaskInstance.model_validate(one) for one in tasks)
     return [(line.label, line.state, line.doing) for line in found]
 
 

@@ -152,7 +152,7 @@ async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
     )
     said: list[str] = []
     async with open_cluster(on_slurm, mini_slurm.connections) as cluster:
-        options = on_slurm.step_options(
+        options = on_slurm.staging_job_options(
             plan(parse_request({"workload": "llama3.1-25.04", "gpu_type": "cpu"})).runs[0]
         )
         image = await staged_image(cluster, on_slurm, said, options=options)

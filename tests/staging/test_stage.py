@@ -16,7 +16,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.settings import shipped
 from steptime.staging import stage
-from steptime.staging.steps import scripts
+from steptime.staging.scripts import script_files
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied
 
 
 def test_the_scripts_need_nothing_but_python_and_what_is_copied_with_them(tmp_path: Path) -> None:
-    copied = scripts()
+    copied = script_files()
     for name, content in copied.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)

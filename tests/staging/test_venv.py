@@ -228,11 +228,11 @@ def test_pytorchs_own_index_is_the_second_choice(
     def run(*argv: str) -> str:
         calls.append(argv)
         if len(calls) == 1:
-            raise build_venv._StepFailedError(argv, 1, output)
+            raise build_venv._CommandFailedError(argv, 1, output)
         return ""
 
     if looks_at is None:
-        with pytest.raises(build_venv._StepFailedError):
+        with pytest.raises(build_venv._CommandFailedError):
             build_venv._install_torch(tmp_path, torch, run)
         assert len(calls) == 1
     else:

@@ -15,7 +15,7 @@ from trainer import failures
 from trainer.ending import this_start
 from trainer.errors import TrainerError, TrainingFailure
 from trainer.progress import Progress
-from trainer.watchdog import Limits
+from trainer.watchdog import HangLimits
 
 from .jobs import ROOT, light_trainer, planned, write_run
 
@@ -177,7 +177,7 @@ def test_a_floor_that_is_no_number(tmp_path: Path) -> None:
 
 
 def test_limits_follow_the_usual_step() -> None:
-    limits = Limits.read({"STEPTIME_HANG_FLOOR_S": "7"})
+    limits = HangLimits.read({"STEPTIME_HANG_FLOOR_S": "7"})
     progress = Progress()
     assert limits.of(progress) == 42.0  # before the second step
     progress.steps_trained = 2
@@ -185,7 +185,7 @@ def test_limits_follow_the_usual_step() -> None:
     assert limits.of(progress) == 30.0
     progress.wall_times_s.extend([0.1] * 4)
     assert limits.of(progress) == 7.0
-    assert Limits.read({}).of(progress) == 300.0
+    assert HangLimits.read({}).of(progress) == 300.0
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ import dataclasses, os, sys, threading
 from trainer.__main__ import main
 if __name__ == "__main__":
     from trainer.data import SyntheticTokens
-    from trainer.watchdog import Limits
-    read = Limits.read
+    from trainer.watchdog import HangLimits
+    read = HangLimits.read
     # Importing NeMo may take minutes on a busy machine, and is not what hangs here.
-    Limits.read = lambda environment: dataclasses.replace(read(environment), outside_steps=75.0)
+    HangLimits.read = lambda environment: dataclasses.replace(read(environment), outside_steps=75.0)
     sample = SyntheticTokens.__getitem__
     def stuck_sample(self, index):
         if os.environ["RANK"] == "1" and index >= 4 * 16:  # the batch of step 4

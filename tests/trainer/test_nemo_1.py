@@ -22,7 +22,7 @@ from trainer.launch import Launch
 from trainer.nemo1 import CONFIG, overrides
 from trainer.progress import Progress
 from trainer.run import read_run
-from trainer.watchdog import Limits
+from trainer.watchdog import HangLimits
 
 from .jobs import light_trainer, start_trainer, write_run
 
@@ -126,7 +126,7 @@ def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
 
 
 def test_the_watchdog_leaves_it_alone() -> None:
-    assert Limits().of(Progress(tells_steps=False)) == math.inf
+    assert HangLimits().of(Progress(tells_steps=False)) == math.inf
 
 
 @pytest.mark.trainer
@@ -146,7 +146,7 @@ def test_its_log_becomes_a_valid_result(trainer_python: str, tmp_path: Path) -> 
     assert config["model"]["global_batch_size"] == run.recipe.global_batch_size  # of the plan
     assert config["model"]["data"]["data_prefix"] == []
     log = read_log(folder / "log.out", max_steps=50)
-    assert (log.dialect, len(log.steps), log.problems) == ("tqdm", 50, ())
+    assert (log.format, len(log.steps), log.problems) == ("tqdm", 50, ())
     verdict = validate(run, JobStatus(state=JobState.SUCCEEDED, exit_code=0), log, measure(run, log))
     # Only that: the stand-in's step times are of 128 GPUs, and here is one.
     assert [check.name for check in verdict.checks if not check.passed] == ["mfu_possible"]

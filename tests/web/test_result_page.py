@@ -9,7 +9,7 @@ from web.framed import column, number, opened
 
 from steptime.clusters.base import JobState
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.record import Attempt, make_record
+from steptime.results.record import EarlierAttempt, make_record
 from steptime.results.report import with_scaling_efficiency
 from steptime.results.store import Store
 
@@ -205,7 +205,7 @@ def test_the_record_is_shown_as_it_is_kept_and_without_secrets(
     run = plain.run.model_copy(update={"environment": {"MY_TOKEN": canary, "NCCL_DEBUG": "INFO"}})
     made_by = plain.submitted.made_by.model_copy(update={"environment": {"MY_TOKEN": canary}})
     submitted = plain.submitted.model_copy(update={"run": run, "made_by": made_by})
-    record = make_record(submitted, plain.status, log, (Attempt(job=plain.job, status=lost),))
+    record = make_record(submitted, plain.status, log, (EarlierAttempt(job=plain.job, status=lost),))
     publish("run", run=run, record=record, script=f"export MY_TOKEN={canary}")
     frame = opened(page)
     frame.locator("tbody .open").click()
@@ -231,12 +231,12 @@ def test_a_dag_run_without_results_says_so(page: Page) -> None:
 
 def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, publish: Publish) -> None:
     from steptime.results import schema
-    from steptime.results.database import writing
+    from steptime.results.database import write_transaction
 
     publish("run-0")
     (row,) = store.results()
     copies = [row | {"job_name": f"run-{n}", "submitted_at": 1.78e9 - n} for n in range(1, 10_050)]
-    with writing(store.url) as connection:
+    with write_transaction(store.url) as connection:
         connection.execute(schema.runs.insert(), [copy | {"content_sha256": ""} for copy in copies])
     frame = opened(page)
     expect(frame.locator("#summary")).to_have_text("10,000 runs; older ones: steptime results")

@@ -142,7 +142,7 @@ async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publi
     assert whole["steps"] == store.steps(JOB)
     assert whole["checkpoints"] == store.checkpoints(JOB)
     assert whole["checks"] == store.checks(JOB)
-    assert whole.items() >= store.reading(JOB).items()
+    assert whole.items() >= store.parsed_log(JOB).items()
     assert {"content": whole["record"], "sha256": whole["record_sha256"]} == store.record(JOB)
     assert whole["record_path"] == f"/experiments/{JOB}/record.json"
 

@@ -11,7 +11,7 @@ TIME_LIMIT_S = 0.8
 
 
 @dataclass(frozen=True)
-class Peak:
+class MeasuredPeak:
     """The highest rate of floating-point operations measured."""
 
     tflops: float
@@ -20,7 +20,7 @@ class Peak:
     """How it was measured."""
 
 
-def measure_peak() -> Peak:
+def measure_peak() -> MeasuredPeak:
     """Multiply two fp32 matrices on every rank at the same time (a collective call, about half a second).
 
     A repeat starts behind a barrier and counts with its slowest rank, as a training step does; the best
@@ -44,7 +44,7 @@ def measure_peak() -> Peak:
         repeats += 1
         if elapsed_s > TIME_LIMIT_S:  # agreed by all ranks, as all see the same maximum
             break
-    return Peak(
+    return MeasuredPeak(
         tflops=2 * SIZE**3 / best_s / 1e12,
         source=(
             f"GEMM fp32 {SIZE}×{SIZE}×{SIZE}, {torch.get_num_threads()} thread(s), "

@@ -21,14 +21,14 @@ Say = Callable[[str], None]
 def commit_plan(runs: Mapping[str, Sequence[Run]], *, held_by: str, say: Say) -> None:
     """`results.charges.commit_plan`, and again after what is over was given back. To be called in a task."""
     try:
-        standings = charges.commit_plan(runs, held_by=held_by)
+        budget_balances = charges.commit_plan(runs, held_by=held_by)
     except BudgetExceeded:
         clusters = {run.cluster for planned in runs.values() for run in planned}
         _withdraw_dead_plans(clusters)
         asyncio.run(_settle_all(clusters, say))
-        standings = charges.commit_plan(runs, held_by=held_by)
-    for standing in standings:
-        say(str(standing))
+        budget_balances = charges.commit_plan(runs, held_by=held_by)
+    for balance in budget_balances:
+        say(str(balance))
 
 
 async def commit_job(cluster: Cluster, run: Run, job_name: str, *, dag_run: str) -> None:

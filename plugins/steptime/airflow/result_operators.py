@@ -76,7 +76,7 @@ class ReadLogOperator(RunOperator):
                 patiently(config, lambda cluster: self._read(cluster, submitted), self.log.warning)
             )
         self.log.info(
-            "read %d bytes of %s: %d steps (%s)", log.bytes_read, log.path, len(log.steps), log.dialect
+            "read %d bytes of %s: %d steps (%s)", log.bytes_read, log.path, len(log.steps), log.format
         )
         for problem in log.problems:
             self.log.warning("%s: %s", problem.kind, problem.message)
@@ -93,7 +93,7 @@ class ReadLogOperator(RunOperator):
         """How the job ended, and what its log says; both are kept beside the log, with the run's record."""
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
-        from steptime.results.reading import keep_reading
+        from steptime.results.parsed_log import keep_parsed_log
         from steptime.results.record import (
             earlier_attempts,
             keep_record,
@@ -116,7 +116,7 @@ class ReadLogOperator(RunOperator):
             raise OutOfReach(str(failure)) from None
         log = await asyncio.to_thread(read_log, path, max_steps=run.max_steps, first_step=run.first_step)
         log = log.model_copy(update={"path": job.log_path})
-        await keep_reading(cluster, job, log)
+        await keep_parsed_log(cluster, job, log)
         attempts = await earlier_attempts(cluster, job, submitted.attempt)
         record = make_record(await with_script(cluster, submitted), status, log, attempts)
         _, differences = await keep_record(cluster, job, record)
@@ -131,11 +131,11 @@ async def read_again(outcome: Outcome, say: Callable[[str], None]) -> tuple[Trai
 
     Raises OutOfReach where the cluster is for longer than its file allows, SystemFailure where it is gone.
     """
-    from steptime.results.reading import kept_reading
+    from steptime.results.parsed_log import kept_parsed_log
     from steptime.results.record import kept_record
 
     async def read(cluster: Cluster) -> tuple[TrainingLog, str]:
-        return await kept_reading(cluster, outcome.job), await kept_record(cluster, outcome.job)
+        return await kept_parsed_log(cluster, outcome.job), await kept_record(cluster, outcome.job)
 
     return await patiently(load_cluster(outcome.job.cluster), read, say)
 

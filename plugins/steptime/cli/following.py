@@ -26,7 +26,7 @@ _AT_WORK = ("running", "deferred", "awaiting_input", "restarting")
 _SYMBOLS = {"success": "[green]✓[/]", "failed": "[red]✗[/]", "running": "[cyan]●[/]", "waiting": "[dim]·[/]"}
 
 
-class Line(Frozen):
+class RunLine(Frozen):
     """What is shown of a planned run (the tasks of one mapped instance), or of a task that is not mapped."""
 
     label: str
@@ -47,8 +47,8 @@ class Line(Frozen):
         return step if self.task.state in ("running", None) else f"{step}: {state}"
 
 
-def lines(tasks: Iterable[TaskInstance]) -> list[Line]:
-    """The lines of a DAG run, those of single tasks first; tasks that are never to run have none."""
+def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
+    """The run_lines of a DAG run, those of single tasks first; tasks that are never to run have none."""
     rows: dict[tuple[str, int], list[TaskInstance]] = {}
     for task in tasks:
         if task.state not in _NEVER_RUN:
@@ -58,7 +58,7 @@ def lines(tasks: Iterable[TaskInstance]) -> list[Line]:
     return [_line(group, index, members) for (group, index), members in ordered]
 
 
-def _line(group: str, map_index: int, tasks: Sequence[TaskInstance]) -> Line:
+def _line(group: str, map_index: int, tasks: Sequence[TaskInstance]) -> RunLine:
     # Until a task is rendered, Airflow labels it with the number of the instance.
     labels = (task.rendered_map_index for task in tasks)
     named = next((label for label in labels if label and not label.isdecimal()), None)
@@ -68,10 +68,10 @@ def _line(group: str, map_index: int, tasks: Sequence[TaskInstance]) -> Line:
     at_work = [task for task in started if task.state in _AT_WORK]
     to_come = [task for task in tasks if task.state in _WAITING]
     if failed:
-        return Line(label=label, state="failed", task=failed[0])
+        return RunLine(label=label, state="failed", task=failed[0])
     if at_work or to_come:
-        return Line(label=label, state="running" if started else "waiting", task=[*at_work, *to_come][0])
-    return Line(label=label, state="success", task=started[-1])
+        return RunLine(label=label, state="running" if started else "waiting", task=[*at_work, *to_come][0])
+    return RunLine(label=label, state="success", task=started[-1])
 
 
 def _start(task: TaskInstance) -> float:
@@ -89,7 +89,7 @@ def follow(client: AirflowClient, run: DagRun) -> DagRun:
         while True:
             try:
                 now = client.dag_run(run.dag_id, run.dag_run_id)
-                found = lines(client.task_instances(run.dag_id, run.dag_run_id))
+                found = run_lines(client.task_instances(run.dag_id, run.dag_run_id))
                 view.update(found, _news(client, run, found))
                 last_heard = time.monotonic()
             except SystemFailure:
@@ -101,7 +101,7 @@ def follow(client: AirflowClient, run: DagRun) -> DagRun:
             time.sleep(POLL_S)
 
 
-def _news(client: AirflowClient, run: DagRun, found: Sequence[Line]) -> dict[str, str]:
+def _news(client: AirflowClient, run: DagRun, found: Sequence[RunLine]) -> dict[str, str]:
     """By label, the last word that the task at work has logged: a state of the job, or a training step."""
     at_work = [line for line in found if line.task.state in ("running", "deferred")]
     news = {}
@@ -125,7 +125,7 @@ class _LiveView:
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
 
-    def update(self, found: Sequence[Line], news: dict[str, str]) -> None:
+    def update(self, found: Sequence[RunLine], news: dict[str, str]) -> None:
         """Draw what is known now."""
         table = Table.grid(padding=(0, 2))
         for column in ("symbol", "label", "doing", "news"):
@@ -149,7 +149,7 @@ class _PlainView:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def update(self, found: Sequence[Line], news: dict[str, str]) -> None:
+    def update(self, found: Sequence[RunLine], news: dict[str, str]) -> None:
         """Say what has changed since the last time."""
         for line in found:
             text = ": ".join(part for part in (line.doing, news.get(line.label)) if part)

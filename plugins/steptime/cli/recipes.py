@@ -146,13 +146,13 @@ def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ())
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
     """Say how the budgets stand that runs draw on. Raises UserError where one does not allow them."""
-    from steptime.results.charges import budget_standings
+    from steptime.results.charges import budget_balances
 
-    standings = budget_standings({run.cluster for run in runs}, runs)
-    for standing in standings:
-        typer.echo(str(standing), err=err)
-    for standing in standings:
-        standing.require()
+    balances = budget_balances({run.cluster for run in runs}, runs)
+    for balance in balances:
+        typer.echo(str(balance), err=err)
+    for balance in balances:
+        balance.require()
 
 
 def _row(run: Run) -> dict[str, Any]:

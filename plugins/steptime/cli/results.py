@@ -168,7 +168,7 @@ def show_run(
                 "steps": store.steps(job_name),
                 "checkpoints": store.checkpoints(job_name),
                 "checks": checks,
-                **store.reading(job_name),
+                **store.parsed_log(job_name),
                 "record": record,
                 "record_sha256": kept["sha256"],
             }

@@ -137,17 +137,17 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 def _budgets() -> list[dict[str, Any]]:
     """How the budget of each cluster and account stands; one that cannot be told is complained of."""
     from steptime.clusters.config import list_clusters
-    from steptime.results.charges import budget_standings
+    from steptime.results.charges import budget_balances
 
     found = []
     for name in list_clusters():
         try:
-            found += budget_standings([name])
+            found += budget_balances([name])
         except (UserError, SystemFailure) as error:
             complain(str(error))
     return [
-        standing.model_dump(exclude={"asked_gpu_hours"}) | {"left_gpu_hours": standing.left_gpu_hours}
-        for standing in found
+        balance.model_dump(exclude={"asked_gpu_hours"}) | {"left_gpu_hours": balance.left_gpu_hours}
+        for balance in found
     ]
 
 

@@ -31,7 +31,7 @@ from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
 from steptime.recipes.config_files import Document, read_document
-from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Problem, load_each
+from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Mistake, load_each
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import Run
 from steptime.settings import config_dir, home
@@ -103,13 +103,13 @@ class ClusterConfig(Frozen):
         problems = []
         for number, line in enumerate(lines):
             if not line.strip() or len(line.splitlines()) > 1 or "\0" in line:
-                problems.append(Problem("write one line of bash, not none and not several", (number,)))
+                problems.append(Mistake("write one line of bash, not none and not several", (number,)))
             elif names_secret(line):
                 message = (
                     "sets what looks like a secret, and a job script is recorded and shown: put it into a "
                     "file that only you can read, and let the line source that"
                 )
-                problems.append(Problem(message, (number,)))
+                problems.append(Mistake(message, (number,)))
         if problems:
             raise FieldErrors(problems)
         return lines
@@ -232,7 +232,7 @@ class ClusterConfig(Frozen):
             image_environment=staged.image_environment,
         )
 
-    def step_options(self, run: Run) -> tuple[str, ...]:
+    def staging_job_options(self, run: Run) -> tuple[str, ...]:
         """The options, in its script, of a job that stages for a run. Raises UserError."""
         return ()
 
@@ -266,13 +266,13 @@ def load_cluster(name: str) -> ClusterConfig:
     work_dir = document.value("work_dir")
     if isinstance(work_dir, str) and not work_dir.startswith(("/", "{STEPTIME_HOME}")):
         message = f"'{work_dir}' is no absolute path: begin with '/' or {{STEPTIME_HOME}}"
-        problems.append(Problem(message, ("work_dir",)))
+        problems.append(Mistake(message, ("work_dir",)))
     if config is None or problems:
         raise document.refusal(problems)
     return config
 
 
-def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Problem]]:
+def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake]]:
     """The file as the model of its kind has it; None where it does not fit, and what is wrong with it."""
     kind, problems = document.fit(_Kind)
     if kind is None:
@@ -280,7 +280,7 @@ def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Problem
     try:
         model: type[ClusterConfig] = CLUSTER_KINDS.load(kind.kind).Config
     except UserError as error:
-        return None, [*problems, Problem.of(error, "kind")]
+        return None, [*problems, Mistake.of(error, "kind")]
     return document.fit(model)
 
 

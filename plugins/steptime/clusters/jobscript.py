@@ -121,14 +121,14 @@ def job_spec(
     )
 
 
-def step_spec(
+def staging_job_spec(
     name: str, argv: Sequence[str], config: ClusterConfig, *, options: Sequence[str], time_limit_s: int
 ) -> JobSpec:
     """The job that runs one command of the staging, `argv`, on one node of the cluster."""
     directory = PurePosixPath(config.root, "staging", "jobs", name)
     return JobSpec(
         name=name,
-        script=_templates.get_template("step.sh.j2").render(sbatch_options=options, argv=argv),
+        script=_templates.get_template("staging.sh.j2").render(sbatch_options=options, argv=argv),
         directory=str(directory),
         log_path=str(directory / f"log-{name}.out"),
         slots=1,

@@ -69,7 +69,7 @@ class Assembly:
         problems = self._problems(lines, checkpoints, max_steps, first_step)
         return TrainingLog(
             path=self._paths[-1],
-            dialect=self._format,
+            format=self._format,
             bytes_read=self._bytes,
             steps=tuple(line.step for line in lines),
             checkpoints=tuple(each.timing for attempt in checkpoints for each in attempt),

@@ -14,7 +14,7 @@ from steptime.logs.checkpoints import CheckpointLine, read_checkpoints
 from steptime.logs.formats import LogFormat, StepLine
 from steptime.logs.records import WORDS as RECORD_WORDS
 from steptime.logs.records import Record, read_records
-from steptime.logs.search import Line, LineSearch
+from steptime.logs.search import LineSearch, MarkedLine
 from steptime.plug_points import LOG_FORMATS
 
 _TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
@@ -100,7 +100,7 @@ class LogEvents:
         unexplained = self._tracebacks.finish()
         return events if unexplained is None else [*events, unexplained]
 
-    def _read(self, line: Line) -> list[Event]:
+    def _read(self, line: MarkedLine) -> list[Event]:
         text = _TERMINAL_CODE.sub(b"", line.text) if b"\x1b" in line.text else line.text
         route = _route(line.words)
         events: list[Event] = []

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from pydantic import AliasChoices, Field
+
 from steptime.frozen import Frozen
 
 
 class Step(Frozen):
-    """One training step as logged; None where the log's dialect does not say."""
+    """One training step as logged; None where the format has no such value."""
 
     global_step: int
     step_time_s: float | None = None
@@ -61,8 +63,11 @@ class TrainingLog(Frozen):
     """Everything read from the log (or logs, where a job was requeued) of one run."""
 
     path: str
-    dialect: str
-    """`nemo2`, `tqdm`, `megatron_bridge`, `torchtitan`, or `none` where no step line was found."""
+    format: str = Field(validation_alias=AliasChoices("format", "dialect"))
+    """`nemo2`, `tqdm`, `megatron_bridge`, `torchtitan`, or `none` if no step line was found.
+
+    What was stored before has it as `dialect`.
+    """
     bytes_read: int
     steps: tuple[Step, ...]
     """By global step, each once: what ranks or a restart repeated counts once, and is named in problems."""

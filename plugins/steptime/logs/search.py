@@ -15,7 +15,7 @@ MAX_LINE_BYTES = 1 << 20
 """A longer line is searched in pieces, so that binary garbage cannot fill the memory."""
 
 
-class Line(NamedTuple):
+class MarkedLine(NamedTuple):
     """A line in which words were found."""
 
     text: bytes
@@ -38,7 +38,7 @@ class LineSearch:
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 
-    def feed(self, data: bytes) -> list[Line]:
+    def feed(self, data: bytes) -> list[MarkedLine]:
         """The lines that end within `data` and bear a word; the rest waits for its end."""
         end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
         if not end:
@@ -50,15 +50,15 @@ class LineSearch:
         self._rest_bytes = len(data) - end
         return self._lines(block)
 
-    def finish(self) -> list[Line]:
+    def finish(self) -> list[MarkedLine]:
         """The last line, which has no end, if it bears a word."""
         block = b"".join(self._rest)
         self._rest.clear()
         self._rest_bytes = 0
         return self._lines(block)
 
-    def _lines(self, block: bytes) -> list[Line]:
-        lines: list[Line] = []
+    def _lines(self, block: bytes) -> list[MarkedLine]:
+        lines: list[MarkedLine] = []
         begin = end = 0
         newline = -1
         words: list[int] = []
@@ -67,7 +67,7 @@ class LineSearch:
                 words.append(word)
                 continue
             if words:
-                lines.append(Line(block[begin:end], tuple(words), whole=end < len(block)))
+                lines.append(MarkedLine(block[begin:end], tuple(words), whole=end < len(block)))
             words = [word]
             previous = max(block.rfind(b"\n", end, start), end - 1)
             begin = max(block.rfind(b"\r", previous + 1, start), previous) + 1
@@ -77,5 +77,5 @@ class LineSearch:
             carriage_return = block.find(b"\r", start, newline)
             end = newline if carriage_return < 0 else carriage_return
         if words:
-            lines.append(Line(block[begin:end], tuple(words), whole=end < len(block)))
+            lines.append(MarkedLine(block[begin:end], tuple(words), whole=end < len(block)))
         return lines

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from steptime.errors import UserError
-from steptime.recipes.config_problems import BrokenFiles, Location, Problem, misfits
+from steptime.recipes.config_problems import BrokenFiles, Location, Mistake, misfits
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -27,7 +27,7 @@ _MOST_VALUES = 100_000
 class Document:
     """A YAML file with the lines of its values."""
 
-    def __init__(self, path: Path, root: yaml.Node, content: Any, problems: Sequence[Problem] = ()) -> None:
+    def __init__(self, path: Path, root: yaml.Node, content: Any, problems: Sequence[Mistake] = ()) -> None:
         self.path = path
         self.content = content
         """As JSON has it: mappings, lists, text, numbers, truth values and None."""
@@ -35,12 +35,12 @@ class Document:
         self.problems = tuple(problems)
         """What is wrong whatever the model: keys that are given twice."""
 
-    def fit(self, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+    def fit(self, model: type[Model]) -> tuple[Model | None, list[Mistake]]:
         """The content as `model`, None where it does not fit, and everything that is wrong so far."""
         fitting, problems = self.part(model)
         return fitting, [*self.problems, *problems]
 
-    def part(self, model: type[Model], *location: int | str) -> tuple[Model | None, list[Problem]]:
+    def part(self, model: type[Model], *location: int | str) -> tuple[Model | None, list[Mistake]]:
         """What stands at a location as `model`, without coercion of types; None where it does not fit."""
         try:
             # Through JSON, because there strictness still lets a list be a tuple and a string an enum member.
@@ -50,12 +50,12 @@ class Document:
                 replace(problem, location=location + problem.location) for problem in misfits(error)
             ]
 
-    def misnamed(self, field: str, problems: Sequence[Problem]) -> list[Problem]:
+    def misnamed(self, field: str, problems: Sequence[Mistake]) -> list[Mistake]:
         """The problem of a file that calls itself otherwise in `field`; none beside others of that field."""
         name, stem = self.value(field), self.path.stem
         if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
             return []
-        return [Problem(f"'{name}' is not the file's name, '{stem}': let the two agree", (field,))]
+        return [Mistake(f"'{name}' is not the file's name, '{stem}': let the two agree", (field,))]
 
     def value(self, *location: int | str) -> Any:
         """What stands at a location; None where nothing does."""
@@ -69,7 +69,7 @@ class Document:
                 return None
         return value
 
-    def refusal(self, problems: Iterable[Problem]) -> BrokenFiles:
+    def refusal(self, problems: Iterable[Mistake]) -> BrokenFiles:
         """The error that tells all problems, in the file's order."""
         places: dict[tuple[int, str, str], list[str]] = {}
         for problem in problems:
@@ -174,7 +174,7 @@ def _check_size(path: Path, root: yaml.Node) -> None:
     size(root)
 
 
-def _repeated_keys(root: yaml.Node) -> Iterator[Problem]:
+def _repeated_keys(root: yaml.Node) -> Iterator[Mistake]:
     """Keys that stand twice in one mapping: YAML would silently keep the last."""
     pending: list[tuple[yaml.Node, Location]] = [(root, ())]
     visited = set()
@@ -188,7 +188,7 @@ def _repeated_keys(root: yaml.Node) -> Iterator[Problem]:
             for key, value in node.value:
                 name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
                 if name in keys:
-                    yield Problem("is given twice; keep one", (*location, name), _line(key))
+                    yield Mistake("is given twice; keep one", (*location, name), _line(key))
                 keys.add(name)
                 pending.append((value, (*location, name)))
         elif isinstance(node, yaml.SequenceNode):

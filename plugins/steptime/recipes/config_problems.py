@@ -18,7 +18,7 @@ _MOST_SENTENCES = 50
 
 
 @dataclass(frozen=True)
-class Problem:
+class Mistake:
     """One mistake in a file."""
 
     message: str
@@ -37,7 +37,7 @@ class Problem:
 class FieldErrors(ValueError):
     """Raised by a model's validator that compares fields: the problems are located below that model."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Mistake]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(problem.message for problem in self.problems))
 
@@ -46,7 +46,7 @@ class FieldError(FieldErrors):
     """One such problem."""
 
     def __init__(self, message: str, *location: int | str) -> None:
-        super().__init__([Problem(message, location)])
+        super().__init__([Mistake(message, location)])
 
 
 def check_each(values: Iterable[str], check: Callable[[str], object]) -> None:
@@ -56,7 +56,7 @@ def check_each(values: Iterable[str], check: Callable[[str], object]) -> None:
         try:
             check(value)
         except UserError as error:
-            problems.append(Problem.of(error, index))
+            problems.append(Mistake.of(error, index))
     if problems:
         raise FieldErrors(problems)
 
@@ -98,12 +98,12 @@ def refuse(*broken: BrokenFiles | None) -> None:
         raise BrokenFiles(sentences)
 
 
-def misfits(error: ValidationError) -> list[Problem]:
+def misfits(error: ValidationError) -> list[Mistake]:
     """The problems that pydantic found.
 
     A typo in a field's name is one, and not a field too many and another one missing.
     """
-    told: list[Problem] = []
+    told: list[Mistake] = []
     errors: list[Any] = list(error.errors(include_url=False))
     missing = [(*found["loc"],) for found in errors if found["type"] == "missing"]
     meant_ones: set[Location] = set()
@@ -115,17 +115,17 @@ def misfits(error: ValidationError) -> list[Problem]:
         meant = difflib.get_close_matches(str(name), lacking, n=1)
         meant_ones.update((*parent, one) for one in meant)
         told.append(
-            Problem("unknown field" + (f", perhaps '{meant[0]}' is meant" if meant else ""), found["loc"])
+            Mistake("unknown field" + (f", perhaps '{meant[0]}' is meant" if meant else ""), found["loc"])
         )
     for found in errors:
         location, kind = found["loc"], found["type"]
         cause = found.get("ctx", {}).get("error")
         if isinstance(cause, FieldErrors):
-            told += [Problem(one.message, location + one.location) for one in cause.problems]
+            told += [Mistake(one.message, location + one.location) for one in cause.problems]
         elif kind == "missing" and location not in meant_ones:
-            told.append(Problem("is missing", location))
+            told.append(Mistake("is missing", location))
         elif kind not in ("missing", "extra_forbidden"):
-            told.append(Problem(_message(found), location))
+            told.append(Mistake(_message(found), location))
     return told
 
 

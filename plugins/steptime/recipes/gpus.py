@@ -12,7 +12,7 @@ from steptime import settings
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import Document, read_document
-from steptime.recipes.config_problems import BrokenFiles, Problem
+from steptime.recipes.config_problems import BrokenFiles, Mistake
 
 
 class Peak(Frozen):
@@ -80,7 +80,7 @@ def peak_tflops(gpu_type: str, dtype: str) -> Peak:
 def _document() -> Document:
     document = read_document(gpus_file())
     if not isinstance(document.content, dict):
-        raise document.refusal([Problem("names no GPU types, as in h100: {name: …}")])
+        raise document.refusal([Mistake("names no GPU types, as in h100: {name: …}")])
     if document.problems:
         raise document.refusal(document.problems)
     return document

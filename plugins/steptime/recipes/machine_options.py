@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from steptime.errors import UserError
-from steptime.recipes.choice import Choice, clusters_of_kind
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Recipe
 from steptime.recipes.request import PlanRequest
+from steptime.recipes.selection import Selection, clusters_of_kind
 from steptime.recipes.slurm_options import SlurmOptions, parse_slurm_options
 
 _OF_SLURM = (
@@ -15,12 +15,12 @@ _OF_SLURM = (
 )
 
 
-def with_image(recipe: Recipe, request: PlanRequest, choice: Choice) -> Recipe:
+def with_image(recipe: Recipe, request: PlanRequest, selection: Selection) -> Recipe:
     """The recipe with the image that was asked for. Raises UserError for what is none, or cannot be run."""
     if request.image is None:
         return recipe
     parse_image(request.image)
-    if choice.cluster.container == "none":
+    if selection.cluster.container == "none":
         raise UserError(
             f"image needs a cluster that runs containers, and '{request.cluster}' runs none "
             "(container: none in its file): leave image out, or name another cluster."
@@ -28,28 +28,30 @@ def with_image(recipe: Recipe, request: PlanRequest, choice: Choice) -> Recipe:
     return recipe.model_copy(update={"image": request.image})
 
 
-def check_graphs_and_overlap(request: PlanRequest, choice: Choice, recipes: Sequence[Recipe]) -> None:
+def check_graphs_and_overlap(request: PlanRequest, selection: Selection, recipes: Sequence[Recipe]) -> None:
     """Raise UserError for CUDA graphs and overlap where there is no CUDA, or nothing to overlap with."""
     for name in ("cuda_graphs", "tp_comm_overlap"):
-        if choice.gpu_type == "cpu" and getattr(request, name) is not None:
-            raise UserError(f"{name} is for GPUs, and {choice} has none: leave it out.")
+        if selection.gpu_type == "cpu" and getattr(request, name) is not None:
+            raise UserError(f"{name} is for GPUs, and {selection} has none: leave it out.")
     for recipe in recipes:
         if request.tp_comm_overlap and recipe.parallelism.tensor == 1:
             raise UserError(
-                f"tp_comm_overlap needs tensor parallelism, and {choice} on {recipe.gpus} GPUs has none: "
+                f"tp_comm_overlap needs tensor parallelism, and {selection} on {recipe.gpus} GPUs has none: "
                 "leave it out."
             )
 
 
-def slurm_options(request: PlanRequest, choice: Choice, recipes: Sequence[Recipe]) -> SlurmOptions | None:
+def slurm_options(
+    request: PlanRequest, selection: Selection, recipes: Sequence[Recipe]
+) -> SlurmOptions | None:
     """What is asked of Slurm. Raises UserError for what cannot be, and where the cluster is not Slurm's."""
     given = [name for name in _OF_SLURM if getattr(request, name) is not None]
     if not given:
         return None
-    if choice.cluster.kind != "slurm":
+    if selection.cluster.kind != "slurm":
         others = ", ".join(clusters_of_kind("slurm")) or "none yet"
         raise UserError(
-            f"{given[0]} is for Slurm clusters, and '{request.cluster}' is of kind {choice.cluster.kind}: "
+            f"{given[0]} is for Slurm clusters, and '{request.cluster}' is of kind {selection.cluster.kind}: "
             f"leave it out, or name a Slurm cluster ({others})."
         )
     per_node = request.gpus_per_node or 1

@@ -10,10 +10,10 @@ from pathlib import PurePosixPath
 
 from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
-from steptime.recipes.choice import Choice
 from steptime.recipes.models import Mode, ProfileWindow, Recipe, Window
 from steptime.recipes.notation import parse_ranks, parse_window
 from steptime.recipes.request import PlanRequest
+from steptime.recipes.selection import Selection
 from steptime.recipes.workload_file import Profile
 from steptime.recipes.workloads import load_workloads
 
@@ -29,8 +29,8 @@ _SAMPLES = re.compile(r"consumed_samples=(\d{1,15})(?:\.0)?(?:-last)?$", re.ASCI
 """How NeMo ends the name of a checkpoint."""
 
 
-class Course(Frozen):
-    """From which step to which a run goes, which of them are averaged, and when the cluster ends it."""
+class Schedule(Frozen):
+    """First and last step of a run, the steps that are averaged, and the time limit."""
 
     mode: Mode
     first_step: int = 0
@@ -61,19 +61,21 @@ def _is_given(request: PlanRequest, name: str) -> bool:
     return value is not None and value is not False
 
 
-def course_of(request: PlanRequest, mode: Mode, choice: Choice, recipes: Sequence[Recipe]) -> Course:
+def schedule_of(
+    request: PlanRequest, mode: Mode, selection: Selection, recipes: Sequence[Recipe]
+) -> Schedule:
     """The steps of the runs. Raises UserError where they cannot be."""
-    steps = choice.workload.steps_of(choice.size_name)
-    max_steps, time_limit = steps.max_steps, steps.time_limit[choice.scaling]
+    steps = selection.workload.steps_of(selection.size_name)
+    max_steps, time_limit = steps.max_steps, steps.time_limit[selection.scaling]
     if mode is Mode.NCCL_TRACE:
-        max_steps, time_limit = _trace(choice)
+        max_steps, time_limit = _trace(selection)
     elif mode is Mode.PROFILE:
-        max_steps = _profiled_steps(request, choice)
+        max_steps = _profiled_steps(request, selection)
     max_steps = request.max_steps or max_steps
     time_limit = time_limit if request.time_limit is None else request.time_limit
     if mode is Mode.CHECKPOINT_LOAD:
         saved_at = _saved_at(request, max_steps, recipes)
-        return Course(
+        return Schedule(
             mode=mode,
             first_step=saved_at,
             max_steps=saved_at + 1,
@@ -91,23 +93,23 @@ def course_of(request: PlanRequest, mode: Mode, choice: Choice, recipes: Sequenc
             f"window {window}{origin} lies outside of a run of {max_steps} steps: "
             f"choose a window within 0:{max_steps - 1}, or more steps."
         )
-    return Course(mode=mode, max_steps=max_steps, window=window, time_limit=time_limit)
+    return Schedule(mode=mode, max_steps=max_steps, window=window, time_limit=time_limit)
 
 
-def profile_of(request: PlanRequest, choice: Choice, recipe: Recipe, max_steps: int) -> ProfileWindow:
+def profile_of(request: PlanRequest, selection: Selection, recipe: Recipe, max_steps: int) -> ProfileWindow:
     """What a profile run of the recipe looks at. Raises UserError for steps and ranks that it has not."""
-    start, stop = _profile_steps(request, choice)
+    start, stop = _profile_steps(request, selection)
     if not start < stop <= max_steps:
         raise UserError(
             f"profiling from step {start} to step {stop} cannot be in a run of {max_steps} steps: "
             f"choose profile_start below profile_stop, and both within 0 to {max_steps}."
         )
     if request.profile_ranks is None:
-        documented = _documented(choice).ranks
+        documented = _documented(selection).ranks
         ranks = tuple(rank for rank in documented if rank < recipe.gpus)
         if not ranks:
             raise UserError(
-                f"profile: the document of {choice.workload.workload} profiles the ranks "
+                f"profile: the document of {selection.workload.workload} profiles the ranks "
                 f"{', '.join(map(str, documented))}, and a run on {recipe.gpus} GPUs has the ranks 0 to "
                 f"{recipe.gpus - 1}: name some of these as profile_ranks."
             )
@@ -123,37 +125,37 @@ def profile_of(request: PlanRequest, choice: Choice, recipe: Recipe, max_steps: 
     return ProfileWindow(first_step=start, last_step=stop, ranks=ranks, gpu_metrics=request.gpu_metrics)
 
 
-def _profiled_steps(request: PlanRequest, choice: Choice) -> int:
+def _profiled_steps(request: PlanRequest, selection: Selection) -> int:
     """Where the document ends its profiled run with the profile, another profile ends it, too."""
-    documented, (_, stop) = _documented(choice), _profile_steps(request, choice)
+    documented, (_, stop) = _documented(selection), _profile_steps(request, selection)
     return stop if documented.max_steps == documented.last_step else max(documented.max_steps, stop)
 
 
-def _profile_steps(request: PlanRequest, choice: Choice) -> tuple[int, int]:
-    documented = _documented(choice)
+def _profile_steps(request: PlanRequest, selection: Selection) -> tuple[int, int]:
+    documented = _documented(selection)
     start = documented.first_step if request.profile_start is None else request.profile_start
     stop = documented.last_step if request.profile_stop is None else request.profile_stop
     return start, stop
 
 
-def _documented(choice: Choice) -> Profile:
-    profile = choice.workload.profile
+def _documented(selection: Selection) -> Profile:
+    profile = selection.workload.profile
     if profile is None:
         having = [workload.workload for workload in load_workloads()[0] if workload.profile is not None]
         raise UserError(
-            f"the document of {choice.workload.workload} has no profiling; workloads that have it: "
+            f"the document of {selection.workload.workload} has no profiling; workloads that have it: "
             f"{', '.join(having) or 'none'}."
         )
     return profile
 
 
-def _trace(choice: Choice) -> tuple[int, str]:
+def _trace(selection: Selection) -> tuple[int, str]:
     """Steps and time limit of a run that logs NCCL's calls."""
-    trace = choice.workload.nccl_trace
+    trace = selection.workload.nccl_trace
     if trace is None:
         having = [workload.workload for workload in load_workloads()[0] if workload.nccl_trace is not None]
         raise UserError(
-            f"the document of {choice.workload.workload} has no NCCL trace; workloads that have one: "
+            f"the document of {selection.workload.workload} has no NCCL trace; workloads that have one: "
             f"{', '.join(having) or 'none'}."
         )
     return trace.max_steps, trace.time_limit
@@ -199,47 +201,48 @@ def checked_checkpoint(path: str) -> str:
     return path
 
 
-def recipe_of_pair(choice: Choice, recipes: Sequence[Recipe]) -> Recipe:
+def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
     """The largest of the recipes at which saving and loading are known to work. Raises UserError."""
-    save, load = _tested(choice)
+    save, load = _tested(selection)
     large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
     if not large_enough:
         raise UserError(
-            f"checkpoints of {choice} are tested from {save} GPUs on for saving and from {load} for loading: "
-            f"ask for one of {_from(choice, max(save, load))} GPUs too."
+            f"checkpoints of {selection} are tested from {save} GPUs on for saving and from {load} for "
+            f"loading: ask for one of {_from(selection, max(save, load))} GPUs too."
         )
     return large_enough[-1]
 
 
-def require_tested(choice: Choice, mode: Mode, recipes: Sequence[Recipe]) -> None:
+def require_tested(selection: Selection, mode: Mode, recipes: Sequence[Recipe]) -> None:
     """Raise UserError where a run only saves, or only loads, at a scale where that is not known to work."""
-    save, load = _tested(choice)
+    save, load = _tested(selection)
     least, doing = (save, "saving") if mode is Mode.CHECKPOINT_SAVE else (load, "loading")
     for recipe in recipes:
         if recipe.gpus < least:
             raise UserError(
-                f"{doing} checkpoints of {choice} is tested from {least} GPUs on, not on {recipe.gpus}: "
-                f"ask for one of {_from(choice, least)} GPUs."
+                f"{doing} checkpoints of {selection} is tested from {least} GPUs on, not on {recipe.gpus}: "
+                f"ask for one of {_from(selection, least)} GPUs."
             )
 
 
-def _from(choice: Choice, least: int) -> str:
-    return ", ".join(str(gpus) for gpus in choice.documented if gpus >= least)
+def _from(selection: Selection, least: int) -> str:
+    return ", ".join(str(gpus) for gpus in selection.documented if gpus >= least)
 
 
-def _tested(choice: Choice) -> tuple[int, int]:
+def _tested(selection: Selection) -> tuple[int, int]:
     """The smallest scales at which saving and loading are known to work."""
-    limits = choice.size.checkpoint
-    if limits is None or choice.proxy:
-        having = [name for name, size in choice.workload.sizes.items() if size.checkpoint]
+    limits = selection.size.checkpoint
+    if limits is None or selection.proxy:
+        having = [name for name, size in selection.workload.sizes.items() if size.checkpoint]
         raise UserError(
-            f"{choice} has no checkpointing; sizes of {choice.workload.workload} that have it: "
+            f"{selection} has no checkpointing; sizes of {selection.workload.workload} that have it: "
             f"{', '.join(having) or 'none'}."
         )
     save, load = (
-        minimum.get(choice.gpu_type) for minimum in (limits.minimum_gpus_to_save, limits.minimum_gpus_to_load)
+        minimum.get(selection.gpu_type)
+        for minimum in (limits.minimum_gpus_to_save, limits.minimum_gpus_to_load)
     )
     if save is None or load is None:
         tested = ", ".join(limits.minimum_gpus_to_load)
-        raise UserError(f"checkpoints of {choice} are tested at no scale; GPU types that are: {tested}.")
+        raise UserError(f"checkpoints of {selection} are tested at no scale; GPU types that are: {tested}.")
     return save, load

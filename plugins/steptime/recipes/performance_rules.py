@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS
-from steptime.recipes.config_problems import Problem, check_each
+from steptime.recipes.config_problems import Mistake, check_each
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import Mode, Parallelism, Recipe
 from steptime.recipes.performance import Performance, TrainerSettings
@@ -143,11 +143,11 @@ class PerformanceRules(Frozen):
 
     def dangling_names(
         self, gpu_types: Collection[str], sizes: Collection[str], dtypes: Collection[str]
-    ) -> Iterator[Problem]:
+    ) -> Iterator[Mistake]:
         """Names in rules that nothing of the workload has, and sources that no rule has; below this block."""
         for index, rule in enumerate(self.rules):
             if rule.source not in self.sources:
-                yield Problem.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
+                yield Mistake.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
             named = (
                 ("GPU type", "gpu_types", gpu_types),
                 ("size", "sizes", sizes),
@@ -156,11 +156,11 @@ class PerformanceRules(Frozen):
             for kind, field, known in named:
                 for value in getattr(rule, field):
                     if value not in known:
-                        yield Problem.of(unknown_value(kind, value, known), "rules", index, field)
+                        yield Mistake.of(unknown_value(kind, value, known), "rules", index, field)
         for name in self.sources.keys() - {rule.source for rule in self.rules}:
-            yield Problem("no rule has this source", ("sources", name))
+            yield Mistake("no rule has this source", ("sources", name))
 
-    def unfit_for(self, rows: Iterable[tuple[Recipe, str]]) -> Iterator[Problem]:
+    def unfit_for(self, rows: Iterable[tuple[Recipe, str]]) -> Iterator[Mistake]:
         """Rules that hold for no row, and settings of a row that cannot go together; below this block.
 
         Args:
@@ -169,7 +169,7 @@ class PerformanceRules(Frozen):
         rows = tuple(rows)
         for index, rule in enumerate(self.rules):
             if not any(rule.holds_for_row(recipe, size) for recipe, size in rows):
-                yield Problem("the rule holds for no row of this workload", ("rules", index))
+                yield Mistake("the rule holds for no row of this workload", ("rules", index))
         found = set()
         # A row differs from its neighbours by its scale alone: to look at one of each kind is enough.
         for recipe, size in {_kind(recipe): (recipe, size) for recipe, size in rows}.values():
@@ -178,7 +178,7 @@ class PerformanceRules(Frozen):
                 if misfit is not None and misfit not in found:  # what several rows show is one mistake
                     found.add(misfit)
                     where = f"{recipe.size} in {recipe.dtype} on {recipe.gpu_type}, {mode.value}"
-                    yield Problem(f"{where}: {misfit}")
+                    yield Mistake(f"{where}: {misfit}")
 
 
 def _kind(recipe: Recipe) -> tuple[object, ...]:

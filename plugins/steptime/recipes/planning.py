@@ -10,7 +10,6 @@ from typing import Any
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.recipes.choice import Choice, choose, recipes_of
 from steptime.recipes.environment import check_environment
 from steptime.recipes.flops import model_flops
 from steptime.recipes.machine_options import (
@@ -19,9 +18,10 @@ from steptime.recipes.machine_options import (
     with_image,
 )
 from steptime.recipes.models import Mode, Recipe, Run, Window
-from steptime.recipes.modes import Course, course_of, mode_of, profile_of, recipe_of_pair, require_tested
+from steptime.recipes.modes import Schedule, mode_of, profile_of, recipe_of_pair, require_tested, schedule_of
 from steptime.recipes.notation import parse_time_limit
 from steptime.recipes.request import PlanRequest, parse_request
+from steptime.recipes.selection import Selection, recipes_of, select
 
 __all__ = ["CheckpointPair", "Plan", "PlanRequest", "parse_request", "plan", "require_runnable"]
 
@@ -65,31 +65,35 @@ def plan(request: PlanRequest) -> Plan:
 
     A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
     """
-    choice = choose(request)
-    recipes = [with_image(recipe, request, choice) for recipe in recipes_of(choice, request)]
+    selection = select(request)
+    recipes = [with_image(recipe, request, selection) for recipe in recipes_of(selection, request)]
     mode = mode_of(request)
-    course = course_of(request, mode, choice, recipes)
-    time_limit_s = parse_time_limit(course.time_limit)
+    schedule = schedule_of(request, mode, selection, recipes)
+    time_limit_s = parse_time_limit(schedule.time_limit)
     check_environment(request.environment)
-    check_graphs_and_overlap(request, choice, recipes)
-    slurm = slurm_options(request, choice, recipes)
+    check_graphs_and_overlap(request, selection, recipes)
+    slurm = slurm_options(request, selection, recipes)
 
     def run(recipe: Recipe, mode: Mode = mode, repeat: int = 1) -> Run:
         return Run(
-            experiment=_experiment(choice, recipe) + _SUFFIXES[mode],
+            experiment=_experiment(selection, recipe) + _SUFFIXES[mode],
             recipe=recipe,
             mode=mode,
-            first_step=course.first_step,
-            max_steps=course.max_steps,
-            window=course.window,
+            first_step=schedule.first_step,
+            max_steps=schedule.max_steps,
+            window=schedule.window,
             time_limit_s=time_limit_s,
             cluster=request.cluster,
             repeat=repeat,
             checkpoint_path=request.load_checkpoint,
             async_save=request.async_save and mode is Mode.CHECKPOINT_SAVE,
             environment=request.environment,
-            performance=choice.workload.performance.of(recipe, choice.size_name, mode, choice.cluster.kind),
-            profile=profile_of(request, choice, recipe, course.max_steps) if mode is Mode.PROFILE else None,
+            performance=selection.workload.performance.of(
+                recipe, selection.size_name, mode, selection.cluster.kind
+            ),
+            profile=profile_of(request, selection, recipe, schedule.max_steps)
+            if mode is Mode.PROFILE
+            else None,
             cuda_graphs=request.cuda_graphs,
             tp_comm_overlap=request.tp_comm_overlap,
             model_flops=model_flops(recipe.model, recipe.flops_formula),
@@ -97,11 +101,11 @@ def plan(request: PlanRequest) -> Plan:
         )
 
     if mode in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
-        require_tested(choice, mode, recipes)
+        require_tested(selection, mode, recipes)
     runs = tuple(run(recipe, repeat=number + 1) for recipe in recipes for number in range(request.repeats))
     pairs: tuple[CheckpointPair, ...] = ()
     if request.checkpoint:
-        recipe, saved_at = recipe_of_pair(choice, recipes), course.max_steps
+        recipe, saved_at = recipe_of_pair(selection, recipes), schedule.max_steps
         one_step_more = {
             "first_step": saved_at,
             "max_steps": saved_at + 1,
@@ -111,30 +115,32 @@ def plan(request: PlanRequest) -> Plan:
         pairs = (CheckpointPair(save=run(recipe, Mode.CHECKPOINT_SAVE), load=load),)
     gpus = sum(run.recipe.gpus for run in runs) + sum(2 * pair.save.recipe.gpus for pair in pairs)
     return Plan(
-        request=request.model_copy(update=_filled_in(choice, recipes, course, runs[0])),
+        request=request.model_copy(update=_filled_in(selection, recipes, schedule, runs[0])),
         runs=runs,
         checkpoint_pairs=pairs,
         gpu_hours_max=gpus * time_limit_s / 3600,
-        cluster_gpu_type=choice.cluster.gpu_type,
+        cluster_gpu_type=selection.cluster.gpu_type,
     )
 
 
-def _filled_in(choice: Choice, recipes: Sequence[Recipe], course: Course, run: Run) -> dict[str, Any]:
+def _filled_in(
+    selection: Selection, recipes: Sequence[Recipe], schedule: Schedule, run: Run
+) -> dict[str, Any]:
     """The values of the request's fields that a user may leave out."""
-    loads = course.mode is Mode.CHECKPOINT_LOAD
+    loads = schedule.mode is Mode.CHECKPOINT_LOAD
     filled_in = {
-        "workload": choice.workload.workload,
-        "size": choice.size_name,
-        "proxy": choice.proxy,
-        "gpu_type": choice.gpu_type,
-        "dtype": choice.dtype,
-        "scaling": choice.scaling,
+        "workload": selection.workload.workload,
+        "size": selection.size_name,
+        "proxy": selection.proxy,
+        "gpu_type": selection.gpu_type,
+        "dtype": selection.dtype,
+        "scaling": selection.scaling,
         "gpus": ",".join(str(recipe.gpus) for recipe in recipes),
-        "max_steps": course.first_step if loads else course.max_steps,
-        "time_limit": course.time_limit,
+        "max_steps": schedule.first_step if loads else schedule.max_steps,
+        "time_limit": schedule.time_limit,
     }
     if not loads:
-        filled_in["window"] = str(course.window)
+        filled_in["window"] = str(schedule.window)
     if run.profile is not None:
         filled_in |= {"profile_start": run.profile.first_step, "profile_stop": run.profile.last_step}
     return filled_in
@@ -150,11 +156,11 @@ def require_runnable(planned: Plan) -> None:
         )
 
 
-def _experiment(choice: Choice, recipe: Recipe) -> str:
+def _experiment(selection: Selection, recipe: Recipe) -> str:
     """The name as the document writes it, plus what it has no word for (strong scaling, TP)."""
-    template, parallelism = choice.workload.experiment, recipe.parallelism
+    template, parallelism = selection.workload.experiment, recipe.parallelism
     name = template.format(
-        size=choice.size_name,
+        size=selection.size_name,
         dtype=recipe.dtype,
         gpus=recipe.gpus,
         tp=parallelism.tensor,
@@ -164,7 +170,7 @@ def _experiment(choice: Choice, recipe: Recipe) -> str:
         mbs=recipe.micro_batch_size,
         gbs=recipe.global_batch_size,
     )
-    if parallelism.tensor != choice.rule(recipe.gpus).parallelism.tensor and "{tp}" not in template:
+    if parallelism.tensor != selection.rule(recipe.gpus).parallelism.tensor and "{tp}" not in template:
         name += f"_tp{parallelism.tensor}"
     if recipe.scaling == "strong" and "{gbs}" not in template:
         name += "_strong"

@@ -24,7 +24,7 @@ from pydantic import (
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import read_document
-from steptime.recipes.config_problems import FieldError, FieldErrors, Problem
+from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
 from steptime.recipes.request import PlanRequest
 from steptime.settings import config_dir, default_cluster
 
@@ -44,15 +44,15 @@ def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
         raise FieldError("zip takes fields with lists, as in {size: [8b, 70b], gpus: [8, 64]}", _ZIP)
     plain = {name: value for name, value in entry.items() if name != _ZIP}
     problems = [
-        Problem(f"{name} stands both in zip and beside it", (name,))
+        Mistake(f"{name} stands both in zip and beside it", (name,))
         for name in sorted(plain.keys() & zipped.keys())
     ]
     if "workload" not in plain and "workload" not in zipped:
-        problems.append(Problem("names no workload, as in workload: llama3.1"))
+        problems.append(Mistake("names no workload, as in workload: llama3.1"))
     lengths = {name: len(values) for name, values in zipped.items() if isinstance(values, list)}
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        problems.append(Problem(f"lists that go together are of one length, but {told}", (_ZIP,)))
+        problems.append(Mistake(f"lists that go together are of one length, but {told}", (_ZIP,)))
     checked = _checked_each(plain, _plain, problems, (*_FIELDS, _ZIP))
     if zipped:
         checked[_ZIP] = _checked_each(
@@ -66,7 +66,7 @@ def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
 def _checked_each(
     values: Mapping[str, JsonValue],
     check: Callable[[str, JsonValue], Any],
-    problems: list[Problem],
+    problems: list[Mistake],
     valid: Iterable[str],
 ) -> dict[str, JsonValue]:
     """The checked values of fields among `valid`; what is wrong with the others goes to `problems`."""
@@ -124,7 +124,7 @@ def _exclusion(exclusion: dict[str, JsonValue]) -> dict[str, JsonValue]:
         for one in value if isinstance(value, list) else [value]:
             _value(name, one)
 
-    problems: list[Problem] = []
+    problems: list[Mistake] = []
     _checked_each(exclusion, each, problems, [name for name in _FIELDS if name not in _NOT_EXCLUDED])
     if problems:
         raise FieldErrors(problems)

@@ -14,7 +14,7 @@ from pydantic import RootModel
 from steptime.errors import UserError, unknown_value
 from steptime.plug_points import FLOPS_FORMULAS
 from steptime.recipes.config_files import Document
-from steptime.recipes.config_problems import Location, Problem
+from steptime.recipes.config_problems import Location, Mistake
 from steptime.recipes.flops import load_formula
 from steptime.recipes.gpus import GpuType, gpu_types
 from steptime.recipes.models import ModelShape
@@ -32,7 +32,7 @@ from steptime.recipes.workload_file import (
 )
 
 
-def problems_of(document: Document, workload: Workload | None) -> list[Problem]:
+def problems_of(document: Document, workload: Workload | None) -> list[Mistake]:
     """What does not fit together in a workload's file; `workload` is the whole of it where that was read."""
     problems = [problem for check in _CHECKS for problem in check(document)]
     if workload is not None and not problems:  # only then do its rows come out
@@ -95,7 +95,7 @@ def _steps(document: Document, size: str) -> Steps | None:
     return document.part(Steps, *(location if own else ("steps",)))[0]
 
 
-def _experiment(document: Document) -> Iterator[Problem]:
+def _experiment(document: Document) -> Iterator[Mistake]:
     template = document.value("experiment")
     if not isinstance(template, str):
         return
@@ -103,21 +103,21 @@ def _experiment(document: Document) -> Iterator[Problem]:
         named = [placeholder for _, placeholder, _, _ in string.Formatter().parse(template)]
     except ValueError:
         message = f"'{template}' is no template: every {{ needs its }}, as in {{size}}"
-        yield Problem(message, ("experiment",))
+        yield Mistake(message, ("experiment",))
         return
     for placeholder in named:
         if placeholder is not None and placeholder not in EXPERIMENT_PLACEHOLDERS:
-            yield Problem.of(unknown_value("placeholder", placeholder, EXPERIMENT_PLACEHOLDERS), "experiment")
+            yield Mistake.of(unknown_value("placeholder", placeholder, EXPERIMENT_PLACEHOLDERS), "experiment")
 
 
-def _formula(document: Document) -> Iterator[Problem]:
+def _formula(document: Document) -> Iterator[Mistake]:
     name = document.value("flops_formula")
     if not isinstance(name, str):
         return
     try:
         formula = load_formula(name)
     except UserError as error:
-        yield Problem.of(error, "flops_formula")
+        yield Mistake.of(error, "flops_formula")
         return
     models = {size: _model(document, size) for size in _keys(document, "sizes")}
     others = {
@@ -132,7 +132,7 @@ def _formula(document: Document) -> Iterator[Problem]:
             if set(others.values()) <= set(load_formula(other).architectures)
         ]
         sizes, architectures = ", ".join(others), ", ".join(dict.fromkeys(others.values()))
-        yield Problem(
+        yield Mistake(
             f"formula '{name}' counts {', '.join(formula.architectures)} models, and {sizes} "
             f"{'is' if len(others) == 1 else 'are'} {architectures}: "
             f"formulas for that are {', '.join(fitting) or 'none'}",
@@ -140,31 +140,31 @@ def _formula(document: Document) -> Iterator[Problem]:
         )
 
 
-def _defaults(document: Document) -> Iterator[Problem]:
+def _defaults(document: Document) -> Iterator[Mistake]:
     sizes = _keys(document, "sizes")
     defaults, _ = document.part(Defaults, "defaults")
     if defaults is not None and defaults.size not in sizes:
-        yield Problem.of(unknown_value("size", defaults.size, sizes), "defaults", "size")
+        yield Mistake.of(unknown_value("size", defaults.size, sizes), "defaults", "size")
     for size in filter(lambda size: _all_read(document, size), sizes):
         rules = [placed.rule for placed in _rules(document) if placed.size == size]
         dtypes = dict.fromkeys(dtype for rule in rules for dtype in rule.dtypes)
         if defaults is not None and size == defaults.size and defaults.dtype not in dtypes:
             error = unknown_value("dtype", defaults.dtype, dtypes, of=f"the default size {size}")
-            yield Problem.of(error, "defaults", "dtype")
+            yield Mistake.of(error, "defaults", "dtype")
         location = ("sizes", size, "default_gpus")
         counts, _ = document.part(_Counts, *location)
         scales = sorted({gpus for rule in rules if rule.num_layers is None for gpus in rule.gpus})
         for index, gpus in enumerate(counts.root if counts is not None else ()):
             if gpus not in scales:
-                yield Problem.of(unknown_value("GPU count", gpus, scales, of=size), *location, index)
+                yield Mistake.of(unknown_value("GPU count", gpus, scales, of=size), *location, index)
 
 
-def _windows(document: Document) -> Iterator[Problem]:
+def _windows(document: Document) -> Iterator[Mistake]:
     places: list[Location] = [("steps",), *(("sizes", size, "steps") for size in _keys(document, "sizes"))]
     for place in places:
         steps, _ = document.part(Steps, *place)
         if steps is not None and steps.window_of(steps.max_steps).last >= steps.max_steps:
-            yield Problem(
+            yield Mistake(
                 f"{steps.window} lies outside of a run of {steps.max_steps} steps, "
                 f"0 to {steps.max_steps - 1}",
                 (*place, "window"),
@@ -175,32 +175,32 @@ def _windows(document: Document) -> Iterator[Problem]:
     profiling = f"profiling from step {profile.first_step} to step {profile.last_step}"
     if profile.last_step <= profile.first_step:
         message = f"{profiling} ends before it has begun: let first_step be below last_step"
-        yield Problem(message, ("profile", "last_step"))
+        yield Mistake(message, ("profile", "last_step"))
     elif profile.last_step > profile.max_steps:
-        yield Problem(
+        yield Mistake(
             f"{profiling} lies outside of a profiled run of {profile.max_steps} steps: "
             f"let it end by step {profile.max_steps}, or give more max_steps",
             ("profile", "last_step"),
         )
 
 
-def _hardware(document: Document) -> Iterator[Problem]:
+def _hardware(document: Document) -> Iterator[Mistake]:
     """Every GPU type is described where its GPUs per node and image are, and has a peak for each dtype."""
     declared, peaks = _keys(document, "gpu_types"), _peaks()
     for gpu_type in declared:
         if peaks is not None and gpu_type not in peaks:
             error = unknown_value("GPU type", gpu_type, peaks, of="config/gpus.yaml")
-            yield Problem.of(error, "gpu_types", gpu_type)
+            yield Mistake.of(error, "gpu_types", gpu_type)
     for placed in _rules(document):
         for index, gpu_type in enumerate(placed.rule.gpu_types):
             if gpu_type not in declared:
                 error = unknown_value("GPU type", gpu_type, declared)
-                yield Problem.of(error, *placed.location, "gpu_types", index)
+                yield Mistake.of(error, *placed.location, "gpu_types", index)
             described = (peaks or {}).get(gpu_type)
             for number, dtype in enumerate(placed.rule.dtypes if described is not None else ()):
                 if described is not None and dtype not in described.peak_tflops:
                     peaks_of = ", ".join(described.peak_tflops)
-                    yield Problem(
+                    yield Mistake(
                         f"dtype '{dtype}' has no peak on {gpu_type} in config/gpus.yaml, which has "
                         f"{peaks_of}: add it there with its source, or correct it here",
                         (*placed.location, "dtypes", number),
@@ -215,7 +215,7 @@ def _peaks() -> dict[str, GpuType | None] | None:
         return None
 
 
-def _scales(document: Document) -> Iterator[Problem]:
+def _scales(document: Document) -> Iterator[Mistake]:
     """GPUs come out as ranks, batches as micro batches, and each kind of scaling has a time limit."""
     for location, size, rule in _rules(document):
         steps = _steps(document, size)
@@ -223,38 +223,38 @@ def _scales(document: Document) -> Iterator[Problem]:
             try:
                 rule.data_parallel(gpus, rule.parallelism.tensor)
             except ValueError as error:
-                yield Problem.of(error, *location, "gpus", index)
+                yield Mistake.of(error, *location, "gpus", index)
         for scaling in rule.global_batch_size:
             place = (*location, "global_batch_size", scaling)
             yield from itertools.islice(_uneven_batches(rule, scaling, place), 1)
             if steps is not None and scaling not in steps.time_limit:
-                yield Problem(f"the steps of this size have no time limit for {scaling} scaling", place)
+                yield Mistake(f"the steps of this size have no time limit for {scaling} scaling", place)
 
 
-def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> Iterator[Problem]:
+def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> Iterator[Mistake]:
     for gpus in rule.gpus:
         try:
             batch = rule.global_batch_size[scaling].at(gpus)
         except ValueError as error:
-            yield Problem.of(error, *place)
+            yield Mistake.of(error, *place)
             continue
         try:
             data = rule.data_parallel(gpus, rule.parallelism.tensor)
         except ValueError:
             continue  # told of the GPU count
         if batch % (rule.micro_batch_size * data):
-            yield Problem(
+            yield Mistake(
                 f"{batch} on {gpus} GPUs is no multiple of "
                 f"micro batch size {rule.micro_batch_size} × data parallel {data}",
                 place,
             )
 
 
-def _heads(document: Document) -> Iterator[Problem]:
+def _heads(document: Document) -> Iterator[Mistake]:
     for size in _keys(document, "sizes"):
         model = _model(document, size)
         if model is not None and model.num_attention_heads % model.num_query_groups:
-            yield Problem(
+            yield Mistake(
                 f"{model.num_attention_heads} attention heads cannot be shared out to "
                 f"{model.num_query_groups} query groups: give a number that divides them",
                 ("sizes", size, "model", "num_query_groups"),
@@ -268,28 +268,28 @@ def _heads(document: Document) -> Iterator[Problem]:
         ]
         for place, tensor in asked:
             if model is not None and model.num_attention_heads % tensor:
-                yield Problem(
+                yield Mistake(
                     f"{model.num_attention_heads} attention heads cannot be spread over tensor parallel "
                     f"{tensor}: give a number that divides them",
                     place,
                 )
 
 
-def _layers(document: Document) -> Iterator[Problem]:
+def _layers(document: Document) -> Iterator[Mistake]:
     for placed in _rules(document):
         rule, model = placed.rule, _model(document, placed.size)
         if placed.kind == "proxies" and rule.num_layers is None:
-            yield Problem("a proxy must say its num_layers", placed.location)
+            yield Mistake("a proxy must say its num_layers", placed.location)
             continue
         layers = rule.num_layers or (model.num_layers if model is not None else None)
         stages = rule.parallelism.pipeline * (rule.parallelism.virtual_pipeline or 1)
         # Llama 405b counts embedding and loss as a layer each, so that 126 + 2 divide.
         if layers is not None and layers % stages and (layers + 2) % stages:
             message = f"{layers} layers cannot be spread over {stages} pipeline stages"
-            yield Problem(message, (*placed.location, "parallelism"))
+            yield Mistake(message, (*placed.location, "parallelism"))
 
 
-def _cells(document: Document) -> Iterator[Problem]:
+def _cells(document: Document) -> Iterator[Mistake]:
     """No two rules are for one cell: the later one would never be taken."""
     first: dict[tuple[object, ...], _Placed] = {}
     told = set()
@@ -300,14 +300,14 @@ def _cells(document: Document) -> Iterator[Problem]:
             other = first.setdefault((placed.size, placed.kind, gpus, gpu_type, dtype, scaling), placed)
             if other is not placed and (other.location, placed.location) not in told:
                 told.add((other.location, placed.location))
-                yield Problem(
+                yield Mistake(
                     f"{gpus} {gpu_type} in {dtype}, {scaling} scaling, has a rule already, {other}: "
                     "take it out of one of the two",
                     placed.location,
                 )
 
 
-def _performance(document: Document) -> Iterator[Problem]:
+def _performance(document: Document) -> Iterator[Mistake]:
     rules, _ = document.part(PerformanceRules, "performance")
     sizes = _keys(document, "sizes")
     if rules is None or not all(_all_read(document, size) for size in sizes):
@@ -317,8 +317,8 @@ def _performance(document: Document) -> Iterator[Problem]:
     yield from _below(("performance",), dangling)
 
 
-def _below(location: Location, problems: Iterable[Problem]) -> list[Problem]:
-    return [Problem(problem.message, location + problem.location) for problem in problems]
+def _below(location: Location, problems: Iterable[Mistake]) -> list[Mistake]:
+    return [Mistake(problem.message, location + problem.location) for problem in problems]
 
 
 _CHECKS = (

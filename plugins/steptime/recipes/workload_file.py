@@ -79,7 +79,7 @@ class NcclTrace(Frozen):
     time_limit: TimeLimit
 
 
-class GpuType(Frozen):
+class Platform(Frozen):
     """How this document runs on one type of GPU."""
 
     gpus_per_node: PositiveInt
@@ -87,7 +87,7 @@ class GpuType(Frozen):
     """Container image; null where the trainer's own environment is used (CPU)."""
 
 
-class Layout(Frozen):
+class ModelParallelism(Frozen):
     """The parallelism of a configuration; data parallelism follows from the GPU count."""
 
     tensor: PositiveInt
@@ -132,7 +132,7 @@ class Configuration(Frozen):
     gpu_types: tuple[str, ...] = Field(min_length=1)
     dtypes: tuple[str, ...] = Field(min_length=1)
     gpus: GpuCounts
-    parallelism: Layout
+    parallelism: ModelParallelism
     tensor_choices: tuple[PositiveInt, ...] | None = None
     """Tensor parallelism that a user may ask for instead; none where a document fixes it."""
     micro_batch_size: PositiveInt
@@ -198,7 +198,7 @@ class Workload(Frozen):
     steps: Steps
     profile: Profile | None
     nccl_trace: NcclTrace | None
-    gpu_types: dict[str, GpuType]
+    gpu_types: dict[str, Platform]
     performance: PerformanceRules = PerformanceRules()
     sizes: dict[str, Size]
 

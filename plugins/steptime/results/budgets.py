@@ -57,7 +57,7 @@ class Charge(Frozen):
         return self.gpus * self.time_limit_s / 3600
 
 
-class Standing(Frozen):
+class BudgetBalance(Frozen):
     """How a budget stands in the month, and what is asked of it."""
 
     cluster: str
@@ -149,9 +149,9 @@ def times_of(status: JobStatus) -> tuple[float | None, float] | None:
     return None if status.ended_at is None else (status.started_at, status.ended_at)
 
 
-def standings(
+def balances_of(
     config: ClusterConfig, charges: Sequence[Charge], asked: Iterable[Charge], now: float
-) -> list[Standing]:
+) -> list[BudgetBalance]:
     """How the budgets of a cluster stand, the whole cluster's first.
 
     Args:
@@ -168,7 +168,7 @@ def standings(
         return [one for one in charges if account in (None, one.account or config.default_account)]
 
     return [
-        Standing(
+        BudgetBalance(
             cluster=config.name,
             account=account,
             month=month,

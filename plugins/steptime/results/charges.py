@@ -15,16 +15,16 @@ from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.results.budgets import (
+    BudgetBalance,
     Charge,
-    Standing,
+    balances_of,
     job_charge,
     month_bounds,
     month_of,
     planned_charge,
-    standings,
     times_of,
 )
-from steptime.results.database import exists, insert, reading, writing
+from steptime.results.database import exists, insert, read_connection, write_transaction
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-def budget_standings(
+def budget_balances(
     clusters: Iterable[str], runs: Sequence[Run] = (), *, now: float | None = None
-) -> list[Standing]:
+) -> list[BudgetBalance]:
     """How the budgets of clusters stand, and what runs ask of them; none where no cluster has one.
 
     Nothing is written. Raises UserError for a cluster's file that is broken, SystemFailure where the store
@@ -46,14 +46,14 @@ def budget_standings(
     if not configs:
         return []
     if not exists(store_url()):
-        return [one for config in configs for one in standings(config, (), _asked(configs, runs, now), now)]
-    with _needed(configs), reading(store_url()) as connection:
-        return _standings(connection, configs, _asked(configs, runs, now), now)
+        return [one for config in configs for one in balances_of(config, (), _asked(configs, runs, now), now)]
+    with _needed(configs), read_connection(store_url()) as connection:
+        return _balances(connection, configs, _asked(configs, runs, now), now)
 
 
 def commit_plan(
     runs: Mapping[str, Sequence[Run]], *, held_by: str, now: float | None = None
-) -> list[Standing]:
+) -> list[BudgetBalance]:
     """Refuse a plan that a budget does not allow, or commit it: one transaction.
 
     What was committed before for these DAG runs, and by this one, is replaced.
@@ -76,15 +76,15 @@ def commit_plan(
     if not configs:
         return []
     asked = [one for dag_run, planned in runs.items() for one in _asked(configs, planned, now, dag_run)]
-    with _needed(configs), writing(store_url()) as connection:
+    with _needed(configs), write_transaction(store_url()) as connection:
         _lock(connection)
         own = or_(table.c.held_by == held_by, table.c.dag_run.in_(list(runs)))
         connection.execute(table.delete().where(table.c.job_name.is_(None), own))
-        stand = _standings(connection, configs, asked, now)
-        for standing in stand:
-            standing.require()
+        balances = _balances(connection, configs, asked, now)
+        for balance in balances:
+            balance.require()
         connection.execute(table.insert(), [one.model_dump() | {"held_by": held_by} for one in asked])
-    return stand
+    return balances
 
 
 def commit_job(run: Run, job_name: str, *, dag_run: str, now: float | None = None) -> None:
@@ -102,15 +102,15 @@ def commit_job(run: Run, job_name: str, *, dag_run: str, now: float | None = Non
     if not configs:
         return
     charge = job_charge(run, configs[0], now, dag_run=dag_run)
-    with _needed(configs), writing(store_url()) as connection:
+    with _needed(configs), write_transaction(store_url()) as connection:
         _lock(connection)
         if connection.scalar(select(table.c.id).where(table.c.job_name == job_name)) is not None:
             return
         its_plan = (table.c.job_name.is_(None), table.c.dag_run == dag_run, table.c.label == run.label)
         planned = connection.execute(table.delete().where(*its_plan, table.c.counts_until > now))
         if not planned.rowcount:
-            for standing in _standings(connection, configs, [charge], now):
-                standing.require()
+            for balance in _balances(connection, configs, [charge], now):
+                balance.require()
         connection.execute(table.insert().values(charge.model_dump() | {"job_name": job_name}))
 
 
@@ -119,7 +119,7 @@ def withdraw_job(run: Run, job_name: str) -> None:
     from steptime.results.schema import charges as table
 
     if configs := _with_budget([run.cluster]):
-        with _needed(configs), writing(store_url()) as connection:
+        with _needed(configs), write_transaction(store_url()) as connection:
             connection.execute(table.delete().where(table.c.job_name == job_name, table.c.ended_at.is_(None)))
 
 
@@ -128,7 +128,7 @@ def withdraw_plans(held_by: Iterable[str], clusters: Iterable[str]) -> None:
     from steptime.results.schema import charges as table
 
     if configs := _with_budget(clusters):
-        with _needed(configs), writing(store_url()) as connection:
+        with _needed(configs), write_transaction(store_url()) as connection:
             own = table.c.held_by.in_(list(held_by))
             connection.execute(table.delete().where(table.c.job_name.is_(None), own))
 
@@ -144,7 +144,7 @@ def open_commitments(cluster: str) -> tuple[set[str], set[str]]:
     query = select(table.c.job_name, table.c.held_by).where(
         table.c.cluster == cluster, table.c.ended_at.is_(None)
     )
-    with _needed(configs), reading(store_url()) as connection:
+    with _needed(configs), read_connection(store_url()) as connection:
         rows = connection.execute(query).all()
     return {row.job_name for row in rows if row.job_name}, {row.held_by for row in rows if not row.job_name}
 
@@ -153,7 +153,7 @@ def settle_jobs(statuses: Mapping[str, JobStatus]) -> None:
     """Put what jobs took in the place of what they might have taken; those that have not ended stay."""
     from steptime.results.schema import charges as table
 
-    with writing(store_url()) as connection:
+    with write_transaction(store_url()) as connection:
         for name, status in statuses.items():
             if (times := times_of(status)) is not None:
                 committed = table.update().where(table.c.job_name == name, table.c.ended_at.is_(None))
@@ -198,9 +198,9 @@ def _asked(
     ]
 
 
-def _standings(
+def _balances(
     connection: "Connection", configs: Sequence[ClusterConfig], asked: Sequence[Charge], now: float
-) -> list[Standing]:
+) -> list[BudgetBalance]:
     from sqlalchemy import or_, select
 
     from steptime.results.schema import charges as table
@@ -213,7 +213,7 @@ def _standings(
             table.c.cluster == config.name, or_(table.c.ended_at.is_(None), table.c.ended_at > begins)
         )
         rows = [Charge.model_validate(dict(row)) for row in connection.execute(query).mappings()]
-        found += standings(config, rows, asked, now)
+        found += balances_of(config, rows, asked, now)
     return found
 
 

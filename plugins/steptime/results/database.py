@@ -35,14 +35,14 @@ _migrated: set[tuple[int, str]] = set()
 
 
 @contextmanager
-def reading(url: str) -> "Iterator[Connection]":
+def read_connection(url: str) -> "Iterator[Connection]":
     """A connection to read with. Raises SystemFailure where the database fails, UserError for no address."""
     with _named_failures(url), _engine(url).connect() as connection:
         yield connection
 
 
 @contextmanager
-def writing(url: str) -> "Iterator[Connection]":
+def write_transaction(url: str) -> "Iterator[Connection]":
     """One transaction: committed at the end, undone whole by an exception. Raises as `reading`."""
     with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
         yield connection

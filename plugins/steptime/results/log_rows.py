@@ -27,7 +27,7 @@ _OF_LOGS = (
     ),
     Column("reason", "text", "Why it is not complete."),
     Column("warnings", "text", "What a reader of the numbers should know."),
-    Column("dialect", "text", "Whose step lines these are."),
+    Column("format", "text", "Format of the step lines: that of NeMo 2, of a progress bar, …"),
     Column("experiment", "text", "Name of the planned run."),
     Column(
         "window_from", "text", "Who says the window: --window, the run.json beside the log, or the last step."
@@ -53,7 +53,7 @@ _OF_LOGS = (
 COLUMNS = tuple(
     {column.name: column for column in (*columns.COLUMNS, *_OF_LOGS)}[name]
     for name in (
-        *("log_path", "state", "reason", "warnings", "dialect"),
+        *("log_path", "state", "reason", "warnings", "format"),
         *("experiment", "workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode"),
         *("global_batch_size", "window", "window_from", "steps_in_window", "steps", "last_step", "max_steps"),
         *("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
@@ -95,7 +95,7 @@ def log_row(
         "warnings": _sentences(
             [remark, _loop(log), *(problem.message for problem in log.problems if not problem.fatal)]
         ),
-        "dialect": log.dialect,
+        "format": log.format,
         **_what_was_run(run, log),
         "window": None if counts is None else str(counts),
         "window_from": window_from,

@@ -136,7 +136,7 @@ class Submitted(Frozen):
 
 
 class Outcome(Frozen):
-    """What became of a run. Its steps and its record lie beside its log, see `results.reading`."""
+    """What became of a run. Its steps and its record lie beside its log, see `results.parsed_log`."""
 
     submitted: Submitted
     status: JobStatus

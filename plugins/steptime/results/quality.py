@@ -12,7 +12,7 @@ from steptime.logs.naming import named_steps
 from steptime.plug_points import CHECKS
 from steptime.recipes.models import Mode, Run
 from steptime.results.models import Check, Measurement, Verdict
-from steptime.results.record import Attempt
+from steptime.results.record import EarlierAttempt
 from steptime.results.row_checks import check_rows, judge, step_limits
 
 
@@ -23,7 +23,7 @@ class FinishedRun(NamedTuple):
     status: JobStatus
     log: TrainingLog
     measurement: Measurement | None
-    earlier_attempts: Sequence[Attempt] = ()
+    earlier_attempts: Sequence[EarlierAttempt] = ()
     """Jobs of the same run that had to be given up before."""
 
 
@@ -33,7 +33,7 @@ def validate(
     log: TrainingLog,
     measurement: Measurement | None,
     *,
-    earlier_attempts: Sequence[Attempt] = (),
+    earlier_attempts: Sequence[EarlierAttempt] = (),
 ) -> Verdict:
     """All checks of one run (`plug_points.CHECKS`), in their order; a failed one never raises.
 
@@ -96,7 +96,7 @@ def _no_step_trained_twice(run: Run, log: TrainingLog) -> Check:
 
 
 def _batch_size_stated(log: TrainingLog) -> Check:
-    """Older log dialects have only one of the two; a log with neither cannot show its batch size."""
+    """Older log formats have only one of the two; a log with neither cannot show its batch size."""
     fields = ("global_batch_size", "consumed_samples")
     stated = any(getattr(step, field) is not None for step in log.steps for field in fields)
     return judge(

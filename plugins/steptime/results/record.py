@@ -20,13 +20,13 @@ from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
 from steptime.results.models import Provenance, Submitted
-from steptime.results.reading import read_whole
+from steptime.results.parsed_log import read_whole
 from steptime.results.redaction import redacted
 
 RECORD_FILE = "record.json"
 
 
-class Attempt(Frozen):
+class EarlierAttempt(Frozen):
     """One job for a run: another begins where the cluster failed it, or somebody cleared its task."""
 
     job: Job
@@ -42,7 +42,7 @@ class RunRecord(Frozen):
     """Which job of the run it is; None in records from before it was kept."""
     status: JobStatus
     """How it ended, with the times of its start and end."""
-    earlier_attempts: tuple[Attempt, ...]
+    earlier_attempts: tuple[EarlierAttempt, ...]
     """Those before this job, in their order."""
     nodes: tuple[str, ...]
     """In the order of their ranks where the training told them, else in that of the cluster."""
@@ -63,7 +63,7 @@ def make_record(
     submitted: Submitted,
     status: JobStatus,
     log: TrainingLog,
-    earlier_attempts: tuple[Attempt, ...] = (),
+    earlier_attempts: tuple[EarlierAttempt, ...] = (),
 ) -> str:
     """The record of a run that has ended, as the text of its file: without secrets, see `redaction`."""
     told = [words for words in (log.started, log.ended) if words is not None]
@@ -94,7 +94,7 @@ def as_text(record: dict[str, Any]) -> str:
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
 
-async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[Attempt, ...]:
+async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[EarlierAttempt, ...]:
     """The jobs that were submitted for the same run before, as the cluster knows them.
 
     Raises SystemFailure where it cannot be asked.
@@ -104,10 +104,10 @@ async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[At
         return ()
     statuses = await cluster.poll(names)
     jobs = [await cluster.find(name) for name in names]
-    return tuple(Attempt(job=job, status=statuses[job.name]) for job in jobs if job is not None)
+    return tuple(EarlierAttempt(job=job, status=statuses[job.name]) for job in jobs if job is not None)
 
 
-def recorded_attempts(record: str) -> tuple[Attempt, ...]:
+def recorded_attempts(record: str) -> tuple[EarlierAttempt, ...]:
     """The earlier attempts that a record tells of; none where somebody has changed it beyond reading."""
     told = _told(record)
     return () if told is None else told.earlier_attempts

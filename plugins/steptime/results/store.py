@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from steptime.errors import UserError, shown
 from steptime.results.charges import write_taken
 from steptime.results.columns import CHOICES, STORED
-from steptime.results.database import exists, insert, reading, writing
+from steptime.results.database import exists, insert, read_connection, write_transaction
 from steptime.results.models import Result
 from steptime.results.record import differences, recorded_attempts
 from steptime.settings import store_url
@@ -98,7 +98,7 @@ class Store:
         for column, value in equal.items():
             if value is not None:
                 query = query.where(runs.c[column] == value)
-        with reading(self.url) as connection:
+        with read_connection(self.url) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def require_dag_run(self, dag_run_id: str) -> None:
@@ -117,7 +117,7 @@ class Store:
 
         from steptime.results.schema import runs
 
-        with reading(self.url) as connection:
+        with read_connection(self.url) as connection:
             return {
                 name: list(connection.scalars(select(runs.c[name]).distinct().order_by(runs.c[name])))
                 for name in CHOICES
@@ -138,7 +138,7 @@ class Store:
 
         begins = runs.c.job_name.startswith(beginning, autoescape=True)
         query = select(runs.c.job_name).where(begins).order_by(runs.c.job_name)
-        with reading(self.url) as connection:
+        with read_connection(self.url) as connection:
             # SQLite finds capitals for small letters, too.
             names = [name for name in connection.scalars(query) if name.startswith(beginning)]
         if len(names) > 1 and beginning not in names:
@@ -164,7 +164,7 @@ class Store:
             .join(runs)
             .where(steps.c.step_time_s.is_not(None))
         )
-        with reading(self.url) as connection:
+        with read_connection(self.url) as connection:
             for first in range(0, len(job_names), _NAMES_AT_ONCE):
                 some = runs.c.job_name.in_(job_names[first : first + _NAMES_AT_ONCE])
                 for job_name, global_step, step_time_s in connection.execute(query.where(some)):
@@ -186,12 +186,14 @@ class Store:
         """
         return self._children("records", job_name)[0]
 
-    def reading(self, job_name: str) -> Row:
+    def parsed_log(self, job_name: str) -> Row:
         """What was read of one run beside its steps: the `measurement`, and of the `log` all else.
 
         Raises UserError for an unknown job name.
         """
-        return self._children("readings", job_name)[0]
+        row = self._children("readings", job_name)[0]
+        log = {"format" if name == "dialect" else name: value for name, value in row["log"].items()}
+        return row | {"log": log}  # rows of before have it as `dialect`
 
     def record_differences(self, result: Result) -> list[str]:
         """What the record that is kept of this run says otherwise than the result's; it is not replaced."""
@@ -200,7 +202,7 @@ class Store:
         from steptime.results.schema import records, runs
 
         query = select(records.c.content).join(runs).where(runs.c.job_name == result.job.name)
-        with reading(self.url) as connection:
+        with read_connection(self.url) as connection:
             kept = connection.scalar(query)
         return [] if kept is None else differences(kept, result.record)
 
@@ -213,7 +215,7 @@ class Store:
         query = select(*own_columns(table)).join(runs).where(runs.c.job_name == job_name)
         if "position" in table.c:
             query = query.order_by(table.c.position)
-        with reading(self.url) as connection:
+        with read_connection(self.url) as connection:
             rows = [dict(row) for row in connection.execute(query).mappings()]
         if not rows:
             self.run(job_name)
@@ -224,7 +226,7 @@ class Store:
 
         from steptime.results.schema import runs
 
-        with reading(self.url) as connection:
+        with read_connection(self.url) as connection:
             known = connection.scalars(select(runs.c[column]).distinct().where(runs.c[column].is_not(None)))
             nearest = difflib.get_close_matches(value, known.all(), n=1)
         every = f"`steptime results --all --format csv` lists all, in the column {column}."
@@ -240,10 +242,10 @@ class Store:
             schema.steps: [step.model_dump() for step in result.log.steps],
             schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
             schema.validations: [check.model_dump() for check in result.verdict.checks],
-            schema.readings: [_reading_row(result)],
+            schema.readings: [_parsed_log_row(result)],
         }
         sha256 = hashlib.sha256(result.record.encode()).hexdigest()
-        with writing(self.url) as connection:
+        with write_transaction(self.url) as connection:
             run_id = _upsert(connection, schema.runs, run)
             if run_id is None:
                 return False
@@ -291,7 +293,7 @@ def _run_row(result: Result) -> Row:
     return {name: _storable(value) for name, value in row.items()}
 
 
-def _reading_row(result: Result) -> Row:
+def _parsed_log_row(result: Result) -> Row:
     # Through pydantic's JSON, which knows no NaN: PostgreSQL refuses it.
     whole = json.loads(result.model_dump_json(include={"measurement", "log"}))
     log = {name: value for name, value in whole["log"].items() if name not in ("steps", "checkpoints")}

@@ -62,7 +62,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
         name,
         venv=venv,
         mounts=config.mounts(run),
-        job_options=config.step_options(run),
+        job_options=config.staging_job_options(run),
         report=report,
     )
     return staged.model_copy(

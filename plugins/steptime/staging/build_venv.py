@@ -31,7 +31,7 @@ Run = Callable[..., str]
 """Runs a command from its arguments, prints its output as it comes, and returns it."""
 
 
-class _StepFailedError(Exception):
+class _CommandFailedError(Exception):
     """A command ended with another exit code than 0; its output is printed."""
 
     def __init__(self, argv: tuple[str, ...], exit_code: int, output: str) -> None:
@@ -55,7 +55,7 @@ def _build_unless_complete(target: Path, lock: Path, bootstrap: Path, guard: int
             print(f"removing what an unfinished build left in {target}", flush=True)
             shutil.rmtree(target)
         _build(target, lock.read_text(encoding="utf-8"), bootstrap, partial(_run, guard))
-    except (_StepFailedError, OSError) as error:
+    except (_CommandFailedError, OSError) as error:
         print(f"failed: {error}", flush=True)
         shutil.rmtree(target, ignore_errors=True)  # it can be gigabytes, and the disk may be full
         return 1
@@ -124,7 +124,7 @@ def _install_torch(target: Path, torch: str, run: Run) -> None:
     install = (str(target / "bin" / "python"), *_PIP, "--no-deps", "-r", str(requirements))
     try:
         run(*install)
-    except _StepFailedError as error:
+    except _CommandFailedError as error:
         found = _TORCH.match(torch)
         build = found["build"] if found else None
         if build is None or "No matching distribution" not in error.output:
@@ -144,7 +144,7 @@ def _run(guard: int, *argv: str) -> str:
             print(line, end="", flush=True)
             lines.append(line)
     if process.returncode:
-        raise _StepFailedError(argv, process.returncode, "".join(lines))
+        raise _CommandFailedError(argv, process.returncode, "".join(lines))
     return "".join(lines)
 
 

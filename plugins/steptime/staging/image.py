@@ -10,7 +10,7 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import ImageForm, Mount, mount_points
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.image import Image, parse_image
-from steptime.staging.steps import StepEnd, copy_scripts, run_step
+from steptime.staging.scripts import ScriptEnd, copy_scripts, run_script
 
 _NEVER = 2
 """The scripts' exit code for what another try does not mend."""
@@ -57,7 +57,7 @@ async def stage_image(
     folder = PurePosixPath(config.root, "images")
     target = folder / f"{image.file_stem}.{suffix}"
     scripts = await copy_scripts(cluster, config)
-    ended = await run_step(
+    ended = await run_script(
         cluster,
         config,
         scripts / "import_image.py",
@@ -72,7 +72,7 @@ async def stage_image(
     if config.image_form is not ImageForm.FOLDER:
         return StagedImage(str(target), digest, sha256, {})
     unpacked = folder / "unpacked" / (digest or sha256).removeprefix("sha256:")[:16]
-    ended = await run_step(
+    ended = await run_script(
         cluster,
         config,
         scripts / "unpack_image.py",
@@ -99,7 +99,7 @@ def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str,
     return "squash_venv", venv
 
 
-def _require_success(ended: StepEnd, what: str) -> None:
+def _require_success(ended: ScriptEnd, what: str) -> None:
     if ended.exit_code == 0:
         return
     *before, last = ended.last_lines or ("it said nothing",)

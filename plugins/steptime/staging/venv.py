@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import SystemFailure, UserError
-from steptime.staging.steps import copy_scripts
+from steptime.staging.scripts import copy_scripts
 
 _LOCKED_FOR = "3.11"
 """The minor version of Python that the trainer's packages are locked for."""

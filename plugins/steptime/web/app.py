@@ -121,7 +121,7 @@ async def _run(job_name: str, user: GetUserDep) -> JSONResponse:
                 "steps": store.steps(job_name),
                 "checkpoints": store.checkpoints(job_name),
                 "checks": store.checks(job_name),
-                **store.reading(job_name),
+                **store.parsed_log(job_name),
                 # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
                 "record": record["content"],
                 "record_sha256": record["sha256"],

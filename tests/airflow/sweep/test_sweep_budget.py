@@ -21,8 +21,8 @@ ASKED = (1 + 2) * 600 / 3600
 
 
 def committed() -> float:
-    [standing] = charges.budget_standings(["local"])
-    return standing.committed_gpu_hours
+    [balance] = charges.budget_balances(["local"])
+    return balance.committed_gpu_hours
 
 
 def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(

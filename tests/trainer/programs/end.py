@@ -8,9 +8,11 @@ from pathlib import Path
 from trainer.ending import Ending
 from trainer.launch import read_launch
 from trainer.progress import Progress
-from trainer.watchdog import Limits, watched
+from trainer.watchdog import HangLimits, watched
 
-LIMITS = Limits(floor_s=1.0, outside_steps=1.0, stacks_within_s=float(os.environ.get("STACKS_WITHIN_S", "2")))
+LIMITS = HangLimits(
+    floor_s=1.0, outside_steps=1.0, stacks_within_s=float(os.environ.get("STACKS_WITHIN_S", "2"))
+)
 
 
 def wait_for_another_rank() -> None:
@@ -23,7 +25,7 @@ def wait_for_another_rank() -> None:
 
 def main(how: str) -> int:
     ending = Ending(Path(), read_launch(), Progress())
-    limits = Limits() if how == "wait" else LIMITS
+    limits = HangLimits() if how == "wait" else LIMITS
     with watched(ending, limits):
         if how == "fail":
             return ending.failed(RuntimeError("the disk\nis gone"))

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from steptime.clusters.base import Staged
-from steptime.clusters.slurm.script import sbatch_options, script_values, step_options
+from steptime.clusters.slurm.script import sbatch_options, script_values, staging_job_options
 from steptime.clusters.slurm.site import Site
 from steptime.recipes.models import Run
 
@@ -24,6 +24,6 @@ class Config(Site):
         """The options for sbatch and srun, and the command of a rank."""
         return script_values(run, staged, self, directory=directory, environment=environment)
 
-    def step_options(self, run: Run) -> tuple[str, ...]:
+    def staging_job_options(self, run: Run) -> tuple[str, ...]:
         """One task without GPUs, counted and placed as the run."""
-        return step_options(run, self)
+        return staging_job_options(run, self)

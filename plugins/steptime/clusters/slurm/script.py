@@ -106,7 +106,7 @@ def _ranks_per_node(recipe: Recipe, told: int | None, site: Site) -> int:
     return available
 
 
-def step_options(run: Run, site: Site) -> tuple[str, ...]:
+def staging_job_options(run: Run, site: Site) -> tuple[str, ...]:
     """The #SBATCH options of a job that stages for a run: one task, without GPUs. Raises UserError."""
     own = run.slurm or SlurmOptions()
     ours = {"--partition": site.partition, "--account": site.account}

@@ -8,7 +8,7 @@ import pytest
 
 from steptime.clusters.base import JobStatus
 from steptime.clusters.local.cluster import Config, LocalCluster
-from steptime.staging.steps import StepEnd, run_step
+from steptime.staging.scripts import ScriptEnd, run_script
 
 from .reported import Reported
 
@@ -30,15 +30,15 @@ async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
     gate.touch()
     first, second = Reported(), Reported()
 
-    async def run(reported: Reported) -> StepEnd:
+    async def run(reported: Reported) -> ScriptEnd:
         path = PurePosixPath(script)
         said = reported.lines.append
-        return await run_step(
+        return await run_script(
             LocalCluster(config), config, path, [str(gate)], in_job=True, job_options=(), report=said
         )
 
     look = LocalCluster.poll
-    overtaking: list[asyncio.Task[StepEnd]] = []
+    overtaking: list[asyncio.Task[ScriptEnd]] = []
 
     async def look_and_be_overtaken(cluster: LocalCluster, names: Sequence[str]) -> dict[str, JobStatus]:
         seen = await look(cluster, names)

@@ -1,4 +1,4 @@
-"""Which part of a workload's file a request means, and the rows it makes at the GPU counts asked for."""
+"""Which rules of a workload's file a request selects, and the rows they make at its GPU counts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from steptime.errors import UserError, unknown_value
 from steptime.recipes.config_files import load_yaml_model, read_document
-from steptime.recipes.config_problems import Problem, load_each
+from steptime.recipes.config_problems import Mistake, load_each
 from steptime.recipes.gpus import gpu_types, load_gpu_type
 from steptime.recipes.models import Recipe
 from steptime.recipes.notation import select_gpus
@@ -37,7 +37,7 @@ def clusters_of_kind(kind: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """The rules of one size for one GPU type, dtype and kind of scaling; they differ in their scales."""
 
     workload: Workload
@@ -68,8 +68,8 @@ class Choice:
         return f"{self.workload.workload} {self.size_name}{PROXY_SUFFIX * self.proxy} on {self.gpu_type}"
 
 
-def choose(request: PlanRequest) -> Choice:
-    """What `request` means, with the defaults of its cluster and document. Raises UserError."""
+def select(request: PlanRequest) -> Selection:
+    """The rules that `request` selects, by default those of its cluster and document. Raises UserError."""
     workload = load_workload(request.workload)
     cluster = _cluster(request.cluster)
     cluster_gpu_type = cluster.gpu_type
@@ -89,7 +89,7 @@ def choose(request: PlanRequest) -> Choice:
     rules = tuple(rule for rule in rules if dtype in rule.dtypes)
 
     scaling = _scaling(request.scaling, rules, size.configurations, what)
-    return Choice(
+    return Selection(
         workload=workload,
         size_name=size_name,
         proxy=proxy,
@@ -115,7 +115,7 @@ def _cluster(name: str) -> ClusterHardware:
         raise document.refusal(problems)
     if cluster.gpu_type not in gpu_types():
         unknown = unknown_value("GPU type", cluster.gpu_type, gpu_types())
-        raise document.refusal([Problem.of(unknown, "gpu_type")])
+        raise document.refusal([Mistake.of(unknown, "gpu_type")])
     load_gpu_type(cluster.gpu_type)  # refuses one that is described wrongly
     return cluster
 
@@ -199,41 +199,42 @@ def _scaling(
     raise unknown_value("scaling", asked, kinds)
 
 
-def recipes_of(choice: Choice, request: PlanRequest) -> list[Recipe]:
+def recipes_of(selection: Selection, request: PlanRequest) -> list[Recipe]:
     """The row at each GPU count that was asked for, ascending. Raises UserError."""
     return [
-        choice.workload.recipe(
-            choice.size_name,
-            choice.rule(gpus),
-            dtype=choice.dtype,
-            gpu_type=choice.gpu_type,
-            scaling=choice.scaling,
+        selection.workload.recipe(
+            selection.size_name,
+            selection.rule(gpus),
+            dtype=selection.dtype,
+            gpu_type=selection.gpu_type,
+            scaling=selection.scaling,
             gpus=gpus,
-            tensor_parallel=_tensor_parallel(choice, request, gpus),
+            tensor_parallel=_tensor_parallel(selection, request, gpus),
         )
-        for gpus in _gpu_counts(choice, request)
+        for gpus in _gpu_counts(selection, request)
     ]
 
 
-def _gpu_counts(choice: Choice, request: PlanRequest) -> tuple[int, ...]:
+def _gpu_counts(selection: Selection, request: PlanRequest) -> tuple[int, ...]:
     """Those asked for; else the size's own; else the smallest documented one."""
     if request.gpus is not None:
-        return select_gpus(request.gpus, choice.documented, of=str(choice))
-    possible = [gpus for gpus in choice.documented if gpus % (request.tensor_parallel or 1) == 0]
-    preferred = tuple(gpus for gpus in choice.size.default_gpus or () if gpus in possible)
-    return preferred or tuple(possible[:1]) or choice.documented[:1]
+        return select_gpus(request.gpus, selection.documented, of=str(selection))
+    possible = [gpus for gpus in selection.documented if gpus % (request.tensor_parallel or 1) == 0]
+    preferred = tuple(gpus for gpus in selection.size.default_gpus or () if gpus in possible)
+    return preferred or tuple(possible[:1]) or selection.documented[:1]
 
 
-def _tensor_parallel(choice: Choice, request: PlanRequest, gpus: int) -> int | None:
-    asked, rule = request.tensor_parallel, choice.rule(gpus)
+def _tensor_parallel(selection: Selection, request: PlanRequest, gpus: int) -> int | None:
+    asked, rule = request.tensor_parallel, selection.rule(gpus)
     if asked is None or asked == rule.parallelism.tensor:
         return None
     if rule.tensor_choices is None:
         raise UserError(
-            f"tensor parallel of {choice} is {rule.parallelism.tensor} in its document and cannot be {asked}."
+            f"tensor parallel of {selection} is {rule.parallelism.tensor} in its document "
+            f"and cannot be {asked}."
         )
     if asked not in rule.tensor_choices:
-        raise unknown_value("tensor parallel", asked, rule.tensor_choices, of=str(choice))
+        raise unknown_value("tensor parallel", asked, rule.tensor_choices, of=str(selection))
     if gpus % asked:
         raise UserError(
             f"tensor parallel {asked} needs a multiple of {asked} ranks: leave {gpus} out of gpus."

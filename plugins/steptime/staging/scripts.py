@@ -21,14 +21,14 @@ _TAIL_LINES = 15
 _NAMES_AT_ONCE = 16
 
 
-class StepEnd(NamedTuple):
+class ScriptEnd(NamedTuple):
     """How a script ended."""
 
     exit_code: int
     last_lines: tuple[str, ...]
 
 
-def scripts() -> dict[str, bytes]:
+def script_files() -> dict[str, bytes]:
     """The scripts and what they import, by their paths below the folder that they are copied to."""
     here = Path(__file__).parent
     packages = [f"{package}/__init__.py" for package in ("steptime", _PACKAGE)]
@@ -41,7 +41,7 @@ def scripts() -> dict[str, bytes]:
 
 async def copy_scripts(cluster: Cluster, config: ClusterConfig) -> PurePosixPath:
     """Put the scripts on the cluster, by content; gives their folder."""
-    contents = await asyncio.to_thread(scripts)
+    contents = await asyncio.to_thread(script_files)
     digest = hashlib.sha256(b"".join(contents.values())).hexdigest()[:16]
     folder = PurePosixPath(config.root, "staging", digest)
     last = str(folder / next(reversed(contents)))
@@ -51,7 +51,7 @@ async def copy_scripts(cluster: Cluster, config: ClusterConfig) -> PurePosixPath
     return folder
 
 
-async def run_step(
+async def run_script(
     cluster: Cluster,
     config: ClusterConfig,
     script: PurePosixPath,
@@ -60,7 +60,7 @@ async def run_step(
     in_job: bool,
     job_options: Sequence[str],
     report: Callable[[str], None],
-) -> StepEnd:
+) -> ScriptEnd:
     """Run a script to its end by the cluster's Python; `report` gets its lines as they come.
 
     In a job, submitted with `job_options`, who asks for the same again while it waits or runs waits for that
@@ -77,7 +77,7 @@ async def run_step(
         exit_code = await _run_in_job(cluster, config, argv, job_options, heard)
     else:
         exit_code = (await cluster.run(argv, timeout_s=_TIMEOUT_S, on_output=heard)).exit_code
-    return StepEnd(exit_code, tuple(tail))
+    return ScriptEnd(exit_code, tuple(tail))
 
 
 async def _run_in_job(
@@ -123,7 +123,7 @@ async def _live_job(
     cluster: Cluster, config: ClusterConfig, argv: Sequence[str], options: Sequence[str]
 ) -> Job:
     """The job that does this now, or a new one: its name says what it does, and the how-many-eth it is."""
-    from steptime.clusters.jobscript import step_spec
+    from steptime.clusters.jobscript import staging_job_spec
 
     key = hashlib.sha256(json.dumps(argv).encode()).hexdigest()[:16]
     first = 1
@@ -137,7 +137,7 @@ async def _live_job(
             job = await cluster.find(name)
             if job is None:
                 return await cluster.submit(
-                    step_spec(name, argv, config, options=options, time_limit_s=_TIMEOUT_S)
+                    staging_job_spec(name, argv, config, options=options, time_limit_s=_TIMEOUT_S)
                 )
             if not state.is_live:  # it is lost, or somebody has submitted it since the poll
                 state = (await cluster.poll([name]))[name].state

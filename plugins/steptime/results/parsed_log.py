@@ -13,29 +13,29 @@ from steptime.errors import SystemFailure
 from steptime.logs.models import Step, TrainingLog
 
 STEPS_FILE = "steps.jsonl"
-READING_FILE = "reading.json"
+PARSED_LOG_FILE = "reading.json"
 
 _PIECE_BYTES = 8 << 20
 
 
-async def keep_reading(cluster: Cluster, job: Job, log: TrainingLog) -> None:
+async def keep_parsed_log(cluster: Cluster, job: Job, log: TrainingLog) -> None:
     """Write what was read beside the job's log, in place of an earlier reading. Raises SystemFailure."""
     lines = "".join(f"{step.model_dump_json(exclude_none=True)}\n" for step in log.steps)
     await cluster.write(_beside(job, STEPS_FILE), lines.encode())
-    await cluster.write(_beside(job, READING_FILE), log.model_dump_json(exclude={"steps"}).encode())
+    await cluster.write(_beside(job, PARSED_LOG_FILE), log.model_dump_json(exclude={"steps"}).encode())
 
 
-async def kept_reading(cluster: Cluster, job: Job) -> TrainingLog:
-    """What `keep_reading` wrote. Raises SystemFailure where it is gone or cannot be read."""
+async def kept_parsed_log(cluster: Cluster, job: Job) -> TrainingLog:
+    """What `keep_parsed_log` wrote. Raises SystemFailure where it is gone or cannot be read."""
     lines = await read_whole(cluster, _beside(job, STEPS_FILE))
-    rest = await read_whole(cluster, _beside(job, READING_FILE))
+    rest = await read_whole(cluster, _beside(job, PARSED_LOG_FILE))
     try:
         steps = tuple(Step.model_validate_json(line) for line in lines.splitlines())
         return TrainingLog.model_validate({**json.loads(rest), "steps": steps})
     except (ValidationError, ValueError):
         raise SystemFailure(
-            f"{STEPS_FILE} and {READING_FILE} beside {job.log_path} on cluster '{job.cluster}' are gone or "
-            "were changed: clear the task 'parse', which writes them anew."
+            f"{STEPS_FILE} and {PARSED_LOG_FILE} beside {job.log_path} on cluster '{job.cluster}' are gone "
+            "or were changed: clear the task 'parse', which writes them anew."
         ) from None
 
 
