@@ -175,7 +175,7 @@ class TaskInstance:
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
 
-    def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> Any:
+    def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int, **_: str) -> Any:
         return self.pushed.get(key)
 
 

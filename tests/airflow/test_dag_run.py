@@ -17,6 +17,7 @@ from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, SystemFailure
 from steptime.results.store import Store
+from steptime.web.dag_runs import why_without_results
 
 # What Airflow's own API server, which runs in the test's process, warns of.
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
@@ -189,3 +190,14 @@ def test_a_run_loads_no_library_of_the_users_choice_unless_the_cluster_permits_i
     dag_run = run_dag(gpus="1", environment={"LD_PRELOAD": str(library)})
     assert dag_run.state == "success"
     assert canary.exists()
+
+
+def test_a_dag_run_that_ended_without_results_says_why(run_dag: Callable[..., Any]) -> None:
+    dag_run = run_dag(gpus="4711")
+
+    why = why_without_results("llama31", dag_run.run_id)
+
+    assert why is not None
+    assert why.startswith("ended without results: check_params failed: ")
+    assert "4711" in why
+    assert why_without_results("llama31", "no-such-run") is None

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from steptime.airflow.base import LEFT_KEY, end_job
 from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
@@ -52,6 +53,26 @@ def test_a_retry_finds_the_job_of_the_try_before(
 
     assert second.job == first.job
     assert state(cluster, first).is_live
+
+
+def test_a_cell_knows_its_sweep_and_a_copy_of_its_conf_does_not(
+    a_run: Callable[..., Run],
+    staged: Staged,
+    make_context: Callable[..., dict[str, Any]],
+    airflow_says: Callable[..., Any],
+) -> None:
+    airflow_says(None)  # of the task that is to wait
+    held_by = {"dag_id": "scaling_sweep", "run_id": "sunday", "task_id": "cell.run", "map_index": 0}
+    context = make_context(pushed={STARTED_RUN_KEY: {"dag_id": "llama31", "run_id": "manual__2026-11-21"}})
+    context["dag_run"].conf = {HELD_BY: held_by | {"sweep": "night"}}
+
+    def sweep() -> tuple[str | None, str | None]:
+        made_by = Submitted.model_validate(submit_task(a_run(), staged).execute(context)).made_by
+        return made_by.sweep, made_by.sweep_run
+
+    assert sweep() == ("night", "scaling_sweep/sunday")
+    context["ti"].pushed[STARTED_RUN_KEY]["run_id"] = "another"
+    assert sweep() == (None, None)
 
 
 @pytest.mark.parametrize("state_of_wait", [None, "restarting"])

@@ -113,6 +113,36 @@ async def test_rows_are_those_of_the_store(pages: FastAPI, store: Store, publish
     assert row.items() >= store.run("two").items()
 
 
+async def test_the_tab_of_a_sweeps_dag_run_has_the_runs_of_its_cells(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
+) -> None:
+    of_sweep = {"sweep": "night", "sweep_run": "scaling_sweep/manual__1"}
+    cell = make_result("x").submitted.made_by.model_copy(update=of_sweep)
+    publish("a-cell", made_by=cell)
+    publish("another-run")
+    assert [row["job_name"] for row in await rows(pages, dag_id="scaling_sweep", dag_run_id="manual__1")] == [
+        "a-cell"
+    ]
+    auth_manager.readable = set()
+    assert await rows(pages, dag_id="scaling_sweep", dag_run_id="manual__1") == []
+
+
+async def test_a_dag_run_without_results_says_why_to_those_who_may_read_it(
+    pages: FastAPI, store: Store, auth_manager: AuthManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "ended without results: check_params failed: no size 'x'"
+    monkeypatch.setattr(web, "why_without_results", lambda *_: why)
+
+    async def ended(**query: str) -> str | None:
+        found: str | None = (await get(pages, "/api/results", params=query)).json()["ended"]
+        return found
+
+    assert await ended(dag_id="llama31", dag_run_id="manual__1") == why
+    assert await ended() is None
+    auth_manager.readable = {"other"}
+    assert await ended(dag_id="llama31", dag_run_id="manual__1") is None
+
+
 async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publish) -> None:
     publish("one", gpus=1)
     declared = (await get(pages, "/api/columns")).json()["columns"]

@@ -26,7 +26,7 @@ from steptime.airflow.budgets import commit_plan, settle_ended
 from steptime.airflow.connections import patiently
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.sensors import SUBMISSION_KEY
-from steptime.airflow.slots.asking import options_of, require_slots, slots_of
+from steptime.airflow.slots.asking import cell_of, options_of, require_slots, slots_of
 from steptime.airflow.states import state_of
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, Staged
@@ -205,6 +205,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         self.log.info("its log: %s", job.log_path)
         secretive = (run.environment, staged.image_environment)
         self.log.info("its script:\n%s", redacted_text(spec.script, *secretive))
+        cell = cell_of(context)
         made_by = provenance(
             staged,
             options=asked_for,
@@ -212,6 +213,8 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             dag_id=ti.dag_id,
             dag_run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
+            sweep=None if cell is None else cell.sweep,
+            sweep_run=None if cell is None else f"{cell.dag_id}/{cell.run_id}",
         )
         return Submitted(run=run, request=request, job=job, attempt=attempt, made_by=made_by)
 

@@ -29,6 +29,8 @@ class Cell(Frozen):
 
     label: str
     """What people call it, `llama3.1·tiny·fp32·2`; no other cell of the sweep has it."""
+    sweep: str | None = None
+    """The sweep's name; None in what an earlier steptime has planned."""
     entry: int
     """Which entry of the sweep's `runs` asks for it, from 0."""
     repeat: PositiveInt
@@ -137,7 +139,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
             except UserError as error:
                 refused[entry] = f"{where}: {error}"
                 continue
-            for cell, runs in _cells(planned, entry):
+            for cell, runs in _cells(planned, entry, sweep.name):
                 if exclusions.match(_values(cell.request)):
                     continue
                 for run in runs:
@@ -155,7 +157,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
         raise BrokenFiles(tuple(refused.values()))
 
 
-def _cells(planned: Plan, entry: int) -> Iterator[tuple[Cell, tuple[Run, ...]]]:
+def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[tuple[Cell, tuple[Run, ...]]]:
     """Each performance run of a plan as a cell, with its jobs: the first repeat has a checkpoint's, too."""
     pairs = {pair.save.recipe.gpus: pair for pair in planned.checkpoint_pairs}
     workload = load_workload(planned.request.workload)
@@ -166,6 +168,7 @@ def _cells(planned: Plan, entry: int) -> Iterator[tuple[Cell, tuple[Run, ...]]]:
         yield (
             Cell(
                 label=f"{workload.family}·{run.model_copy(update={'repeat': 1}).label}",
+                sweep=sweep,
                 entry=entry,
                 repeat=run.repeat,
                 dag_id=workload.dag_id,

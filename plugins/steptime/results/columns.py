@@ -357,6 +357,18 @@ COLUMNS = (
         lambda result: result.submitted.made_by.map_index,
     ),
     Column(
+        "sweep",
+        "text",
+        "Sweep that it is a cell of.",
+        lambda result: result.submitted.made_by.sweep,
+    ),
+    Column(
+        "sweep_run",
+        "text",
+        "DAG run of that sweep, `dag_id/run_id`.",
+        lambda result: result.submitted.made_by.sweep_run,
+    ),
+    Column(
         "log_path", "text", "The training log on its cluster.", lambda result: result.log.path, required=True
     ),
     Column("published_at", "time", "When this row was written.", lambda _: time.time(), required=True),

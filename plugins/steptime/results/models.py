@@ -107,6 +107,10 @@ class Provenance(Frozen):
     task_id: str | None = None
     """The Airflow task that waited for the job: its log shows the training's step lines."""
     map_index: int | None = None
+    sweep: str | None = None
+    """The sweep that it is a cell of; None outside of sweeps."""
+    sweep_run: str | None = None
+    """The sweep's own DAG run, `dag_id/run_id`."""
 
     @property
     def dag_run(self) -> str | None:

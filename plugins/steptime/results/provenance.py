@@ -21,6 +21,8 @@ def provenance(
     dag_id: str | None,
     dag_run_id: str | None,
     map_index: int | None,
+    sweep: str | None = None,
+    sweep_run: str | None = None,
 ) -> Provenance:
     """What a job that is submitted now is made by; commit and state are None outside of a git checkout.
 
@@ -40,6 +42,8 @@ def provenance(
         dag_id=dag_id,
         dag_run_id=dag_run_id,
         map_index=map_index,
+        sweep=sweep,
+        sweep_run=sweep_run,
     )
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import STORED
 
-REVISION = "0006"
+REVISION = "0007"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -51,6 +51,7 @@ runs = Table(
     Column("content_sha256", Text, nullable=False),
     Index(None, "workload", "size", "dtype", "gpu_type", "mode", "gpus"),
     Index(None, "dag_id", "dag_run_id"),
+    Index(None, "sweep_run"),
     Index(None, "submitted_at"),
 )
 

@@ -6,7 +6,7 @@ logged-in user. Rows of a DAG are for users who may read that DAG; rows of a DAG
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +23,7 @@ from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import with_scaling_efficiency
 from steptime.results.store import Store
+from steptime.web.dag_runs import why_without_results
 
 MAX_RUNS = 10_000
 """A page shows the newest runs up to this number: more would make browsers slow, and nobody reads them."""
@@ -82,26 +83,43 @@ async def _results(
 ) -> Response:
     """The newest runs that the user may see in the order people read them, rejected ones included.
 
-    `{"columns": […], "rows": [[…], …], "truncated": bool}`: names are not repeated with every row, as ten
-    thousand rows are usual. The columns are those of `results.columns`.
+    `{"columns": […], "rows": [[…], …], "truncated": bool, "ended": …}`: names are not repeated with every
+    row, as ten thousand rows are usual. The columns are those of `results.columns`. The runs of a sweep's DAG
+    run are those of its cells. `ended` says why a DAG run has no results, once it has ended.
     """
     readable = await run_in_threadpool(_readable_dags, user)
 
     def read() -> bytes:
         with Store() as store:
-            rows = store.results(
-                dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True, limit=MAX_RUNS + 1
-            )
+            rows = _of_scope(store, dag_id, dag_run_id)
         visible = with_scaling_efficiency([row for row in rows[:MAX_RUNS] if _may_see(row, readable)])
         table = {
             "schema_version": SCHEMA_VERSION,
             "columns": [column.name for column in COLUMNS],
             "rows": [list(row.values()) for row in visible],
             "truncated": len(rows) > MAX_RUNS,
+            "ended": _why_empty(rows, dag_id, dag_run_id, readable),
         }
         return json.dumps(table, separators=(",", ":"), allow_nan=False).encode()
 
     return Response(await run_in_threadpool(read), media_type="application/json", headers=_API_HEADERS)
+
+
+def _of_scope(store: Store, dag_id: str | None, dag_run_id: str | None) -> list[dict[str, Any]]:
+    """The newest runs, of one DAG run or of all; for a sweep's DAG run those of its cells."""
+    every: dict[str, Any] = {"include_rejected": True, "limit": MAX_RUNS + 1}
+    rows = store.results(dag_id=dag_id, dag_run_id=dag_run_id, **every)
+    if rows or dag_id is None or dag_run_id is None:
+        return rows
+    return store.results(sweep_run=f"{dag_id}/{dag_run_id}", **every)
+
+
+def _why_empty(
+    rows: Sequence[Mapping[str, Any]], dag_id: str | None, dag_run_id: str | None, readable: set[str]
+) -> str | None:
+    if rows or dag_id not in readable or dag_run_id is None:
+        return None
+    return why_without_results(dag_id, dag_run_id)
 
 
 async def _run(job_name: str, user: GetUserDep) -> JSONResponse:

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.triggers.base import TaskSuccessEvent
 
+from steptime.airflow.slots.names import HELD_BY, HeldBy
 from steptime.airflow.sweep import triggers as sweep_triggers
 from steptime.airflow.sweep.triggers import DagRunTrigger
 
@@ -96,6 +97,7 @@ def test_a_run_is_started_with_every_default_filled_in(
     asked = {"gpus": "2", "size": "tiny", "repeats": 1, "checkpoint": False, "cluster": "local"}
     assert asked.items() <= started.conf.items()
     assert "workload" not in started.conf
+    assert HeldBy.model_validate(started.conf[HELD_BY]).sweep == "night"
 
 
 def test_a_cell_outlives_the_loss_of_very_many_workers(task: Callable[..., Any]) -> None:

@@ -61,7 +61,7 @@ class TakeSlotsOperator(BaseOperator):
         if not has_scheduler():
             self.log.warning("'airflow dags test' has no scheduler that gives slots: none are taken")
             return
-        cell = _cell_of(context)
+        cell = cell_of(context)
         if cell is not None and is_held_by(cell):
             self.log.info("%s holds %d slots of %s for this run", cell.run_id, slots.number, slots.pool)
             return
@@ -136,7 +136,7 @@ def require_slots(slots: Iterable[Slots], what: str, context: Context) -> None:
     require_pools(TypeAdapter(list[ToldPool]).validate_python(told), slots, what, "this Airflow")
 
 
-def _cell_of(context: Context) -> HeldBy | None:
+def cell_of(context: Context) -> HeldBy | None:
     """The sweep's task that started this DAG run, where it says so itself."""
     ti = context["ti"]
     told = (context["dag_run"].conf or {}).get(HELD_BY)

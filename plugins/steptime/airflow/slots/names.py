@@ -65,3 +65,5 @@ class HeldBy(Frozen):
     run_id: str
     task_id: str
     map_index: NonNegativeInt
+    sweep: str | None = None
+    """The sweep's name; None where an earlier steptime has started it."""

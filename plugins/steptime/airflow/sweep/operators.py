@@ -299,7 +299,9 @@ def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
 
 def _conf(ti: Any, cell: Cell) -> dict[str, Any]:
     """What the run of a cell is started with: its options, and who holds its slots."""
-    holds = HeldBy(dag_id=ti.dag_id, run_id=ti.run_id, task_id=RUN_TASK, map_index=ti.map_index)
+    holds = HeldBy(
+        dag_id=ti.dag_id, run_id=ti.run_id, task_id=RUN_TASK, map_index=ti.map_index, sweep=cell.sweep
+    )
     return cell.request.model_dump(mode="json", exclude={"workload"}) | {HELD_BY: as_json(holds)}
 
 

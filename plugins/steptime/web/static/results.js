@@ -19,6 +19,7 @@ let choices = []; // the columns that people select runs by
 let answer = null;
 let rows = [];
 let truncated = false;
+let ended = null; // why a DAG run has no results
 let order = null;
 
 const count = (number) => number.toLocaleString("en-US");
@@ -77,6 +78,7 @@ function say(...content) {
 
 function explainEmpty() {
   if (rows.length) say(element("p", {}, "No run matches these filters."), element("button", { type: "button", onclick: reset }, "Reset filters"));
+  else if (ended) say(element("p", {}, `${capitalised(ended)}.`.replace(/\.\.$/, ".")));
   else if (scope.size) say(element("p", {}, "This DAG run has no results yet: each run appears when it has been validated."));
   else say(element("p", {}, "No results yet. Trigger a DAG such as llama31, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
 }
@@ -127,8 +129,9 @@ async function reread() {
   const text = await read(`api/results?${scope}`);
   if (text === answer) return;
   answer = text;
-  const { columns, rows: values, truncated: more } = JSON.parse(text);
+  const { columns, rows: values, truncated: more, ended: why } = JSON.parse(text);
   truncated = more;
+  ended = why;
   rows = values.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]])));
   render();
 }
