@@ -14,7 +14,7 @@ UNIT := $(QUICK) and not service
 # Many of the quick tests wait more than they compute: three at a time keep two cores busy.
 SIDE_BY_SIDE := -n 3 --dist worksteal
 
-.PHONY: help setup demo check test drills screenshots benchmarks lock clean
+.PHONY: help setup demo check test drills mutants screenshots benchmarks lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ test: setup ## every test, with real training, a running Airflow and a browser (
 
 drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
+
+mutants: setup ## change the code in small ways and see whether the tests notice: ROOM=logs for one room, SAMPLE=100 changes of each, SEED=1
+	@$(BIN)/python tests/mutants.py $(if $(ROOM),--room "$(ROOM)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 screenshots: setup ## take the pictures of the README from the running demo
 	$(BIN)/python docs/take_screenshots.py

@@ -1,10 +1,16 @@
 """Write the picture and the table of docs/architecture.md from the code: `python docs/draw_architecture.py`.
 
-`--sizes` prints files, lines and imported rooms of each room instead.
+`--sizes` prints files, lines and imported rooms of each room instead. `--passes` follows one DAG run and
+prints how many modules of each room it passes; the path of another checkout behind it counts there, and is
+to be called with the Python of that checkout's environment.
 """
 
 import ast
+import os
+import subprocess
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from configparser import ConfigParser
 from pathlib import Path
@@ -93,6 +99,54 @@ def sizes() -> str:
     return "\n".join(lines)
 
 
+_DAG_RUN = "tests/airflow/test_dag_run.py::test_performance_runs_and_a_checkpoint_pair_are_published"
+# In every Python that is started: the first call of a function of each module, and each import of one.
+_TRACING = """
+import os, sys, threading
+package, seen = os.environ["PASSES_PACKAGE"], set()
+def called(frame, event, argument):
+    code = frame.f_code
+    mark = ("imports " if code.co_name == "<module>" else "passes ") + code.co_filename
+    if code.co_filename.startswith(package) and mark not in seen:
+        seen.add(mark)
+        with open(os.environ["PASSES_FILE"], "a") as file:
+            print(mark, file=file)
+threading.settrace(called)
+sys.settrace(called)
+"""
+
+
+def passes(checkout: Path) -> str:
+    """The modules of each room that a DAG run imports, and those of which it calls a function.
+
+    The DAG run is of two scales and a checkpoint pair, from its params to its report, on the local cluster. A
+    stand-in trains and nothing is staged, but the programs that run the jobs count. Where only a class or a
+    constant of a module is used, it is imported and not passed.
+
+    Raises CalledProcessError where the DAG run fails.
+    """
+    package = checkout / "plugins" / "steptime"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(_TRACING, encoding="utf-8")
+        seen = Path(folder, "seen")
+        path = os.pathsep.join(map(str, (folder, checkout / "plugins", checkout)))
+        traced = {"PASSES_PACKAGE": str(package), "PASSES_FILE": str(seen), "PYTHONPATH": path}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", _DAG_RUN]
+        subprocess.run(command, cwd=checkout, env=os.environ | traced, check=True, stdout=sys.stderr)
+        marks = [mark.split(" ", 1) for mark in set(seen.read_text(encoding="utf-8").splitlines())]
+    counts = Counter((kind, _room_of(Path(path).relative_to(package))) for kind, path in marks)
+    lines = [f"{'room':<12}{'imported':>9}{'passed':>7}"]
+    for room in sorted({room for _, room in counts}):
+        lines.append(f"{room:<12}{counts['imports', room]:>9}{counts['passes', room]:>7}")
+    totals = Counter(kind for kind, _ in marks)
+    return "\n".join([*lines, f"{'all':<12}{totals['imports']:>9}{totals['passes']:>7}"])
+
+
+def _room_of(module: Path) -> str:
+    """The room of a module, by its path below the package; those beside the rooms belong to none."""
+    return module.parts[0] if len(module.parts) > 1 else "-"
+
+
 def _reached(room: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
     """All rooms that one comes to from this one."""
     found: set[str] = set()
@@ -105,7 +159,10 @@ def _reached(room: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 if __name__ == "__main__":
-    if "--sizes" in sys.argv[1:]:
-        print(sizes())
-    else:
-        PAGE.write_text(page(), encoding="utf-8")
+    match sys.argv[1:]:
+        case ["--sizes"]:
+            print(sizes())
+        case ["--passes", *checkout]:
+            print(passes(Path(*checkout or [ROOT]).resolve()))
+        case _:
+            PAGE.write_text(page(), encoding="utf-8")

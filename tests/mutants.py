@@ -1,0 +1,383 @@
+"""Change the code in small ways, one at a time, and see whether the tests notice: `make mutants`.
+
+Each room's tests are collected once, in a copy of the checkout; every mutant is a fork of that process, in
+which the code of the changed function is exchanged, and the tests that call it run, fastest first. What lives
+there, and what is changed outside of functions, runs again in a process that imports the changed source.
+"""
+
+import argparse
+import functools
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import types
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from mutations import Mutant, mutants
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path("plugins") / "steptime"
+LISTS = Path(__file__).with_name("mutants.yaml")
+GOAL = 0.9
+AT_ONCE = 2
+QUICK = "not trainer and not end_to_end and not browser and not slurm and not drill and not service"
+NOT_COPIED = shutil.ignore_patterns(
+    ".git", ".venv", ".steptime", "build", ".*_cache", ".hypothesis", "node_modules"
+)
+MARK = "STEPTIME_MUTANT"
+"""An environment variable by which the processes that a mutant left are found."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What is changed together, and the tests that should notice."""
+
+    tests: Sequence[str]
+    sources: Sequence[str] = ()
+    by_hand: Sequence[dict[str, str]] = ()
+
+
+def main() -> int:
+    """Give 0 where every room reaches the goal, 1 where one does not, and 2 where nothing could be said."""
+    lists = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
+    rooms = {name: Room(**room) for name, room in lists["rooms"].items()}
+    tests = sorted({test for entry in lists["by_hand"] for test in entry["tests"]})
+    rooms["by hand"] = Room(tests, by_hand=lists["by_hand"])
+    told = _options(rooms)
+    table = Table("room", "could be changed", "drawn", "killed", "equivalent", "lived", "score")
+    good = True
+    for name in told.room or rooms:
+        room = rooms[name]
+        changes = kept_mutants(room.by_hand) if room.by_hand else of_room(room)
+        changes = [mutant for mutant in changes if told.file in mutant.path]
+        drawn = changes
+        if told.sample and not room.by_hand and told.sample < len(changes):
+            drawn = random.Random(f"{told.seed}:{name}").sample(changes, told.sample)  # noqa: S311
+        drawn = sorted(drawn, key=Mutant.place)
+        if told.list:
+            for mutant in drawn:
+                _show(mutant)
+            continue
+        outcomes: Counter[str] = Counter()
+        for mutant, killer in track(outcomes_of(room, drawn), name, len(drawn), console=Console(stderr=True)):
+            reason = killer or reason_of_equivalence(mutant, lists["equivalent"])
+            outcomes["killed" if killer else "equivalent" if reason else "lived"] += 1
+            if not reason:
+                _show(mutant)
+            elif told.by:
+                print(f"{mutant.path}:{mutant.line} {mutant.kind}: {reason}", flush=True)
+        if outcomes.total() < len(drawn):
+            return 2
+        killed, same, lived = (outcomes[outcome] for outcome in ("killed", "equivalent", "lived"))
+        score = killed / max(1, killed + lived)
+        good = good and (lived == 0 if room.by_hand else score >= GOAL)
+        table.add_row(name, *map(str, (len(changes), len(drawn), killed, same, lived)), f"{score:.1%}")
+    if not told.list:
+        Console().print(table)
+    return 0 if good else 1
+
+
+def _options(rooms: Iterable[str]) -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--room", action="append", choices=rooms, help="only these")
+    options.add_argument("--sample", type=int, default=100, help="so many of each room (100); 0 for all")
+    options.add_argument("--seed", type=int, default=1, help="which ones are drawn (1)")
+    options.add_argument("--file", default="", help="only of sources whose path has this in it")
+    options.add_argument("--list", action="store_true", help="print the changes and run nothing")
+    options.add_argument("--by", action="store_true", help="print which test noticed each change")
+    return options.parse_args()
+
+
+def _show(mutant: Mutant) -> None:
+    print(mutant.diff(source_of(mutant.path)), flush=True)
+
+
+def source_of(path: str) -> str:
+    """The source of a module, by its path below the package."""
+    return (ROOT / PACKAGE / path).read_text(encoding="utf-8")
+
+
+def of_room(room: Room) -> list[Mutant]:
+    """All changes of a room that Python compiles."""
+    package = ROOT / PACKAGE
+    paths = sorted(
+        {file.relative_to(package).as_posix() for glob in room.sources for file in package.glob(glob)}
+    )
+    return [mutant for path in paths for mutant in mutants(path, source_of(path)) if compiles(mutant)]
+
+
+def compiles(mutant: Mutant) -> bool:
+    """Whether the changed source is Python."""
+    try:
+        compile(mutant.mutated(source_of(mutant.path)), mutant.path, "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def kept_mutants(entries: Iterable[dict[str, str]]) -> list[Mutant]:
+    """The changes that somebody wrote by hand: each replaces a text that its module has once."""
+    found = []
+    for entry in entries:
+        source = source_of(entry["path"])
+        if source.count(entry["old"]) != 1:
+            raise SystemExit(
+                f"{LISTS.name}: {entry['path']} has {entry['old']!r} {source.count(entry['old'])} times"
+            )
+        begin = source.index(entry["old"])
+        line, end = source.count("\n", 0, begin) + 1, begin + len(entry["old"])
+        found.append(Mutant(entry["path"], line, entry["harm"], begin, end, entry["new"]))
+    return found
+
+
+def reason_of_equivalence(mutant: Mutant, entries: Iterable[dict[str, str]]) -> str | None:
+    """Why a change is none to anybody, where somebody has written that down."""
+    source = source_of(mutant.path)
+    lines = {line[1:].strip() for line in mutant.diff(source).splitlines()[2:] if line.startswith("+")}
+    return next((e["why"] for e in entries if e["path"] == mutant.path and e["becomes"] in lines), None)
+
+
+def outcomes_of(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str | None]]:
+    """Each mutant and what killed it, None where it lives, as they become known."""
+    work = Path(tempfile.mkdtemp(prefix="mutants-"))
+    try:
+        shutil.copytree(ROOT, work / "warm", ignore=NOT_COPIED, symlinks=True)
+        reading, writing = os.pipe()
+        warm = os.fork()
+        if warm == 0:
+            os.close(reading)
+            _in_copy(work / "warm", work / "output")
+            told = os.fdopen(writing, "w", buffering=1)
+            plugin = Warm(room, drawn, work, lambda *line: print(json.dumps(line), file=told))
+            os._exit(_pytest([*room.tests], plugin))
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            for index, killer in map(json.loads, lines):
+                yield drawn[index], killer
+        if os.waitpid(warm, 0)[1]:
+            print((work / "output").read_text(errors="replace")[-6000:], file=sys.stderr)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _in_copy(copied: Path, output: Path) -> None:
+    """Go to a copy of the checkout: its code is what is imported from now on, in programs, too."""
+    os.chdir(copied)
+    path = [str(copied / "plugins"), str(copied)]
+    sys.path[:0] = path
+    os.environ.update(PYTHONPATH=os.pathsep.join(path), STEPTIME_HOME=str(copied / ".steptime"))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for standard in (1, 2):
+        os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), standard)
+
+
+def _pytest(arguments: list[str], *plugins: object) -> int:
+    without = ["-p", "no:xdist", "-p", "no:cacheprovider"]
+    return int(pytest.main(["-x", "-q", "-s", *without, "-m", QUICK, *arguments], plugins=[*plugins]))
+
+
+class Warm:
+    """A pytest plugin: forks after the collection, once to see which test calls what, and for each mutant."""
+
+    def __init__(self, room: Room, drawn: list[Mutant], work: Path, tell: Callable[[int, str | None], None]):
+        self.room, self.drawn, self.work, self.tell = room, drawn, work, tell
+        self.running: dict[int, int] = {}
+        self.is_child = False
+        self.failed: Path | None = None
+        self.test = ""
+        self.calls: dict[str, set[str]] = defaultdict(set)
+        self.took: Counter[str] = Counter()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """In the parent all the forks; in a child the tests that are left in the session."""
+        if self._fork("0", 3600, self._trace):
+            return None
+        _, status = os.waitpid(self.running.popitem()[0], 0)
+        if status:
+            raise pytest.UsageError("the tests fail before anything is changed")
+        told = json.loads((self.work / "traced").read_text(encoding="utf-8"))
+        self.calls, self.took = {name: set(places) for name, places in told["calls"].items()}, told["took"]
+        again = []
+        for index, mutant in enumerate(self.drawn):
+            items = self._callers(session.items, mutant)
+            if not items:
+                again.append(index)
+                continue
+            limit = 20 + 5 * sum(self.took[item.nodeid] for item in items)
+            if self._fork(str(index), limit, functools.partial(self._exchange, mutant, session, items)):
+                return None
+            self._reap(AT_ONCE - 1, again)
+        self._reap(0, again)
+        for index in sorted(again):
+            if self._fork(str(index), 60 + 5 * sum(self.took.values()), functools.partial(self._anew, index)):
+                raise AssertionError("another program should run here")
+            self._reap(AT_ONCE - 1, None)
+        self._reap(0, None)
+        return True
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.test = nodeid
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.took[report.nodeid] += report.duration
+        if report.failed and self.failed:
+            self.failed.write_text(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write down what was traced."""
+        if self.failed and self.failed.name == "0.trace":
+            sys.settrace(None)
+            told = {"calls": {name: sorted(places) for name, places in self.calls.items()}, "took": self.took}
+            (self.work / "traced").write_text(json.dumps(told), encoding="utf-8")
+
+    def _fork(self, name: str, limit_s: float, prepare: Callable[[], None]) -> bool:
+        """Start a child, which is True there, has prepared itself and is ended after the limit."""
+        child = os.fork()
+        if child:
+            self.running[child] = int(name)
+            return False
+        self.is_child = True
+        os.setsid()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(limit_s))
+        os.environ[MARK] = f"{self.work}:{name}"
+        self.failed = self.work / f"{name}.failed"
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(self.work / f"temporary{name}")
+        (self.work / f"temporary{name}").mkdir()
+        prepare()
+        return True
+
+    def _trace(self) -> None:
+        self.failed = self.work / "0.trace"
+        ours = str(Path.cwd() / PACKAGE)
+
+        def called(frame: types.FrameType, _event: str, _argument: object) -> None:
+            code = frame.f_code
+            if code.co_filename.startswith(ours):
+                self.calls[self.test].add(f"{code.co_filename}:{code.co_firstlineno}")
+
+        threading.settrace(called)
+        sys.settrace(called)
+
+    def _callers(self, items: list[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
+        """The tests that call the changed function, fastest first."""
+        code = self._changed(mutant)[0]
+        if code is None:
+            return []
+        place = f"{code.co_filename}:{code.co_firstlineno}"
+        return sorted(
+            (item for item in items if place in self.calls.get(item.nodeid, ())),
+            key=lambda item: self.took[item.nodeid],
+        )
+
+    def _changed(self, mutant: Mutant) -> tuple[types.CodeType | None, types.CodeType | None]:
+        """The code of the outermost function that is changed, before and after."""
+        path = Path.cwd() / PACKAGE / mutant.path
+        source = path.read_text(encoding="utf-8")
+        before, after = (
+            list(_functions(compile(text, str(path), "exec"))) for text in (source, mutant.mutated(source))
+        )
+        pairs = zip(before, after, strict=True) if len(before) == len(after) else ()
+        return next(((old, new) for old, new in pairs if old != new), (None, None))
+
+    def _exchange(self, mutant: Mutant, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Put the changed function's code in the place of the old one, and leave only its tests."""
+        old, new = self._changed(mutant)
+        assert old is not None
+        assert new is not None
+        for found in gc.get_objects():
+            # type(…) is, as isinstance(…) would wake what is imported lazily
+            if type(found) is types.FunctionType and found.__code__ == old:
+                found.__code__ = new
+            elif type(found) is functools._lru_cache_wrapper and found.__module__.startswith("steptime"):
+                found.cache_clear()
+        session.items[:] = items
+
+    def _anew(self, index: int) -> None:
+        """Run all tests of the room in another program, those files first that call the changed module."""
+        mutant, copied = self.drawn[index], self.work / f"copy{index}"
+        module = str(Path.cwd() / PACKAGE / mutant.path)
+        shutil.copytree(self.work / "warm", copied, symlinks=True)
+        changed = copied / PACKAGE / mutant.path
+        changed.write_text(mutant.mutated(changed.read_text(encoding="utf-8")), encoding="utf-8")
+        calling = Counter(
+            name.partition("::")[0]
+            for name, places in self.calls.items()
+            if any(place.startswith(module) for place in places)
+        )
+        files = [name for name, _ in calling.most_common()]
+        program = [sys.executable, __file__, "--in", str(copied), str(self.failed), *files, *self.room.tests]
+        os.execv(program[0], program)  # noqa: S606
+
+    def _reap(self, left: int, again: list[int] | None) -> None:
+        """Wait until so many run; what lives is tried again, where there is another way."""
+        while len(self.running) > left:
+            child, status = os.waitpid(-1, 0)
+            if child not in self.running:
+                continue  # a process that a mutant left to us
+            index = self.running.pop(child)
+            _end_what_is_left(f"{self.work}:{index}")
+            for folder in ("temporary", "copy"):
+                shutil.rmtree(self.work / f"{folder}{index}", ignore_errors=True)
+            failed = self.work / f"{index}.failed"
+            killer = failed.read_text(encoding="utf-8") if failed.exists() else None
+            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+                killer = "the time limit"
+            elif status and killer is None and again is None:
+                killer = "the tests do not start"
+            failed.unlink(missing_ok=True)
+            if killer is None and again is not None:
+                again.append(index)
+            else:
+                self.tell(index, killer)
+
+
+def _functions(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The outermost functions of a module and of its classes, in the order of their places."""
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            is_class = not constant.co_flags & 0x2  # CO_NEWLOCALS: of functions alone
+            yield from _functions(constant) if is_class else [constant]
+
+
+def _end_what_is_left(mark: str) -> None:
+    for process in psutil.process_iter(["environ"]):
+        if (process.info["environ"] or {}).get(MARK) == mark:
+            process.kill()
+
+
+class Reported:
+    """A pytest plugin: writes the name of the test that failed to a file."""
+
+    def __init__(self, failed: Path):
+        self.failed = failed
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Each test says how it went."""
+        if report.failed:
+            self.failed.write_text(report.nodeid)
+
+
+def _in_process_of_its_own(copied: str, failed: str, *tests: str) -> int:
+    _in_copy(Path(copied), Path(failed).with_suffix(".output"))
+    return _pytest([*dict.fromkeys(tests)], Reported(Path(failed)))
+
+
+if __name__ == "__main__":
+    sys.exit(_in_process_of_its_own(*sys.argv[2:]) if sys.argv[1:2] == ["--in"] else main())

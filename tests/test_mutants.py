@@ -1,0 +1,56 @@
+"""What `make mutants` changes, and that its list of changes by hand still fits the code."""
+
+import yaml
+from mutants import LISTS, compiles, kept_mutants
+from mutations import mutants
+
+CHANGES = {
+    "a = b < c": ["a = (b <= c)"],
+    "a = b < c <= d": ["a = (b < c < d)", "a = (b <= c <= d)"],
+    "a = b and not c": ["a = (b or not c)", "a = (not c)", "a = (b)", "a = b and (c)"],
+    "a = b + c": ["a = (b - c)"],
+    "a = b + 'text'": [],
+    "a = f'{b + c}'": [],
+    "a = 7": ["a = 8"],
+    "a = True": ["a = False"],
+    "a: int | str = 0": ["a: int | str = 1"],
+    "a = f(b, c=d)": ["a = (f(b))"],
+    "a = f(description=d)": [],
+    "a = sorted(b)": ["a = (sorted(b, reverse=True))"],
+    "a = min(b)": ["a = (max(b))"],
+    "a = {b, c}": ["a = ({b})", "a = ({c})"],
+    "a = (b, c)": [],
+    "a = b[c:d]": ["a = b[c:]"],
+    "f()": ["pass"],
+    "a.b = c": ["pass"],
+    "def f():\n    if a:\n        return b\n    return c": [
+        "def f():\n    if a:\n        pass\n    return c",
+        "def f():\n    if (not (a)):\n        return b\n    return c",
+    ],
+    "f(\n    a,\n    b=c,\n)\nd": ["(f(a))\n\n\n\nd", "pass\n\n\n\nd"],
+    "ü = 'ü', 1": ["ü = 'ü', 2"],
+}
+
+
+def test_each_change_stands_alone_and_keeps_the_later_lines() -> None:
+    for source, changed in CHANGES.items():
+        found = mutants("module.py", source + "\n")
+        assert sorted(m.mutated(source + "\n") for m in found) == sorted(text + "\n" for text in changed), (
+            source
+        )
+
+
+def test_a_change_is_shown_as_a_diff() -> None:
+    (mutant,) = mutants("module.py", "x = f(\n    a < b\n)\n")
+    assert mutant.diff("x = f(\n    a < b\n)\n").splitlines()[2:] == [
+        "@@ -2 +2 @@",
+        "-    a < b",
+        "+    (a <= b)",
+    ]
+
+
+def test_the_changes_by_hand_fit_the_code_and_are_python() -> None:
+    lists = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
+    by_hand = kept_mutants(lists["by_hand"])
+    assert len(by_hand) == len(lists["by_hand"])
+    assert all(map(compiles, by_hand))
