@@ -82,8 +82,11 @@ def mutants(path: str, source: str) -> list[Mutant]:
 
 def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
     """Nodes below this one, each with what to put in its place."""
-    if isinstance(node, ast.JoinedStr):
-        return  # before Python 3.12 its parts have no places
+    match node:
+        case ast.JoinedStr():
+            return  # before Python 3.12 its parts have no places
+        case ast.Assign([ast.Name("__all__")]):
+            return  # for those who read, and for the linter
     for kind, replacement in _of(node):
         yield node, kind, replacement
     for test in _plain_conditions(node):

@@ -11,6 +11,7 @@ CHANGES = {
     "a = b + c": ["a = (b - c)"],
     "a = b + 'text'": [],
     "a = f'{b + c}'": [],
+    "__all__ = ['a', 'b']": [],
     "a = 7": ["a = 8"],
     "a = True": ["a = False"],
     "a: int | str = 0": ["a: int | str = 1"],
