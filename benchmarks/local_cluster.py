@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from steptime.clusters.base import JobSpec
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 
 ROUNDS = 5
 
@@ -47,7 +47,7 @@ async def poll_s(cluster: LocalCluster, names: list[str]) -> float:
 
 async def measure(work_dir: Path, jobs: int) -> None:
     """Print a line for each cost."""
-    config = Config(name="here", kind="local", gpu_type="cpu", work_dir=str(work_dir), slots=1)
+    config = LocalConfig(name="here", kind="local", gpu_type="cpu", work_dir=str(work_dir), slots=1)
     cluster = LocalCluster(config)
     delays = [await start_delay_s(cluster, work_dir, f"start-{number}") for number in range(ROUNDS)]
     print(f"from submission to start     {min(delays):6.3f} to {max(delays):.3f} s")

@@ -31,7 +31,7 @@ import psutil
 from steptime import settings
 from steptime.clusters.base import Job
 from steptime.mini_slurm import daemons, login, service
-from steptime.mini_slurm.layout import Layout
+from steptime.mini_slurm.layout import SlurmLayout
 
 CLUSTER = """
 name: polled
@@ -112,7 +112,7 @@ async def by_stock_hook(jobs: Sequence[Job], interval_s: float, waited: Waited) 
     await asyncio.gather(*map(wait, jobs))
 
 
-def submit(layout: Layout, work: Path, count: int, label: str) -> list[Job]:
+def submit(layout: SlurmLayout, work: Path, count: int, label: str) -> list[Job]:
     """Short jobs, whose times differ and are the same for both ways of waiting."""
     lengths = random.Random(count)  # noqa: S311 (the same lengths every time)
     jobs = []
@@ -137,7 +137,7 @@ def submit(layout: Layout, work: Path, count: int, label: str) -> list[Job]:
     return jobs
 
 
-async def measure(layout: Layout, jobs: Sequence[Job], wait: Wait, interval_s: float) -> Waited:
+async def measure(layout: SlurmLayout, jobs: Sequence[Job], wait: Wait, interval_s: float) -> Waited:
     """Wait for the jobs in this process, and count."""
     waited, process = Waited(), psutil.Process()
     files_before, processor_before = process.num_fds(), sum(process.cpu_times()[:2])
@@ -205,7 +205,7 @@ def prepare(home: Path, interval_s: float) -> None:
     }
 
 
-def keep_logins(layout: Layout) -> None:
+def keep_logins(layout: SlurmLayout) -> None:
     """The login as two connections of Airflow: the provider's hook takes the host's key from a file."""
     ours = login.connection(layout)
     in_file = {"key_file": ours.extra["key_file"], "known_hosts": f"{layout.root}/ssh/known_hosts"}

@@ -11,7 +11,7 @@ import pytest
 
 from steptime.clusters.connections import Connection
 from steptime.mini_slurm import daemons, login, service
-from steptime.mini_slurm.layout import Layout
+from steptime.mini_slurm.layout import SlurmLayout
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class MiniSlurm:
     """Its state folder, for `service.stop_daemon(home, "slurmctld")` and others."""
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SlurmLayout:
         """Its folder and ports."""
         return service.running(self.home)
 

@@ -40,7 +40,7 @@ def submit(a_run: Callable[..., Run], staged: Staged, airflow_says: Callable[...
 
 
 def end(submitted: dict[str, Any], context: dict[str, Any]) -> None:
-    task_of("performance.end", submission=submitted).execute(context)
+    task_of("performance.end", submitted=submitted).execute(context)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_named_and_left_alon
         with pytest.raises(AirflowFailException, match=told):
             end(handed_on, there)
         with pytest.raises(AirflowFailException, match=told):
-            task_of("performance.wait", submission=handed_on).execute(there)
+            task_of("performance.wait", submitted=handed_on).execute(there)
         airflow_says("failed")
         trigger = TrainingTrigger(run=handed_on["run"], job=handed_on["job"], patience_s=60)
         trigger.task_instance = there["ti"]

@@ -25,7 +25,7 @@ def state(cluster: LocalCluster, submitted: dict[str, Any]) -> JobState:
 
 def begin(submitted: dict[str, Any], context: dict[str, Any]) -> None:
     with pytest.raises(TaskDeferred):
-        task_of("performance.wait", submission=submitted).execute(context)
+        task_of("performance.wait", submitted=submitted).execute(context)
 
 
 def event(submitted: dict[str, Any], **told: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_what_waits_behind_a_last_try_that_was_lost_leaves_the_job_alone(
     submitted, context = submission(STAND_IN="hang"), make_context(**LAST_TRY)
     begin(submitted, context)
 
-    task_of("performance.end", submission=submitted).execute(context)
+    task_of("performance.end", submitted=submitted).execute(context)
     with pytest.raises(AirflowSkipException):
         task_of("performance.parse").execute(context)
 
@@ -57,7 +57,7 @@ def test_what_a_person_fails_before_the_last_try_is_ended(
     submitted, context = submission(STAND_IN="hang"), make_context(try_number=2)
     begin(submitted, context)
 
-    task_of("performance.end", submission=submitted).execute(context)
+    task_of("performance.end", submitted=submitted).execute(context)
 
     assert state(cluster, submitted) is JobState.CANCELLED
 
@@ -67,11 +67,11 @@ def test_a_job_that_took_too_long_is_ended_after_the_last_try_too(
 ) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context(**LAST_TRY)
     begin(submitted, context)
-    wait = task_of("performance.wait", submission=submitted)
+    wait = task_of("performance.wait", submitted=submitted)
     with pytest.raises(AirflowFailException, match="too long"):
         wait.execute_complete(context, event(submitted, overdue="too long"))
 
-    task_of("performance.end", submission=submitted).execute(context)
+    task_of("performance.end", submitted=submitted).execute(context)
 
     assert state(cluster, submitted) is JobState.CANCELLED
 
@@ -80,7 +80,7 @@ def test_the_log_of_a_training_is_read_after_the_last_try_too(
     submission: Submit, make_context: MakeContext
 ) -> None:
     submitted, context = submission(), make_context(**LAST_TRY)
-    wait = task_of("performance.wait", submission=submitted, deferrable=False)
+    wait = task_of("performance.wait", submitted=submitted, deferrable=False)
 
     assert wait.execute(context)["state"] == "succeeded"
     assert task_of("performance.parse").execute(context)["measurement"] is not None
@@ -99,7 +99,7 @@ def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
     """Airflow says `failed` both of a task that a person failed and of one that has no more tries."""
     submitted = submission(STAND_IN="hang")
     airflow_says("failed")
-    task = task_of("performance.wait", deferrable=False, submission=submitted)
+    task = task_of("performance.wait", deferrable=False, submitted=submitted)
     task.hold("local", submitted["job"]["name"], make_context(try_number=try_number))
 
     task.on_kill()
@@ -112,7 +112,7 @@ def test_a_job_that_nobody_knows_is_asked_for_three_times(
 ) -> None:
     submitted, context = submission(), make_context()
     unknown = event(submitted, status={"state": "unknown"})
-    wait = task_of("performance.wait", submission=submitted)
+    wait = task_of("performance.wait", submitted=submitted)
     failures = []
     for _ in range(3):
         with pytest.raises(AirflowException, match="does not know job") as failed:

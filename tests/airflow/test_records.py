@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from steptime import __version__
-from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.airflow.base import SUBMITTED_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState
 from steptime.results.models import Outcome
@@ -33,7 +33,7 @@ def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, An
     """Runs `parse` on what a task `submit` handed on."""
 
     def run(submitted: dict[str, Any]) -> Outcome:
-        context = make_context(pushed={SUBMISSION_KEY: submitted})
+        context = make_context(pushed={SUBMITTED_KEY: submitted})
         return Outcome.model_validate(task_of("performance.parse").execute(context))
 
     return run

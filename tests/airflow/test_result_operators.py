@@ -12,7 +12,7 @@ import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from logs import line_forms
 
-from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.airflow.base import SUBMITTED_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
@@ -46,7 +46,7 @@ def ended(submitted: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(submitted: dict[str, Any], make_context: MakeContext) -> Outcome:
-    context = make_context(pushed={SUBMISSION_KEY: submitted})
+    context = make_context(pushed={SUBMITTED_KEY: submitted})
     return Outcome.model_validate(task_of("performance.parse").execute(context))
 
 
@@ -137,7 +137,7 @@ def test_a_failure_out_of_reach_is_explained(
     event = ended(submitted)
 
     with structlog.testing.capture_logs() as said, pytest.raises(AirflowFailException) as failed:
-        task_of("performance.wait", submission=submitted).execute_complete(context, event)
+        task_of("performance.wait", submitted=submitted).execute_complete(context, event)
 
     assert "out of memory" in str(failed.value)
     assert submitted["job"]["log_path"] in str(failed.value)

@@ -15,7 +15,7 @@ from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 from typer.testing import CliRunner
 
-from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.airflow.base import SUBMITTED_KEY
 from steptime.cli import app
 from steptime.clusters.base import Staged
 from steptime.clusters.slurm.node_check import REFUSED
@@ -49,7 +49,7 @@ def slurm(home: Path, mini_slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest
     return mini_slurm
 
 
-def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
+def test_a_run_whose_node_died_is_trained_on_another_node(
     run_dag: Callable[..., Any], slurm: MiniSlurm, first_training: Callable[..., Future[str]]
 ) -> None:
     killed = first_training(partial(service.kill_node, slurm.home))
@@ -63,7 +63,7 @@ def test_a_run_whose_node_died_is_trained_by_a_fresh_job_on_another_node(
     stem = row["job_name"].removesuffix("2")
     [wait] = [ti for ti in dag_run.get_task_instances() if ti.task_id == "performance.wait"]
     handed_on = Submitted.model_validate(
-        wait.xcom_pull(task_ids=wait.task_id, key=SUBMISSION_KEY, map_indexes=0)
+        wait.xcom_pull(task_ids=wait.task_id, key=SUBMITTED_KEY, map_indexes=0)
     )
     assert (handed_on.job.name, handed_on.attempt) == (row["job_name"], 2)
     assert f"#SBATCH --exclude={node}\n" in Path(handed_on.job.directory, "job.sh").read_text()
@@ -144,7 +144,7 @@ setup:
 
 
 @pytest.mark.trainer
-def test_a_node_that_its_check_refuses_is_left_out_of_the_fresh_job(
+def test_a_node_that_its_check_refuses_is_avoided_when_the_run_is_resubmitted(
     run_dag: Callable[..., Any], slurm: MiniSlurm, staged: Staged, trainer_python: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "config/clusters/mini-slurm.yaml"

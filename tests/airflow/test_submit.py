@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from steptime.airflow.base import LEFT_KEY, end_job
-from steptime.airflow.sensors import SUBMISSION_KEY
+from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY, end_job
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
@@ -103,14 +102,17 @@ def test_a_task_that_was_cleared_because_another_one_was_hands_on_the_job_it_had
     """Clearing one mapped `wait` clears the `submit` of all: only those start anew whose `wait` does."""
     first = submit(max_tries=2)
     airflow_says(state_of_wait)
-    told = {SUBMISSION_KEY: first.model_dump(mode="json")}
+    pushed = {SUBMITTED_KEY: first.model_dump(mode="json")}
 
-    assert submit(max_tries=3, pushed=told) == first
+    assert submit(max_tries=3, pushed=pushed) == first
+    assert submit(max_tries=3, pushed={"submission": pushed[SUBMITTED_KEY]}) == first, (
+        "from before an upgrade"
+    )
     assert state(cluster, first).is_live
 
     asyncio.run(cluster.cancel(first.job.name))  # nobody could end it behind the next line
     shutil.rmtree(home / "clusters" / "local" / "jobs" / first.job.name)
-    assert submit(max_tries=3, pushed=told) == first
+    assert submit(max_tries=3, pushed=pushed) == first
     assert asyncio.run(cluster.find(first.job.name)) is None, (
         "what the cluster has forgotten is not run again"
     )
@@ -125,7 +127,7 @@ def test_a_task_whose_job_nobody_would_wait_for_submits_none(
         asyncio.run(cluster.cancel(submit(max_tries=2).job.name))
     airflow_says("upstream_failed")
 
-    with pytest.raises(AirflowException, match="is upstream_failed and has told of no job"):
+    with pytest.raises(AirflowException, match="is upstream_failed and has left no job"):
         submit(max_tries=max_tries)
     assert asyncio.run(cluster.live_jobs()) == []
 
@@ -168,7 +170,7 @@ def test_a_job_that_nobody_waits_for_is_ended(
     submit: Callable[..., Submitted], make_context: Callable[..., dict[str, Any]], cluster: LocalCluster
 ) -> None:
     left = submit()
-    task_of("performance.end", submission=left.model_dump(mode="json")).execute(make_context())
+    task_of("performance.end", submitted=left.model_dump(mode="json")).execute(make_context())
 
     assert state(cluster, left) is JobState.CANCELLED
 
@@ -191,7 +193,7 @@ def test_a_job_whose_end_is_not_settled_is_not_waited_for(
         }
 
     monkeypatch.setattr(LocalCluster, "poll", poll)
-    task_of("performance.end", submission=left.model_dump(mode="json")).execute(make_context())
+    task_of("performance.end", submitted=left.model_dump(mode="json")).execute(make_context())
     ended = asyncio.run(end_job(cluster, left.job))
     assert (ended.state, ended.reason) == (JobState.UNKNOWN, "it has left the queue")
 

@@ -75,7 +75,7 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
         monkeypatch.setattr("steptime.airflow.base._KILL_WITHIN_S", 0.5)
     submitted = submission(STAND_IN="hang")
     airflow_says(answer)
-    task = task_of("performance.wait", deferrable=False, submission=submitted)
+    task = task_of("performance.wait", deferrable=False, submitted=submitted)
     task.hold("local", submitted["job"]["name"], make_context())
 
     task.on_kill()

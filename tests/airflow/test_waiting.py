@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from steptime.airflow.base import LEFT_KEY
-from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY
+from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
@@ -32,7 +32,7 @@ async def state(cluster: LocalCluster, submission: dict[str, Any]) -> JobState:
 
 
 def sensor(submission: dict[str, Any], **arguments: Any) -> TrainingSensor:
-    return TrainingSensor(task_id="wait", submission=submission, **arguments)
+    return TrainingSensor(task_id="wait", submitted=submission, **arguments)
 
 
 def test_the_sensor_defers_and_hands_on_the_submission_first(
@@ -43,7 +43,7 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     with pytest.raises(TaskDeferred) as deferred:
         sensor(submitted).execute(context)
 
-    assert context["ti"].pushed == {SUBMISSION_KEY: submitted}
+    assert context["ti"].pushed == {SUBMITTED_KEY: submitted}
     path, arguments = deferred.value.trigger.serialize()
     assert path == "steptime.airflow.triggers.TrainingTrigger"
     assert TrainingTrigger(**arguments).serialize() == (path, arguments)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from steptime.cli import app, main
 from steptime.clusters.base import Job
 from steptime.clusters.collecting import collect_log
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Window
 from steptime.results.log_rows import COLUMNS
@@ -134,7 +134,7 @@ def test_a_collected_copy_is_named_as_the_log_on_its_cluster(
     )
     monkeypatch.setenv("STEPTIME_HOME", str(home))
     monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
-    config = Config(name="local", kind="local", gpu_type="cpu", work_dir=str(tmp_path))
+    config = LocalConfig(name="local", kind="local", gpu_type="cpu", work_dir=str(tmp_path))
     asyncio.run(collect_log(LocalCluster(config), job))
 
     assert _rows(home) == _rows(there)

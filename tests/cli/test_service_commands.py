@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.clusters.base import Job, JobSpec
 from steptime.clusters.config import load_cluster
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 
 runner = CliRunner()
 
@@ -41,7 +41,7 @@ def test_down_where_nothing_runs() -> None:
 
 async def _submit(home: Path) -> tuple[LocalCluster, Job]:
     config = load_cluster("local")
-    assert isinstance(config, Config)
+    assert isinstance(config, LocalConfig)
     cluster = LocalCluster(config)
     folder = home / "experiments" / "sleeper"
     spec = JobSpec(

@@ -12,7 +12,7 @@ from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.clusters.connections import Connection, Connections
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.slurm import cluster as slurm_backend
@@ -75,10 +75,10 @@ def make_gated(make_spec: Callable[..., JobSpec]) -> Callable[..., GatedJob]:
 
 
 @pytest.fixture
-def make_config(tmp_path: Path) -> Callable[..., Config]:
+def make_config(tmp_path: Path) -> Callable[..., LocalConfig]:
     """A function that configures a local cluster of two slots in this test's folder."""
 
-    def make(**fields: object) -> Config:
+    def make(**fields: object) -> LocalConfig:
         defaults = {
             "name": "here",
             "kind": "local",
@@ -88,13 +88,13 @@ def make_config(tmp_path: Path) -> Callable[..., Config]:
             "exclusive": False,
             "grace_s": 5,
         }
-        return Config.model_validate({**defaults, **fields})
+        return LocalConfig.model_validate({**defaults, **fields})
 
     return make
 
 
 @pytest.fixture
-async def local(make_config: Callable[..., Config]) -> AsyncIterator[LocalCluster]:
+async def local(make_config: Callable[..., LocalConfig]) -> AsyncIterator[LocalCluster]:
     """A local cluster of two slots; jobs that a failing test leaves are ended."""
     async with LocalCluster(make_config()) as cluster:
         yield cluster
@@ -126,10 +126,10 @@ def runai_connections(runai_server: RunaiStandIn) -> Connections:
 
 
 @pytest.fixture
-def make_runai_config(tmp_path: Path) -> Callable[..., runai_backend.Config]:
+def make_runai_config(tmp_path: Path) -> Callable[..., runai_backend.RunaiConfig]:
     """A function that configures a cluster on the stand-in; this test's folder is the mounted volume."""
 
-    def make(**fields: object) -> runai_backend.Config:
+    def make(**fields: object) -> runai_backend.RunaiConfig:
         defaults = {
             "name": "dgx",
             "kind": "runai",
@@ -143,14 +143,14 @@ def make_runai_config(tmp_path: Path) -> Callable[..., runai_backend.Config]:
             "grace_s": 5,
             "poll_interval_s": 0.05,
         }
-        return runai_backend.Config.model_validate({**defaults, **fields})
+        return runai_backend.RunaiConfig.model_validate({**defaults, **fields})
 
     return make
 
 
 @pytest.fixture
 def runai_with(
-    make_runai_config: Callable[..., runai_backend.Config], runai_connections: Connections
+    make_runai_config: Callable[..., runai_backend.RunaiConfig], runai_connections: Connections
 ) -> Callable[..., RunaiCluster]:
     """A function that gives a cluster on the stand-in with some fields changed, for `async with`."""
     return lambda **fields: runai_backend.connect(make_runai_config(**fields), runai_connections)
@@ -164,10 +164,10 @@ async def runai(runai_with: Callable[..., RunaiCluster]) -> AsyncIterator[RunaiC
 
 
 @pytest.fixture
-def make_slurm_config(tmp_path: Path) -> Callable[..., slurm_backend.Config]:
+def make_slurm_config(tmp_path: Path) -> Callable[..., slurm_backend.SlurmConfig]:
     """A function that configures a cluster on the mini Slurm whose folder is this test's."""
 
-    def make(**fields: object) -> slurm_backend.Config:
+    def make(**fields: object) -> slurm_backend.SlurmConfig:
         defaults = {
             "name": "mini",
             "kind": "slurm",
@@ -175,14 +175,14 @@ def make_slurm_config(tmp_path: Path) -> Callable[..., slurm_backend.Config]:
             "connection": "mini_slurm",
             "work_dir": str(tmp_path),
         }
-        return slurm_backend.Config.model_validate({**defaults, **fields})
+        return slurm_backend.SlurmConfig.model_validate({**defaults, **fields})
 
     return make
 
 
 @pytest.fixture
 async def slurm(
-    make_slurm_config: Callable[..., slurm_backend.Config], slurm_of_session: MiniSlurm
+    make_slurm_config: Callable[..., slurm_backend.SlurmConfig], slurm_of_session: MiniSlurm
 ) -> AsyncIterator[SlurmCluster]:
     """A cluster that is the mini Slurm, over ssh; jobs that a failing test leaves are ended."""
     async with slurm_backend.connect(make_slurm_config(), slurm_of_session.connections) as cluster:

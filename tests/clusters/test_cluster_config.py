@@ -8,7 +8,7 @@ import pytest
 from steptime import settings
 from steptime.cli import main
 from steptime.clusters.config import list_clusters, load_cluster, open_cluster
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
 
 WHOLE = {
@@ -44,17 +44,23 @@ def test_the_shipped_local_cluster_is_this_machine_in_the_state_folder(
 ) -> None:
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     config = load_cluster("local")
-    assert isinstance(config, Config)
+    assert isinstance(config, LocalConfig)
     assert config.root == str(settings.home()) == str(tmp_path / "home")
     assert config.slot_count == len(os.sched_getaffinity(0))
     assert (config.gpu_type, config.exclusive, config.container) == ("cpu", True, "none")
+
+
+@pytest.mark.parametrize("name", ["resubmissions", "fresh_jobs"])  # the second in files of before
+def test_how_often_a_run_is_resubmitted_is_read_by_both_names(clusters: Path, name: str) -> None:
+    write(clusters, slots=8, **{name: 5})
+    assert load_cluster("mine").resubmissions == 5
 
 
 def test_a_cluster_of_ones_own(clusters: Path) -> None:
     write(clusters, slots=8, exclusive="false")
     assert list_clusters() == ("mine",)
     config = load_cluster("mine")
-    assert isinstance(config, Config)
+    assert isinstance(config, LocalConfig)
     assert (config.root, config.slot_count, config.exclusive, config.grace_s) == ("/scratch", 8, False, 10)
     assert isinstance(open_cluster(config), LocalCluster)
 

@@ -10,7 +10,7 @@ import pytest
 from steptime import settings
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus
 from steptime.clusters.collecting import cluster_path, collect_log
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 
 LONG = "seq 100000; cat run.json"
@@ -20,7 +20,7 @@ LONG = "seq 100000; cat run.json"
 class FarCluster(LocalCluster):
     """Real jobs, whose files are read in small pieces; `before_read` may fail, or change what is read."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LocalConfig) -> None:
         super().__init__(config)
         self.offsets: list[int] = []
         self.before_read: Callable[[str], None] = lambda path: None
@@ -37,7 +37,7 @@ class FarCluster(LocalCluster):
 
 @pytest.fixture
 async def far(
-    make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_config: Callable[..., LocalConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[FarCluster]:
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     async with FarCluster(make_config()) as cluster:

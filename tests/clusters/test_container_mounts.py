@@ -11,7 +11,7 @@ import pytest
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import mount_points, mounts
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.local.cluster import Config
+from steptime.clusters.local.cluster import LocalConfig
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 
@@ -47,7 +47,7 @@ def written(run: Run, work: Path, site: tuple[str, ...], *folders: Path) -> set[
         trainer_sha256="",
     )
     told = {"name": "here", "kind": "local", "gpu_type": "cpu", "container": "bwrap", "work_dir": str(work)}
-    config = Config.model_validate({**told, "container_mounts": site})
+    config = LocalConfig.model_validate({**told, "container_mounts": site})
     spec = job_spec(run, staged, config, identity="x", started=1_790_000_000)
     Path(spec.directory).mkdir(parents=True)
     done = subprocess.run(

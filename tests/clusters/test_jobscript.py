@@ -11,7 +11,7 @@ import pytest
 
 from steptime.clusters.base import Cluster, Job, JobSpec, JobStatus, Staged
 from steptime.clusters.jobscript import find_saved_checkpoint, job_spec, saved_checkpoint_dir
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.recipes.models import Run
 
@@ -47,23 +47,23 @@ def run(make_result: Callable[..., Any]) -> Run:
 
 
 @pytest.fixture
-def config(make_config: Callable[..., Config]) -> Config:
+def config(make_config: Callable[..., LocalConfig]) -> LocalConfig:
     """A local cluster whose state is in /state."""
     return make_config(name="local", work_dir="/state")
 
 
-def spec_of(run: Run, config: Config, **changes: Any) -> JobSpec:
+def spec_of(run: Run, config: LocalConfig, **changes: Any) -> JobSpec:
     return job_spec(
         run, STAGED, config, **{"identity": "llama31/manual/0", "started": 1_790_000_000, **changes}
     )
 
 
-def test_the_script_is_as_reviewed(run: Run, config: Config) -> None:
+def test_the_script_is_as_reviewed(run: Run, config: LocalConfig) -> None:
     """After a change that is meant: write the new script to the golden file, and read the difference."""
     assert spec_of(run, config).script == GOLDEN.read_text()
 
 
-def test_the_folders_are_those_of_the_recipe_documents(run: Run, config: Config) -> None:
+def test_the_folders_are_those_of_the_recipe_documents(run: Run, config: LocalConfig) -> None:
     spec = spec_of(run, config)
     name = "pretrain_llama3.1_tiny_fp32_2"
     short = spec.name.split("-")[1]
@@ -74,7 +74,9 @@ def test_the_folders_are_those_of_the_recipe_documents(run: Run, config: Config)
     assert Run.model_validate_json(spec.files["run.json"]) == run
 
 
-def test_the_name_depends_on_who_asks_and_which_attempt_and_on_nothing_else(run: Run, config: Config) -> None:
+def test_the_name_depends_on_who_asks_and_which_attempt_and_on_nothing_else(
+    run: Run, config: LocalConfig
+) -> None:
     first = spec_of(run, config)
     assert spec_of(run, config, started=1_790_009_999).name == first.name
     others = [
@@ -91,7 +93,7 @@ def variables(value: str) -> dict[str, str]:
     return {"VALUE": value} if len(value.splitlines()) < 2 else {}
 
 
-def _scripts(run: Run, config: Config) -> list[str]:
+def _scripts(run: Run, config: LocalConfig) -> list[str]:
     """The golden script, and one for each hostile value."""
     environments = [variables(value.format(canary="canary")) for value in HOSTILE]
     return [GOLDEN.read_text()] + [
@@ -110,7 +112,7 @@ def _scripts(run: Run, config: Config) -> list[str]:
         ),  # SC2016: "expressions don't expand in single quotes". They must not
     ],
 )
-def test_checkers_find_nothing(run: Run, config: Config, checker: str, arguments: list[str]) -> None:
+def test_checkers_find_nothing(run: Run, config: LocalConfig, checker: str, arguments: list[str]) -> None:
     program = shutil.which(checker)
     if program is None:
         pytest.fail(f"{checker} is missing: apt-get install --yes {checker}")
@@ -132,7 +134,7 @@ printf '%s\\0' "$@" > arguments
 @pytest.mark.parametrize("value", HOSTILE)
 async def test_hostile_values_arrive_as_they_are_and_run_nothing(
     run: Run,
-    make_config: Callable[..., Config],
+    make_config: Callable[..., LocalConfig],
     end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
     tmp_path: Path,
     value: str,
@@ -189,7 +191,7 @@ async def test_hostile_values_arrive_as_they_are_and_run_nothing(
     ids=str,
 )
 def test_environment_names_are_checked(
-    run: Run, config: Config, environment: dict[str, str], message: str
+    run: Run, config: LocalConfig, environment: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UserError) as refused:
         spec_of(run.model_copy(update={"environment": environment}), config)
@@ -197,12 +199,12 @@ def test_environment_names_are_checked(
 
 
 @pytest.mark.parametrize("experiment", ["", "a/b", "../x", "a b", "$(touch canary)", "a\nb", "-x", "x" * 151])
-def test_experiment_names_are_checked(run: Run, config: Config, experiment: str) -> None:
+def test_experiment_names_are_checked(run: Run, config: LocalConfig, experiment: str) -> None:
     with pytest.raises(UserError, match=r"experiment name .* cannot be used"):
         spec_of(run.model_copy(update={"experiment": experiment}), config)
 
 
-def test_a_run_that_needs_a_container_is_refused_where_there_is_none(run: Run, config: Config) -> None:
+def test_a_run_that_needs_a_container_is_refused_where_there_is_none(run: Run, config: LocalConfig) -> None:
     with pytest.raises(UserError, match=r"cluster local runs none \(container: none\)"):
         job_spec(run, STAGED.model_copy(update={"python": None}), config, identity="x", started=1)
 

@@ -17,12 +17,12 @@ import pytest
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.local import state
-from steptime.clusters.local.cluster import Config, LocalCluster
-from steptime.clusters.local.state import JobFolder, Runner, Submitted
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.local.state import JobFolder, LocalJob, Runner
 from steptime.errors import SystemFailure
 from steptime.process_identity import start_tick
 
-MakeConfig = Callable[..., Config]
+MakeConfig = Callable[..., LocalConfig]
 MakeSpec = Callable[..., JobSpec]
 MakeGated = Callable[..., Any]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
@@ -31,10 +31,10 @@ Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 SUBMIT_AND_LIVE_ON = """
     import asyncio, sys, time
     from steptime.clusters.base import JobSpec
-    from steptime.clusters.local.cluster import Config, LocalCluster
+    from steptime.clusters.local.cluster import LocalConfig, LocalCluster
 
     config, spec = sys.argv[1:]
-    cluster = LocalCluster(Config.model_validate_json(config))
+    cluster = LocalCluster(LocalConfig.model_validate_json(config))
     job = asyncio.run(cluster.submit(JobSpec.model_validate_json(spec)))
     print(job.model_dump_json(), flush=True)
     sys.stdin.read()
@@ -44,7 +44,7 @@ SUBMIT_AND_LIVE_ON = """
 LEAVES_A_CHILD = "(setsid bash -c 'echo $$ > left; exec sleep 1000' &)"
 
 
-def submitter(config: Config, spec: JobSpec) -> "subprocess.Popen[str]":
+def submitter(config: LocalConfig, spec: JobSpec) -> "subprocess.Popen[str]":
     program = [sys.executable, "-c", textwrap.dedent(SUBMIT_AND_LIVE_ON)]
     return subprocess.Popen(
         [*program, config.model_dump_json(), spec.model_dump_json()],
@@ -244,7 +244,7 @@ async def test_a_reused_process_id_is_left_alone(
     """The id of a runner that died belongs to somebody else now, while a new runner is only starting."""
     await local.submit(make_spec("other", "true"))
     await end_of(local, "other")
-    record = job_folder(local, "other").read(Submitted)
+    record = job_folder(local, "other").read(LocalJob)
     assert record is not None
     job = job_folder(local, "again")
     job.path.mkdir()

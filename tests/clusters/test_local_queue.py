@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.local.state import JobFolder, Runner
 from steptime.errors import UserError
 
-MakeConfig = Callable[..., Config]
+MakeConfig = Callable[..., LocalConfig]
 MakeSpec = Callable[..., JobSpec]
 MakeGated = Callable[..., Any]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]

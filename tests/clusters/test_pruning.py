@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.clusters.local.state import JobFolder, locked
 from steptime.clusters.pruning import Old, prune
 
@@ -23,7 +23,9 @@ RunToEnd = Callable[[JobSpec], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
-def configured(tmp_path: Path, make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
+def configured(
+    tmp_path: Path, make_config: Callable[..., LocalConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cluster `here` of the fixtures in a configuration of its own, and a state folder."""
     (tmp_path / "config" / "clusters").mkdir(parents=True)
     (tmp_path / "config" / "clusters" / "here.yaml").write_text(make_config().model_dump_json())
@@ -33,7 +35,7 @@ def configured(tmp_path: Path, make_config: Callable[..., Config], monkeypatch: 
 
 @pytest.fixture
 def run_to_end(
-    local: LocalCluster, end_of: EndOf, eventually: Eventually, make_config: Callable[..., Config]
+    local: LocalCluster, end_of: EndOf, eventually: Eventually, make_config: Callable[..., LocalConfig]
 ) -> RunToEnd:
     """Runs a job until its runner is gone as well, which is a moment after the job's end."""
 

@@ -11,9 +11,9 @@ import pytest
 from steptime.clusters.base import Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.local.cluster import Config as LocalConfig
-from steptime.clusters.runai.config import Config as RunaiConfig
-from steptime.clusters.slurm.config import Config as SlurmConfig
+from steptime.clusters.local.cluster import LocalConfig
+from steptime.clusters.runai.config import RunaiConfig
+from steptime.clusters.slurm.config import SlurmConfig
 
 SRUN = """#!/bin/sh
 # As pyxis does it: a variable of the image replaces the job's, but for those that --container-env names.

@@ -15,7 +15,7 @@ import pytest
 
 from steptime.clusters.base import Staged
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm.config import Config
+from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.models import Run
 from trainer.launch import Launch, read_launch
 
@@ -48,7 +48,7 @@ class Cluster:
         file.write_text(f"PATH={self.path}\n{image}")
         site = {"name": "here", "kind": "slurm", "gpu_type": "h100", "connection": "here"}
         more = {"container": "pyxis", "permitted_variables": ["LD_LIBRARY_PATH"]}
-        config = Config.model_validate({**site, "work_dir": str(self.work), **more})
+        config = SlurmConfig.model_validate({**site, "work_dir": str(self.work), **more})
         staged = Staged(
             python=None,
             venv_lock_sha256=None,

@@ -14,16 +14,16 @@ from pydantic import ValidationError
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connection
 from steptime.clusters.runai.client import Project
-from steptime.clusters.runai.cluster import Config, connect
+from steptime.clusters.runai.cluster import RunaiConfig, connect
 from steptime.clusters.runai.config import workload_name, workload_request
 from steptime.errors import UserError
 
-MakeConfig = Callable[..., Config]
+MakeConfig = Callable[..., RunaiConfig]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clusters.md"
 LABEL = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
-def request(config: Config, gpus: int) -> tuple[str, dict[str, Any]]:
+def request(config: RunaiConfig, gpus: int) -> tuple[str, dict[str, Any]]:
     return workload_request(
         config,
         Project("4711", "cluster"),
@@ -37,10 +37,10 @@ def request(config: Config, gpus: int) -> tuple[str, dict[str, Any]]:
 
 def test_the_example_of_the_documentation_is_whole() -> None:
     section = DOCUMENT.read_text().split("## Run:ai\n")[1]
-    config = Config.model_validate(yaml.safe_load(section.split("```yaml\n")[1].split("```")[0]))
+    config = RunaiConfig.model_validate(yaml.safe_load(section.split("```yaml\n")[1].split("```")[0]))
     assert str(config.volume.local(config.root)) == "/mnt/nemo2-workspace/steptime"
     described = set(re.findall(r"^\| `(\w+)` \|", section.split("### ")[0], re.MULTILINE))
-    assert described >= set(Config.model_fields) - set(ClusterConfig.model_fields)
+    assert described >= set(RunaiConfig.model_fields) - set(ClusterConfig.model_fields)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from stand_ins.runai import RunaiStandIn
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.runai.cluster import Config, RunaiCluster, connect
+from steptime.clusters.runai.cluster import RunaiCluster, RunaiConfig, connect
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.staging import stage
 
-MakeConfig = Callable[..., Config]
+MakeConfig = Callable[..., RunaiConfig]
 RunaiWith = Callable[..., RunaiCluster]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
 
@@ -44,7 +44,7 @@ def run(make_result: Callable[..., Any]) -> Run:
     return planned
 
 
-def spec_of(run: Run, config: Config, staged: Staged = STAGED) -> JobSpec:
+def spec_of(run: Run, config: RunaiConfig, staged: Staged = STAGED) -> JobSpec:
     return job_spec(run, staged, config, identity="llama31/manual/0", started=1_790_000_000)
 
 

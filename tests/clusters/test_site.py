@@ -13,10 +13,10 @@ import pytest
 from steptime.clusters.base import Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_environment, job_spec
-from steptime.clusters.local.cluster import Config as LocalConfig
-from steptime.clusters.runai.config import Config as RunaiConfig
+from steptime.clusters.local.cluster import LocalConfig
+from steptime.clusters.runai.config import RunaiConfig
 from steptime.clusters.slurm.binding import bound
-from steptime.clusters.slurm.config import Config as SlurmConfig
+from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.recipes.models import Performance, Run
 from trainer import node_check as check_program

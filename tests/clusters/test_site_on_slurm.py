@@ -9,7 +9,7 @@ import pytest
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm.cluster import Config, SlurmCluster
+from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT
 from steptime.recipes.models import Performance
 
@@ -21,7 +21,7 @@ Trained = Callable[..., Awaitable[tuple[Path, list[str]]]]
 @pytest.fixture
 def trained(
     slurm: SlurmCluster,
-    make_slurm_config: Callable[..., Config],
+    make_slurm_config: Callable[..., SlurmConfig],
     make_result: Callable[..., Any],
     end_of: Callable[[Cluster, str], Awaitable[JobStatus]],
     tmp_path: Path,

@@ -10,14 +10,14 @@ from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm.cluster import Config, connect
+from steptime.clusters.slurm.cluster import SlurmConfig, connect
 from steptime.clusters.slurm.node_check import REFUSED, REPORT
 
 from .login_node import LoginNode
 
 pytestmark = pytest.mark.slurm
 
-MakeConfig = Callable[..., Config]
+MakeConfig = Callable[..., SlurmConfig]
 
 _REFUSES = json.dumps({"nodes": [{"node": "node1", "faults": ["it burns"]}]})
 _GRACEFUL = "trap 'exit 0' TERM; touch begun; while :; do sleep 0.1; done"

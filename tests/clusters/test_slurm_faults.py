@@ -13,7 +13,7 @@ import pytest
 from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
-from steptime.clusters.slurm.cluster import Config, SlurmCluster, connect
+from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig, connect
 from steptime.errors import OutOfReach, UserError
 from steptime.mini_slurm import service
 
@@ -22,7 +22,7 @@ from .login_node import LoginNode
 pytestmark = pytest.mark.slurm
 
 MakeSpec = Callable[..., JobSpec]
-MakeConfig = Callable[..., Config]
+MakeConfig = Callable[..., SlurmConfig]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 

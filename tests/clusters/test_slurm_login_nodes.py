@@ -12,7 +12,7 @@ from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm import submit
-from steptime.clusters.slurm.cluster import Config, SlurmCluster, connect
+from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig, connect
 from steptime.errors import OutOfReach
 
 from .conftest import GatedJob
@@ -21,7 +21,7 @@ from .ssh_site import Site, connection, known
 
 pytestmark = pytest.mark.slurm
 
-MakeConfig = Callable[..., Config]
+MakeConfig = Callable[..., SlurmConfig]
 MakeSpec = Callable[..., JobSpec]
 EndOf = Callable[[Cluster, str], Awaitable[JobStatus]]
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]

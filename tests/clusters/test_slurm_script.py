@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from steptime.clusters.base import Staged
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.profiling import profiled
-from steptime.clusters.slurm.cluster import Config
+from steptime.clusters.slurm.cluster import SlurmConfig
 from steptime.errors import UserError
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Mode, ProfileWindow, Run
@@ -28,16 +28,16 @@ VENV = Staged(
 IMAGE = VENV.model_copy(update={"python": None, "image_path": "/shared/images/nvidia+nemo+25.02.01.sqsh"})
 
 
-def site(**fields: Any) -> Config:
+def site(**fields: Any) -> SlurmConfig:
     told = {"name": "big", "kind": "slurm", "gpu_type": "h100", "work_dir": "/shared", "connection": "big"}
-    return Config.model_validate({**told, **fields})
+    return SlurmConfig.model_validate({**told, **fields})
 
 
 def planned(workload: str, **values: Any) -> Run:
     return plan(parse_request({"workload": workload, **values})).runs[0]
 
 
-def script_of(run: Run, config: Config, staged: Staged = VENV) -> str:
+def script_of(run: Run, config: SlurmConfig, staged: Staged = VENV) -> str:
     return job_spec(run, staged, config, identity="x", started=1_790_000_000).script
 
 
@@ -208,7 +208,7 @@ def test_options_that_break_what_is_relied_upon_are_no_sites_either(tmp_path: Pa
         "--arr=0-3": leave_out,
         "--clusters=all": "give that cluster a file of its own",
         "--cluster=all": "give that cluster a file of its own",
-        "--requeue": "write fresh_jobs, the number",
+        "--requeue": "write resubmissions, how often",
         "--test-only": leave_out,
         "--wait": leave_out,
         "--wrap=true": leave_out,
@@ -229,7 +229,7 @@ def test_options_that_break_what_is_relied_upon_are_no_sites_either(tmp_path: Pa
         path.write_text("\n".join([*lines, "extra_options:", "- --qos=low", f'- "{option}"', ""]))
         where = re.escape(f"{path}, line 8, extra_options.1: Slurm option '{option}' cannot be every job's: ")
         with pytest.raises(UserError, match=f"{where}.*{re.escape(instead)}"):
-            load_yaml_model(path, Config)
+            load_yaml_model(path, SlurmConfig)
 
 
 def test_options_that_a_site_may_have_for_every_job() -> None:
@@ -362,7 +362,7 @@ def test_a_trace_sets_what_nccl_logs(two_ranks: Run) -> None:
         ({}, ("--nodelist=n7",), "--exclude=n8"),
     ],
 )
-def test_a_fresh_job_stays_away_from_nodes_that_failed_unless_they_are_asked_for(
+def test_a_resubmitted_run_avoids_nodes_that_failed_unless_they_are_asked_for(
     two_ranks: Run, own: dict[str, Any], extra: tuple[str, ...], excluded: str | None
 ) -> None:
     run = two_ranks.model_copy(update={"slurm": SlurmOptions(**own)})

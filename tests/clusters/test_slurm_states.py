@@ -159,13 +159,13 @@ def test_the_job_submitted_first_comes_first_whatever_its_id() -> None:
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "PREEMPTED", "RECONFIG_FAIL"])
-def test_a_fresh_job_may_help_after(state: str) -> None:
+def test_resubmitting_may_help_after(state: str) -> None:
     status = status_of(record(state=state))
     assert (status.state, status.cluster_fault) == (JobState.FAILED, True)
 
 
 @pytest.mark.parametrize("state", ["FAILED", "OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "CANCELLED"])
-def test_a_fresh_job_does_not_help_after(state: str) -> None:
+def test_resubmitting_does_not_help_after(state: str) -> None:
     status = status_of(record(state=state, exit_code=1))
     assert not status.cluster_fault
     assert not status.state.is_live

@@ -14,7 +14,7 @@ import pytest
 
 from steptime.clusters.config import load_cluster
 from steptime.clusters.connections import Connection
-from steptime.clusters.slurm.cluster import Config
+from steptime.clusters.slurm.cluster import SlurmConfig
 
 from .ssh_site import Host, Open, Site, connection, where
 
@@ -103,5 +103,5 @@ def test_login_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "clusters/selene.yaml").write_text(example("Several login nodes", "yaml"))
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     config = load_cluster("selene")
-    assert isinstance(config, Config)
+    assert isinstance(config, SlurmConfig)
     assert config.login_nodes == ("login1.example.org", "login2.example.org", "login3.example.org:2222")

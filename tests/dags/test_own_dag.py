@@ -84,7 +84,7 @@ def test_the_patience_of_a_dag_wins_over_the_clusters() -> None:
     from steptime.clusters.config import load_cluster
 
     config = load_cluster("local")
-    sensor = TrainingSensor(task_id="wait", submission=None, queue_patience_h=3)
+    sensor = TrainingSensor(task_id="wait", submitted=None, queue_patience_h=3)
     assert sensor.as_patient(config).queue_patience_h == 3
     assert sensor.as_patient(config).patience_h == config.patience_h
 

@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
@@ -166,7 +166,7 @@ class Airflow:
     def cancel_jobs(self) -> None:
         """End every job that lives, and wait until it has."""
 
-        config = Config(name="local", kind="local", gpu_type="cpu", work_dir=str(self.home))
+        config = LocalConfig(name="local", kind="local", gpu_type="cpu", work_dir=str(self.home))
 
         async def cancel() -> None:
             async with LocalCluster(config) as cluster:

@@ -8,7 +8,7 @@ import pytest
 from steptime.errors import SystemFailure
 from steptime.mini_slurm import layout as layouts
 from steptime.mini_slurm import packages
-from steptime.mini_slurm.layout import Layout
+from steptime.mini_slurm.layout import SlurmLayout
 
 SHORT = Path("/srv/steptime")
 LONG = "a home with blanks/" + "and a very long name, " * 6
@@ -63,7 +63,7 @@ def test_a_layout_is_kept(tmp_path: Path) -> None:
     assert layouts.recorded(tmp_path) is None
     layout = layouts.choose(SHORT)
     layouts.record(tmp_path, layout)
-    assert layouts.recorded(tmp_path) == layout == Layout.model_validate_json(layout.model_dump_json())
+    assert layouts.recorded(tmp_path) == layout == SlurmLayout.model_validate_json(layout.model_dump_json())
     (tmp_path / "slurm/cluster.json").write_text("{")
     with pytest.raises(SystemFailure, match=r"cluster.json is damaged"):
         layouts.recorded(tmp_path)

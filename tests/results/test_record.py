@@ -9,7 +9,7 @@ import pytest
 
 from steptime.clusters.base import Cluster, Job
 from steptime.clusters.config import open_cluster
-from steptime.clusters.local.cluster import Config
+from steptime.clusters.local.cluster import LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result, Submitted
 from steptime.results.record import (
@@ -26,7 +26,7 @@ MakeResult = Callable[..., Result]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Cluster:
-    return open_cluster(Config(name="local", kind="local", gpu_type="cpu", work_dir=str(tmp_path)))
+    return open_cluster(LocalConfig(name="local", kind="local", gpu_type="cpu", work_dir=str(tmp_path)))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 
 RUNS_THE_REAL_UV = """
 import os, sys
@@ -101,9 +101,9 @@ def bootstrap(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
+def config(tmp_path: Path) -> LocalConfig:
     """A local cluster in this test's folder, with this Python."""
-    return Config.model_validate(
+    return LocalConfig.model_validate(
         {
             "name": "here",
             "kind": "local",
@@ -115,6 +115,6 @@ def config(tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def cluster(config: Config) -> LocalCluster:
+def cluster(config: LocalConfig) -> LocalCluster:
     """That cluster."""
     return LocalCluster(config)

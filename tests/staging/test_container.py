@@ -17,8 +17,8 @@ from slurm_service import MiniSlurm
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.containers import Mount, in_container
-from steptime.clusters.local.cluster import Config, LocalCluster
-from steptime.clusters.slurm.config import Config as SlurmConfig
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
+from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.planning import parse_request, plan
 from steptime.staging.image import StagedImage, stage_image
 
@@ -47,7 +47,7 @@ print(json.dumps({
 
 
 @pytest.fixture
-def config(config: Config) -> Config:
+def config(config: LocalConfig) -> LocalConfig:
     """A local cluster with bwrap."""
     for program, package in (("bwrap", "bubblewrap"), ("mksquashfs", "squashfs-tools")):
         if shutil.which(program) is None:
@@ -75,7 +75,7 @@ async def staged_image(
 
 @pytest.mark.service
 async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing_else_of_the_machine(
-    config: Config, tmp_path: Path
+    config: LocalConfig, tmp_path: Path
 ) -> None:
     image = await staged_image(LocalCluster(config), config, [])
     assert image.digest is None
@@ -119,7 +119,7 @@ async def test_a_container_has_the_images_files_and_the_jobs_folders_and_nothing
 
 
 @pytest.mark.service
-async def test_for_pyxis_the_file_itself_is_the_image(config: Config) -> None:
+async def test_for_pyxis_the_file_itself_is_the_image(config: LocalConfig) -> None:
     """So that real pyxis can be tried without a registry; bwrap needs the files in it."""
     on_pyxis = config.model_copy(update={"container": "pyxis"})
     image = await staged_image(LocalCluster(on_pyxis), on_pyxis, [])
@@ -132,7 +132,7 @@ async def test_for_pyxis_the_file_itself_is_the_image(config: Config) -> None:
 
 @pytest.mark.slurm
 async def test_a_slurm_whose_login_node_may_not_import_does_it_in_jobs(
-    mini_slurm: MiniSlurm, config: Config
+    mini_slurm: MiniSlurm, config: LocalConfig
 ) -> None:
     """Both the image's file and its unpacked files are made by jobs, and found again by the next staging."""
     on_slurm = SlurmConfig.model_validate(

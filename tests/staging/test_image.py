@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from steptime.clusters.containers import Mount
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
 from steptime.staging import stage
@@ -43,7 +43,7 @@ STAND_INS = Path(__file__).parents[1] / "stand_ins"
 class Staging(Reported):
     """One call of `stage_image` with what it reported."""
 
-    def __init__(self, config: Config, **changes: Any) -> None:
+    def __init__(self, config: LocalConfig, **changes: Any) -> None:
         super().__init__()
         self.config = config.model_copy(update=changes)
 
@@ -75,7 +75,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def config(config: Config, programs: Path) -> Config:
+def config(config: LocalConfig, programs: Path) -> LocalConfig:
     """A local cluster with enroot; its jobs may run beside each other."""
     changes = {"container": "pyxis", "slots": 4, "exclusive": False, "poll_interval_s": 0.05}
     return config.model_copy(update=changes)
@@ -88,13 +88,13 @@ def calls(programs: Path, command: str) -> list[list[str]]:
     return [arguments for line in lines if (arguments := ast.literal_eval(line))[0] == command]
 
 
-def images(config: Config) -> set[str]:
+def images(config: LocalConfig) -> set[str]:
     """What lies in the folder of images, but for the locks, which stay."""
     return {path.name for path in Path(config.root, "images").iterdir() if path.suffix != ".lock"}
 
 
 async def test_an_image_is_imported_under_the_documents_name_and_recorded(
-    config: Config, programs: Path
+    config: LocalConfig, programs: Path
 ) -> None:
     staging = Staging(config)
     image = await staging()
@@ -118,7 +118,7 @@ async def test_an_image_is_imported_under_the_documents_name_and_recorded(
 
 
 async def test_imports_of_one_image_have_one_digest_and_files_of_their_own(
-    config: Config, programs: Path, tmp_path: Path
+    config: LocalConfig, programs: Path, tmp_path: Path
 ) -> None:
     """Two clusters, or one whose image was deleted: what was trained in is the same."""
     there = Staging(config, work_dir=str(tmp_path / "there"), container="bwrap")
@@ -128,7 +128,7 @@ async def test_imports_of_one_image_have_one_digest_and_files_of_their_own(
     assert Path(one.path).name == Path(other.path).name, "unpacked once for each image, not for each import"
 
 
-async def test_an_enroot_that_knows_no_digest_imports_by_the_tag(config: Config, programs: Path) -> None:
+async def test_an_enroot_that_knows_no_digest_imports_by_the_tag(config: LocalConfig, programs: Path) -> None:
     """Before 4.0."""
     (programs / "fault").write_text("no digest")
     image = await Staging(config)()
@@ -137,7 +137,9 @@ async def test_an_enroot_that_knows_no_digest_imports_by_the_tag(config: Config,
     assert arguments[-2:] == ["--", URI]
 
 
-async def test_an_image_that_is_named_by_its_digest_is_imported_by_it(config: Config, programs: Path) -> None:
+async def test_an_image_that_is_named_by_its_digest_is_imported_by_it(
+    config: LocalConfig, programs: Path
+) -> None:
     digest = f"sha256:{'ab' * 32}"
     image = await Staging(config)(f"nvcr.io/nvidia/nemo:25.04.00@{digest}")
     assert image.digest == digest
@@ -146,7 +148,7 @@ async def test_an_image_that_is_named_by_its_digest_is_imported_by_it(config: Co
 
 
 async def test_a_run_is_staged_with_its_image_and_without_an_environment(
-    config: Config, programs: Path, make_result: Callable[..., Result]
+    config: LocalConfig, programs: Path, make_result: Callable[..., Result]
 ) -> None:
     run = make_result().run
     run = run.model_copy(update={"recipe": run.recipe.model_copy(update={"image": NEMO})})
@@ -158,7 +160,7 @@ async def test_a_run_is_staged_with_its_image_and_without_an_environment(
     assert not Path(config.root, "venvs").exists()
 
 
-async def test_an_image_that_is_there_is_kept(config: Config, programs: Path) -> None:
+async def test_an_image_that_is_there_is_kept(config: LocalConfig, programs: Path) -> None:
     first, second = Staging(config), Staging(config)
     image = await first()
     assert await second() == image
@@ -167,7 +169,7 @@ async def test_an_image_that_is_there_is_kept(config: Config, programs: Path) ->
 
 
 async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
-    config: Config, programs: Path
+    config: LocalConfig, programs: Path
 ) -> None:
     (programs / "gate").touch()
     first, second = Staging(config), Staging(config)
@@ -181,7 +183,7 @@ async def test_two_at_once_import_once_and_the_second_says_that_it_waits(
 
 
 async def test_two_login_nodes_whose_locks_do_not_hold_between_them_import_once(
-    config: Config, programs: Path, tmp_path: Path
+    config: LocalConfig, programs: Path, tmp_path: Path
 ) -> None:
     """As on Lustre with `localflock`, where each takes the lock."""
     patches = tmp_path / "patches"
@@ -205,7 +207,7 @@ async def test_two_login_nodes_whose_locks_do_not_hold_between_them_import_once(
 
 
 async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_afresh(
-    config: Config, programs: Path
+    config: LocalConfig, programs: Path
 ) -> None:
     (programs / "gate").touch()
     killed, again = Staging(config), Staging(config)
@@ -223,7 +225,9 @@ async def test_after_a_killed_import_the_next_one_waits_for_enroot_and_starts_af
         await importing
 
 
-async def test_an_import_that_is_ended_ends_enroot_and_clears_away(config: Config, programs: Path) -> None:
+async def test_an_import_that_is_ended_ends_enroot_and_clears_away(
+    config: LocalConfig, programs: Path
+) -> None:
     (programs / "gate").touch()
     ended = Staging(config)
     importing = asyncio.create_task(ended())
@@ -255,7 +259,7 @@ async def test_an_import_that_is_ended_ends_enroot_and_clears_away(config: Confi
     ],
 )
 async def test_a_failed_import_says_why_and_leaves_nothing(
-    config: Config, programs: Path, fault: str, error: type[Exception], why: str
+    config: LocalConfig, programs: Path, fault: str, error: type[Exception], why: str
 ) -> None:
     (programs / "fault").write_text(fault)
     with pytest.raises(error) as failed:
@@ -269,7 +273,7 @@ async def test_a_failed_import_says_why_and_leaves_nothing(
 
 
 async def test_a_cluster_without_enroot_is_told_what_to_do(
-    config: Config, programs: Path, monkeypatch: pytest.MonkeyPatch
+    config: LocalConfig, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     with pytest.raises(
@@ -281,7 +285,7 @@ async def test_a_cluster_without_enroot_is_told_what_to_do(
 
 @pytest.mark.parametrize("change", ["content", "touched", "shorter"])
 async def test_a_file_that_was_written_to_is_read_and_replaced_if_it_is_another(
-    config: Config, programs: Path, change: str
+    config: LocalConfig, programs: Path, change: str
 ) -> None:
     image = await Staging(config)()
     file = Path(image.path)
@@ -313,7 +317,7 @@ def digest_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-async def test_a_file_of_another_source_is_replaced(config: Config, programs: Path) -> None:
+async def test_a_file_of_another_source_is_replaced(config: LocalConfig, programs: Path) -> None:
     """As when two registries have an image of one name, or the trainer's environment has changed."""
     image = await Staging(config)()
     record = Path(f"{image.path}.json")
@@ -327,7 +331,7 @@ async def test_a_file_of_another_source_is_replaced(config: Config, programs: Pa
 
 
 async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
-    config: Config, programs: Path
+    config: LocalConfig, programs: Path
 ) -> None:
     image = await Staging(config)()
     Path(f"{image.path}.json").unlink()
@@ -338,7 +342,9 @@ async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(
     assert json.loads(Path(f"{image.path}.json").read_text())["tool"] is None
 
 
-async def test_half_an_image_that_was_put_there_by_hand_is_replaced(config: Config, programs: Path) -> None:
+async def test_half_an_image_that_was_put_there_by_hand_is_replaced(
+    config: LocalConfig, programs: Path
+) -> None:
     image = await Staging(config)()
     Path(f"{image.path}.json").unlink()
     os.truncate(image.path, 300)
@@ -346,7 +352,7 @@ async def test_half_an_image_that_was_put_there_by_hand_is_replaced(config: Conf
     assert len(calls(programs, "import")) == 2
 
 
-async def test_a_name_that_is_none_never_reaches_the_cluster(config: Config, programs: Path) -> None:
+async def test_a_name_that_is_none_never_reaches_the_cluster(config: LocalConfig, programs: Path) -> None:
     canary = programs / "canary"
     for name in (f"nvidia/nemo:$(touch {canary})", f"x;touch {canary}:1", "--output=x:1", "../../etc/x:1"):
         with pytest.raises(UserError, match="is no name of a container image"):
@@ -355,7 +361,7 @@ async def test_a_name_that_is_none_never_reaches_the_cluster(config: Config, pro
     assert not Path(config.root).exists()
 
 
-async def test_apptainer_pulls_a_sif_file(config: Config, programs: Path) -> None:
+async def test_apptainer_pulls_a_sif_file(config: LocalConfig, programs: Path) -> None:
     image = await Staging(config, container="apptainer")()
     assert image.path == f"{config.root}/images/nvidia+nemo+25.04.00.sif"
     assert image.digest is None
@@ -370,7 +376,7 @@ async def test_apptainer_pulls_a_sif_file(config: Config, programs: Path) -> Non
 
 
 async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(
-    config: Config, programs: Path
+    config: LocalConfig, programs: Path
 ) -> None:
     (programs / "gate").touch()
     first, second = Staging(config, import_in_job=True), Staging(config, import_in_job=True)
@@ -385,7 +391,7 @@ async def test_where_the_login_node_may_not_import_a_job_does_and_all_share_it(
     assert len(list(Path(config.root, "staging", "jobs").iterdir())) == 1
 
 
-async def test_a_job_that_failed_is_followed_by_a_fresh_one(config: Config, programs: Path) -> None:
+async def test_a_job_that_failed_is_followed_by_a_fresh_one(config: LocalConfig, programs: Path) -> None:
     (programs / "fault").write_text("unauthorized")
     with pytest.raises(UserError, match="the registry refused the login"):
         await Staging(config, import_in_job=True)()
@@ -395,7 +401,7 @@ async def test_a_job_that_failed_is_followed_by_a_fresh_one(config: Config, prog
     assert [name.rpartition("-")[2] for name in names] == ["1", "2"]
 
 
-async def test_a_job_that_was_cancelled_is_named(config: Config, programs: Path) -> None:
+async def test_a_job_that_was_cancelled_is_named(config: LocalConfig, programs: Path) -> None:
     (programs / "gate").touch()
     staging = Staging(config, import_in_job=True)
     importing = asyncio.create_task(staging())
@@ -410,7 +416,7 @@ async def test_a_job_that_was_cancelled_is_named(config: Config, programs: Path)
 
 
 async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
-    config: Config, programs: Path
+    config: LocalConfig, programs: Path
 ) -> None:
     first, second = Staging(config, container="bwrap"), Staging(config, container="bwrap")
     image, same = await asyncio.gather(first(), second())
@@ -429,7 +435,7 @@ async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
     assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == [folder.name]
 
 
-async def test_what_was_half_unpacked_is_unpacked_anew(config: Config, programs: Path) -> None:
+async def test_what_was_half_unpacked_is_unpacked_anew(config: LocalConfig, programs: Path) -> None:
     image = await Staging(config, container="bwrap")()
     folder = Path(image.path)
     half = folder.with_name(f".{folder.name}.part")
@@ -443,7 +449,7 @@ async def test_what_was_half_unpacked_is_unpacked_anew(config: Config, programs:
 
 
 async def test_a_missing_unsquashfs_is_named(
-    config: Config, programs: Path, monkeypatch: pytest.MonkeyPatch
+    config: LocalConfig, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = await Staging(config)()
     assert Path(image.path).exists()

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from steptime.clusters.base import JobStatus
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.staging.scripts import ScriptEnd, run_script
 
 from .reported import Reported
@@ -23,7 +23,7 @@ while pathlib.Path(sys.argv[1]).exists():
 
 
 async def test_a_job_that_another_submits_after_ones_look_is_shared_too(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: LocalConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script, gate = tmp_path / "waits.py", tmp_path / "gate"
     script.write_text(WAITS)

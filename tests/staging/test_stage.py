@@ -11,7 +11,7 @@ import pytest
 from steptime import staging
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.settings import shipped
@@ -27,7 +27,7 @@ def run(make_result: Callable[..., Any]) -> Run:
 
 
 async def test_a_run_gets_the_shipped_trainer_and_an_environment_of_the_shipped_lock(
-    cluster: LocalCluster, config: Config, run: Run, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, config: LocalConfig, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The environment itself is built in test_venv; here it is enough which one is asked for."""
 
@@ -51,7 +51,7 @@ async def test_a_run_gets_the_shipped_trainer_and_an_environment_of_the_shipped_
 
 
 async def test_a_run_that_needs_a_container_is_refused_before_anything_is_copied(
-    cluster: LocalCluster, config: Config, run: Run
+    cluster: LocalCluster, config: LocalConfig, run: Run
 ) -> None:
     recipe = run.recipe.model_copy(update={"image": "nvcr.io/nvidia/nemo:25.04.01"})
     with pytest.raises(

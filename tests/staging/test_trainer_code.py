@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
 from steptime.settings import shipped
 from steptime.staging.trainer_code import stage_trainer
@@ -34,21 +34,23 @@ def files_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-async def stage(cluster: LocalCluster, config: Config, source: Path) -> tuple[Path, str, list[str]]:
+async def stage(cluster: LocalCluster, config: LocalConfig, source: Path) -> tuple[Path, str, list[str]]:
     lines: list[str] = []
     folder, sha256 = await stage_trainer(cluster, config, source=source, report=lines.append)
     return Path(folder), sha256, lines
 
 
 async def test_the_package_arrives_without_what_python_and_editors_leave(
-    cluster: LocalCluster, config: Config, source: Path
+    cluster: LocalCluster, config: LocalConfig, source: Path
 ) -> None:
     folder, sha256, _ = await stage(cluster, config, source)
     assert folder == Path(config.root, "trainer", sha256[:16])
     assert files_below(folder) == {"trainer/__init__.py", "trainer/families/llama.py"}
 
 
-async def test_the_shipped_trainer_can_be_imported_from_there(cluster: LocalCluster, config: Config) -> None:
+async def test_the_shipped_trainer_can_be_imported_from_there(
+    cluster: LocalCluster, config: LocalConfig
+) -> None:
     folder, _, _ = await stage(cluster, config, shipped("trainer"))
     found = subprocess.run(
         [sys.executable, "-P", "-c", "import trainer; print(trainer.__file__)"],
@@ -60,7 +62,9 @@ async def test_the_shipped_trainer_can_be_imported_from_there(cluster: LocalClus
     assert found.stdout.strip() == str(folder / "trainer" / "__init__.py")
 
 
-async def test_the_same_content_is_copied_once(cluster: LocalCluster, config: Config, source: Path) -> None:
+async def test_the_same_content_is_copied_once(
+    cluster: LocalCluster, config: LocalConfig, source: Path
+) -> None:
     folder, sha256, lines = await stage(cluster, config, source)
     assert lines == [f"copying 2 files of trainer code to {folder}"]
     inode = (folder / "trainer" / "__init__.py").stat().st_ino
@@ -70,7 +74,7 @@ async def test_the_same_content_is_copied_once(cluster: LocalCluster, config: Co
 
 @pytest.mark.parametrize("change", ["content", "name", "file"])
 async def test_changed_content_goes_to_a_folder_of_its_own(
-    cluster: LocalCluster, config: Config, source: Path, change: str
+    cluster: LocalCluster, config: LocalConfig, source: Path, change: str
 ) -> None:
     before, _, _ = await stage(cluster, config, source)
     if change == "content":
@@ -85,7 +89,7 @@ async def test_changed_content_goes_to_a_folder_of_its_own(
 
 
 async def test_those_who_stage_at_once_agree_and_leave_nothing_behind(
-    cluster: LocalCluster, config: Config, source: Path
+    cluster: LocalCluster, config: LocalConfig, source: Path
 ) -> None:
     staged = await asyncio.gather(*(stage(cluster, config, source) for _ in range(4)))
     assert len({folder for folder, _, _ in staged}) == 1
@@ -93,7 +97,7 @@ async def test_those_who_stage_at_once_agree_and_leave_nothing_behind(
 
 
 async def test_a_copy_that_breaks_off_is_not_taken_for_the_whole(
-    cluster: LocalCluster, config: Config, source: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, config: LocalConfig, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = LocalCluster.write
 
@@ -113,7 +117,7 @@ async def test_a_copy_that_breaks_off_is_not_taken_for_the_whole(
 
 @pytest.mark.parametrize("change", ["edited", "removed"])
 async def test_a_copy_that_somebody_changed_is_refused(
-    cluster: LocalCluster, config: Config, source: Path, change: str
+    cluster: LocalCluster, config: LocalConfig, source: Path, change: str
 ) -> None:
     folder, _, _ = await stage(cluster, config, source)
     if change == "edited":
@@ -125,7 +129,7 @@ async def test_a_copy_that_somebody_changed_is_refused(
 
 
 async def test_a_place_that_cannot_be_written_is_named(
-    cluster: LocalCluster, config: Config, source: Path
+    cluster: LocalCluster, config: LocalConfig, source: Path
 ) -> None:
     Path(config.root).mkdir()
     Path(config.root, "trainer").touch()

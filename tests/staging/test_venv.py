@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.staging import build_venv, venv
 from steptime.staging.venv import stage_venv
@@ -32,7 +32,7 @@ def main():
 class Staging(Reported):
     """One call of `stage_venv` with what it reported."""
 
-    def __init__(self, cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path) -> None:
+    def __init__(self, cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path) -> None:
         super().__init__()
         self._cluster, self._config, self._lock, self._bootstrap = cluster, config, lock, bootstrap
 
@@ -49,7 +49,7 @@ class Staging(Reported):
 
 @pytest.fixture
 def new_staging(
-    index: Path, cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path
+    index: Path, cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path
 ) -> Callable[[], Staging]:
     """A function that prepares one call."""
     return lambda: Staging(cluster, config, lock, bootstrap)
@@ -64,7 +64,7 @@ def gate(tmp_path: Path, index: Path, make_wheel: Callable[..., Path], uv: str) 
     return gate
 
 
-def venvs(config: Config) -> set[str]:
+def venvs(config: LocalConfig) -> set[str]:
     return {path.name for path in Path(config.root, "venvs").iterdir() if path.is_dir()}
 
 
@@ -107,7 +107,7 @@ async def test_two_at_once_build_once_and_the_second_says_that_it_waits(
 
 
 async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_starts_afresh(
-    new_staging: Callable[[], Staging], gate: Path, config: Config
+    new_staging: Callable[[], Staging], gate: Path, config: LocalConfig
 ) -> None:
     killed, again = new_staging(), new_staging()
     building = asyncio.create_task(killed())
@@ -124,7 +124,7 @@ async def test_after_a_killed_build_the_next_one_waits_for_its_installer_and_sta
 
 
 async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(
-    new_staging: Callable[[], Staging], lock: Path, config: Config
+    new_staging: Callable[[], Staging], lock: Path, config: LocalConfig
 ) -> None:
     lock.write_text("torch==9.9.9\n")
     with pytest.raises(SystemFailure, match="a package was not found") as failed:
@@ -134,7 +134,7 @@ async def test_a_package_that_is_nowhere_is_named_and_nothing_half_built_stays(
 
 
 async def test_packages_that_do_not_fit_together_are_named(
-    new_staging: Callable[[], Staging], lock: Path, make_wheel: Callable[..., Path], config: Config
+    new_staging: Callable[[], Staging], lock: Path, make_wheel: Callable[..., Path], config: LocalConfig
 ) -> None:
     make_wheel("needy", "1.0", needs="absent>=2")
     lock.write_text("needy==1.0\n")
@@ -145,7 +145,7 @@ async def test_packages_that_do_not_fit_together_are_named(
 
 
 async def test_a_cluster_without_the_python_is_named(
-    cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path
+    cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path
 ) -> None:
     staging = Staging(cluster, config.model_copy(update={"python": "python3.99"}), lock, bootstrap)
     with pytest.raises(
@@ -155,7 +155,7 @@ async def test_a_cluster_without_the_python_is_named(
 
 
 async def test_a_python_of_another_version_is_named(
-    cluster: LocalCluster, config: Config, lock: Path, bootstrap: Path, tmp_path: Path
+    cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path, tmp_path: Path
 ) -> None:
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\necho 3.9.2\n")

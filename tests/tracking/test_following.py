@@ -12,7 +12,7 @@ from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach
 from steptime.recipes.models import Run
-from steptime.tracking.following import JobFollower, Limits, Overdue, limits_of
+from steptime.tracking.following import JobFollower, Overdue, WaitLimits, limits_of
 from steptime.tracking.log_following import LogFollower
 from steptime.tracking.log_place import LogPlace
 
@@ -21,7 +21,7 @@ from .scripted_cluster import ScriptedCluster
 QUEUED = JobStatus(state=JobState.QUEUED, reason="waits for 2 of 2 slots")
 RUNNING = JobStatus(state=JobState.RUNNING, started_at=1_790_000_000.0, nodes=("n1",))
 FAILED = JobStatus(state=JobState.FAILED, exit_code=1)
-_PATIENT = Limits(patience_s=600)
+_PATIENT = WaitLimits(patience_s=600)
 _JOB = {"cluster": "local", "name": "job", "job_id": "1", "directory": "/d", "log_path": "/d/log"}
 
 
@@ -48,12 +48,14 @@ class CountingCluster(ScriptedCluster):
 class Watched:
     """A follower of a job whose cluster says what a test wants, and the lines that it said."""
 
-    def __init__(self, run: Run, limits: Limits = _PATIENT, *, submitted_at: float = 0) -> None:
+    def __init__(self, run: Run, limits: WaitLimits = _PATIENT, *, submitted_at: float = 0) -> None:
         self.lines: list[str] = []
         self.cluster = ScriptedCluster(RUNNING)
         job = Job.model_validate({**_JOB, "submitted_at": submitted_at})
         say = self.lines.append
-        self.follower = JobFollower(job, limits, LogFollower(run, job, say=say, warn=say), say=say, warn=say)
+        self.follower = JobFollower(
+            job, limits, LogFollower(run, job, info=say, warn=say), info=say, warn=say
+        )
 
     async def sees(self, status: JobStatus, log: bytes = b"") -> JobStatus | None:
         self.lines.clear()
@@ -116,7 +118,7 @@ async def test_the_end_is_told_with_the_last_steps(watched: Watched) -> None:
 async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_is_over(
     a_run: Callable[..., Run],
 ) -> None:
-    patient, impatient = Watched(a_run()), Watched(a_run(), Limits(patience_s=-1))
+    patient, impatient = Watched(a_run()), Watched(a_run(), WaitLimits(patience_s=-1))
 
     patient.follower.missed(ConnectionError("no route to host"))
 
@@ -132,7 +134,7 @@ async def test_a_cluster_out_of_reach_is_told_and_no_failure_until_its_patience_
 
 
 async def test_whichever_limit_runs_out_is_told_with_its_value(a_run: Callable[..., Run]) -> None:
-    limits = Limits(patience_s=600, queue_s=3600, run_s=0)
+    limits = WaitLimits(patience_s=600, queue_s=3600, run_s=0)
     queued_for = time.time() - 7200
     with pytest.raises(
         Overdue, match=r"in the queue for 2.0 h \(waits for .*queue_patience_h .* allows 60 min"
@@ -152,7 +154,7 @@ def test_the_limits_follow_from_the_run_and_the_clusters_file(a_run: Callable[..
     run = a_run()
     file = load_cluster("local").model_copy(update={"patience_h": 2, "queue_patience_h": 3})
 
-    assert limits_of(run, file) == Limits(patience_s=7200, queue_s=10800, run_s=run.time_limit_s + 3600)
+    assert limits_of(run, file) == WaitLimits(patience_s=7200, queue_s=10800, run_s=run.time_limit_s + 3600)
 
 
 @pytest.mark.parametrize("fault", ["refused", "hangs"])
@@ -194,7 +196,7 @@ async def test_who_goes_on_after_a_restart_reads_only_what_is_new(a_run: Callabl
     def after_a_restart() -> LogFollower:
         lines.clear()
         cluster.bytes_read = 0
-        return LogFollower(run, job, say=lines.append, warn=lines.append, place=LogPlace(get, keep))
+        return LogFollower(run, job, info=lines.append, warn=lines.append, place=LogPlace(get, keep))
 
     await after_a_restart().look(cluster)
     assert [line.partition(" of")[0] for line in lines] == ["step 0"]

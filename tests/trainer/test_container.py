@@ -10,7 +10,7 @@ from slurm_service import MiniSlurm
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import open_cluster
 from steptime.clusters.jobscript import job_spec
-from steptime.clusters.slurm.cluster import Config
+from steptime.clusters.slurm.cluster import SlurmConfig
 from steptime.logs.reader import read_log
 from steptime.staging import stage
 
@@ -25,7 +25,7 @@ async def test_a_tiny_llama_is_trained_in_a_real_image(
     trainer_python: str, mini_slurm: MiniSlurm, tmp_path: Path
 ) -> None:
     """The image is made on the login node, over ssh; srun starts a container for each rank."""
-    config = Config.model_validate(
+    config = SlurmConfig.model_validate(
         {
             "name": "contained",
             "kind": "slurm",

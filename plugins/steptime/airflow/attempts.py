@@ -10,7 +10,7 @@ A cleared `submit` therefore gets here only if the task that waits for its job w
 
 Jobs are named after the installation, too (see `installation`), from the first attempt of a task on.
 
-What the cluster failed gets a fresh job, see `fresh_jobs`: the numbers go on from one to the other.
+Resubmissions (see `resubmissions`) count on from there.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ SpecOf = Callable[[PositiveInt], JobSpec]
 """The job of each attempt, by its number."""
 
 
-class Attempt(Frozen):
+class StoredAttempt(Frozen):
     """What the task state store keeps of a mapped `submit` task."""
 
     number: PositiveInt
@@ -92,7 +92,7 @@ async def current_attempt(
     spec_of: SpecOf,
     *,
     left: Callable[[], str | None],
-    say: Callable[[str], None],
+    info: Callable[[str], None],
 ) -> PositiveInt:
     """The number of the attempt whose job is to be submitted now, or to be found again.
 
@@ -100,7 +100,7 @@ async def current_attempt(
     but not one that was `left` because the cluster was out of reach: that is waited for again.
     """
     stored = await asyncio.to_thread(store.get, _KEY)
-    earlier = TypeAdapter(Attempt | None).validate_python(stored)
+    earlier = TypeAdapter(StoredAttempt | None).validate_python(stored)
     number = 1
     if earlier is not None:
         spec = spec_of(earlier.number)
@@ -109,12 +109,12 @@ async def current_attempt(
         else:
             stands = await _goes_on(cluster, await asyncio.to_thread(left))
         if stands:
-            say(f"attempt {earlier.number} was begun before: its job is {spec.name}")
+            info(f"attempt {earlier.number} was begun before: its job is {spec.name}")
             return earlier.number
-        say(f"attempt {earlier.number} is over (cleared or cancelled); its job is ended: {spec.name}")
+        info(f"attempt {earlier.number} is over (cleared or cancelled); its job is ended: {spec.name}")
         number = earlier.number
     number = await free_attempt(cluster, spec_of, number)
-    attempt = Attempt(number=number, max_tries=max_tries)
+    attempt = StoredAttempt(number=number, max_tries=max_tries)
     await asyncio.to_thread(store.set, _KEY, attempt.model_dump(mode="json"), retention=NEVER_EXPIRE)
     return number
 
@@ -122,8 +122,7 @@ async def current_attempt(
 async def free_attempt(cluster: Cluster, spec_of: SpecOf, first: PositiveInt) -> PositiveInt:
     """The first number from `first` on whose name the cluster has no job of; what it has and lives is ended.
 
-    Names are taken by earlier attempts, by the fresh jobs after them, and by a DAG run of the same id that
-    was deleted.
+    Names are taken by earlier attempts, by their resubmissions, and by a deleted DAG run of the same id.
     """
     number = first
     while (job := await cluster.find(spec_of(number).name)) is not None:

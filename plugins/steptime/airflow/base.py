@@ -21,6 +21,7 @@ from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
 from steptime.results.charges import withdraw_job
+from steptime.results.models import Submitted
 
 SETTLING_S = 1.0
 """Of a trigger, before it may fire: one that does before the worker has reported "deferred" makes Airflow
@@ -149,7 +150,7 @@ def is_last_try(ti: RuntimeTaskInstanceProtocol) -> bool:
 
 
 def is_taken_away(
-    ti: RuntimeTaskInstanceProtocol, job_name: str, say: Callable[[str], None], *, may_be_lost: bool = False
+    ti: RuntimeTaskInstanceProtocol, job_name: str, info: Callable[[str], None], *, may_be_lost: bool = False
 ) -> bool:
     """Whether nobody will go on with this task instance, as somebody failed, cleared or deleted it.
 
@@ -160,7 +161,7 @@ def is_taken_away(
     Args:
         ti: the task instance that `on_kill` is about.
         job_name: the job that is to go on or to be ended.
-        say: is told which of the two it is, and why.
+        info: gets a line that says which of the two it is, and why.
         may_be_lost: the task runs in a worker and has no more tries: failed it may also be by a heartbeat
             that Airflow misses, and that ends no job.
     """
@@ -169,15 +170,15 @@ def is_taken_away(
         try:
             state = state_of(ti, ti.task_id)
         except AirflowRuntimeError as error:
-            say(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
+            info(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
             return False
         if state == "failed" and may_be_lost:
-            say(f"this was the last try, and who failed it nobody can tell: job {job_name} goes on")
+            info(f"this was the last try, and who failed it nobody can tell: job {job_name} goes on")
             return False
         if state not in _TAKEN_AWAY:
-            say(f"this task is {state}: job {job_name} goes on, and whoever waits for it will find it")
+            info(f"this task is {state}: job {job_name} goes on, and whoever waits for it will find it")
             return False
-    say(f"the task was taken away ({state or 'cleared or deleted'}): cancelling job {job_name}")
+    info(f"the task was taken away ({state or 'cleared or deleted'}): cancelling job {job_name}")
     return True
 
 
@@ -200,3 +201,21 @@ async def cancel(cluster_name: str, job_name: str) -> None:
     """End a job of a cluster that is opened for it."""
     async with open_cluster(cluster_name) as cluster:
         await cluster.cancel(job_name)
+
+
+SUBMITTED_KEY = "submitted"
+"""XCom of what was submitted last, pushed before waiting begins: a sensor that fails returns nothing."""
+_SUBMITTED_BEFORE = "submission"
+"""Its key in DAG runs that go on across an upgrade."""
+
+
+def last_submitted(context: Context, waited_in: str) -> Submitted | None:
+    """What the task `waited_in` of the same mapped instance waited for last; None if it has not begun to."""
+    ti = context["ti"]
+    for key in (SUBMITTED_KEY, _SUBMITTED_BEFORE):
+        pushed = ti.xcom_pull(task_ids=waited_in, key=key, map_indexes=ti.map_index)
+        if pushed is not None:
+            submitted = Submitted.model_validate(pushed)
+            made_by = submitted.made_by.model_copy(update={"task_id": waited_in})
+            return submitted.model_copy(update={"made_by": made_by})
+    return None

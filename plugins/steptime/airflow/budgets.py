@@ -15,20 +15,20 @@ from steptime.recipes.models import Run
 from steptime.results import charges
 from steptime.results.budgets import BudgetExceeded
 
-Say = Callable[[str], None]
+Info = Callable[[str], None]
 
 
-def commit_plan(runs: Mapping[str, Sequence[Run]], *, held_by: str, say: Say) -> None:
+def commit_plan(runs: Mapping[str, Sequence[Run]], *, held_by: str, info: Info) -> None:
     """`results.charges.commit_plan`, and again after what is over was given back. To be called in a task."""
     try:
         budget_balances = charges.commit_plan(runs, held_by=held_by)
     except BudgetExceeded:
         clusters = {run.cluster for planned in runs.values() for run in planned}
         _withdraw_dead_plans(clusters)
-        asyncio.run(_settle_all(clusters, say))
+        asyncio.run(_settle_all(clusters, info))
         budget_balances = charges.commit_plan(runs, held_by=held_by)
     for balance in budget_balances:
-        say(str(balance))
+        info(str(balance))
 
 
 async def commit_job(cluster: Cluster, run: Run, job_name: str, *, dag_run: str) -> None:
@@ -47,13 +47,13 @@ async def settle_ended(cluster: Cluster) -> None:
         await asyncio.to_thread(charges.settle_jobs, await cluster.poll(sorted(jobs)))
 
 
-async def _settle_all(clusters: Iterable[str], say: Say) -> None:
+async def _settle_all(clusters: Iterable[str], info: Info) -> None:
     for name in clusters:
         try:
             async with open_cluster(name) as cluster:
                 await settle_ended(cluster)
         except SystemFailure as error:  # then all of it counts as committed
-            say(f"cluster '{name}' cannot be asked which of its jobs have ended: {error}")
+            info(f"cluster '{name}' cannot be asked which of its jobs have ended: {error}")
 
 
 def _withdraw_dead_plans(clusters: Iterable[str]) -> None:

@@ -6,7 +6,7 @@
                  └▶ checkpoint_pairs┴─▶ checkpoint [per pair] save: as above; load: the same after save.wait
 
 `submit` is a setup whose teardown `end` leaves no job behind; clearing `wait` therefore clears `submit`,
-too, and a fresh attempt begins. `check_params` and `take_slots` are setups whose teardown `report` prints all
+too, and a new attempt begins. `check_params` and `take_slots` are setups whose teardown `report` prints all
 results and decides the state of the DAG run.
 """
 
@@ -15,7 +15,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup, TriggerRule, XComArg, task_group
+from airflow.sdk import DAG, TaskGroup, TriggerRule, task_group
 
 from steptime.airflow.operators import (
     CheckParamsOperator,
@@ -31,7 +31,7 @@ from steptime.airflow.result_operators import (
     ValidateOperator,
 )
 from steptime.airflow.selecting import SelectOperator
-from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.slots.asking import TakeSlotsOperator
 from steptime.airflow.slots.names import ASK_TASK
 from steptime.recipes.workload_file import Workload
@@ -120,7 +120,7 @@ def training_dag(
             with TaskGroup("save"):
                 saving = _train("checkpoint.save", save, staged, waiting)
             with TaskGroup("load"):
-                _train("checkpoint.load", load, staged, waiting, loads_from=XComArg(saving, SUBMISSION_KEY))
+                _train("checkpoint.load", load, staged, waiting, saving=saving)
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=[check_params, take_slots], on_failure_fail_dagrun=True)
@@ -133,18 +133,21 @@ def training_dag(
 
 
 def _train(
-    group: str, run: Any, staged: Any, waiting: Mapping[str, Any], *, loads_from: Any = None
+    group: str, run: Any, staged: Any, waiting: Mapping[str, Any], *, saving: TrainingSensor | None = None
 ) -> TrainingSensor:
     """The tasks of one run, in the task group of that id, the current one; gives the one that waits.
 
-    `waiting` is how `TrainingSensor` waits.
+    `waiting` is how `TrainingSensor` waits; `saving` waits for the job whose checkpoint this run loads.
     """
     waited_in = f"{group}.wait"
+    saved_in = None if saving is None else saving.task_id
     submit = SubmitTrainingOperator(
-        task_id="submit", run=run, staged=staged, waited_in=waited_in, loads_from=loads_from
+        task_id="submit", run=run, staged=staged, waited_in=waited_in, saved_in=saved_in
     )
-    wait = TrainingSensor(task_id="wait", submission=submit.output, retries=_WAITING_RETRIES, **waiting)
-    end = EndTrainingOperator(task_id="end", submission=submit.output, waited_in=waited_in)
+    if saving is not None:
+        saving >> submit
+    wait = TrainingSensor(task_id="wait", submitted=submit.output, retries=_WAITING_RETRIES, **waiting)
+    end = EndTrainingOperator(task_id="end", submitted=submit.output, waited_in=waited_in)
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
     validate = ValidateOperator(task_id="validate", outcome=parse.output)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
 from steptime.airflow.attempts import current_attempt, named_after, specs_of
 from steptime.airflow.base import (
@@ -20,12 +19,12 @@ from steptime.airflow.base import (
     as_json,
     dag_run_of,
     end_job,
+    last_submitted,
     left_job,
 )
 from steptime.airflow.budgets import commit_plan, settle_ended
 from steptime.airflow.connections import patiently
 from steptime.airflow.params import plan_from_params
-from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.slots.asking import cell_of, options_of, require_slots, slots_of
 from steptime.airflow.states import state_of
 from steptime.airflow.tables import as_text
@@ -86,7 +85,7 @@ class CheckParamsOperator(BaseOperator):
         self.log.info("at most %.2f GPU-hours", planned.gpu_hours_max)
         me = dag_run_of(context)
         with airflow_errors():
-            commit_plan({me: planned.all_runs}, held_by=me, say=self.log.info)
+            commit_plan({me: planned.all_runs}, held_by=me, info=self.log.info)
         return as_json(planned)
 
 
@@ -138,10 +137,10 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     :param run: the planned run, a `Run` as JSON. (templated)
     :param staged: what `StageTrainingOperator` returned. (templated)
     :param waited_in: id of the task that waits for the job: nothing is submitted unless it is yet to begin.
-    :param loads_from: for a checkpoint load, what submitted the job that saved it. (templated)
+    :param saved_in: for a checkpoint load, id of the task that waited for the job which saved it.
     """
 
-    template_fields: Sequence[str] = ("run", "staged", "loads_from")
+    template_fields: Sequence[str] = ("run", "staged")
     ui_color: str = "#d9e7f5"
 
     def __init__(
@@ -150,13 +149,13 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         run: Any,
         staged: Any,
         waited_in: str,
-        loads_from: Any = None,
+        saved_in: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.run = run
         self.staged = staged
-        self.loads_from = loads_from
+        self.saved_in = saved_in
         self.waited_in = waited_in
 
     def planned_run(self) -> Run:
@@ -169,7 +168,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             ti = context["ti"]
             state = state_of(ti, self.waited_in)
             if state not in _WILL_WAIT:
-                return as_json(self._submitted_before(ti, state))
+                return as_json(self._submitted_before(context, state))
             config = load_cluster(self.planned_run().cluster)
             submitted = asyncio.run(
                 patiently(config, lambda cluster: self._submit(cluster, config, context), self.log.warning)
@@ -184,9 +183,11 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         ti, run = context["ti"], self.planned_run()
         staged = Staged.model_validate(self.staged)
 
-        if self.loads_from is not None:
-            saved_by = Submitted.model_validate(self.loads_from).job
-            run = run.model_copy(update={"checkpoint_path": await find_saved_checkpoint(cluster, saved_by)})
+        if self.saved_in is not None:
+            saving = last_submitted(context, self.saved_in)
+            if saving is None:
+                raise SystemFailure(f"'{self.saved_in}' has left no job whose checkpoint could be loaded")
+            run = run.model_copy(update={"checkpoint_path": await find_saved_checkpoint(cluster, saving.job)})
         store = context["task_state_store"]
         spec_of = specs_of(run, staged, config, context, await named_after(store))
         attempt = await current_attempt(
@@ -195,7 +196,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             ti.max_tries,
             spec_of,
             left=lambda: left_job(context, self.waited_in),
-            say=self.log.info,
+            info=self.log.info,
         )
         spec = spec_of(attempt)
         asked_for = options_of(context)
@@ -218,17 +219,16 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         )
         return Submitted(run=run, request=request, job=job, attempt=attempt, made_by=made_by)
 
-    def _submitted_before(self, ti: RuntimeTaskInstanceProtocol, state: str | None) -> Submitted:
-        """What the task that waits has told of its job: only this task was cleared."""
-        told = ti.xcom_pull(task_ids=self.waited_in, key=SUBMISSION_KEY, map_indexes=ti.map_index)
-        if told is None:
+    def _submitted_before(self, context: Context, state: str | None) -> Submitted:
+        """What the task that waits has last waited for: only this task was cleared."""
+        submitted = last_submitted(context, self.waited_in)
+        if submitted is None:
             raise SystemFailure(
-                f"'{self.waited_in}' is {state} and has told of no job, and none is submitted that nobody "
-                "would wait for: clear that task, and this one is cleared with it"
+                f"'{self.waited_in}' is {state} and has left no job, and none is submitted that nobody would "
+                "wait for: clear that task, and this one is cleared with it"
             )
-        submission = Submitted.model_validate(told)
-        self.log.info("'%s' was not cleared: its job stays %s", self.waited_in, submission.job.name)
-        return submission
+        self.log.info("'%s' was not cleared: its job stays %s", self.waited_in, submitted.job.name)
+        return submitted
 
 
 class EndTrainingOperator(RunOperator):
@@ -240,26 +240,26 @@ class EndTrainingOperator(RunOperator):
     A wait that was given up because the cluster was out of reach is no reason to end anything, nor is one
     that has used up its tries: see `LEFT_KEY`.
 
-    :param submission: what `SubmitTrainingOperator` returned. (templated)
+    :param submitted: what `SubmitTrainingOperator` returned. (templated)
     :param waited_in: id of the task that waited for the jobs.
     """
 
-    template_fields: Sequence[str] = ("submission",)
+    template_fields: Sequence[str] = ("submitted",)
     ui_color: str = "#eeeeee"
 
-    def __init__(self, *, submission: Any, waited_in: str, **kwargs: Any) -> None:
+    def __init__(self, *, submitted: Any, waited_in: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.submission = submission
+        self.submitted = submitted
         self.waited_in = waited_in
 
     def planned_run(self) -> Run:
         """The run whose jobs are ended."""
-        return Submitted.model_validate(self.submission).run
+        return Submitted.model_validate(self.submitted).run
 
     def execute(self, context: Context) -> None:
-        """End what lives of the job and of the fresh ones after it."""
+        """End what lives of the job and of its resubmissions."""
         with airflow_errors():
-            config = load_cluster(Submitted.model_validate(self.submission).job.cluster)
+            config = load_cluster(Submitted.model_validate(self.submitted).job.cluster)
             if (left := left_job(context, self.waited_in)) is not None:
                 self.log.warning(
                     "%s gave up a job that may be sound, out of reach or with its last worker, so nothing is "
@@ -274,16 +274,16 @@ class EndTrainingOperator(RunOperator):
             )
 
     async def _end(self, cluster: Cluster, config: ClusterConfig, context: Context) -> None:
-        submission = Submitted.model_validate(self.submission)
-        whose = submission.job.installation
-        spec_of = specs_of(submission.run, submission.made_by.staged, config, context, whose)
-        first = submission.attempt
-        names = [spec_of(number).name for number in range(first, first + 1 + config.fresh_jobs)]
+        submitted = Submitted.model_validate(self.submitted)
+        whose = submitted.job.installation
+        spec_of = specs_of(submitted.run, submitted.made_by.staged, config, context, whose)
+        first = submitted.attempt
+        names = [spec_of(number).name for number in range(first, first + 1 + config.resubmissions)]
         for name, status in (await cluster.poll(names)).items():
             if status.state.is_live and (job := await cluster.find(name)) is not None:
                 self.log.warning("job %s is %s and nobody waits for it: ending it", name, status.state)
                 ended = await end_job(cluster, job)
                 self.log.info("job %s: %s", name, ended.state)
-            elif name == submission.job.name or status.state is not JobState.UNKNOWN:
+            elif name == submitted.job.name or status.state is not JobState.UNKNOWN:
                 self.log.info("job %s: %s", name, status.state)
         await settle_ended(cluster)

@@ -13,12 +13,12 @@ from steptime.airflow.base import (
     as_json,
     dag_run_of,
     end_job,
+    last_submitted,
     left_job,
 )
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
-from steptime.airflow.sensors import SUBMISSION_KEY
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.config import load_cluster
@@ -60,15 +60,11 @@ class ReadLogOperator(RunOperator):
         """Read and measure. Returns the `Outcome` as JSON; the steps stay in a file beside the log."""
         from steptime.results.metrics import measure
 
-        ti = context["ti"]
-        handed_on = ti.xcom_pull(task_ids=self.waited_in, key=SUBMISSION_KEY, map_indexes=ti.map_index)
-        if handed_on is None:
+        submitted = last_submitted(context, self.waited_in)
+        if submitted is None:
             raise AirflowSkipException("no job was submitted: there is no log to read")
         if (left := left_job(context, self.waited_in)) is not None:
             raise AirflowSkipException(f"job '{left}' was left as it is, and may run on: its log is not read")
-        submitted = Submitted.model_validate(handed_on)
-        made_by = submitted.made_by.model_copy(update={"task_id": self.waited_in})
-        submitted = submitted.model_copy(update={"made_by": made_by})
         self._run = run = submitted.run
         with airflow_errors():
             config = load_cluster(submitted.job.cluster)
@@ -126,7 +122,7 @@ class ReadLogOperator(RunOperator):
         return status, log
 
 
-async def read_again(outcome: Outcome, say: Callable[[str], None]) -> tuple[TrainingLog, str]:
+async def read_again(outcome: Outcome, warn: Callable[[str], None]) -> tuple[TrainingLog, str]:
     """What `parse` has read and recorded of a run, from beside its log.
 
     Raises OutOfReach where the cluster is for longer than its file allows, SystemFailure where it is gone.
@@ -137,7 +133,7 @@ async def read_again(outcome: Outcome, say: Callable[[str], None]) -> tuple[Trai
     async def read(cluster: Cluster) -> tuple[TrainingLog, str]:
         return await kept_parsed_log(cluster, outcome.job), await kept_record(cluster, outcome.job)
 
-    return await patiently(load_cluster(outcome.job.cluster), read, say)
+    return await patiently(load_cluster(outcome.job.cluster), read, warn)
 
 
 def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
@@ -260,7 +256,7 @@ class ReportOperator(BaseOperator):
         with airflow_errors(), Store() as store:
             withdraw_plans([dag_run_of(context)], [planned.request.cluster])
             rows = own_runs(store, ti.dag_id, ti.run_id)
-        # A cleared task makes a fresh attempt: the latest one of each planned run counts.
+        # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         self.log.info("results of %s", ti.run_id)
         if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:

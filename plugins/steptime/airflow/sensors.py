@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from steptime.airflow.base import (
     LEFT_KEY,
+    SUBMITTED_KEY,
     HoldsJob,
     RunOperator,
     airflow_errors,
@@ -18,8 +19,8 @@ from steptime.airflow.base import (
     is_last_try,
 )
 from steptime.airflow.connections import airflow_connection
-from steptime.airflow.fresh_jobs import latest_job, replace_job
 from steptime.airflow.log_places import in_task_store
+from steptime.airflow.resubmissions import latest_job, resubmit
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig, load_cluster
@@ -29,9 +30,6 @@ from steptime.results.models import Submitted
 from steptime.tracking.conclusion import failed_end, find_causes, unknown_end
 from steptime.tracking.following import limits_of
 
-SUBMISSION_KEY = "submission"
-"""XCom of the submission, handed on before waiting begins: a sensor that fails returns nothing."""
-
 _UNKNOWN_KEY = "unknown"
 _ASKED_FOR_UNKNOWN = 3
 """Times that a cluster is asked for a job that it does not know; the many tries are for lost workers."""
@@ -40,50 +38,50 @@ _ASKED_FOR_UNKNOWN = 3
 class TrainingSensor(RunOperator, HoldsJob):
     """Waits until a training job has ended; returns its status, and fails where the training failed.
 
-    Where the cluster failed it, a fresh job takes its place, as often as the cluster's `fresh_jobs` says.
+    A job that the cluster failed is resubmitted, as often as `resubmissions` in the cluster's file allows.
 
-    The task's log tells the job's states, why it queues, and the training's steps as they come. Failing,
+    The task's log shows the job's states, why it queues, and the training's steps as they come. Failing,
     clearing or deleting the task cancels the job; restarting worker, triggerer or scheduler does not, nor
-    does a cluster out of reach. How long is waited follows from the run and the cluster's file: see `Limits`.
+    does a cluster out of reach. The run and the cluster's file limit the time: see `WaitLimits`.
 
-    :param submission: what `SubmitTrainingOperator` returned. (templated)
+    :param submitted: what `SubmitTrainingOperator` returned. (templated)
     :param deferrable: wait in the triggerer, holding no worker slot, with one look at the cluster per its
         `poll_interval_s` for all waiting tasks; otherwise wait in the worker.
     :param patience_h: hours for which the cluster may be out of reach; None for what its file says.
     :param queue_patience_h: hours that the job may queue before it is ended; None likewise.
     """
 
-    template_fields: Sequence[str] = ("submission",)
+    template_fields: Sequence[str] = ("submitted",)
     ui_color: str = "#d9e7f5"
 
     def __init__(
         self,
         *,
-        submission: Any,
+        submitted: Any,
         deferrable: bool = True,
         patience_h: float | None = None,
         queue_patience_h: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.submission = submission
+        self.submitted = submitted
         self.deferrable = deferrable
         self.patience_h = patience_h
         self.queue_patience_h = queue_patience_h
 
     def planned_run(self) -> Run:
         """The run whose job is waited for."""
-        return Submitted.model_validate(self.submission).run
+        return Submitted.model_validate(self.submitted).run
 
     def execute(self, context: Context) -> Any:
         """Wait for the job. Returns its `JobStatus` as JSON."""
-        submission = Submitted.model_validate(self.submission)
+        submitted = Submitted.model_validate(self.submitted)
         with airflow_errors():
             try:
-                submission = asyncio.run(latest_job(self, submission, context))
+                submitted = asyncio.run(latest_job(self, submitted, context))
             except OutOfReach as away:
-                self._leave(submission.job, away, context)
-        return self._wait_for(submission, context)
+                self._leave(submitted.job, away, context)
+        return self._wait_for(submitted, context)
 
     def as_patient(self, config: ClusterConfig) -> ClusterConfig:
         """The cluster's file with this task's own patience."""
@@ -95,19 +93,19 @@ class TrainingSensor(RunOperator, HoldsJob):
         super().hold(cluster, job_name, context)
         self.may_be_lost = is_last_try(context["ti"])
 
-    def _wait_for(self, submission: Submitted, context: Context) -> dict[str, Any]:
+    def _wait_for(self, submitted: Submitted, context: Context) -> dict[str, Any]:
         """From now on this task, and those behind it, are about this job."""
-        job = submission.job
+        job = submitted.job
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
-        context["ti"].xcom_push(SUBMISSION_KEY, as_json(submission))
+        context["ti"].xcom_push(SUBMITTED_KEY, as_json(submitted))
         self.hold(job.cluster, job.name, context)
         if is_last_try(context["ti"]):
             self.log.warning("this is the last try: should it be lost, job %s is left as it is", job.name)
             context["ti"].xcom_push(LEFT_KEY, job.name)
         with airflow_errors():
-            limits = limits_of(submission.run, self.as_patient(load_cluster(job.cluster)))
-        trigger = TrainingTrigger(run=as_json(submission.run), job=as_json(job), **limits.model_dump())
+            limits = limits_of(submitted.run, self.as_patient(load_cluster(job.cluster)))
+        trigger = TrainingTrigger(run=as_json(submitted.run), job=as_json(job), **limits.model_dump())
         if self.deferrable:
             raise TaskDeferred(trigger=trigger, method_name="execute_complete")
         place = in_task_store(context["task_state_store"])
@@ -116,12 +114,12 @@ class TrainingSensor(RunOperator, HoldsJob):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take over from the trigger: return the job's status, or fail with one sentence that says why.
 
-        Where the cluster failed the job, a fresh one is submitted, and the trigger waits for that. News of a
-        job from before this task was cleared is passed over: on SQLite Airflow gives the id of a trigger away
-        again while the old one still runs.
+        A run whose job the cluster failed is resubmitted, and the trigger waits for the new job. An event
+        about a job from before this task was cleared is passed over: on SQLite Airflow gives the id of a
+        trigger away again while the old one still runs.
         """
         job = Job.model_validate(event["job"])
-        if job.submitted_at < Submitted.model_validate(self.submission).job.submitted_at:
+        if job.submitted_at < Submitted.model_validate(self.submitted).job.submitted_at:
             self.log.info("job %s was before this task was cleared: waiting on", job.name)
             return cast("dict[str, Any]", self.execute(context))
         if "overdue" in event:
@@ -130,19 +128,19 @@ class TrainingSensor(RunOperator, HoldsJob):
         if "out_of_reach" in event:
             self._leave(job, event["out_of_reach"], context)
         status = JobStatus.model_validate(event["status"])
-        if (fresh := self._replaced(job, status, context)) is not None:
-            return self._wait_for(fresh, context)
+        if (resubmitted := self._resubmitted(job, status, context)) is not None:
+            return self._wait_for(resubmitted, context)
         self._leave_nothing(context)
         return self._conclude(job, status, context)
 
-    def _replaced(self, job: Job, status: JobStatus, context: Context) -> Submitted | None:
-        """The fresh job that is waited for instead; None where there is to be none."""
+    def _resubmitted(self, job: Job, status: JobStatus, context: Context) -> Submitted | None:
+        """The run as it was resubmitted; None if that was not due."""
         if status.state is not JobState.FAILED or not status.cluster_fault:
             return None
-        submission = Submitted.model_validate(self.submission)
+        submitted = Submitted.model_validate(self.submitted)
         with airflow_errors():
             try:
-                return asyncio.run(replace_job(self, submission, job, status, context))
+                return asyncio.run(resubmit(self, submitted, job, status, context))
             except OutOfReach as away:
                 self._leave(job, away, context)
 

@@ -14,7 +14,7 @@ from steptime.airflow.log_places import in_xcom
 from steptime.clusters.base import Job
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
-from steptime.tracking.following import Limits, Overdue, follow
+from steptime.tracking.following import Overdue, WaitLimits, follow
 from steptime.tracking.log_place import LogPlace
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class TrainingTrigger(BaseTrigger):
 
     :param run: the planned run, a `Run` as JSON.
     :param job: the submitted job, a `Job` as JSON.
-    :param patience_s: these three are the fields of `Limits`.
+    :param patience_s: these three are the fields of `WaitLimits`.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TrainingTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.run_json = run
         self.job_json = job
-        self.limits = Limits(patience_s=patience_s, queue_s=queue_s, run_s=run_s)
+        self.limits = WaitLimits(patience_s=patience_s, queue_s=queue_s, run_s=run_s)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments, from which any triggerer makes this trigger again."""
@@ -73,7 +73,7 @@ class TrainingTrigger(BaseTrigger):
                 self.limits,
                 airflow_connection,
                 place=place,
-                say=self.log.info,
+                info=self.log.info,
                 warn=self.log.warning,
             )
         except Overdue as overdue:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -21,9 +22,9 @@ from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import (
     FINDS_TRAINER,
     ImageForm,
+    LaunchCommand,
     Launcher,
     Mount,
-    Started,
     in_container,
     mounts,
 )
@@ -74,9 +75,11 @@ class ClusterConfig(Frozen):
     """The interpreter on the cluster that the trainer's venv is made from."""
     poll_interval_s: PositiveFloat = 5
     """Seconds between two looks at the queue, one for all jobs that are waited for."""
-    fresh_jobs: NonNegativeInt = 2
-    """How many more jobs a run may get after the cluster failed one, as by a dead node or a preemption."""
+    resubmissions: NonNegativeInt = Field(2, validation_alias=AliasChoices("resubmissions", "fresh_jobs"))
+    """How often a run is resubmitted after the cluster failed its job, as by a dead node or a preemption.
 
+    Files of before call it `fresh_jobs`.
+    """
     patience_h: PositiveFloat = 12
     """Hours for which the cluster may be out of reach before a task that asks it gives up.
 
@@ -184,7 +187,7 @@ class ClusterConfig(Frozen):
         return f"end {job_name} on cluster {self.name}"
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
-        """The run for a fresh job that stays away from `nodes`; unchanged where nodes cannot be chosen."""
+        """The run as it is resubmitted, without `nodes`; unchanged if nodes cannot be chosen here."""
         return run
 
     def script_values(
@@ -213,7 +216,7 @@ class ClusterConfig(Frozen):
         *,
         directory: PurePosixPath,
         environment: Iterable[str],
-    ) -> Started:
+    ) -> LaunchCommand:
         """How a command of the run is started in the image that is staged, where it finds the trainer.
 
         Raises UserError where none is, or this cluster's kind of container cannot be started so.

@@ -54,7 +54,7 @@ class Mount(NamedTuple):
         return f"{self.folder}:{self.folder}" + ("" if self.writable else _FOR_READING)
 
 
-class Started(NamedTuple):
+class LaunchCommand(NamedTuple):
     """A command in its container."""
 
     srun_options: tuple[str, ...]
@@ -94,7 +94,7 @@ class Launcher:
     """A program that starts a job's ranks in an image: what `container` in a cluster's file names."""
 
     image: ImageForm
-    launch: Callable[[Sequence[str], Inside], Started] | None = None
+    launch: Callable[[Sequence[str], Inside], LaunchCommand] | None = None
     """How a command is started; None only where the cluster itself starts jobs in their image."""
     of_srun: bool = False
     """Whether it is a plugin of Slurm's srun, and needs its options."""
@@ -111,7 +111,7 @@ def in_container(
     directory: str,
     variables: Iterable[str],
     image_environment: Mapping[str, str],
-) -> Started:
+) -> LaunchCommand:
     """How `command` is started in `image`.
 
     Args:
@@ -135,12 +135,12 @@ def in_container(
             f"no job here is started by '{kind}': choose another container in the cluster's file."
         )
     inside = Inside(image, mounted, directory, tuple(variables), image_environment)
-    started: Started = launch(command, inside)
+    started: LaunchCommand = launch(command, inside)
     return started
 
 
-def _with_pyxis(command: Sequence[str], inside: Inside) -> Started:
-    return Started(
+def _with_pyxis(command: Sequence[str], inside: Inside) -> LaunchCommand:
+    return LaunchCommand(
         srun_options=(
             f"--container-image={inside.image}",
             f"--container-mounts={','.join(mount.argument for mount in inside.mounts)}",
@@ -153,13 +153,13 @@ def _with_pyxis(command: Sequence[str], inside: Inside) -> Started:
     )
 
 
-def _with_apptainer(command: Sequence[str], inside: Inside) -> Started:
+def _with_apptainer(command: Sequence[str], inside: Inside) -> LaunchCommand:
     binds = tuple(f"--bind={mount.argument}" for mount in inside.mounts)
     options = ("--nv", "--writable-tmpfs", "--no-home", f"--pwd={inside.directory}", *binds)
-    return Started(srun_options=(), command=("apptainer", "exec", *options, inside.image, *command))
+    return LaunchCommand(srun_options=(), command=("apptainer", "exec", *options, inside.image, *command))
 
 
-def _with_bwrap(command: Sequence[str], inside: Inside) -> Started:
+def _with_bwrap(command: Sequence[str], inside: Inside) -> LaunchCommand:
     environment = {"HOME": _TEMPORARY, "TMPDIR": _TEMPORARY, **inside.image_environment}
     options = (
         "--die-with-parent",
@@ -181,7 +181,7 @@ def _with_bwrap(command: Sequence[str], inside: Inside) -> Started:
         ),
         *("--chdir", inside.directory),
     )
-    return Started(srun_options=(), command=("bwrap", *options, "--", *command))
+    return LaunchCommand(srun_options=(), command=("bwrap", *options, "--", *command))
 
 
 PYXIS = Launcher(ImageForm.SQUASHFS, _with_pyxis, of_srun=True)

@@ -14,8 +14,8 @@ from stat import S_ISREG
 from typing import NamedTuple
 
 from steptime.clusters.config import load_clusters
-from steptime.clusters.local.cluster import Config as LocalConfig
-from steptime.clusters.local.state import Ended, JobFolder, Submitted, lock_if_free, locked, open_lock
+from steptime.clusters.local.cluster import LocalConfig
+from steptime.clusters.local.state import Ended, JobFolder, LocalJob, lock_if_free, locked, open_lock
 from steptime.settings import collected_logs_dir
 
 _REMOVED = "removed"
@@ -53,7 +53,7 @@ def _old_jobs(state: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
             shutil.rmtree(state / _REMOVED)  # what an interrupted run has left
     for path in sorted(jobs.iterdir()) if jobs.is_dir() else ():
         job = JobFolder(state, path.name)
-        submitted, ended = job.read(Submitted), job.read(Ended)
+        submitted, ended = job.read(LocalJob), job.read(Ended)
         if submitted is None or ended is None or ended.ended_at >= before or job.runner_lives():
             continue
         if Path(submitted.directory).exists():

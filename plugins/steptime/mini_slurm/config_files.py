@@ -11,7 +11,7 @@ import jinja2
 
 from steptime.files import write_whole
 from steptime.mini_slurm import login
-from steptime.mini_slurm.layout import GPUS_PER_NODE, MARKER, NODES, Layout, user
+from steptime.mini_slurm.layout import GPUS_PER_NODE, MARKER, NODES, SlurmLayout, user
 from steptime.mini_slurm.packages import program, search_path
 
 CLUSTER = "mini"
@@ -27,7 +27,7 @@ _templates = jinja2.Environment(
 _FILES = ("slurm.conf", "gres.conf", "slurmdbd.conf", "my.cnf", "sshd_config", "ssh_config")
 
 
-def write_all(layout: Layout) -> None:
+def write_all(layout: SlurmLayout) -> None:
     """Write every file; keys that exist are kept. Only their owner can read what is written."""
     values: dict[str, Any] = {
         "cluster_name": CLUSTER,
@@ -52,7 +52,7 @@ def write_all(layout: Layout) -> None:
     _write_keys(layout)
 
 
-def write_plugstack(layout: Layout, text: str) -> bool:
+def write_plugstack(layout: SlurmLayout, text: str) -> bool:
     """Write which SPANK plugins steps are started with; whether that is a change."""
     path = _plugstack(layout)
     if path.exists() and path.read_text() == text:
@@ -61,11 +61,11 @@ def write_plugstack(layout: Layout, text: str) -> bool:
     return True
 
 
-def _plugstack(layout: Layout) -> Path:
+def _plugstack(layout: SlurmLayout) -> Path:
     return layout.root / "etc/plugstack.conf"
 
 
-def _login_environment(layout: Layout) -> dict[str, str]:
+def _login_environment(layout: SlurmLayout) -> dict[str, str]:
     """What a login on the cluster finds, and with it every job that it submits."""
     given = {
         "SLURM_CONF": str(layout.slurm_conf),
@@ -77,7 +77,7 @@ def _login_environment(layout: Layout) -> dict[str, str]:
     return {name: value for name, value in given.items() if '"' not in value and "\\" not in value}
 
 
-def _write_keys(layout: Layout) -> None:
+def _write_keys(layout: SlurmLayout) -> None:
     munge_key = layout.root / "etc/munge.key"
     if not munge_key.is_file():
         write_whole(munge_key, secrets.token_bytes(1024), mode=0o400)

@@ -12,7 +12,7 @@ from pathlib import Path
 from steptime.errors import SystemFailure
 from steptime.mini_slurm import login, processes
 from steptime.mini_slurm.config_files import CLUSTER
-from steptime.mini_slurm.layout import NODES, Layout, user
+from steptime.mini_slurm.layout import NODES, SlurmLayout, user
 from steptime.mini_slurm.packages import program
 
 ALL = ("munged", "mariadbd", "slurmdbd", "slurmctld", *(f"slurmd-{node}" for node in NODES), "sshd")
@@ -29,7 +29,7 @@ _READY_TIMEOUT_S = 120
 """The first start creates the tables of the accounting."""
 
 
-def start(layout: Layout, daemon: str) -> None:
+def start(layout: SlurmLayout, daemon: str) -> None:
     """Start a daemon that does not run. It leaves this session, and goes on when its caller ends.
 
     Raises SystemFailure, with the end of its log, where it refuses to start.
@@ -37,7 +37,7 @@ def start(layout: Layout, daemon: str) -> None:
     _start(layout, daemon, _commands(layout)[daemon])
 
 
-def start_nodes(layout: Layout, nodes: Iterable[str]) -> None:
+def start_nodes(layout: SlurmLayout, nodes: Iterable[str]) -> None:
     """Start the daemons of nodes.
 
     One that has lost its jobs, too, says that it was rebooted: Slurm then looks for them no longer.
@@ -48,7 +48,7 @@ def start_nodes(layout: Layout, nodes: Iterable[str]) -> None:
         _start(layout, daemon, [*_commands(layout)[daemon], *([] if living[node] else ["-b"])])
 
 
-def _start(layout: Layout, daemon: str, command: list[str]) -> None:
+def _start(layout: SlurmLayout, daemon: str, command: list[str]) -> None:
     if daemon == "sshd" and os.geteuid() == 0:
         # Root's sshd insists on it, and Debian's own service would make it.
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -67,7 +67,7 @@ def _start(layout: Layout, daemon: str, command: list[str]) -> None:
         raise failed_start(layout, daemon, f"it ended with code {done.returncode}")
 
 
-def wait_until_ready(layout: Layout, daemon: str) -> None:
+def wait_until_ready(layout: SlurmLayout, daemon: str) -> None:
     """Wait until a daemon that was started does its work; SystemFailure where it does not."""
     if daemon.startswith("slurmd-"):
         wait_for_nodes(layout, [daemon.removeprefix("slurmd-")])
@@ -75,7 +75,7 @@ def wait_until_ready(layout: Layout, daemon: str) -> None:
         _wait_for(layout, [daemon], lambda: _answers(layout, daemon))
 
 
-def wait_for_nodes(layout: Layout, nodes: Sequence[str]) -> None:
+def wait_for_nodes(layout: SlurmLayout, nodes: Sequence[str]) -> None:
     """Wait until jobs can run on all of `nodes`; SystemFailure where they cannot."""
 
     def usable() -> bool:
@@ -86,7 +86,7 @@ def wait_for_nodes(layout: Layout, nodes: Sequence[str]) -> None:
     _wait_for(layout, [f"slurmd-{node}" for node in nodes], usable)
 
 
-def _wait_for(layout: Layout, names: Sequence[str], condition: Callable[[], bool]) -> None:
+def _wait_for(layout: SlurmLayout, names: Sequence[str], condition: Callable[[], bool]) -> None:
     """Wait for something that daemons have to do; SystemFailure when one ends before, or takes too long."""
     deadline = time.monotonic() + _READY_TIMEOUT_S
     seen = time.monotonic()
@@ -102,7 +102,7 @@ def _wait_for(layout: Layout, names: Sequence[str], condition: Callable[[], bool
         time.sleep(_POLL_S)
 
 
-def failed_start(layout: Layout, daemon: str, what: str) -> SystemFailure:
+def failed_start(layout: SlurmLayout, daemon: str, what: str) -> SystemFailure:
     """The error of a start, with the end of the daemon's log."""
     path = layout.log(daemon)
     tail = ""
@@ -112,7 +112,7 @@ def failed_start(layout: Layout, daemon: str, what: str) -> SystemFailure:
     return SystemFailure(f"{daemon} did not start: {what}; the end of {path}:\n{tail}")
 
 
-def install_database(layout: Layout, report: Callable[[str], None]) -> None:
+def install_database(layout: SlurmLayout, report: Callable[[str], None]) -> None:
     """Make MariaDB's own tables, once. Its accounts are known by their Unix user: there is no password."""
     made = layout.root / "mysql"
     if made.is_dir():
@@ -143,13 +143,13 @@ def install_database(layout: Layout, report: Callable[[str], None]) -> None:
     unfinished.rename(made)
 
 
-def add_cluster(layout: Layout) -> None:
+def add_cluster(layout: SlurmLayout) -> None:
     """Make the cluster known to the accounting, once."""
     if command(layout, "sacctmgr", "-nP", "show", "cluster", CLUSTER, "format=cluster").strip() != CLUSTER:
         command(layout, "sacctmgr", "-iQ", "add", "cluster", CLUSTER)
 
 
-def command(layout: Layout, name: str, *arguments: str) -> str:
+def command(layout: SlurmLayout, name: str, *arguments: str) -> str:
     """What one of Slurm's commands prints. Raises SystemFailure where it fails."""
     try:
         done = _run(layout, name, *arguments)
@@ -160,7 +160,7 @@ def command(layout: Layout, name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def node_states(layout: Layout) -> dict[str, str]:
+def node_states(layout: SlurmLayout) -> dict[str, str]:
     """Every node's state as sinfo writes it out (`idle`, `down`, …); empty where nobody answers."""
     try:
         words = command(layout, "sinfo", "-hN", "-p", "batch", "-o", "%N %T").split()
@@ -169,7 +169,7 @@ def node_states(layout: Layout) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def _answers(layout: Layout, daemon: str) -> bool:
+def _answers(layout: SlurmLayout, daemon: str) -> bool:
     try:
         match daemon:
             case "munged":
@@ -196,7 +196,7 @@ def _listens(path: Path) -> bool:
     return True
 
 
-def _run(layout: Layout, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(layout: SlurmLayout, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [name, *arguments],
         env=layout.environment,
@@ -208,7 +208,7 @@ def _run(layout: Layout, name: str, *arguments: str) -> subprocess.CompletedProc
     )
 
 
-def _commands(layout: Layout) -> dict[str, list[str]]:
+def _commands(layout: SlurmLayout) -> dict[str, list[str]]:
     root = layout.root
     slurm_conf = str(layout.slurm_conf)
     return {

@@ -65,7 +65,7 @@ class Ports(Frozen):
         }
 
 
-class Layout(Frozen):
+class SlurmLayout(Frozen):
     """A cluster's folder and ports, as `cluster.json` in the folder keeps them."""
 
     root: Path
@@ -104,11 +104,11 @@ def folder(home: Path) -> Path:
     return home / "slurm"
 
 
-def recorded(home: Path) -> Layout | None:
+def recorded(home: Path) -> SlurmLayout | None:
     """What `cluster.json` says; None where no cluster was ever made here. Raises SystemFailure if damaged."""
     path = folder(home) / "cluster.json"
     try:
-        return Layout.model_validate_json(path.read_bytes())
+        return SlurmLayout.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError:
@@ -117,18 +117,18 @@ def recorded(home: Path) -> Layout | None:
         ) from None
 
 
-def record(home: Path, layout: Layout) -> None:
+def record(home: Path, layout: SlurmLayout) -> None:
     """Keep the layout for the next time."""
     write_whole(folder(home) / "cluster.json", layout.model_dump_json(indent=2))
 
 
-def choose(home: Path, ssh_host: str = LOOPBACK) -> Layout:
+def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
     """A root and a block of free ports, the same for the same `home` where nobody else has them."""
     digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
     for attempt in range(_BLOCKS):
         ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
         if all(is_free(port) for port in ports.by_daemon().values()):
-            return Layout(root=_root(home), ports=ports, ssh_host=ssh_host)
+            return SlurmLayout(root=_root(home), ports=ports, ssh_host=ssh_host)
     raise SystemFailure(f"no {_PORTS_EACH} ports in a row are free from {_FIRST_PORT} up.")
 
 
@@ -167,7 +167,7 @@ def prepare(home: Path) -> None:
             device.symlink_to("/dev/null")
 
 
-def leads_home(home: Path, layout: Layout) -> bool:
+def leads_home(home: Path, layout: SlurmLayout) -> bool:
     """Whether the root still is the folder in `home`: a short link goes with `down`, or when /tmp is tidied.
 
     A link is believed only in a folder of this user's: others could turn it elsewhere.
@@ -178,7 +178,7 @@ def leads_home(home: Path, layout: Layout) -> bool:
     return leads and layout.root.parent.lstat().st_uid == os.getuid()
 
 
-def remove_link(home: Path, layout: Layout) -> None:
+def remove_link(home: Path, layout: SlurmLayout) -> None:
     """Take away the short link to the folder, if there is one."""
     if layout.root != folder(home) and leads_home(home, layout):
         layout.root.unlink()

@@ -1,24 +1,24 @@
 """How to log in to the cluster: for people, for programs, and as a connection that Airflow can keep."""
 
 from steptime.clusters.connections import Connection
-from steptime.mini_slurm.layout import Layout, user
+from steptime.mini_slurm.layout import SlurmLayout, user
 
 CONNECTION = "mini_slurm"
 """The name of the connection that `config/clusters/mini-slurm.yaml` asks for."""
 HOST_ALIAS = "mini-slurm"
 
 
-def command(layout: Layout) -> tuple[str, ...]:
+def command(layout: SlurmLayout) -> tuple[str, ...]:
     """The ssh command that logs in; what it shall run there is put behind it."""
     return ("ssh", "-F", f"{layout.root}/etc/ssh_config", HOST_ALIAS)
 
 
-def host_key(layout: Layout) -> str:
+def host_key(layout: SlurmLayout) -> str:
     """The public key that the cluster's sshd proves itself with: `ssh-ed25519 AAAA…`."""
     return " ".join((layout.root / "ssh/host.pub").read_text().split()[:2])
 
 
-def connection(layout: Layout) -> Connection:
+def connection(layout: SlurmLayout) -> Connection:
     """The login, its extra fields named as Airflow's SSH provider names them."""
     return Connection(
         name=CONNECTION,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psutil
 
-from steptime.mini_slurm.layout import MARKER, NODES, Layout
+from steptime.mini_slurm.layout import MARKER, NODES, SlurmLayout
 
 DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sshd")
 _KILL_S = 5
 
 
-def daemons(layout: Layout) -> dict[str, psutil.Process]:
+def daemons(layout: SlurmLayout) -> dict[str, psutil.Process]:
     """The living daemons by name: `slurmctld`, `slurmd-node3`, …"""
     found: dict[str, psutil.Process] = {}
     for process in psutil.process_iter(["name", "create_time"]):
@@ -31,7 +31,7 @@ def daemons(layout: Layout) -> dict[str, psutil.Process]:
     return found
 
 
-def everything(layout: Layout) -> list[psutil.Process]:
+def everything(layout: SlurmLayout) -> list[psutil.Process]:
     """Every process of the cluster, jobs and logins included; never the caller or its ancestors."""
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = {process.pid: process for process in (*daemons(layout).values(), *logins(layout))}
@@ -45,7 +45,7 @@ def everything(layout: Layout) -> list[psutil.Process]:
     return [process for pid, process in found.items() if pid not in spared and _lives(process)]
 
 
-def logins(layout: Layout) -> list[psutil.Process]:
+def logins(layout: SlurmLayout) -> list[psutil.Process]:
     """What sshd has started to serve logins; they outlive it, and bear no mark of the cluster."""
     found = []
     for process in psutil.process_iter(["name"]):
@@ -59,7 +59,7 @@ def logins(layout: Layout) -> list[psutil.Process]:
     return found
 
 
-def of_nodes(layout: Layout) -> dict[str, list[psutil.Process]]:
+def of_nodes(layout: SlurmLayout) -> dict[str, list[psutil.Process]]:
     """By node, what would die with it: its daemon, and the jobs on it."""
     found: dict[str, list[psutil.Process]] = {node: [] for node in NODES}
     for process in everything(layout):
@@ -98,7 +98,7 @@ def _wait(asked: list[psutil.Process], timeout_s: float) -> list[psutil.Process]
     return left
 
 
-def _daemon(process: psutil.Process, layout: Layout) -> str | None:
+def _daemon(process: psutil.Process, layout: SlurmLayout) -> str | None:
     """Which of the layout's daemons a process is."""
     name = process.name()
     command = process.cmdline()
@@ -118,7 +118,7 @@ def _daemon(process: psutil.Process, layout: Layout) -> str | None:
     return f"slurmd-{command[command.index('-N') + 1]}" if name == "slurmd" else name
 
 
-def _is_marked(process: psutil.Process, layout: Layout) -> bool:
+def _is_marked(process: psutil.Process, layout: SlurmLayout) -> bool:
     given = _environment(process)
     if given.get(MARKER) == str(layout.root):
         return True
@@ -139,7 +139,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _node(process: psutil.Process, layout: Layout) -> str | None:
+def _node(process: psutil.Process, layout: SlurmLayout) -> str | None:
     """The node that a process belongs to, by itself or by whom it descends from."""
     for one in _line(process):
         with suppress(psutil.Error):

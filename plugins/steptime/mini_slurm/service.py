@@ -15,7 +15,7 @@ from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.mini_slurm import config_files, daemons, login, packages, processes
 from steptime.mini_slurm import layout as layouts
-from steptime.mini_slurm.layout import LOOPBACK, NODES, Layout
+from steptime.mini_slurm.layout import LOOPBACK, NODES, SlurmLayout
 
 Report = Callable[[str], None]
 
@@ -25,7 +25,7 @@ _JOBS_END_S = 60
 _STOP_GRACE_S = 10
 
 
-class Status(Frozen):
+class SlurmStatus(Frozen):
     """What `steptime slurm status` tells."""
 
     running: bool
@@ -45,7 +45,7 @@ class Status(Frozen):
 
 def up(
     home: Path, report: Report, *, ssh_host: str | None = None, plugstack: str | None = None
-) -> tuple[Layout, bool]:
+) -> tuple[SlurmLayout, bool]:
     """Start what does not run of the cluster in the state folder `home`; `True` where all of it ran already.
 
     `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
@@ -87,12 +87,12 @@ def down(home: Path, report: Report, *, purge: bool = False) -> bool:
         return was_running
 
 
-def status(home: Path) -> Status:
+def status(home: Path) -> SlurmStatus:
     """How the daemons, nodes and jobs are."""
     layout = layouts.recorded(home)
     alive = processes.daemons(layout) if layout is not None else {}
     if layout is None or not alive:
-        return Status(
+        return SlurmStatus(
             running=False, healthy=False, problem="Slurm is not running: start it with 'steptime slurm up'"
         )
     lives = {name: name in alive for name in daemons.ALL}
@@ -109,7 +109,7 @@ def status(home: Path) -> Status:
         usable = sum(count for state, count in nodes.items() if state in daemons.USABLE)
         if problem is None and usable < len(NODES):
             problem = f"{len(NODES) - usable} of {len(NODES)} nodes cannot be used"
-    return Status(
+    return SlurmStatus(
         running=True,
         healthy=problem is None,
         daemons=lives,
@@ -122,7 +122,7 @@ def status(home: Path) -> Status:
     )
 
 
-def running(home: Path) -> Layout:
+def running(home: Path) -> SlurmLayout:
     """The layout of a cluster that was started here. Raises SystemFailure where there is none."""
     layout = layouts.recorded(home)
     if layout is None:
@@ -187,7 +187,7 @@ def _lock(home: Path, report: Report) -> Iterator[None]:
         lock.release()
 
 
-def _layout(home: Path, ssh_host: str | None, report: Report) -> Layout:
+def _layout(home: Path, ssh_host: str | None, report: Report) -> SlurmLayout:
     """The layout of last time where its ports and its root are still to be had, else a new one."""
     layout = layouts.recorded(home)
     if layout is not None:
@@ -213,7 +213,7 @@ def _layout(home: Path, ssh_host: str | None, report: Report) -> Layout:
     return layout
 
 
-def _start_missing(layout: Layout, alive: set[str], report: Report) -> None:
+def _start_missing(layout: SlurmLayout, alive: set[str], report: Report) -> None:
     def bring_up(daemon: str, phase: str) -> None:
         if daemon not in alive:
             report(phase)
@@ -234,13 +234,13 @@ def _start_missing(layout: Layout, alive: set[str], report: Report) -> None:
     daemons.wait_for_nodes(layout, NODES)
 
 
-def _stop_nodes(layout: Layout) -> None:
+def _stop_nodes(layout: SlurmLayout) -> None:
     alive = processes.daemons(layout)
     nodes = [f"slurmd-{node}" for node in NODES]
     processes.end([alive[name] for name in nodes if name in alive], grace_s=_STOP_GRACE_S)
 
 
-def _stop(layout: Layout, report: Report) -> bool:
+def _stop(layout: SlurmLayout, report: Report) -> bool:
     alive = processes.daemons(layout)
     left = processes.everything(layout)
     if not alive and not left:
@@ -259,7 +259,7 @@ def _stop(layout: Layout, report: Report) -> bool:
     return True
 
 
-def _cancel_jobs(layout: Layout, report: Report) -> None:
+def _cancel_jobs(layout: SlurmLayout, report: Report) -> None:
     """Cancel what waits or runs, and wait until it has ended, so that the accounting says so."""
     try:
         jobs = set(daemons.command(layout, "squeue", "-h", "-o", "%A").split())

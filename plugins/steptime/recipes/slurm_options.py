@@ -72,7 +72,7 @@ _INSTEAD = {
     **dict.fromkeys(_OF_THE_JOB, "leave it out: steptime finds, follows and ends its jobs by it"),
     **dict.fromkeys(("cluster-constraint", "clusters"), "give that cluster a file of its own"),
     **dict.fromkeys(("export", "export-file", "get-user-env"), "set variables in environment"),
-    "requeue": "write fresh_jobs, the number of jobs that may follow one which the cluster failed",
+    "requeue": "write resubmissions, how often a run is resubmitted after the cluster failed its job",
     "time": "leave it out: the time limit is each run's",
     **dict.fromkeys(_OF_THE_PLAN, "leave it out: it follows from each run's gpus"),
     **dict.fromkeys(("gpus-per-node", "gpus-per-task", "ntasks-per-node"), "write gpus_per_node"),

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict
 
 from steptime.airflow.addresses import dag_run_path
+from steptime.airflow.slots.names import Pool
 from steptime.errors import SystemFailure, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 
@@ -35,15 +36,6 @@ class Dag(_Answer):
 
     dag_id: str
     is_paused: bool
-
-
-class Pool(_Answer):
-    """A pool, and what it counts."""
-
-    name: str
-    slots: int
-    """-1 where it bounds nothing."""
-    include_deferred: bool
 
 
 class DagRun(_Answer):

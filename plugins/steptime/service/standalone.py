@@ -67,7 +67,7 @@ class Service(Frozen):
         return AirflowClient(self.url, ADMIN, password())
 
 
-class Status(Frozen):
+class AirflowStatus(Frozen):
     """What `steptime status` tells."""
 
     running: bool
@@ -140,11 +140,11 @@ def down(report: Report) -> bool:
         return was_running
 
 
-def status() -> Status:
+def status() -> AirflowStatus:
     """Whether Airflow runs, the health of its components, its DAGs and what they run."""
     service = running()
     if service is None:
-        return Status(
+        return AirflowStatus(
             running=False, healthy=False, problem="Airflow is not running: start it with 'steptime up'"
         )
     state = _supervisor_state()
@@ -153,7 +153,7 @@ def status() -> Status:
     try:
         with service.client() as client:
             health = client.health()
-            return Status(
+            return AirflowStatus(
                 **told,
                 healthy=health.all_healthy,
                 health=health.components,
@@ -162,7 +162,7 @@ def status() -> Status:
                 running_dag_runs=tuple(f"{run.dag_id}/{run.dag_run_id}" for run in client.running_dag_runs()),
             )
     except SystemFailure as failure:
-        return Status(**told, healthy=False, problem=str(failure))
+        return AirflowStatus(**told, healthy=False, problem=str(failure))
 
 
 def running() -> Service | None:

@@ -15,7 +15,7 @@ _HOW_IT_ENDED = {
 }
 
 
-class Failure(Frozen):
+class FailureReport(Frozen):
     """What the log of a failed job says."""
 
     causes: str
@@ -23,7 +23,7 @@ class Failure(Frozen):
     last_lines: str
 
 
-async def find_causes(job: Job, connections: Connections) -> Failure:
+async def find_causes(job: Job, connections: Connections) -> FailureReport:
     """Fetch a job's log and read it. A log that cannot be read is a failure without causes."""
     from steptime.clusters.collecting import collect_log
     from steptime.logs.reader import read_log
@@ -33,12 +33,12 @@ async def find_causes(job: Job, connections: Connections) -> Failure:
             path = await collect_log(cluster, job)
         log = read_log(path)
     except (UserError, SystemFailure) as error:  # ended before it began it has none; `parse` asks once more
-        return Failure(causes="", last_lines=str(error))
+        return FailureReport(causes="", last_lines=str(error))
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         tail = file.read().decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
     causes = (problem.message for problem in log.problems if problem.fatal)
-    return Failure(causes="; ".join(causes), last_lines="\n".join(tail))
+    return FailureReport(causes="; ".join(causes), last_lines="\n".join(tail))
 
 
 def failed_end(job: Job, status: JobStatus, causes: str) -> str:

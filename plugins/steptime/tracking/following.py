@@ -23,7 +23,7 @@ class Overdue(SystemFailure):
     """A job has taken longer than somebody allowed: in the queue, or running."""
 
 
-class Limits(Frozen):
+class WaitLimits(Frozen):
     """For how long a job is waited for, in seconds; None is for ever."""
 
     patience_s: float
@@ -34,9 +34,9 @@ class Limits(Frozen):
     """The job may run, with what it does before the training and a grace period."""
 
 
-def limits_of(run: Run, config: ClusterConfig) -> Limits:
+def limits_of(run: Run, config: ClusterConfig) -> WaitLimits:
     """The limits of a run on a cluster."""
-    return Limits(
+    return WaitLimits(
         patience_s=config.patience_h * 3600,
         queue_s=config.queue_patience_h * 3600,
         run_s=run.time_limit_s + config.seconds_before_training + _GRACE_S,
@@ -46,11 +46,11 @@ def limits_of(run: Run, config: ClusterConfig) -> Limits:
 async def follow(
     run: Run,
     job: Job,
-    limits: Limits,
+    limits: WaitLimits,
     connections: Connections,
     *,
     place: LogPlace | None,
-    say: Callable[[str], None],
+    info: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> JobStatus:
     """Follow a job to its end, telling what its cluster's polls and its log say; gives its last status.
@@ -61,15 +61,15 @@ async def follow(
         limits: for how long it is waited for.
         connections: gives the login of its cluster.
         place: keeps how far the log was told; None begins anew.
-        say: gets each line of progress.
+        info: gets each line of progress.
         warn: gets what needs attention.
 
     Raises:
         Overdue: the job takes longer than its limits.
         OutOfReach: the cluster has not answered for longer than its patience.
     """
-    log = LogFollower(run, job, say=say, warn=warn, place=place)
-    follower = JobFollower(job, limits, log, say=say, warn=warn)
+    log = LogFollower(run, job, info=info, warn=warn, place=place)
+    follower = JobFollower(job, limits, log, info=info, warn=warn)
     try:
         async with watch(job.cluster, connections) as shared:
             while True:
@@ -94,16 +94,16 @@ class JobFollower:
     def __init__(
         self,
         job: Job,
-        limits: Limits,
+        limits: WaitLimits,
         log: LogFollower,
         *,
-        say: Callable[[str], None],
+        info: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
         self._job = job
         self._limits = limits
         self._log = log
-        self._say = say
+        self._info = info
         self._silence = Silence(job.cluster, limits.patience_s, warn)
         self._last_said: tuple[JobState, str] | None = None
         self._phase: JobState | None = None
@@ -142,7 +142,7 @@ class JobFollower:
                 line += f" on {', '.join(status.nodes)}"
         if status.exit_code is not None:
             line += f", exit code {status.exit_code}"
-        self._say(f"{line}, {status.reason}" if status.reason else line)
+        self._info(f"{line}, {status.reason}" if status.reason else line)
 
     def _check_limits(self, status: JobStatus) -> None:
         """Compare how long the job has queued, or run, with what is allowed. Raises Overdue.

@@ -42,13 +42,13 @@ class LogFollower:
         run: Run,
         job: Job,
         *,
-        say: Callable[[str], None],
+        info: Callable[[str], None],
         warn: Callable[[str], None],
         place: LogPlace | None = None,
     ) -> None:
         self._run = run
         self._job = job
-        self._say = say
+        self._info = info
         self._warn = warn
         self._place = place
         self._reading: asyncio.Task[None] | None = None
@@ -112,7 +112,7 @@ class LogFollower:
             )
         else:
             if self._pause_s:
-                self._say("the training's log can be followed again")
+                self._info("the training's log can be followed again")
             self._pause_s = 0.0
 
     async def _piece(self, cluster: Cluster, offset: int, limit: int = 1 << 20) -> bytes:
@@ -163,12 +163,12 @@ class LogFollower:
             return
         if len(self._unreported) <= _STEPS_ON_LINES_OF_THEIR_OWN:
             for step in self._unreported:
-                self._say(self._line(f"step {step.global_step}", step, step.step_time_s))
+                self._info(self._line(f"step {step.global_step}", step, step.step_time_s))
         else:
             times = [step.step_time_s for step in self._unreported if step.step_time_s is not None]
             first, last = self._unreported[0], self._unreported[-1]
             steps = f"steps {first.global_step}-{last.global_step}"
-            self._say(self._line(steps, last, fmean(times) if times else None, mean=True))
+            self._info(self._line(steps, last, fmean(times) if times else None, mean=True))
         self._unreported.clear()
         self._last_report = time.monotonic()
 

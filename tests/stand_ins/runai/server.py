@@ -20,7 +20,7 @@ from stand_ins.runai.answers import details, listed
 from stand_ins.runai.faults import Entry, Fault, FaultyDoor
 from stand_ins.runai.workloads import StandInWorkload
 
-from steptime.clusters.local.cluster import Config, LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 """What Kubernetes accepts as a label (RFC 1123), beginning with a letter as a service does."""
@@ -49,7 +49,7 @@ class RunaiStandIn:
         fields = {"kind": "local", "gpu_type": "cpu", "exclusive": False, "grace_s": 5}
         self._gpus, self._cpus = (
             LocalCluster(
-                Config.model_validate({"name": name, "work_dir": str(folder), "slots": slots, **fields})
+                LocalConfig.model_validate({"name": name, "work_dir": str(folder), "slots": slots, **fields})
             )
             for name, slots in (("gpus", gpus), ("cpus", 16))
         )

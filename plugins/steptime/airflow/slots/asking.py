@@ -22,9 +22,9 @@ from steptime.airflow.slots.names import (
     STARTED_RUN_KEY,
     Asked,
     HeldBy,
+    Pool,
     Slots,
     StartedRun,
-    ToldPool,
 )
 from steptime.airflow.slots.pools import pool_name, require_pools, slots_for
 from steptime.airflow.slots.triggers import GrantTrigger, is_held, is_held_by
@@ -133,7 +133,7 @@ def require_slots(slots: Iterable[Slots], what: str, context: Context) -> None:
             "Airflow has not said which pools it has: install steptime where its scheduler and API server "
             "run, too, and clear this task."
         )
-    require_pools(TypeAdapter(list[ToldPool]).validate_python(told), slots, what, "this Airflow")
+    require_pools(TypeAdapter(list[Pool]).validate_python(told), slots, what, "this Airflow")
 
 
 def cell_of(context: Context) -> HeldBy | None:

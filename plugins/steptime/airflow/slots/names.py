@@ -50,12 +50,14 @@ class Asked(Slots):
     run_id: str
 
 
-class ToldPool(Frozen):
-    """A pool, as the first task of a DAG is told of it."""
+class Pool(Frozen, extra="ignore"):
+    """A pool that an Airflow has."""
 
     name: str
     slots: int
+    """-1: no bounds."""
     include_deferred: bool
+    """Whether deferred tasks hold their slots."""
 
 
 class HeldBy(Frozen):

@@ -5,11 +5,10 @@ count (`include_deferred`): without that a pool would bound nothing.
 """
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from pydantic import Field
 
-from steptime.airflow.slots.names import Slots
+from steptime.airflow.slots.names import Pool, Slots
 from steptime.clusters.config import ClusterConfig, load_clusters
 from steptime.errors import UserError
 from steptime.frozen import Frozen
@@ -19,8 +18,8 @@ UNLIMITED = -1
 """Airflow's word for a pool without bounds."""
 
 
-class Pool(Frozen):
-    """A pool as Airflow's REST API and `airflow pools import` take it."""
+class ClusterPool(Frozen):
+    """The pool of a cluster, as Airflow's REST API and `airflow pools import` take it."""
 
     name: str
     slots: int = Field(ge=UNLIMITED)
@@ -33,39 +32,23 @@ def pool_name(cluster: str) -> str:
     return f"gpus_{cluster}"
 
 
-def pool_of(config: ClusterConfig) -> Pool:
+def pool_of(config: ClusterConfig) -> ClusterPool:
     """The pool of a cluster: as many slots as it has GPUs, no bounds where its file does not say."""
     gpus = config.gpu_count
-    return Pool(
+    return ClusterPool(
         name=pool_name(config.name),
         slots=UNLIMITED if gpus is None else gpus,
         description=f"GPUs of cluster {config.name} that runs may use at once",
     )
 
 
-def pools() -> tuple[list[Pool], BrokenFiles | None]:
+def pools() -> tuple[list[ClusterPool], BrokenFiles | None]:
     """The pools of the clusters whose files are whole, and what is wrong with the others."""
     clusters, broken = load_clusters()
     return [pool_of(cluster) for cluster in clusters], broken
 
 
-class FoundPool(Protocol):
-    """A pool that an Airflow has."""
-
-    @property
-    def name(self) -> str:
-        """What tasks call it."""
-
-    @property
-    def slots(self) -> int:
-        """-1 where it bounds nothing."""
-
-    @property
-    def include_deferred(self) -> bool:
-        """Whether deferred tasks hold their slots."""
-
-
-def require_pools(pools: Iterable[FoundPool], slots: Iterable[Slots], what: str, whose: str) -> None:
+def require_pools(pools: Iterable[Pool], slots: Iterable[Slots], what: str, whose: str) -> None:
     """Raise UserError where no pool can ever give these slots: tasks would wait for ever.
 
     Args:

@@ -21,9 +21,9 @@ from steptime.airflow.slots.names import (
     POOLS_KEY,
     STARTED_RUN_KEY,
     Asked,
+    Pool,
     Slots,
     StartedRun,
-    ToldPool,
 )
 from steptime.airflow.sweep.runs import (
     CHECK_TASK,
@@ -57,7 +57,7 @@ def task_instance_mutation_hook(task_instance: "TaskInstance", dag_run: "DagRun 
         return
     try:
         if task_instance.operator in CHECK_OPERATORS:
-            _tell_pools(task_instance, dag_run)
+            _leave_pools(task_instance, dag_run)
         slots = _slots_of(task_instance, dag_run)
     except Exception:  # it would stop Airflow's scheduler; the task runs in the default pool instead
         _log.exception(
@@ -82,18 +82,18 @@ def _slots_of(task_instance: "TaskInstance", dag_run: "DagRun") -> Slots | None:
     return None
 
 
-def _tell_pools(task_instance: "TaskInstance", dag_run: "DagRun") -> None:
+def _leave_pools(task_instance: "TaskInstance", dag_run: "DagRun") -> None:
     """Leave the pools where the task finds them: tasks have no way to ask Airflow for pools."""
     from airflow._shared.state import TaskScope
-    from airflow.models.pool import Pool
+    from airflow.models.pool import Pool as AirflowPool
     from airflow.state import get_state_backend
     from sqlalchemy import select
 
     session = _session(dag_run)
     with session.no_autoflush:
         found = [
-            ToldPool(name=pool.pool, slots=pool.slots, include_deferred=pool.include_deferred).model_dump()
-            for pool in session.scalars(select(Pool))
+            Pool(name=pool.pool, slots=pool.slots, include_deferred=pool.include_deferred).model_dump()
+            for pool in session.scalars(select(AirflowPool))
         ]
         scope = TaskScope(dag_id=dag_run.dag_id, run_id=dag_run.run_id, task_id=task_instance.task_id)
         get_state_backend().set(scope, POOLS_KEY, json.dumps(found), session=session)

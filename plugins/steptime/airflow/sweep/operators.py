@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import TypeAdapter
 
-from steptime.airflow.attempts import Attempt
+from steptime.airflow.attempts import StoredAttempt
 from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.dag_runs import is_paused, start_dag_run
@@ -72,7 +72,7 @@ class CheckSweepOperator(BaseOperator):
         with airflow_errors():
             # As their own DAG runs will: a cell that begins finds what is committed for it here.
             runs = {f"{cell.dag_id}/{run_id_of(ti, cell, 1)}": runs_of(cell) for cell in plan.cells}
-            commit_plan(runs, held_by=dag_run_of(context), say=self.log.info)
+            commit_plan(runs, held_by=dag_run_of(context), info=self.log.info)
         ti.xcom_push(SLOTS_KEY, [as_json(one) for one in slots])
         return as_json(plan)
 
@@ -178,7 +178,7 @@ class RunCellOperator(CellOperator):
     def _run_id(self, context: Context, cell: Cell) -> str:
         """The id of the run to start or to find; the attempt is stored before anything is started."""
         ti, store = context["ti"], context["task_state_store"]
-        earlier = TypeAdapter(Attempt | None).validate_python(store.get(_ATTEMPT))
+        earlier = TypeAdapter(StoredAttempt | None).validate_python(store.get(_ATTEMPT))
         number = 1 if earlier is None else earlier.number
         if earlier is not None and earlier.max_tries != ti.max_tries:
             # Airflow raises max_tries when a task is cleared, and at no other time.
@@ -188,7 +188,7 @@ class RunCellOperator(CellOperator):
             elif context["params"].get(STOP_RUNS_PARAM) == StopRuns.CLEARED:
                 self.log.info("the task was cleared: clearing run %s, too, which ends its jobs", run_id)
                 start_dag_run(cell.dag_id, run_id, _conf(ti, cell), clear_existing=True)
-        attempt = Attempt(number=number, max_tries=ti.max_tries)
+        attempt = StoredAttempt(number=number, max_tries=ti.max_tries)
         store.set(_ATTEMPT, attempt.model_dump(mode="json"), retention=NEVER_EXPIRE)
         return run_id_of(ti, cell, number)
 

@@ -27,9 +27,9 @@ from steptime.clusters.local.command import run_command
 from steptime.clusters.local.state import (
     Ended,
     JobFolder,
+    LocalJob,
     Runner,
     Started,
-    Submitted,
     locked,
     open_lock,
     settle_abandoned,
@@ -43,7 +43,7 @@ _CANCEL_MARGIN_S = 60
 """How long beyond the grace a cancelled job may take to be gone: the machine may be busy."""
 
 
-class Config(ClusterConfig):
+class LocalConfig(ClusterConfig):
     """`config/clusters/*.yaml` of kind `local`."""
 
     kind: Literal["local"]
@@ -92,7 +92,11 @@ class Config(ClusterConfig):
         return self.gpus or self.slot_count
 
 
-def connect(config: Config, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001
+Config = LocalConfig
+"""The plug point asks for it by this name."""
+
+
+def connect(config: LocalConfig, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001
     """The cluster of a configuration; it needs no login."""
     return LocalCluster(config)
 
@@ -100,7 +104,7 @@ def connect(config: Config, connections: Connections = no_connections) -> "Local
 class LocalCluster:
     """A `Cluster` whose jobs are processes on this machine."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: LocalConfig) -> None:
         self.name = config.name
         self._config = config
         self._state = Path(config.root) / "clusters" / config.name
@@ -125,7 +129,7 @@ class LocalCluster:
 
     async def find(self, name: str) -> Job | None:
         """The job of that unique name, live or ended; None where the cluster never had it."""
-        submitted = await asyncio.to_thread(self._job(name).read, Submitted)
+        submitted = await asyncio.to_thread(self._job(name).read, LocalJob)
         return self._described(submitted) if submitted else None
 
     async def live_jobs(self) -> list[Job]:
@@ -179,7 +183,7 @@ class LocalCluster:
     def _job(self, name: str) -> JobFolder:
         return JobFolder(self._state, name)
 
-    def _described(self, submitted: Submitted) -> Job:
+    def _described(self, submitted: LocalJob) -> Job:
         return Job(
             cluster=self.name,
             name=submitted.name,
@@ -198,7 +202,7 @@ class LocalCluster:
         held: list[int] = []
         try:
             with locked(self._state / "submit.lock"):
-                submitted = job.read(Submitted)
+                submitted = job.read(LocalJob)
                 if submitted and (job.read(Started) or job.read(Ended) or job.runner_lives()):
                     return self._described(submitted)
                 lock, place, ticket = self._take_place(job, held)
@@ -225,14 +229,14 @@ class LocalCluster:
         os.write(place, job.name.encode())
         return lock, place, ticket
 
-    def _write_job(self, job: JobFolder, spec: JobSpec) -> Submitted:
+    def _write_job(self, job: JobFolder, spec: JobSpec) -> LocalJob:
         directory, script_path = Path(spec.directory), Path(spec.directory) / "job.sh"
         for name, text in {**spec.files, script_path.name: spec.script}.items():
             if Path(name).name != name:
                 raise UserError(f"job {spec.name}: {name!r} is not a plain file name")
             write_whole(directory / name, text)
         Path(spec.log_path).parent.mkdir(parents=True, exist_ok=True)
-        submitted = Submitted(
+        submitted = LocalJob(
             name=spec.name,
             job_id=uuid.uuid4().hex,
             directory=spec.directory,
@@ -273,7 +277,7 @@ class LocalCluster:
         if name in self._ended:
             return self._ended[name]
         job = self._job(name)
-        submitted = job.read(Submitted)
+        submitted = job.read(LocalJob)
         if submitted is None:
             return JobStatus(state=JobState.UNKNOWN, reason=f"{self.name} has no job of the name {name}")
         lives = job.runner_lives()  # asked before the records are read: a runner writes before it dies
@@ -304,7 +308,7 @@ class LocalCluster:
 
 def _press_to_end(job: JobFolder) -> bool:
     """Write down that the job is to end and wake its runner; whether it has ended (or never was)."""
-    if job.read(Submitted) is None or job.read(Ended) is not None:
+    if job.read(LocalJob) is None or job.read(Ended) is not None:
         return True
     if not job.cancel_wish.exists():
         write_whole(job.cancel_wish, b"")  # for a runner that does not listen yet

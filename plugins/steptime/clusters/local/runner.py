@@ -25,9 +25,9 @@ from steptime.clusters.local.state import (
     NEVER_STARTED,
     Ended,
     JobFolder,
+    LocalJob,
     Runner,
     Started,
-    Submitted,
     ended_now,
     lock_if_free,
     open_lock,
@@ -50,7 +50,7 @@ def main() -> None:
     for descriptor in map(int, sys.argv[4:]):
         os.set_inheritable(descriptor, False)
     job = JobFolder(state, name)
-    submitted = job.read(Submitted)
+    submitted = job.read(LocalJob)
     if submitted is None:
         raise FileNotFoundError(f"no job has been submitted in {job.path}")
     if os.fork():
@@ -93,7 +93,7 @@ def _wait_for_turn(place: Path) -> None:
             os.close(descriptor)
 
 
-def _take_slots(state: Path, submitted: Submitted) -> list[int]:
+def _take_slots(state: Path, submitted: LocalJob) -> list[int]:
     """Take the job's slots, waiting for them, and write its name into each; gives the locks' descriptors.
 
     Only the first in the queue is here, so holding some while waiting for others cannot deadlock.
@@ -120,7 +120,7 @@ def _take_slots(state: Path, submitted: Submitted) -> list[int]:
     return held
 
 
-def _run_script(job: JobFolder, submitted: Submitted) -> Ended:
+def _run_script(job: JobFolder, submitted: LocalJob) -> Ended:
     # Written before the start: a job without this record has certainly not started, and may be started again.
     job.write(Started(started_at=time.time(), node=platform.node()))
     try:
@@ -142,7 +142,7 @@ def _run_script(job: JobFolder, submitted: Submitted) -> Ended:
     )
 
 
-def _start(submitted: Submitted) -> "subprocess.Popen[bytes]":
+def _start(submitted: LocalJob) -> "subprocess.Popen[bytes]":
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     environment[JOB_ID_VARIABLE] = submitted.job_id
     runner = os.getpid()

@@ -49,7 +49,7 @@ NEVER_STARTED = "cancelled before it started"
 
 
 @dataclass(frozen=True)
-class Submitted:
+class LocalJob:
     """`job.json`: the job, and all that its runner needs to know."""
 
     name: str
@@ -97,12 +97,12 @@ class Ended:
 
 
 _FILE_OF: dict[type, str] = {
-    Submitted: "job.json",
+    LocalJob: "job.json",
     Runner: "runner.json",
     Started: "started.json",
     Ended: "ended.json",
 }
-Record = TypeVar("Record", Submitted, Runner, Started, Ended)
+Record = TypeVar("Record", LocalJob, Runner, Started, Ended)
 
 
 class JobFolder:
@@ -124,7 +124,7 @@ class JobFolder:
             return None
         return record(**json.loads(text))
 
-    def write(self, record: Submitted | Runner | Started | Ended) -> None:
+    def write(self, record: LocalJob | Runner | Started | Ended) -> None:
         """Write one record, whole."""
         text = json.dumps(dataclasses.asdict(record), indent=1)
         write_whole(self.path / _FILE_OF[type(record)], text)
@@ -170,7 +170,7 @@ def settle_abandoned(job: JobFolder) -> Ended | None:
 
 
 def _unknown_end(job: JobFolder) -> Ended:
-    submitted, runner = job.read(Submitted), job.read(Runner)
+    submitted, runner = job.read(LocalJob), job.read(Runner)
     count = kill_marked(submitted.job_id) if submitted else 0
     if submitted and submitted.boot_id != boot_id():
         return ended_now("unknown", "the machine was restarted while the job ran")

@@ -26,12 +26,10 @@ from steptime.clusters.runai.client import (
     unix_time,
 )
 from steptime.clusters.runai.command import run_as_workload
-from steptime.clusters.runai.config import PREFIX, Config, workload_name, workload_request
+from steptime.clusters.runai.config import PREFIX, RunaiConfig, workload_name, workload_request
 from steptime.clusters.runai.phases import ENDED, MEANING, Stop, status_of, vanished
-from steptime.clusters.runai.volume import JobNotes, Submitted
+from steptime.clusters.runai.volume import JobNotes, RunaiJob
 from steptime.errors import SystemFailure, UserError
-
-__all__ = ["Config", "RunaiCluster", "connect"]
 
 _APPEARS_WITHIN_S = 15.0
 """How long a workload may take to show after its making was not answered."""
@@ -42,8 +40,11 @@ _CANCEL_MARGIN_S = 120.0
 """How long beyond the grace pods may take to be gone, before the workload is deleted; and again after."""
 _LOOK_S = 0.5
 
+Config = RunaiConfig
+"""The plug point asks for it by this name."""
 
-def connect(config: Config, connections: Connections) -> "RunaiCluster":
+
+def connect(config: RunaiConfig, connections: Connections) -> "RunaiCluster":
     """The cluster of a configuration; its login comes from `connections` when it is opened."""
     return RunaiCluster(config, connections)
 
@@ -51,7 +52,7 @@ def connect(config: Config, connections: Connections) -> "RunaiCluster":
 class RunaiCluster:
     """A `Cluster` whose jobs are workloads of one Run:ai project."""
 
-    def __init__(self, config: Config, connections: Connections) -> None:
+    def __init__(self, config: RunaiConfig, connections: Connections) -> None:
         self.name = config.name
         self._config = config
         self._connections = connections
@@ -59,7 +60,7 @@ class RunaiCluster:
         self._client_: RunaiClient | None = None
         self._project_name = ""
         self._project_: Project | None = None
-        self._known: dict[str, Submitted] = {}
+        self._known: dict[str, RunaiJob] = {}
         self._ended: dict[str, JobStatus] = {}
 
     async def __aenter__(self) -> Self:
@@ -115,7 +116,7 @@ class RunaiCluster:
             made = await self._client.create(kind, request)
         except (UnclearAnswer, NameTaken) as error:
             return await self._made_after_all(spec.name, error)
-        submitted = Submitted(
+        submitted = RunaiJob(
             name=spec.name,
             workload=request["name"],
             workload_id=str(made["workloadId"]),
@@ -137,7 +138,7 @@ class RunaiCluster:
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """States of many jobs: one list for all that have not ended."""
         wanted = list(dict.fromkeys(names))
-        open_jobs: dict[str, Submitted] = {}
+        open_jobs: dict[str, RunaiJob] = {}
         statuses: dict[str, JobStatus] = {}
         for name in wanted:
             if name in self._ended:
@@ -232,7 +233,7 @@ class RunaiCluster:
             "STEPTIME_GRACE_S": f"{self._config.grace_s:g}",
         }
 
-    async def _remember(self, notes: JobNotes, submitted: Submitted) -> None:
+    async def _remember(self, notes: JobNotes, submitted: RunaiJob) -> None:
         try:
             await asyncio.to_thread(notes.write_submitted, submitted)
         except OSError as error:
@@ -240,7 +241,7 @@ class RunaiCluster:
                 f"job {submitted.name} was submitted, and this could not be noted on {self.name}: {error}"
             ) from error
 
-    async def _submitted(self, name: str) -> Submitted | None:
+    async def _submitted(self, name: str) -> RunaiJob | None:
         """The job from the note on the volume, else from Run:ai: the note may never have been written."""
         if name in self._known:
             return self._known[name]
@@ -258,7 +259,7 @@ class RunaiCluster:
                 return submitted
         return None
 
-    async def _described(self, name: str, workload: Workload) -> Submitted:
+    async def _described(self, name: str, workload: Workload) -> RunaiJob:
         """The job of a workload from its own annotations. Raises UserError where it is another's."""
         likely = DISTRIBUTED if workload.get("distributedFramework") else TRAININGS
         for kind in dict.fromkeys((likely, TRAININGS, DISTRIBUTED)):
@@ -271,7 +272,7 @@ class RunaiCluster:
             }
             if kept.get("steptime-job") != name:
                 break
-            return Submitted(
+            return RunaiJob(
                 name=name,
                 workload=str(workload["name"]),
                 workload_id=str(workload["id"]),
@@ -301,7 +302,7 @@ class RunaiCluster:
                 ) from None
             await asyncio.sleep(_LOOK_S)
 
-    async def _list(self, jobs: dict[str, Submitted]) -> tuple[dict[str, Workload], float]:
+    async def _list(self, jobs: dict[str, RunaiJob]) -> tuple[dict[str, Workload], float]:
         """Run:ai's words on all these jobs by workload id, and its clock."""
         if not jobs:
             return {}, time.time()
@@ -317,7 +318,7 @@ class RunaiCluster:
         listing = await self._client.workloads(filters)
         return {str(workload["id"]): workload for workload in listing.workloads}, listing.at
 
-    async def _status(self, job: Submitted, workload: Workload | None, at: float) -> JobStatus:
+    async def _status(self, job: RunaiJob, workload: Workload | None, at: float) -> JobStatus:
         """The job's state; where the list lacks it, it is asked for itself before it is called gone."""
         notes = self._notes(job.name)
         workload = workload or await self._client.workload(job.workload_id)
@@ -346,13 +347,13 @@ class RunaiCluster:
             self._ended[job.name] = status
         return status
 
-    async def _end_degraded(self, job: Submitted, since_s: float) -> None:
+    async def _end_degraded(self, job: RunaiJob, since_s: float) -> None:
         """A training that lost a pod waits for ever and holds its GPUs: end it, and then it has failed."""
         stop = Stop(JobState.FAILED, f"its workload was degraded for {since_s:.0f} s and was ended")
         await asyncio.to_thread(self._notes(job.name).write_stop, stop)
         await self._client.suspend(job.kind, job.workload_id)
 
-    async def _with_event(self, job: Submitted, status: JobStatus) -> JobStatus:
+    async def _with_event(self, job: RunaiJob, status: JobStatus) -> JobStatus:
         """A failure that no pod has noted, with Run:ai's last warning: no such image, a mount that fails."""
         events = await self._client.events(job.workload_id)
         warning = next((event for event in events if event.get("type") == "Warning"), None)
@@ -361,7 +362,7 @@ class RunaiCluster:
         said = " ".join(str(warning.get("message", "")).split())
         return status.model_copy(update={"reason": f"{status.reason}; {warning.get('reason')}: {said}"})
 
-    async def _stop(self, job: Submitted, stop: Stop) -> None:
+    async def _stop(self, job: RunaiJob, stop: Stop) -> None:
         patience_s = self._config.grace_s + _CANCEL_MARGIN_S
         began = time.monotonic()
         deleted_at: float | None = None
@@ -390,7 +391,7 @@ class RunaiCluster:
             await asyncio.sleep(min(_LOOK_S, self._config.poll_interval_s))
 
 
-def _project_name(config: Config, connection: Connection) -> str:
+def _project_name(config: RunaiConfig, connection: Connection) -> str:
     project = str(connection.extra.get("project") or config.project or "")
     if not project:
         raise UserError(

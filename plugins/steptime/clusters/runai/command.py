@@ -15,7 +15,7 @@ from pathlib import Path
 
 from steptime.clusters.base import Completed
 from steptime.clusters.runai.client import TRAININGS, Project, RunaiClient
-from steptime.clusters.runai.config import Config, workload_name, workload_request
+from steptime.clusters.runai.config import RunaiConfig, workload_name, workload_request
 from steptime.clusters.runai.phases import ENDED, Notes
 from steptime.clusters.runai.volume import JobNotes
 from steptime.errors import SystemFailure
@@ -29,7 +29,7 @@ _SETTLES_WITHIN_S = 30.0
 class _Tail:
     """One growing file of output on the volume: its text so far, handed on line by line."""
 
-    def __init__(self, config: Config, path: str, on_output: Callable[[str], None] | None) -> None:
+    def __init__(self, config: RunaiConfig, path: str, on_output: Callable[[str], None] | None) -> None:
         self._volume, self._path, self._on_output = config.volume, path, on_output
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._offset = 0
@@ -59,7 +59,7 @@ async def run_as_workload(
     *,
     client: RunaiClient,
     project: Project,
-    config: Config,
+    config: RunaiConfig,
     timeout_s: float,
     on_output: Callable[[str], None] | None,
 ) -> Completed:
@@ -119,7 +119,7 @@ async def _wait(
     argv: Sequence[str],
     *,
     client: RunaiClient,
-    config: Config,
+    config: RunaiConfig,
     notes: JobNotes,
     tails: Sequence[_Tail],
     workload_id: str,

@@ -41,7 +41,7 @@ class Pvc(Frozen):
     """Whether workloads may only read it, as volumes with data."""
 
 
-class Config(ClusterConfig):
+class RunaiConfig(ClusterConfig):
     """`config/clusters/*.yaml` of kind `runai`."""
 
     kind: Literal["runai"]
@@ -133,7 +133,7 @@ def workload_name(job_name: str) -> str:
 
 
 def workload_request(
-    config: Config,
+    config: RunaiConfig,
     project: Project,
     *,
     job_name: str,

@@ -28,7 +28,7 @@ _START_SCRIPT = Path(__file__).with_name("start.sh")
 
 
 @dataclass(frozen=True)
-class Submitted:
+class RunaiJob:
     """`submitted.json`: the job and its workload."""
 
     name: str
@@ -99,12 +99,12 @@ class JobNotes:
         """Lay down what the pods run."""
         self._volume.write(self.start_script, _START_SCRIPT.read_bytes())
 
-    def submitted(self) -> Submitted | None:
+    def submitted(self) -> RunaiJob | None:
         """The job as it was submitted; None before Run:ai has its workload."""
         text = self._volume.read(str(self.folder / "submitted.json"), 0, 1 << 16)
-        return Submitted(**json.loads(text)) if text else None
+        return RunaiJob(**json.loads(text)) if text else None
 
-    def write_submitted(self, submitted: Submitted) -> None:
+    def write_submitted(self, submitted: RunaiJob) -> None:
         """From now on the job is known without asking Run:ai."""
         self._volume.write(
             str(self.folder / "submitted.json"), json.dumps(dataclasses.asdict(submitted), indent=1)

@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt
 from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.names import check_job_name
-from steptime.clusters.slurm.config import Config
+from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.end_record import end_record_path, read_end_record, status_by_script
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.ssh import LoginNode
@@ -66,7 +66,11 @@ class _Silent(OutOfReach):
     """The accounting does not answer."""
 
 
-def connect(config: Config, connections: Connections = no_connections) -> "SlurmCluster":
+Config = SlurmConfig
+"""The plug point asks for it by this name."""
+
+
+def connect(config: SlurmConfig, connections: Connections = no_connections) -> "SlurmCluster":
     """The cluster of a configuration; it is logged in to at the first call."""
     return SlurmCluster(config, connections)
 
@@ -74,7 +78,7 @@ def connect(config: Config, connections: Connections = no_connections) -> "Slurm
 class SlurmCluster:
     """A `Cluster` whose jobs are Slurm's."""
 
-    def __init__(self, config: Config, connections: Connections) -> None:
+    def __init__(self, config: SlurmConfig, connections: Connections) -> None:
         self.name = config.name
         self._root = config.root.rstrip("/")
         self._jobs = f"{self._root}/clusters/{config.name}/jobs"

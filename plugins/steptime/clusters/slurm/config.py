@@ -10,7 +10,7 @@ from steptime.clusters.slurm.site import Site
 from steptime.recipes.models import Run
 
 
-class Config(Site):
+class SlurmConfig(Site):
     """`config/clusters/*.yaml` of kind `slurm`."""
 
     def check(self, run: Run) -> None:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from steptime.clusters.base import Staged
-from steptime.clusters.containers import Started
+from steptime.clusters.containers import LaunchCommand
 from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
 from steptime.clusters.slurm.binding import bound, ranks_per_numa_node
 from steptime.clusters.slurm.end_record import end_record_path
@@ -56,7 +56,7 @@ def script_values(
 
 
 def _check(
-    demands: NodeCheck, run: Run, python: str, where: Callable[[Sequence[str]], Started]
+    demands: NodeCheck, run: Run, python: str, where: Callable[[Sequence[str]], LaunchCommand]
 ) -> dict[str, Any]:
     """The step that looks at the nodes. None of its ranks is killed because another one has ended."""
     started = where(check_command(demands, run.recipe.gpu_type, python))
@@ -143,13 +143,13 @@ def _started(
     *,
     directory: PurePosixPath,
     environment: Iterable[str],
-) -> Started:
+) -> LaunchCommand:
     """How srun starts a rank of a command: in the staged environment, or in the image."""
     if staged.python is not None:
         # torch needs no MPI, and Slurm's default plugin for it may look for libraries that are not there.
-        return Started(srun_options=("--mpi=none",), command=tuple(command))
+        return LaunchCommand(srun_options=("--mpi=none",), command=tuple(command))
     variables = (*environment, *_MEETING_PLACE)
     started = site.in_image(command, run, staged, directory=directory, environment=variables)
-    return Started(
+    return LaunchCommand(
         srun_options=(f"--mpi={site.mpi_of_images}", *started.srun_options), command=started.command
     )

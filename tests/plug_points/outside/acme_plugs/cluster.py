@@ -3,8 +3,7 @@
 from typing import Literal
 
 from steptime.clusters.connections import Connections
-from steptime.clusters.local.cluster import Config as LocalConfig
-from steptime.clusters.local.cluster import LocalCluster
+from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 
 
 class Config(LocalConfig):

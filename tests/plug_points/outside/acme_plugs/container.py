@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from steptime.clusters.containers import ImageForm, Inside, Launcher, Started
+from steptime.clusters.containers import ImageForm, Inside, LaunchCommand, Launcher
 
 
-def launch(command: Sequence[str], inside: Inside) -> Started:
-    return Started(srun_options=(), command=("acmebox", "run", inside.image, *command))
+def launch(command: Sequence[str], inside: Inside) -> LaunchCommand:
+    return LaunchCommand(srun_options=(), command=("acmebox", "run", inside.image, *command))
 
 
 LAUNCHER = Launcher(ImageForm.SIF, launch)

@@ -1,4 +1,4 @@
-"""A job that the cluster failed gets a fresh one: bounded, elsewhere, once whoever dies, and never for more.
+"""A run whose job the cluster failed is resubmitted: bounded, elsewhere, once whoever dies, and no other is.
 
 Jobs are real ones of the local cluster. It fails none by itself: a test ends a job and puts the verdict of
 another cluster in its place.
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from steptime.airflow.sensors import SUBMISSION_KEY, TrainingSensor
+from steptime.airflow.base import SUBMITTED_KEY
+from steptime.airflow.sensors import TrainingSensor
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster
@@ -61,7 +62,7 @@ def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 
 def wait_task(submitted: dict[str, Any], *, deferrable: bool = True) -> TrainingSensor:
-    task: TrainingSensor = task_of("performance.wait", deferrable=deferrable, submission=submitted)
+    task: TrainingSensor = task_of("performance.wait", deferrable=deferrable, submitted=submitted)
     task.poke_interval = 0.1
     return task
 
@@ -81,7 +82,7 @@ def live_jobs(cluster: LocalCluster) -> list[str]:
     return [job.name for job in asyncio.run(cluster.live_jobs())]
 
 
-def test_a_fresh_job_takes_the_place_of_one_that_the_cluster_failed(
+def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     submission: Submit,
     make_context: MakeContext,
     lose: Lose,
@@ -100,20 +101,17 @@ def test_a_fresh_job_takes_the_place_of_one_that_the_cluster_failed(
     assert len({first.directory, second.directory, third.directory}) == 3
     assert avoided == [("node3",), ("node3", "node5")]
     assert live_jobs(cluster) == [third.name]
-    handed_on = Submitted.model_validate(context["ti"].pushed[SUBMISSION_KEY])
+    handed_on = Submitted.model_validate(context["ti"].pushed[SUBMITTED_KEY])
     assert handed_on.job == third
     assert Path(third.directory).name in Path(handed_on.job.directory, "job.sh").read_text()
-    assert (
-        "a fresh one is submitted, 2 of at most 2, which stays away from node3, node5"
-        in capsys.readouterr().out
-    )
+    assert "resubmitting the run, 2 of at most 2 times, without node3, node5" in capsys.readouterr().out
 
 
-def test_there_are_as_many_fresh_jobs_as_the_clusters_file_says(
+def test_a_run_is_resubmitted_as_often_as_the_clusters_file_allows(
     submission: Submit, make_context: MakeContext, lose: Lose, home: Path, cluster: LocalCluster
 ) -> None:
     file = home.with_name("config") / "clusters" / "local.yaml"
-    file.write_text(f"{file.read_text()}fresh_jobs: 1\n")
+    file.write_text(f"{file.read_text()}resubmissions: 1\n")
     submitted, context = submission(STAND_IN="hang"), make_context()
     first = waits_for(wait_task(submitted), context)
     second = waits_for(wait_task(submitted), context, lose(first))
@@ -124,7 +122,7 @@ def test_there_are_as_many_fresh_jobs_as_the_clusters_file_says(
     assert live_jobs(cluster) == []
 
 
-def test_the_trainings_own_failure_gets_no_fresh_job(
+def test_the_trainings_own_failure_is_not_resubmitted(
     submission: Submit, make_context: MakeContext, cluster: LocalCluster
 ) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context()
@@ -148,7 +146,7 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("submitted_before", [False, True])
-def test_a_worker_killed_around_the_submit_comes_back_to_the_same_fresh_job(
+def test_a_worker_killed_around_the_submit_comes_back_to_the_same_job(
     submission: Submit,
     make_context: MakeContext,
     lose: Lose,
@@ -189,12 +187,12 @@ def test_a_cluster_that_cannot_run_it_without_the_failed_nodes_is_told_in_one_se
         raise UserError(f"local cannot run job {spec.name}: there are not enough nodes")
 
     monkeypatch.setattr(LocalCluster, "submit", refuse)
-    said = r"no fresh job without node3 could be submitted: .* there are not enough nodes"
+    said = r"the run cannot be resubmitted without node3: .* there are not enough nodes"
     with pytest.raises(AirflowFailException, match=said):
         wait_task(submitted).execute_complete(context, event)
 
 
-def test_a_task_taken_away_while_it_submits_a_fresh_job_leaves_none(
+def test_a_task_taken_away_while_it_resubmits_leaves_no_job(
     submission: Submit,
     make_context: MakeContext,
     lose: Lose,
@@ -234,27 +232,27 @@ def test_after_a_clear_everything_begins_anew_and_nothing_else_lives(
         return submit_task(a_run(STAND_IN="hang"), staged).execute(make_context(max_tries=max_tries))
 
     submitted, context = submit(2), make_context()
-    fresh = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
+    second = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
 
-    cleared = submit(3)  # as where nobody called on_kill: the fresh job lives
+    cleared = submit(3)  # as where nobody called on_kill: the second job lives
 
     job = waits_for(wait_task(cleared), context)
-    assert job.name not in (submitted["job"]["name"], fresh.name)
+    assert job.name not in (submitted["job"]["name"], second.name)
     assert live_jobs(cluster) == [job.name]
 
 
-def test_a_fresh_job_that_nobody_waits_for_is_ended(
+def test_a_resubmitted_job_that_nobody_waits_for_is_ended(
     submission: Submit, make_context: MakeContext, lose: Lose, cluster: LocalCluster
 ) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context()
-    fresh = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
+    second = waits_for(wait_task(submitted), context, lose(waits_for(wait_task(submitted), context)))
 
-    task_of("performance.end", submission=submitted).execute(context)
+    task_of("performance.end", submitted=submitted).execute(context)
 
-    assert state(cluster, fresh) is JobState.CANCELLED
+    assert state(cluster, second) is JobState.CANCELLED
 
 
-def test_a_fresh_job_is_waited_for_in_the_worker_as_well(
+def test_a_resubmitted_job_is_waited_for_in_the_worker_as_well(
     submission: Submit, make_context: MakeContext, lose: Lose, cluster: LocalCluster
 ) -> None:
     submitted, context = submission(STAND_IN_STEP_S="0"), make_context()
@@ -263,6 +261,6 @@ def test_a_fresh_job_is_waited_for_in_the_worker_as_well(
     ended = wait_task(submitted, deferrable=False).execute(context)
 
     assert ended["state"] == "succeeded"
-    handed_on = Submitted.model_validate(context["ti"].pushed[SUBMISSION_KEY])
+    handed_on = Submitted.model_validate(context["ti"].pushed[SUBMITTED_KEY])
     assert handed_on.job.name != submitted["job"]["name"]
     assert state(cluster, handed_on.job) is JobState.SUCCEEDED
