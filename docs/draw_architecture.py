@@ -100,46 +100,50 @@ def sizes() -> str:
 
 
 _DAG_RUN = "tests/airflow/test_dag_run.py::test_performance_runs_and_a_checkpoint_pair_are_published"
-# In every Python that is started: the first call of a function of each module, and each import of one.
+# A pytest plugin: while the test itself runs, the modules are noted of which a function is called.
 _TRACING = """
 import os, sys, threading
-package, seen = os.environ["PASSES_PACKAGE"], set()
+import pytest
+seen = set()
 def called(frame, event, argument):
-    code = frame.f_code
-    mark = ("imports " if code.co_name == "<module>" else "passes ") + code.co_filename
-    if code.co_filename.startswith(package) and mark not in seen:
-        seen.add(mark)
-        with open(os.environ["PASSES_FILE"], "a") as file:
-            print(mark, file=file)
-threading.settrace(called)
-sys.settrace(called)
+    file = frame.f_code.co_filename
+    if file.startswith(os.environ["PASSES_PACKAGE"]) and frame.f_code.co_name != "<module>":
+        seen.add(file)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    threading.settrace(called)
+    sys.settrace(called)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(None)
+        with open(os.environ["PASSES_FILE"], "w") as file:
+            file.write(os.linesep.join(seen))
 """
 
 
 def passes(checkout: Path) -> str:
-    """The modules of each room that a DAG run imports, and those of which it calls a function.
+    """How many modules of each room a DAG run passes: those of which it calls a function.
 
-    The DAG run is of two scales and a checkpoint pair, from its params to its report, on the local cluster. A
-    stand-in trains and nothing is staged, but the programs that run the jobs count. Where only a class or a
-    constant of a module is used, it is imported and not passed.
+    The DAG run is of two scales and a checkpoint pair, from its params to its report, on the local cluster.
+    All its tasks run in one process, and only that counts. A stand-in trains, and nothing is staged. A module
+    of which only a class or a constant is used is not passed.
 
     Raises CalledProcessError where the DAG run fails.
     """
     package = checkout / "plugins" / "steptime"
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "sitecustomize.py").write_text(_TRACING, encoding="utf-8")
+        Path(folder, "passes_tracing.py").write_text(_TRACING, encoding="utf-8")
         seen = Path(folder, "seen")
         path = os.pathsep.join(map(str, (folder, checkout / "plugins", checkout)))
         traced = {"PASSES_PACKAGE": str(package), "PASSES_FILE": str(seen), "PYTHONPATH": path}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", _DAG_RUN]
+        plugins = ["-p", "passes_tracing", "-p", "no:xdist", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-q", *plugins, _DAG_RUN]
         subprocess.run(command, cwd=checkout, env=os.environ | traced, check=True, stdout=sys.stderr)
-        marks = [mark.split(" ", 1) for mark in set(seen.read_text(encoding="utf-8").splitlines())]
-    counts = Counter((kind, _room_of(Path(path).relative_to(package))) for kind, path in marks)
-    lines = [f"{'room':<12}{'imported':>9}{'passed':>7}"]
-    for room in sorted({room for _, room in counts}):
-        lines.append(f"{room:<12}{counts['imports', room]:>9}{counts['passes', room]:>7}")
-    totals = Counter(kind for kind, _ in marks)
-    return "\n".join([*lines, f"{'all':<12}{totals['imports']:>9}{totals['passes']:>7}"])
+        modules = [Path(path).relative_to(package) for path in seen.read_text(encoding="utf-8").splitlines()]
+    counts = Counter(_room_of(module) for module in modules)
+    lines = [f"{room:<12}{counts[room]:>7}" for room in sorted(counts)]
+    return "\n".join([f"{'room':<12}{'passed':>7}", *lines, f"{'all':<12}{counts.total():>7}"])
 
 
 def _room_of(module: Path) -> str:

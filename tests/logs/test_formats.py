@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from logs import line_forms
 
+from steptime.logs.formats.base import whole
 from steptime.logs.models import Step, TrainingLog
 from steptime.logs.reader import read_chunks, read_log
 
@@ -88,6 +89,17 @@ def test_prefixes_of_launchers(prefix: str) -> None:
 @pytest.mark.parametrize("glued", ["", "[NeMo I 2025-04-11 nemo_logging:393] text", "else", "e+", " s", "]"])
 def test_numbers_with_text_glued_behind(printed: str, value: float, glued: str) -> None:
     assert only_step(line_forms.nemo2(7, time=printed + glued)).step_time_s == value
+
+
+def test_a_count_is_what_a_float_tells_from_its_neighbours() -> None:
+    texts = {
+        b"2e+3": 2000,
+        b"-9007199254740992": -(2**53),
+        b"9007199254740994": None,
+        b"1e300": None,
+        b"nan": None,
+    }
+    assert {text: whole(text) for text in texts} == texts
 
 
 def test_lines_glued_together_are_all_read() -> None:

@@ -96,6 +96,7 @@ def test_a_log_that_begins_late_lacks_its_beginning_unless_it_was_resumed() -> N
 def test_steps_outside_the_plan_are_named() -> None:
     log = read_chunks([line_forms.nemo2_log(range(18, 22), last=21)], max_steps=21, first_step=20)
     assert problem(log, "unexpected_steps").steps == (18, 19, 21)
+    assert kinds(log)["unexpected_steps"] is False
 
 
 def test_a_loss_that_is_no_number_on_one_rank_only() -> None:
@@ -211,6 +212,15 @@ def test_requeued_logs_are_one_run(tmp_path: Path) -> None:
     assert problem(log, "rank_failed").message == "in an earlier attempt: srun: task 3 on n1: Killed"
 
 
+def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_follows(tmp_path: Path) -> None:
+    first, second = tmp_path / "log-a.x_123_0.out", tmp_path / "log-a.x_123_1.out"
+    first.write_bytes(_attempt(range(31), "2.1") + b"srun: error: n1: task 3: Killed\n")
+    second.write_bytes(b"loading modules\n")
+    log = read_log([first, second])
+    assert kinds(log) == {"rank_failed": False, "short": True}
+    assert problem(log, "rank_failed").message == "in an earlier attempt: srun: task 3 on n1: Killed"
+
+
 def test_a_trainer_that_starts_again_is_a_restart() -> None:
     start = b'steptime.start {"schema": 1, "world_size": 2}\n'
     end = b'steptime.result {"state": "completed", "global_step": 49}\n'
@@ -305,8 +315,10 @@ def test_binary_garbage_between_the_lines() -> None:
 
 def test_steps_of_another_format_do_not_mix_in() -> None:
     text = line_forms.nemo2_log() + line_forms.torchtitan(70).encode()
-    assert kinds(read_chunks([text])) == {"mixed_formats": False}
-    assert len(read_chunks([text]).steps) == 50
+    log = read_chunks([text])
+    assert kinds(log) == {"mixed_formats": False}
+    assert problem(log, "mixed_formats").message.startswith("1 lines of the format torchtitan beside")
+    assert len(log.steps) == 50
 
 
 def test_compressed_logs(tmp_path: Path) -> None:
