@@ -8,11 +8,13 @@ there, and what is changed outside of functions, runs again in a process that im
 import argparse
 import functools
 import gc
+import importlib
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -39,6 +42,8 @@ QUICK = "not trainer and not end_to_end and not browser and not slurm and not dr
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", ".steptime", "build", ".*_cache", ".hypothesis", "node_modules"
 )
+IMPORTED_LATE = {"great_expectations", "pandas", "scipy", "sqlalchemy", "alembic", "httpx", "steptime"}
+"""Packages that are imported inside functions; once before all forks is cheaper than in each."""
 MARK = "STEPTIME_MUTANT"
 """An environment variable by which the processes that a mutant left are found."""
 
@@ -49,15 +54,14 @@ class Room:
 
     tests: Sequence[str]
     sources: Sequence[str] = ()
-    by_hand: Sequence[dict[str, str]] = ()
+    by_hand: Sequence[dict[str, Any]] = ()
 
 
 def main() -> int:
     """Give 0 where every room reaches the goal, 1 where one does not, and 2 where nothing could be said."""
     lists = yaml.safe_load(LISTS.read_text(encoding="utf-8"))
     rooms = {name: Room(**room) for name, room in lists["rooms"].items()}
-    tests = sorted({test for entry in lists["by_hand"] for test in entry["tests"]})
-    rooms["by hand"] = Room(tests, by_hand=lists["by_hand"])
+    rooms["by hand"] = Room((), by_hand=lists["by_hand"])
     told = _options(rooms)
     table = Table("room", "could be changed", "drawn", "killed", "equivalent", "lived", "score")
     good = True
@@ -77,7 +81,7 @@ def main() -> int:
         for mutant, killer in track(outcomes_of(room, drawn), name, len(drawn), console=Console(stderr=True)):
             reason = killer or reason_of_equivalence(mutant, lists["equivalent"])
             outcomes["killed" if killer else "equivalent" if reason else "lived"] += 1
-            if not reason:
+            if reason is None:
                 _show(mutant)
             elif told.by:
                 print(f"{mutant.path}:{mutant.line} {mutant.kind}: {reason}", flush=True)
@@ -130,7 +134,7 @@ def compiles(mutant: Mutant) -> bool:
     return True
 
 
-def kept_mutants(entries: Iterable[dict[str, str]]) -> list[Mutant]:
+def kept_mutants(entries: Iterable[dict[str, Any]]) -> list[Mutant]:
     """The changes that somebody wrote by hand: each replaces a text that its module has once."""
     found = []
     for entry in entries:
@@ -154,6 +158,9 @@ def reason_of_equivalence(mutant: Mutant, entries: Iterable[dict[str, str]]) -> 
 
 def outcomes_of(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str | None]]:
     """Each mutant and what killed it, None where it lives, as they become known."""
+    if room.by_hand:
+        yield from _one_by_one(room, drawn)
+        return
     work = Path(tempfile.mkdtemp(prefix="mutants-"))
     try:
         shutil.copytree(ROOT, work / "warm", ignore=NOT_COPIED, symlinks=True)
@@ -173,6 +180,27 @@ def outcomes_of(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str |
             print((work / "output").read_text(errors="replace")[-6000:], file=sys.stderr)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _one_by_one(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str | None]]:
+    """Each change by hand, and what killed it of the tests that it names."""
+    for mutant, entry in zip(kept_mutants(room.by_hand), room.by_hand, strict=True):
+        if mutant not in drawn:
+            continue
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+            copied, failed = Path(folder, "copy"), Path(folder, "failed")
+            shutil.copytree(ROOT, copied, ignore=NOT_COPIED, symlinks=True)
+            _write(mutant, copied)
+            program = [sys.executable, __file__, "--in", str(copied), str(failed), *entry["tests"]]
+            status = subprocess.run(program, check=False, env=os.environ | {MARK: folder}).returncode
+            _end_what_is_left(folder)
+            unnamed = "the tests do not start" if status else None
+            yield mutant, failed.read_text(encoding="utf-8") if failed.exists() else unnamed
+
+
+def _write(mutant: Mutant, copied: Path) -> None:
+    changed = copied / PACKAGE / mutant.path
+    changed.write_text(mutant.mutated(changed.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _in_copy(copied: Path, output: Path) -> None:
@@ -212,6 +240,8 @@ class Warm:
         if status:
             raise pytest.UsageError("the tests fail before anything is changed")
         told = json.loads((self.work / "traced").read_text(encoding="utf-8"))
+        for module in told["modules"]:
+            importlib.import_module(module)
         self.calls, self.took = {name: set(places) for name, places in told["calls"].items()}, told["took"]
         again = []
         for index, mutant in enumerate(self.drawn):
@@ -243,7 +273,9 @@ class Warm:
         """Write down what was traced."""
         if self.failed and self.failed.name == "0.trace":
             sys.settrace(None)
-            told = {"calls": {name: sorted(places) for name, places in self.calls.items()}, "took": self.took}
+            modules = [name for name in sys.modules if name.partition(".")[0] in IMPORTED_LATE]
+            calls = {name: sorted(places) for name, places in self.calls.items()}
+            told = {"calls": calls, "took": self.took, "modules": modules}
             (self.work / "traced").write_text(json.dumps(told), encoding="utf-8")
 
     def _fork(self, name: str, limit_s: float, prepare: Callable[[], None]) -> bool:
@@ -314,8 +346,7 @@ class Warm:
         mutant, copied = self.drawn[index], self.work / f"copy{index}"
         module = str(Path.cwd() / PACKAGE / mutant.path)
         shutil.copytree(self.work / "warm", copied, symlinks=True)
-        changed = copied / PACKAGE / mutant.path
-        changed.write_text(mutant.mutated(changed.read_text(encoding="utf-8")), encoding="utf-8")
+        _write(mutant, copied)
         calling = Counter(
             name.partition("::")[0]
             for name, places in self.calls.items()

@@ -17,7 +17,8 @@ from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.logs.models import TrainingLog
-from steptime.results.models import Outcome, Result
+from steptime.recipes.planning import Plan
+from steptime.results.models import Check, Outcome, Result, Verdict
 from steptime.results.parsed_log import keep_parsed_log, kept_parsed_log
 from steptime.results.store import Store
 
@@ -80,6 +81,28 @@ def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
     [(warning, level)] = [(event, level) for event, level in told.items() if level != "info"]
     assert level == "warning"
     assert warning.startswith("! step_times_steady: ")
+
+
+@pytest.mark.usefixtures("home")
+def test_the_latest_attempt_of_a_run_counts(
+    planned: Callable[..., Plan], make_context: MakeContext, make_result: Callable[..., Result]
+) -> None:
+    context = make_context()
+    report = task_of("report", plan=planned().model_dump(mode="json"))
+    bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
+    begun = context["dag_run"].run_after.timestamp()
+    with Store() as store:
+        # The names stand in another order than the times.
+        for name, minutes, verdict in (("b-first", 0, bad), ("c-second", 5, None), ("a-third", 9, bad)):
+            run_id = context["ti"].run_id
+            result = make_result(
+                name, gpus=1, dag_run_id=run_id, submitted_at=begun + minutes, verdict=verdict
+            )
+            (store.publish if verdict is None else store.reject)(result)
+            if name == "c-second":
+                report.execute(context)
+    with pytest.raises(AirflowFailException, match="1 of 1 planned runs have no valid result"):
+        report.execute(context)
 
 
 def test_a_log_out_of_reach_is_read_as_the_clusters_own(

@@ -13,6 +13,7 @@ from steptime.clusters.base import Staged
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.profiling import profiled
 from steptime.clusters.slurm.cluster import SlurmConfig
+from steptime.clusters.slurm.submit import submit_command
 from steptime.errors import UserError
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Mode, ProfileWindow, Run
@@ -44,6 +45,16 @@ def script_of(run: Run, config: SlurmConfig, staged: Staged = VENV) -> str:
 def asked(script: str) -> list[str]:
     """The options of the #SBATCH lines."""
     return re.findall(r"^#SBATCH (\S+)$", script, flags=re.MULTILINE)
+
+
+def test_no_job_is_cut_short_and_none_comes_back_by_itself(two_ranks: Run) -> None:
+    minutes = {1: "1", 60: "1", 61: "2", 930: "16"}
+    for seconds, asked_for in minutes.items():
+        run = two_ranks.model_copy(update={"time_limit_s": seconds})
+        spec = job_spec(run, VENV, site(), identity="x", started=1_790_000_000)
+        command = submit_command(spec, root="/shared", folder="/shared/jobs/x")
+        assert [word for word in command if word.startswith("--time=")] == [f"--time={asked_for}"]
+        assert {"--no-requeue", "--kill-on-invalid-dep=yes"} <= set(command)
 
 
 @pytest.fixture

@@ -192,6 +192,8 @@ def test_a_restart_within_the_window_spoils_it_and_before_it_does_not(make_resul
 
     assert only_failure(inside).name == "no_step_trained_twice"
     assert "a restart trained global step 10 again" in only_failure(inside).message
+    ends = {steps: judged(make_result(), problems=restart(*steps)).valid for steps in ((10,), (19,), (20,))}
+    assert ends == {(10,): False, (19,): False, (20,): True}  # both ends of the window are of it
     assert before.valid
     assert "global steps 8 to 9 again, outside of it" in by_name(before)["no_step_trained_twice"].message
 
@@ -219,6 +221,11 @@ def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeR
     assert failure.name == "parallelism_as_planned"
     assert "tensor_parallel 2 where 1 was planned, data_parallel 1 where 2 was planned" in failure.message
     assert "no 'steptime.start' record" in only_failure(judged(result, started=None)).message
+    planned = ("world_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
+    for name in (*planned, "micro_batch_size", "global_batch_size", "seq_length", "num_layers"):
+        unstated = {field: value for field, value in (result.log.started or {}).items() if field != name}
+        failure = only_failure(judged(result, started=unstated))
+        assert f"the trainer set up {name} (not stated) where" in failure.message
 
 
 def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result: MakeResult) -> None:
@@ -266,6 +273,8 @@ def test_a_load_must_have_loaded_and_resumed_where_the_save_ended(make_result: M
 
     assert only_failure(judged(result, checkpoints=())).name == "checkpoint_loaded"
     assert only_failure(judged(result, resumed=None)).name == "resumed_at_saved_step"
+    elsewhere = resumed | {"global_step": 19, "consumed_samples": 312}
+    assert "at global step 19 with 312 consumed" in only_failure(judged(result, resumed=elsewhere)).message
     assert only_failure(judged(result, resumed=resumed)).message == (
         "Expected that training resumed at global step 19 with 304 consumed samples, "
         "but it resumed at global step 0 with 0 consumed samples."

@@ -90,6 +90,13 @@ def test_a_secret_is_found_however_a_script_quotes_it(value: str) -> None:
         assert kept == f"export MY_SECRET='{REDACTED}'\nexport NCCL_DEBUG=INFO\n"
 
 
+def test_of_a_secret_that_begins_another_no_tail_is_left() -> None:
+    environment = {"A_TOKEN": "secret-1", "B_TOKEN": "secret-1-and-more", "C_TOKEN": "and-more"}
+    text = f"curl {environment['B_TOKEN']} {environment['A_TOKEN']}"
+    for order in (environment, dict(reversed(environment.items()))):
+        assert redacted_text(text, order) == f"curl {REDACTED} {REDACTED}"
+
+
 def test_a_short_secret_takes_no_innocent_text_away() -> None:
     document = {"environment": {"MY_KEY": "1"}, "script": "export MY_KEY=1\nexport OMP_NUM_THREADS=1\n"}
 

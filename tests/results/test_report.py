@@ -83,6 +83,17 @@ def test_only_comparable_runs_have_an_efficiency(stored_rows: StoredRows, make_r
     assert set(found.values()) == {(None, None)}
 
 
+def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_series(
+    stored_rows: StoredRows, make_result: MakeResult
+) -> None:
+    one, two = stored_rows(make_result("one", gpus=1), make_result("two", gpus=2))
+    assert len({row["scaling_base_gpus"] for row in with_scaling_efficiency([one, two])} - {None}) == 1
+    differing = ("workload", "size", "dtype", "gpu_type", "scaling", "cluster")
+    for other in ({**two, "proxy": True}, *({**two, name: "another"} for name in differing)):
+        rows = with_scaling_efficiency([one, other])
+        assert {row["scaling_efficiency_percent"] for row in rows} == {None}, other
+
+
 def test_rows_are_ordered_as_people_read_them(stored_rows: StoredRows, make_result: MakeResult) -> None:
     rows = stored_rows(
         make_result("save", gpus=2, mode=Mode.CHECKPOINT_SAVE),

@@ -25,6 +25,7 @@ from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
 from steptime.staging import stage
 from steptime.staging.image import StagedImage, stage_image
+from steptime.staging.unpack_image import _make_mount_point
 
 from .reported import DEADLINE_S, Reported, child_running
 
@@ -433,6 +434,18 @@ async def test_for_bwrap_the_image_is_unpacked_once_with_places_to_mount_at(
     ]
     assert len(unpacking) == 1
     assert [path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")] == [folder.name]
+
+
+def test_no_place_to_mount_at_is_made_outside_of_the_image(tmp_path: Path) -> None:
+    image, outside = tmp_path / "image", tmp_path / "outside"
+    image.mkdir()
+    outside.mkdir()
+    (image / "elsewhere").symlink_to(outside)
+    _make_mount_point(image, "/elsewhere/checkpoints")
+    _make_mount_point(image, "/elsewhere")
+    _make_mount_point(image, "/data/of/all")
+    assert list(outside.iterdir()) == []
+    assert (image / "data/of/all").is_dir()
 
 
 async def test_what_was_half_unpacked_is_unpacked_anew(config: LocalConfig, programs: Path) -> None:

@@ -167,6 +167,19 @@ async def test_a_python_of_another_version_is_named(
         await staging()
 
 
+async def test_another_python_has_an_environment_of_its_own(
+    cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path, tmp_path: Path
+) -> None:
+    pythons = set()
+    for version in ("3.11.7", "3.11.8", "3.11.7"):
+        old = tmp_path / f"python-{version}"
+        old.write_text(f'#!/bin/sh\ntest "$1" != -c || echo {version}\n')  # it builds nothing
+        old.chmod(0o755)
+        staging = Staging(cluster, config.model_copy(update={"python": str(old)}), lock, bootstrap)
+        pythons.add(await staging())
+    assert len(pythons) == 2
+
+
 # --- parts ---------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from steptime.airflow.sweep.cells import check_all_sweeps
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.errors import UserError
+from steptime.recipes.models import Mode
 from steptime.results.store import Store
 
 from .conftest import Supervisor, SweepTask
@@ -86,6 +87,33 @@ def test_the_report_shows_the_step_times_of_each_cell(
     assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", told)
     assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 ", told)
     assert "all 2 cells have valid results" in told
+
+
+def test_the_report_shows_no_times_of_checkpoint_runs(
+    report: Callable[..., None],
+    airflow_runs: Supervisor,
+    make_result: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = (
+        ("saved", Mode.CHECKPOINT_SAVE, 0.5),
+        ("trained", Mode.PERFORMANCE, 0.125),
+        ("loaded", Mode.CHECKPOINT_LOAD, 0.75),
+    )
+    with Store() as store:
+        for at, (name, mode, time) in enumerate(runs):
+            steps = 1 if mode is Mode.CHECKPOINT_LOAD else 20
+            store.publish(
+                make_result(
+                    name, gpus=1, mode=mode, dag_run_id="r1", step_times=[time] * steps, submitted_at=1e9 + at
+                )
+            )
+    airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
+
+    report({ONE: started("r1"), TWO: started("r2")})
+    told = capsys.readouterr().out
+    assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", told)
+    assert not re.search(r"0\.5 |0\.75 ", told)
 
 
 def test_the_report_fails_for_a_cell_that_failed_and_one_that_never_began(

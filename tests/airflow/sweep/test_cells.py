@@ -73,6 +73,10 @@ def test_a_sweep_keeps_its_plan_with_the_slots_of_each_cell(check: Callable[...,
         ({"conf": {"sweep": "nigth"}}, "unknown sweep 'nigth': did you mean 'night'"),
         ({"conf": {"sweeps": "night"}}, "unknown parameter 'sweeps': did you mean 'sweep'"),
         ({"gpu_hours_max": 0.1}, "may cost 0.50 GPU-hours, more than its gpu_hours_max of 0.10"),
+        (
+            {"runs": [{"workload": "llama3.1", "gpus": [1], "environment": {"LD_PRELOAD": "/x.so"}}]},
+            "sweep 'night': llama3.1·tiny·fp32·1: ",
+        ),
         ({"exclude": [{"gpus": 4}]}, "exclude.0 (gpus 4) excludes nothing"),
     ],
 )
