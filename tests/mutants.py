@@ -194,8 +194,9 @@ def _one_by_one(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str |
             program = [sys.executable, __file__, "--in", str(copied), str(failed), *entry["tests"]]
             status = subprocess.run(program, check=False, env=os.environ | {MARK: folder}).returncode
             _end_what_is_left(folder)
-            unnamed = "the tests do not start" if status else None
-            yield mutant, failed.read_text(encoding="utf-8") if failed.exists() else unnamed
+            if status not in (0, 1):
+                raise SystemExit(f"{' '.join(entry['tests'])}: pytest ended with exit code {status}")
+            yield mutant, failed.read_text(encoding="utf-8") if failed.exists() else None
 
 
 def _write(mutant: Mutant, copied: Path) -> None:
