@@ -1,14 +1,14 @@
 """A job in the trainer's own environment."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from steptime.recipes.models import Run
 
-from .jobs import Trained, start_trainer, write_run
+from .jobs import Trained, WarmTrainer, start_trainer, write_run
 
 Train = Callable[..., Trained]
 
@@ -26,8 +26,19 @@ def torchao_wheel(trainer_python: str, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="session")
-def train(trainer_python: str) -> Train:
-    """A function that trains a run in a folder, under torchrun where it has more than one rank."""
+def train(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
+    """A function that trains a run in a folder: `train(run, folder, program=None)`, see `WarmTrainer`.
+
+    What torchrun does is not part of it: for that take `train_in_job`.
+    """
+    trainer = WarmTrainer(trainer_python, tmp_path_factory.mktemp("warm_trainer"))
+    yield trainer.train
+    trainer.stop()
+
+
+@pytest.fixture(scope="session")
+def train_in_job(trainer_python: str) -> Train:
+    """A function that trains a run as its job would: under torchrun where it has more than one rank."""
 
     def _train(
         run: Run,

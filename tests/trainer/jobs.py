@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,16 +100,11 @@ def start_trainer(
 
     The thin loop has its own package beside it.
     """
-    package = cwd / "package"
-    package.mkdir(exist_ok=True)
     sources = [ROOT / "trainer", *([ROOT / "benchmarks" / "one_gpu"] if THIN_LOOP in command else [])]
-    for source in sources:
-        if not (package / source.name).exists():
-            (package / source.name).symlink_to(source)
     process = subprocess.Popen(
         [*command, *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(package), **environment},
+        env={**os.environ, "PYTHONPATH": str(_package(cwd, sources)), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -120,6 +117,61 @@ def start_trainer(
         output, _ = process.communicate()
         pytest.fail(f"the trainer did not end within {JOB_TIMEOUT_S} s; its log:\n{output}")
     return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+
+def _package(folder: Path, sources: list[Path]) -> Path:
+    """A folder to import these from, and nothing else of the repository."""
+    package = folder / "package"
+    package.mkdir(exist_ok=True)
+    for source in sources:
+        if not (package / source.name).exists():
+            (package / source.name).symlink_to(source)
+    return package
+
+
+class WarmTrainer:
+    """A process that has NeMo imported and trains what it is asked for: programs/train_each.py.
+
+    A start takes some 10 s of imports in each rank, more than a test's training; here they are made once.
+    """
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self._errors = folder / "errors"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [python, str(Path(__file__).parent / "programs" / "train_each.py")],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(_package(folder, [ROOT / "trainer"]))},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def train(self, run: Run, folder: Path, program: str | None = None) -> Trained:
+        """Train a run in a folder; a hang ends with the whole process group."""
+        write_run(run, folder)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        late = threading.Timer(JOB_TIMEOUT_S, os.killpg, (self._process.pid, signal.SIGKILL))
+        late.start()
+        try:
+            print(
+                json.dumps({"folder": str(folder), "program": program}), file=self._process.stdin, flush=True
+            )
+            exit_code = self._process.stdout.readline()
+        finally:
+            late.cancel()
+        assert exit_code, f"{self._errors.read_text()}\nthe training did not end within {JOB_TIMEOUT_S} s"
+        log = (folder / "log.out").read_text(encoding="utf-8")
+        return Trained(exit_code=int(exit_code), log=log, folder=folder)
+
+    def stop(self) -> None:
+        """End it, and whatever a training has left."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
 
 
 def light_trainer(

@@ -1,4 +1,4 @@
-"""Trainings that fail for real, under torchrun: what their logs say, and what the pipeline reads there."""
+"""Trainings that fail for real, one of them under torchrun: what their logs say, and what the pipeline reads there."""
 
 import json
 import re
@@ -50,12 +50,14 @@ if __name__ == "__main__":
 """
 
 
-def _failed(train: Train, run: Run, folder: Path, program: str) -> tuple[Trained, Problem]:
+def _failed(
+    train: Train, run: Run, folder: Path, program: str, exit_code: int = 2
+) -> tuple[Trained, Problem]:
     """The run, and the first of the problems that the pipeline reads in its log."""
     path = folder / "program.py"
     path.write_text(program, encoding="utf-8")
     failed = train(run, folder, program=str(path))
-    assert failed.exit_code == 1, failed.log  # as torchrun has it
+    assert failed.exit_code == exit_code, failed.log
     result = failed.record("result")
     assert result["state"] == "failed"
     assert result["experiment"] == run.experiment
@@ -84,8 +86,14 @@ def test_a_diverging_run_stops_at_the_first_loss_that_is_no_number(train: Train,
     assert [str(loss) for loss in losses if loss - loss != 0] == [match[2]]
 
 
-def test_a_hanging_rank_ends_the_run_with_all_stacks(train: Train, tmp_path: Path) -> None:
-    failed, problem = _failed(train, _two_ranks(), tmp_path, HANG)
+def test_a_hanging_rank_ends_the_run_with_all_stacks(train_in_job: Train, tmp_path: Path) -> None:
+    failed, problem = _failed(
+        train_in_job,
+        _two_ranks(),
+        tmp_path,
+        HANG,
+        exit_code=1,  # as torchrun has it
+    )
     assert re.fullmatch(
         r"the training hangs: no step has ended within \d+ s of step 3, where the median step takes "
         r"[\d.]+ s; the stacks of 2 ranks are in the log\.",

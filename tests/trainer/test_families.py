@@ -6,14 +6,14 @@ The stream can be learned (trainer/data.py), so that a loss that falls means som
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Mode, Parallelism
 
-from .jobs import Trained, loading, planned, start_trainer, write_run
+from .conftest import Train
+from .jobs import Trained, loading, planned
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
@@ -37,9 +37,9 @@ Trainings = Mapping[tuple[str, str], Trained]
 
 
 @pytest.fixture(scope="module")
-def trainings(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Trainings:
-    """All of them, in one process that imports NeMo once: those of a family start from one checkpoint."""
-    folders = {}
+def trainings(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+    """All of them: those of a family start from one checkpoint."""
+    trained = {}
     for family in FAMILIES:
         above = tmp_path_factory.mktemp(family)
         runs = {
@@ -61,24 +61,11 @@ def trainings(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> 
                 checkpoints, SAVED_AT, END, workload=family, parallelism=parallelism, gbs=GBS
             )
         for name, run in runs.items():
-            folders[family, name] = above / name
             (above / name).mkdir()
-            write_run(run, above / name)
-    folders[WITH_BAR, "one rank"] = with_bar = tmp_path_factory.mktemp("with_bar")
-    write_run(planned(workload=WITH_BAR, gbs=GBS, max_steps=END), with_bar)
-    program = Path(__file__).parent / "programs" / "train_each.py"
-    done = start_trainer(
-        [trainer_python, str(program)], [str(folder) for folder in folders.values()], cwd=above
-    )
-    assert done.returncode == 0, done.stdout
-    return {
-        key: Trained(
-            exit_code=int((folder / "exit_code").read_text()),
-            log=(folder / "log.out").read_text(encoding="utf-8"),
-            folder=folder,
-        )
-        for key, folder in folders.items()
-    }
+            trained[family, name] = train(run, above / name)
+    with_bar = planned(workload=WITH_BAR, gbs=GBS, max_steps=END)
+    trained[WITH_BAR, "one rank"] = train(with_bar, tmp_path_factory.mktemp("with_bar"))
+    return trained
 
 
 @pytest.mark.parametrize("family", FAMILIES)

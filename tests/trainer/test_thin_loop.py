@@ -30,12 +30,15 @@ ROUNDING = 1e-6
 
 @pytest.fixture(scope="module", params=["llama3.1", "nemotron4"])
 def twins(
-    request: pytest.FixtureRequest, train: Train, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    train: Train,
+    train_in_job: Train,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> list[Trained]:
     """One plan, trained by NeMo and by the thin loop."""
     run = planned(workload=request.param, max_steps=STEPS, window=Window(first=3, last=5))
-    modules = ("trainer", THIN_LOOP)
-    trained = [train(run, tmp_path_factory.mktemp("twin"), module=module) for module in modules]
+    nemo = train(run, tmp_path_factory.mktemp("nemo"))
+    trained = [nemo, train_in_job(run, tmp_path_factory.mktemp("thin"), module=THIN_LOOP)]
     assert [one.exit_code for one in trained] == [0, 0], trained[1].log
     return trained
 
@@ -77,7 +80,7 @@ def test_the_pipeline_reads_its_log_whole(twins: list[Trained]) -> None:
 
 @pytest.fixture(scope="module")
 def of_dtypes(
-    train: Train, tmp_path_factory: pytest.TempPathFactory, torchao_wheel: Path
+    train_in_job: Train, tmp_path_factory: pytest.TempPathFactory, torchao_wheel: Path
 ) -> dict[str, dict[int, float]]:
     """The losses of one plan in each number format."""
     libraries = tmp_path_factory.mktemp("libraries")
@@ -88,7 +91,7 @@ def of_dtypes(
         folder = tmp_path_factory.mktemp(dtype)
         run = _in(planned(max_steps=STEPS), dtype, fp8_recipe)
         path = os.pathsep.join((str(folder / "package"), str(libraries)))
-        trained = train(run, folder, module=THIN_LOOP, PYTHONPATH=path)
+        trained = train_in_job(run, folder, module=THIN_LOOP, PYTHONPATH=path)
         assert trained.exit_code == 0, trained.log
         losses[dtype] = trained.losses
     return losses
@@ -110,10 +113,10 @@ def test_fp8_by_torchao_stays_near_bf16(of_dtypes: dict[str, dict[int, float]]) 
 
 @pytest.mark.trainer
 def test_compiled_it_takes_the_same_steps(
-    train: Train, tmp_path: Path, of_dtypes: dict[str, dict[int, float]]
+    train_in_job: Train, tmp_path: Path, of_dtypes: dict[str, dict[int, float]]
 ) -> None:
     """By torch.compile, as on GPUs; for the CPU it needs a C++ compiler."""
-    compiled = train(planned(max_steps=STEPS), tmp_path, "--compile", "default", module=THIN_LOOP)
+    compiled = train_in_job(planned(max_steps=STEPS), tmp_path, "--compile", "default", module=THIN_LOOP)
     assert compiled.exit_code == 0, compiled.log
     assert compiled.losses == pytest.approx(of_dtypes["fp32"], rel=ROUNDING)
 
@@ -162,18 +165,18 @@ def test_no_run_compiles_into_the_cache_of_another(parts: dict[str, Any]) -> Non
 
 
 @pytest.mark.trainer
-def test_fp8_without_torchao(train: Train, tmp_path: Path) -> None:
-    ended = train(_in(planned(), "fp8", "current"), tmp_path, module=THIN_LOOP)
+def test_fp8_without_torchao(train_in_job: Train, tmp_path: Path) -> None:
+    ended = train_in_job(_in(planned(), "fp8", "current"), tmp_path, module=THIN_LOOP)
     assert ended.exit_code == 1
     assert "trainer: the thin loop computes fp8 by torchao, which is not installed here." in ended.log
     assert "Traceback" not in ended.log
 
 
 @pytest.mark.trainer
-def test_a_profile_tells_what_took_longest(train: Train, tmp_path: Path) -> None:
+def test_a_profile_tells_what_took_longest(train_in_job: Train, tmp_path: Path) -> None:
     window = ProfileWindow(first_step=2, last_step=3, ranks=(0,))
     run = planned(mode=Mode.PROFILE, profile=window, max_steps=5)
-    trained = train(run, tmp_path, module=THIN_LOOP)
+    trained = train_in_job(run, tmp_path, module=THIN_LOOP)
     assert trained.exit_code == 0, trained.log
     assert "aten::mm" in trained.log
     with gzip.open(tmp_path / "torch_profile" / "rank0.json.gz") as file:

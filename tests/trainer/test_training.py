@@ -1,4 +1,4 @@
-"""Real trainings with NeMo on the CPU, by the numbers they leave: each start takes some 15 s of imports."""
+"""Real trainings with NeMo on the CPU, by the numbers they leave."""
 
 import gzip
 import json
