@@ -11,7 +11,7 @@ from pathlib import Path
 if "airflow" not in sys.modules:
     home = Path(tempfile.mkdtemp(prefix="steptime-tests-airflow-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
-    # `dag.test()` reads and stores every DAG there anew, half a second each: those that tests run to their end.
+    # `dag.test()` stores every DAG there anew, half a second each: only those that tests run to their end.
     (home / "dags").mkdir()
     for name in ("llama31.py", "gpu_slots.py"):
         (home / "dags" / name).symlink_to(Path(__file__).parents[2] / "dags" / name)

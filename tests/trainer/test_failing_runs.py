@@ -1,4 +1,4 @@
-"""Trainings that fail for real, one of them under torchrun: what their logs say, and what the pipeline reads there."""
+"""Trainings that fail for real: what their logs say, and what the pipeline reads there."""
 
 import json
 import re
