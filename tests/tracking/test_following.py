@@ -12,10 +12,12 @@ from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach
 from steptime.recipes.models import Run
+from steptime.tracking.conclusion import failed_end, unknown_end
 from steptime.tracking.following import JobFollower, Overdue, WaitLimits, limits_of
 from steptime.tracking.log_following import LogFollower
 from steptime.tracking.log_place import LogPlace
 
+from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
 
 QUEUED = JobStatus(state=JobState.QUEUED, reason="waits for 2 of 2 slots")
@@ -25,11 +27,11 @@ _PATIENT = WaitLimits(patience_s=600)
 _JOB = {"cluster": "local", "name": "job", "job_id": "1", "directory": "/d", "log_path": "/d/log"}
 
 
-def step_lines(*steps: int) -> bytes:
+def step_lines(*steps: int, seconds: float = 0.5) -> bytes:
     return b"".join(
         b"Training epoch 0, iteration %d/19 | lr: 3e-05 | global_batch_size: 8 | global_step: %d "
-        b"| reduced_train_loss: 8.40 | train_step_timing in s: 0.5000 | consumed_samples: %d\n"
-        % (step, step, 8 * (step + 1))
+        b"| reduced_train_loss: 8.40 | train_step_timing in s: %.4f | consumed_samples: %d\n"
+        % (step, step, seconds, 8 * (step + 1))
         for step in steps
     )
 
@@ -84,6 +86,39 @@ async def test_steps_come_one_by_one_with_the_time_left(watched: Watched) -> Non
         "step 0 of 0-19 · 0.5 s · loss 8.4 · about 10 s left",
         "step 1 of 0-19 · 0.5 s · loss 8.4 · about 9 s left",
     ]
+
+
+async def test_the_time_left_is_told_where_steps_and_their_times_tell_it(watched: Watched) -> None:
+    timing = b" | train_step_timing in s: 0.5000"
+    await watched.sees(RUNNING, step_lines(0).replace(timing, b""))
+    assert watched.lines[1:] == ["step 0 of 0-19 · loss 8.4"]
+    await watched.sees(RUNNING, step_lines(18))
+    assert watched.lines == ["step 18 of 0-19 · 0.5 s · loss 8.4 · about 0 s left"]
+    await watched.sees(RUNNING, step_lines(19))
+    assert watched.lines == ["step 19 of 0-19 · 0.5 s · loss 8.4"]
+
+
+async def test_five_steps_have_lines_of_their_own_and_ten_give_the_time_left(watched: Watched) -> None:
+    await watched.sees(RUNNING, step_lines(*range(5)))
+    assert len(watched.lines[1:]) == 5
+    await watched.sees(RUNNING, step_lines(*range(5, 11), seconds=1.5))
+    # By six times and four of those before.
+    assert watched.lines == ["steps 5-10 of 0-19 · mean 1.5 s · loss 8.4 · about 10 s left"]
+
+
+async def test_a_run_of_hours_is_told_sixty_times_an_hour_and_its_end_at_once(
+    watched: Watched, clock: Clock
+) -> None:
+    told = []
+    for after_s in (0, 5, 120, 1, 2, 3600, 59, 60):
+        clock.now += after_s
+        await watched.sees(RUNNING, step_lines(len(told)))
+        told.append(len([line for line in watched.lines if line.startswith("step")]))
+    # A sixtieth of its running time passes between two lines, and at most a minute.
+    assert told == [1, 1, 1, 0, 2, 1, 0, 2]
+    clock.now += 1
+    await watched.sees(FAILED, step_lines(len(told)))
+    assert watched.lines[0].startswith("step 8 of 0-19")
 
 
 async def test_many_steps_at_once_are_summed_up(watched: Watched) -> None:
@@ -180,6 +215,84 @@ async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(watched: W
     assert watched.lines[-1] == "job job: failed, exit code 1"
 
 
+async def test_a_log_is_tried_again_after_growing_pauses_and_soon_once_it_could_be_read(
+    watched: Watched, clock: Clock
+) -> None:
+    read, reads = watched.cluster.read, 0
+    broken = True
+
+    async def refused(path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        nonlocal reads
+        reads += 1
+        if broken:
+            raise PermissionError("Permission denied: /d/log")
+        return await read(path, offset, limit)
+
+    watched.cluster.read = refused  # type: ignore[method-assign]
+    for number, pause in enumerate(("5 s", "10 s", "20 s", "40 s", "80 s", "3 min", "5 min", "5 min")):
+        await watched.sees(RUNNING)
+        assert f"is tried again in {pause}; the job is waited for without it: Permission" in watched.lines[-1]
+        assert reads == number + 1
+        clock.now += min(300, 5 * 2**number) - 0.5
+        await watched.sees(RUNNING)
+        assert reads == number + 1, "not before its time"
+        clock.now += 0.5
+    broken = False
+    await watched.sees(RUNNING, step_lines(0))
+    assert watched.lines[-1] == "the training's log can be followed again"
+    clock.now += 60
+    await watched.sees(RUNNING, step_lines(1))
+    assert watched.lines == ["step 1 of 0-19 · 0.5 s · loss 8.4 · about 9 s left"]
+    broken = True
+    await watched.sees(RUNNING)
+    assert "is tried again in 5 s" in watched.lines[-1]
+
+
+async def test_a_silent_cluster_is_told_ever_less_often_and_at_least_every_ten_minutes(
+    a_run: Callable[..., Run], clock: Clock
+) -> None:
+    began, told = clock.now, []
+    watched = Watched(a_run(), WaitLimits(patience_s=7200))
+    for silent_s in (*range(0, 300, 10), *range(300, 3000, 100), 3599, 4198, 4199):
+        clock.now = began + silent_s
+        before = len(watched.lines)
+        watched.follower.missed(ConnectionError("no route to host"))
+        if len(watched.lines) > before:
+            told.append(silent_s)
+    assert told == [0, 10, 20, 40, 80, 160, 400, 800, 1400, 2000, 2600, 3599, 4199]
+
+
+@pytest.mark.parametrize("status", [QUEUED, RUNNING], ids=["queued", "running"])
+async def test_a_limit_is_over_when_more_time_has_passed(
+    a_run: Callable[..., Run], clock: Clock, status: JobStatus
+) -> None:
+    limits = WaitLimits(patience_s=600, queue_s=3600, run_s=3600)
+    watched = Watched(a_run(), limits, submitted_at=clock.now)
+    assert await watched.sees(status) is None
+    clock.now += 3600
+    assert await watched.sees(status) is None
+    clock.now += 1
+    with pytest.raises(Overdue):
+        await watched.sees(status)
+
+
+def test_the_sentence_about_an_end_has_what_is_known_of_it() -> None:
+    job = Job.model_validate({**_JOB, "submitted_at": 0})
+    killed = FAILED.model_copy(update={"exit_code": 137, "reason": "a node failed"})
+    no_code = JobStatus(state=JobState.CANCELLED)
+    assert failed_end(job, FAILED, "") == "job 'job' failed, exit code 1; its log: /d/log"
+    assert failed_end(job, killed, "out of memory") == (
+        "job 'job' failed (a node failed), exit code 137: out of memory; its log: /d/log"
+    )
+    assert failed_end(job, no_code, "") == "job 'job' was cancelled; its log: /d/log"
+    timed_out = JobStatus(state=JobState.TIMED_OUT)
+    assert failed_end(job, timed_out, "") == "job 'job' ran into its time limit; its log: /d/log"
+    assert unknown_end(job, JobStatus(state=JobState.UNKNOWN, reason="purged")) == (
+        "the cluster 'local' does not know job 'job' any more (purged): whether it succeeded cannot be told; "
+        "its log: /d/log"
+    )
+
+
 async def test_who_goes_on_after_a_restart_reads_only_what_is_new(a_run: Callable[..., Run]) -> None:
     kept: list[Any] = [None]
 
@@ -190,7 +303,8 @@ async def test_who_goes_on_after_a_restart_reads_only_what_is_new(a_run: Callabl
         kept[0] = told
 
     run, job = a_run(), Job.model_validate({**_JOB, "submitted_at": 0})
-    cluster = CountingCluster(RUNNING, log=b"setting up\n" * 100_000 + step_lines(0, 1)[:-20])
+    trouble = b"srun: error: n1: task 3: Killed\n"
+    cluster = CountingCluster(RUNNING, log=b"setting up\n" * 100_000 + trouble + step_lines(0, 1)[:-20])
     lines: list[str] = []
 
     def after_a_restart() -> LogFollower:
@@ -199,15 +313,20 @@ async def test_who_goes_on_after_a_restart_reads_only_what_is_new(a_run: Callabl
         return LogFollower(run, job, info=lines.append, warn=lines.append, place=LogPlace(get, keep))
 
     await after_a_restart().look(cluster)
-    assert [line.partition(" of")[0] for line in lines] == ["step 0"]
+    assert [line.partition(" of")[0] for line in lines][1:] == ["step 0"]
+    assert "in the training's log: srun: task 3 on n1: Killed" in lines[0]
     assert cluster.bytes_read == len(cluster.log)
-    cluster.log += step_lines(0, 1)[-20:] + step_lines(1, 2)
+    cluster.log += step_lines(0, 1)[-20:] + step_lines(1, 2, seconds=2)
     follower = after_a_restart()
     await follower.look(cluster)
     assert [line.partition(" of")[0] for line in lines] == ["step 1", "step 2"], (
         "each once, also a broken line"
     )
     assert cluster.bytes_read < 70_000, "of a log of more than a megabyte"
+    assert lines[-1].endswith("about 17 s left"), "by 0.5, 0.5 and 2 s: also by what was told before"
     cluster.log = b""
     await after_a_restart().look(cluster)
-    assert lines == [], "a log that was cut is followed from its beginning"
+    assert lines == []
+    cluster.log = step_lines(0)
+    await after_a_restart().look(cluster)
+    assert [line.partition(" of")[0] for line in lines] == ["step 0"], "cut, and followed from its beginning"

@@ -71,10 +71,43 @@ async def test_a_failed_poll_is_told_to_everybody_and_the_next_one_opens_anew(
         )
         assert [type(failure) for failure in failures] == [SystemFailure, SystemFailure]
         assert {str(failure) for failure in failures} == {"no route to host"}
+        assert {type(failure.__cause__) for failure in failures} == {ConnectionError}
         _, status = await shared.next_status("a")
 
     assert status == DONE
     assert cluster.opened == cluster.closed == 2
+
+
+@pytest.mark.parametrize(
+    ("cluster_name", "answers", "pauses"),
+    [
+        ("local", [OSError()] * 12, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60, 60]),
+        ("local", [OSError(), OSError(), RUNNING, OSError(), OSError()], [0.2, 0.4, 0.2, 0.4]),
+        ("elsewhere", [], [10, 20, 40, 60, 60]),
+    ],
+    ids=["out of reach", "back in between", "no such file"],
+)
+async def test_between_failures_lie_growing_pauses(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cluster_name: str,
+    answers: list[JobStatus | Exception],
+    pauses: list[float],
+) -> None:
+    use(ScriptedCluster(*answers), monkeypatch)
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def at_once(seconds: float) -> None:
+        slept.append(seconds)
+        for _ in range(9):  # so that who was told of a failure asks again
+            await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", at_once)
+    async with watch(cluster_name, no_connections) as shared:
+        for _ in range(len(answers) or 6):
+            await asyncio.gather(shared.next_status("a"), return_exceptions=True)
+    assert [seconds for seconds in slept if seconds > 0.15][: len(pauses)] == pytest.approx(pauses)
 
 
 async def test_a_cancelled_wait_leaves_the_others_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
