@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from steptime.judging.judgements import publish, reject
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -76,20 +77,20 @@ def half_years(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult
             with_plants = list(history(make_result, *cell, levels, end=now)) if cell in PLANTED else usual
             for number, result in enumerate(with_plants):
                 if levels[number] == 1:
-                    unchanged.publish(result)
+                    publish(unchanged, result)
                 else:
                     only_in[planted].append(result)
                     only_in[unchanged] += usual[number : number + 1]
     shutil.copy(folder / "unchanged.db", folder / "planted.db")
     for store, results in only_in.items():
         for result in results:
-            store.publish(result)
+            publish(store, result)
     # None of these counts: a profile that got slower, and a rejected run.
     for result in history(make_result, "tiny", 1, [*USUAL[:7], 2.0, 2.0, 2.0], end=now, mode=Mode.PROFILE):
-        planted.publish(result)
+        publish(planted, result)
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
     slow = {"step_times": [9.0] * 20, "submitted_at": now}
-    planted.reject(make_result("rejected", size="tiny", gpus=2, verdict=bad, **slow))
+    reject(planted, make_result("rejected", size="tiny", gpus=2, verdict=bad, **slow))
     return unchanged.url, planted.url
 
 

@@ -7,13 +7,18 @@ from dataclasses import fields, replace
 import pytest
 
 from steptime.judging.comparison import compare_since
-from steptime.judging.series import STEADY_STEPS, Series, changes, history, steady_steps
+from steptime.judging.series import JudgedRun, Series, changes, judged_runs
 from steptime.logs.models import CheckpointTiming
-from steptime.recipes.models import Mode
+from steptime.recipes.models import Mode, Window
+from steptime.results.metrics import STEADY_STEPS, steady_steps
 from steptime.results.models import Result
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
+
+
+def history(store: Store, series: Series) -> list[JudgedRun]:
+    return judged_runs(store.results(**series.key)[::-1])
 
 
 def test_a_stored_run_and_its_plan_are_of_one_series(store: Store, make_result: MakeResult) -> None:
@@ -59,10 +64,10 @@ def test_a_run_is_judged_by_its_steady_steps(store: Store, make_result: MakeResu
 def test_steady_steps_are_the_last_or_the_window_where_that_is_longer() -> None:
     times = {step: 0.1 * step for step in range(50)}
 
-    assert list(steady_steps(times, "49:49")) == list(range(50 - STEADY_STEPS, 50))
-    assert list(steady_steps(times, "11:44")) == list(range(11, 45))
-    assert list(steady_steps({7: 0.1, 3: 0.2}, "7:7")) == [3, 7]
-    assert steady_steps({}, "7:7") == {}
+    assert list(steady_steps(times, Window(first=49, last=49))) == list(range(50 - STEADY_STEPS, 50))
+    assert list(steady_steps(times, Window(first=11, last=44))) == list(range(11, 45))
+    assert list(steady_steps({7: 0.1, 3: 0.2}, Window(first=7, last=7))) == [3, 7]
+    assert steady_steps({}, Window(first=7, last=7)) == {}
 
 
 def test_a_run_without_steps_is_judged_by_its_documented_number(
@@ -70,7 +75,8 @@ def test_a_run_without_steps_is_judged_by_its_documented_number(
 ) -> None:
     result = make_result()
     assert result.measurement is not None
-    store.publish(result.model_copy(update={"log": result.log.model_copy(update={"steps": ()})}))
+    measured = result.measurement.model_copy(update={"steady_steps": None, "steady_step_time_s": None})
+    store.publish(result.model_copy(update={"measurement": measured}))
 
     (run,) = history(store, Series.of_run(result.run))
 

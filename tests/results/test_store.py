@@ -117,19 +117,6 @@ def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
         store.run_named("RUN-10")
 
 
-def test_step_times_of_many_runs_are_read_at_once(store_url: str, make_result: MakeResult) -> None:
-    store = Store(store_url)
-    for name, seconds in (("one", 0.25), ("two", 0.5), ("three", 0.75)):
-        store.publish(make_result(name, step_times=[seconds] * 20))
-
-    assert store.step_times(["two", "one", "unknown"]) == {
-        "one": dict.fromkeys(range(20), 0.25),
-        "two": dict.fromkeys(range(20), 0.5),
-    }
-    assert store.step_times([f"unknown-{number}" for number in range(1200)]) == {}
-    assert store.step_times([]) == {}
-
-
 def test_publishing_twice_is_publishing_once(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
 

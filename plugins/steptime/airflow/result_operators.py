@@ -162,6 +162,7 @@ class ValidateOperator(RunOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
         """Judge. Returns the `Outcome` with its verdict as JSON."""
+        from steptime.judging.judgements import reject
         from steptime.results.quality import validate
         from steptime.results.record import recorded_attempts
         from steptime.results.store import Store
@@ -176,7 +177,7 @@ class ValidateOperator(RunOperator):
             judged = outcome.model_copy(update={"verdict": verdict})
             if not verdict.valid:
                 with Store() as store:
-                    store.reject(_result(self, store, judged, log, record))
+                    reject(store, _result(self, store, judged, log, record))
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
                 raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
         return as_json(judged)
@@ -219,13 +220,14 @@ class PublishOperator(RunOperator):
         return Outcome.model_validate(self.outcome).run
 
     def execute(self, context: Context) -> str:  # noqa: ARG002
-        """Publish. Returns the job's name, the key of the result."""
+        """Publish and judge. Returns the job's name, the key of the result."""
+        from steptime.judging.judgements import publish
         from steptime.results.store import Store
 
         judged = Outcome.model_validate(self.outcome)
         with airflow_errors(), Store() as store:
             log, record = asyncio.run(read_again(judged, self.log.warning))
-            store.publish(_result(self, store, judged, log, record))
+            publish(store, _result(self, store, judged, log, record))
         self.log.info("published %s", judged.job.name)
         return judged.job.name
 

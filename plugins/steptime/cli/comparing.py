@@ -79,6 +79,45 @@ def compare(
         raise typer.Exit(SLOWER_EXIT_CODE)
 
 
+JUDGE_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results judge --all
+"""
+
+
+def judge(
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every run of the store, as it has to be said.")
+    ] = False,
+) -> None:
+    """Judge runs anew: those of a store of before, or after a steptime that judges otherwise.
+
+    Runs are judged as they are published. This judges all of them again and keeps what comes of it.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from steptime.judging.judgements import judge_all
+    from steptime.results.store import Store
+
+    if not every:
+        raise UserError(
+            "runs are judged as they are published: 'steptime results judge --all' judges all anew."
+        )
+    with Store() as store:
+        if not store.exists():
+            raise UserError(
+                "There are no results to judge yet: 'steptime run llama3.1 --wait' makes the first."
+            )
+        columns = (TextColumn("series"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("", total=None)
+            judged = judge_all(store, lambda done, of: bar.update(task, completed=done, total=of))
+    typer.echo(f"{judged} series judged")
+
+
 def _compare(store: "Store", runs: list[str], since: str | None, sweep: str | None) -> "Comparison":
     """The comparison that was asked for. Raises UserError where that is none, or several."""
     from steptime.judging.comparison import compare_runs, compare_since, compare_sweep

@@ -1,7 +1,7 @@
 """Findings: of each cell of a comparison whether it got slower, on what that rests, and one sentence.
 
-A cell is a series of `judging.series` with the runs that it has today. Nothing is stored: the runs are
-judged anew whenever somebody asks, from the first of each series on.
+A cell is a series of `judging.series` as its newest run was judged; what is chance among many cells is told
+apart here, as it depends on which are compared.
 """
 
 import json
@@ -20,18 +20,15 @@ from steptime.judging.detection import (
     Direction,
     Standing,
     adjusted,
-    standings,
 )
-from steptime.judging.series import JudgedRun, Series, changes, history
+from steptime.judging.judgements import PUBLISHED_THROUGHPUT, Judged, newest, newest_since
+from steptime.judging.series import JudgedRun, Series, changes, judged_runs
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 from steptime.results import columns
 from steptime.results.columns import Column
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.store import Store
-
-PUBLISHED_THROUGHPUT = 0.95
-"""Part of the published throughput that passes."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +127,20 @@ class Comparison:
 
 def compare_since(store: Store, since: float) -> Comparison:
     """The cells that have run since then (Unix time)."""
-    found = dict.fromkeys(Series.of_row(row) for row in store.results(since=since))
-    return _compare(store, [series for series in found if series.is_judged])
+    return _compare(store, newest_since(store, since))
 
 
 def compare_sweep(store: Store, name: str) -> Comparison:
-    """The cells of a sweep of `config/sweeps` as it is planned today. Raises UserError for an unknown one."""
+    """The cells of the newest run of a sweep; where the store has none, as it is planned today.
+
+    Raises UserError for a sweep that is in neither.
+    """
+    if rows := store.newest_sweep_run(name):
+        cells = dict.fromkeys(Series.of_row(row) for row in rows)
+        stand = newest_since(store, min(row["submitted_at"] for row in rows))
+        return _compare(store, {one: stand.get(one) for one in cells if one.is_judged})
     planned = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
-    return _compare(store, [series for series in dict.fromkeys(planned) if series.is_judged])
+    return _compare(store, {one: newest(store, one) for one in planned if one.is_judged})
 
 
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
@@ -159,7 +162,7 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
         raise UserError(f"'{shown(earlier)}' and '{shown(later)}' are the same run, {names[0]}: name two.")
     if not series.is_judged:
         raise UserError(f"runs in mode {series.mode} are not judged: their times are not for comparison.")
-    runs = history(store, series)
+    runs = judged_runs(store.results(**series.key)[::-1])
     by_name = {run.job_name: run for run in runs}
     for name in names:
         if name not in by_name:
@@ -187,24 +190,13 @@ def among_all(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted((*known, *unknown), key=_worst_first))
 
 
-def _compare(store: Store, cells: Sequence[Series]) -> Comparison:
-    found = [_find(store, series) for series in cells]
-    findings = [one for one in found if one is not None]
-    return Comparison(among_all(findings), len(found) - len(findings))
-
-
-def _find(store: Store, series: Series) -> Finding | None:
-    """What is found of a series as it stands; None where no run of it has a time."""
-    runs = history(store, series)
-    if not runs:
-        return None
-    stood = standings(run.seconds for run in runs)
-    newest = stood[-1]
-    made: tuple[str, ...] = ()
-    if newest.state in ("suspected", "confirmed"):
-        first = len(runs) - len(newest.since)
-        made = _changes(store, runs[first - 1], runs[first])
-    return Finding(series, runs[-1], newest, made, _fresh_runs(store, runs[-1], newest))
+def _compare(store: Store, cells: Mapping[Series, Judged | None]) -> Comparison:
+    findings = [
+        Finding(series, one.run, one.standing, one.changes, _fresh_runs(store, one.run, one.standing))
+        for series, one in cells.items()
+        if one is not None
+    ]
+    return Comparison(among_all(findings), len(cells) - len(findings))
 
 
 def _changes(store: Store, before: JudgedRun, after: JudgedRun) -> tuple[str, ...]:

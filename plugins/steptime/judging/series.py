@@ -6,24 +6,19 @@ are the commonest cause of a slowdown.
 """
 
 import json
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from steptime.errors import shown
 from steptime.recipes.models import Mode, Run
-from steptime.results.store import Store
 
-STEADY_STEPS = 20
-"""Steps at the end of a run that it is judged by, where its window is not longer."""
-
-_SECONDS = {
-    Mode.PERFORMANCE: "step_time_mean_s",
-    Mode.CHECKPOINT_SAVE: "checkpoint_save_s",
-    Mode.CHECKPOINT_LOAD: "checkpoint_load_s",
+_FIGURES = {
+    Mode.PERFORMANCE: ("step_time_s", "step_time_mean_s"),
+    Mode.CHECKPOINT_SAVE: ("checkpoint_save_s", "checkpoint_save_s"),
+    Mode.CHECKPOINT_LOAD: ("checkpoint_load_s", "checkpoint_load_s"),
 }
-"""What each mode is judged by; profiles and traces are not for comparison."""
+"""What each mode is judged by, and the column of it; profiles and traces are not for comparison."""
 
 _WAYS = ("tensor", "pipeline", "context", "data")
 
@@ -69,10 +64,20 @@ class Series:
             mode=run.mode.value,
         )
 
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """The columns of the store that make a series."""
+        return tuple(field.name for field in fields(cls))
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Its columns with their values."""
+        return asdict(self)
+
     @property
     def is_judged(self) -> bool:
         """Whether the times of its mode are for comparison."""
-        return self.mode in _SECONDS
+        return self.mode in _FIGURES
 
     @property
     def label(self) -> str:
@@ -99,6 +104,8 @@ class JudgedRun:
     seconds: float
     judged_on: str
     """Which number that is: `median of steps 30 to 49`, or a column of the results."""
+    figure: str = "step_time_s"
+    """What it is a number of: step time, or seconds of a checkpoint."""
 
     @property
     def job_name(self) -> str:
@@ -106,30 +113,18 @@ class JudgedRun:
         return str(self.row["job_name"])
 
 
-def history(store: Store, series: Series) -> list[JudgedRun]:
-    """The valid runs of a series that have the number they are judged by, oldest first."""
-    rows = store.results(**asdict(series))[::-1]
-    return list(_judged(store, rows))
+def judged_runs(rows: Iterable[Mapping[str, Any]]) -> list[JudgedRun]:
+    """Those of stored runs that have the number they are judged by."""
+    return [run for run in map(_judged, rows) if run is not None]
 
 
-def _judged(store: Store, rows: Sequence[Mapping[str, Any]]) -> Iterator[JudgedRun]:
-    step_times = store.step_times([row["job_name"] for row in rows if row["mode"] == Mode.PERFORMANCE])
-    for row in rows:
-        steady = steady_steps(step_times.get(row["job_name"], {}), row["window"])
-        name = _SECONDS[Mode(row["mode"])]
-        if steady:
-            on = f"median of steps {min(steady)} to {max(steady)}"
-            yield JudgedRun(row, statistics.median(steady.values()), on)
-        elif row[name]:
-            yield JudgedRun(row, row[name], name)
-
-
-def steady_steps(step_times: Mapping[int, float], window: str) -> dict[int, float]:
-    """The last `STEADY_STEPS` of a run, by global step, or those of its window where that is longer."""
-    first, last = map(int, window.split(":"))
-    if last - first + 1 > STEADY_STEPS:
-        return {step: step_times[step] for step in sorted(step_times) if first <= step <= last}
-    return {step: step_times[step] for step in sorted(step_times)[-STEADY_STEPS:]}
+def _judged(row: Mapping[str, Any]) -> JudgedRun | None:
+    mode = Mode(row["mode"])
+    figure, name = _FIGURES[mode]
+    if mode is Mode.PERFORMANCE and row["steady_step_time_s"]:
+        first, last = row["steady_steps"].split(":")
+        return JudgedRun(row, row["steady_step_time_s"], f"median of steps {first} to {last}", figure)
+    return JudgedRun(row, row[name], name, figure) if row[name] else None
 
 
 def changes(before: str, after: str) -> list[str]:

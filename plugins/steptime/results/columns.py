@@ -92,6 +92,12 @@ def _queue_wait_s(result: Result) -> float | None:
     return None if started_at is None else started_at - result.job.submitted_at
 
 
+def _nodes(result: Result) -> str | None:
+    from steptime.results.record import recorded_nodes  # which brings what job scripts are made with
+
+    return ", ".join(recorded_nodes(result.record)) or None
+
+
 def _gpu_hours(result: Result) -> float | None:
     return gpu_hours(result.run.recipe.gpus, result.status.started_at, result.status.ended_at)
 
@@ -213,6 +219,15 @@ COLUMNS = (
         decimals_of="step_time_mean_s",
     ),
     _measured("step_time_median_s", "s", "Median step time of the window.", heading="median step time"),
+    Column(
+        "steady_steps",
+        "text",
+        "First and last of the steady steps: the last 20 of the run, or its window where that is longer.",
+        lambda result: None if result.measurement is None else result.measurement.steady_steps,
+        unit="steps",
+    ),
+    _measured("steady_step_time_s", "s", "Median step time of the steady steps: what a run is judged by."),
+    _measured("steady_step_time_iqr_s", "s", "Interquartile range of the steady steps."),
     _measured(
         "wall_time_median_s",
         "s",
@@ -342,6 +357,7 @@ COLUMNS = (
     ),
     Column("ended_at", "time", "When the job ended.", lambda result: result.status.ended_at, heading="ended"),
     Column("queue_wait_s", "number", "From submitted to started.", _queue_wait_s, heading="queued", unit="s"),
+    Column("nodes", "text", "Nodes that it ran on, in the order of its ranks.", _nodes),
     Column("dag_id", "text", "Airflow DAG that ran it.", lambda result: result.submitted.made_by.dag_id),
     Column("dag_run_id", "text", "Run of that DAG.", lambda result: result.submitted.made_by.dag_run_id),
     Column(

@@ -6,6 +6,7 @@ time; `measure` applies it to the steps of a run's window, `measure_window` need
 
 import math
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 from steptime.errors import UserError
@@ -17,6 +18,9 @@ from steptime.recipes.published import AsPublished, list_references, load_refere
 from steptime.results.models import Measurement
 
 SECONDS_PER_DAY = 86_400
+
+STEADY_STEPS = 20
+"""Steps at the end of a run that it is judged by, where its window is not longer."""
 
 
 def tokens_per_s(seq_length: int, global_batch_size: int, step_time_s: float) -> float:
@@ -100,7 +104,36 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
     """
     times = measure_window(log, run.window)
     rates = throughput(run.recipe, times.step_time_mean_s, peak=_peak_of_run(run.recipe, log))
-    return times.model_copy(update=rates.model_dump(exclude_none=True))
+    steady = steady_numbers(log, run.window)
+    return times.model_copy(update=rates.model_dump(exclude_none=True) | steady)
+
+
+def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
+    """Median and interquartile range of a run's steady steps, and which these are; none without steps.
+
+    They are what runs are judged by: the documented number may rest on a single step.
+    """
+    every = {step.global_step: step.step_time_s for step in log.steps if step.step_time_s is not None}
+    times = {step: time for step, time in every.items() if math.isfinite(time) and time > 0}
+    steady = steady_steps(times, window)
+    if not steady:
+        return {}
+    spread = None
+    if len(steady) > 1:
+        lower, _, upper = statistics.quantiles(steady.values(), n=4, method="inclusive")
+        spread = upper - lower
+    return {
+        "steady_steps": f"{min(steady)}:{max(steady)}",
+        "steady_step_time_s": statistics.median(steady.values()),
+        "steady_step_time_iqr_s": spread,
+    }
+
+
+def steady_steps(step_times: Mapping[int, float], window: Window) -> dict[int, float]:
+    """The last `STEADY_STEPS` of a run, by global step, or those of its window where that is longer."""
+    if window.last - window.first + 1 > STEADY_STEPS:
+        return {step: step_times[step] for step in sorted(step_times) if window.first <= step <= window.last}
+    return {step: step_times[step] for step in sorted(step_times)[-STEADY_STEPS:]}
 
 
 def measure_window(log: TrainingLog, window: Window) -> Measurement:

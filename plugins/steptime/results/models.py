@@ -24,6 +24,9 @@ class Measurement(Frozen):
     steps_in_window: int | None = None
     step_time_median_s: float | None = None
     step_time_std_s: float | None = None
+    steady_steps: str | None = None
+    steady_step_time_s: float | None = None
+    steady_step_time_iqr_s: float | None = None
     wall_time_median_s: float | None = None
     tflops_per_gpu_logged: float | None = None
     """Mean of what the trainer itself logged in the window, where it did."""

@@ -113,6 +113,12 @@ def recorded_attempts(record: str) -> tuple[EarlierAttempt, ...]:
     return () if told is None else told.earlier_attempts
 
 
+def recorded_nodes(record: str) -> tuple[str, ...]:
+    """The nodes that a record tells of; none where somebody has changed it beyond reading."""
+    told = _told(record)
+    return () if told is None else told.nodes
+
+
 def recorded_job(record: str) -> Job | None:
     """The job that a record is of; None where somebody has changed it beyond reading."""
     told = _told(record)

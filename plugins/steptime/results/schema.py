@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import STORED
 
-REVISION = "0007"
+REVISION = "0008"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -113,6 +113,31 @@ readings = Table(
     Column("measurement", JSON(none_as_null=True)),
     Column("log", JSON, nullable=False),
 )
+
+judgements = Table(
+    "judgements",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    # A column of `runs`, `step_time_s` for the one of the steps.
+    Column("figure", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("rules", Integer, nullable=False),
+    Column("verdict", Text, nullable=False),
+    Column("direction", Text),
+    Column("judged_on", Text, nullable=False),
+    Column("judged_s", Double, nullable=False),
+    Column("ratio", Double),
+    Column("limit_ratio", Double),
+    Column("baseline_mean_s", Double),
+    Column("baseline_median_s", Double),
+    Column("baseline_deviation", Double),
+    Column("baseline_runs", Integer),
+    Column("minimum_detectable_change", Double),
+    Column("p_value", Double),
+    Column("rests_on", JSON, nullable=False),
+    Column("changes", JSON, nullable=False),
+)
+"""How runs were judged, with all that rests on; see `judging.judgements`, which writes them."""
 
 charges = Table(
     "charges",

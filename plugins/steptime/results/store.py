@@ -21,12 +21,13 @@ from steptime.results.record import differences, recorded_attempts
 from steptime.settings import store_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection, Table
 
-Row = dict[str, Any]
+    Then = Callable[[Connection], None]
 
-_NAMES_AT_ONCE = 500
-"""That one query asks for: databases limit how many values it may have."""
+Row = dict[str, Any]
 
 
 class Store:
@@ -49,8 +50,10 @@ class Store:
         """Whether there is anything to read; reading makes an empty store where there is none."""
         return exists(self.url)
 
-    def publish(self, result: Result) -> bool:
+    def publish(self, result: Result, then: "Then | None" = None) -> bool:
         """Put a valid run into the results; False where exactly this is already there.
+
+        `then` is called within the same transaction, once the run is in it.
 
         Raises UserError for a run whose verdict has failures, or without a measurement.
         """
@@ -58,16 +61,33 @@ class Store:
             raise UserError(f"{result.job.name} cannot be published: {result.verdict.reason}")
         if result.measurement is None:
             raise UserError(f"{result.job.name} cannot be published: it was not measured.")
-        return self._write(result)
+        return self._write(result, then)
 
-    def reject(self, result: Result) -> bool:
+    def reject(self, result: Result, then: "Then | None" = None) -> bool:
         """Keep a run out of the results, with the reason; False where exactly this is already there.
+
+        `then` as in `publish`.
 
         Raises UserError for a run whose verdict has no failure.
         """
         if not result.verdict.failures:
             raise UserError(f"{result.job.name} cannot be rejected: no check failed.")
-        return self._write(result)
+        return self._write(result, then)
+
+    def newest_sweep_run(self, sweep: str) -> list[Row]:
+        """The runs of the newest DAG run of a sweep, rejected ones included; none where there is no such."""
+        last = self.results(sweep=sweep, include_rejected=True, limit=1)
+        return self.results(sweep_run=last[0]["sweep_run"], include_rejected=True) if last else []
+
+    def series(self, columns: Sequence[str]) -> list[Row]:
+        """The different values of these columns among valid runs."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import runs
+
+        query = select(*(runs.c[name] for name in columns)).where(runs.c.state == "valid").distinct()
+        with read_connection(self.url) as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
 
     def results(
         self,
@@ -152,25 +172,6 @@ class Store:
         """The steps of one run as the log gave them. Raises UserError for an unknown job name."""
         return self._children("steps", job_name)
 
-    def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
-        """The step times of many runs, seconds by global step; unknown runs are left out."""
-        from sqlalchemy import select
-
-        from steptime.results.schema import runs, steps
-
-        found: dict[str, dict[int, float]] = {}
-        query = (
-            select(runs.c.job_name, steps.c.global_step, steps.c.step_time_s)
-            .join(runs)
-            .where(steps.c.step_time_s.is_not(None))
-        )
-        with read_connection(self.url) as connection:
-            for first in range(0, len(job_names), _NAMES_AT_ONCE):
-                some = runs.c.job_name.in_(job_names[first : first + _NAMES_AT_ONCE])
-                for job_name, global_step, step_time_s in connection.execute(query.where(some)):
-                    found.setdefault(job_name, {})[global_step] = step_time_s
-        return found
-
     def checkpoints(self, job_name: str) -> list[Row]:
         """The checkpoint timings of one run. Raises UserError for an unknown job name."""
         return self._children("checkpoints", job_name)
@@ -233,7 +234,7 @@ class Store:
         hint = f"did you mean '{nearest[0]}'?" if nearest else every
         return UserError(f"{sentence} '{shown(value)}' in the metrics store: {hint}")
 
-    def _write(self, result: Result) -> bool:
+    def _write(self, result: Result, then: "Then | None") -> bool:
         """One transaction; the run's row is its lock, so that concurrent writers of one run take turns."""
         from steptime.results import schema
 
@@ -259,6 +260,8 @@ class Store:
             ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
             ends |= {result.job.name: result.status}
             write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
+            if then is not None:
+                then(connection)
         return True
 
 

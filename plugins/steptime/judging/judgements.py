@@ -1,0 +1,209 @@
+"""Judgements: how each run of the store was judged, kept with all that it rests on.
+
+They are written in the transaction that publishes a run, and those of its series after it are judged anew:
+runs do not end in the order in which they were submitted. Two kinds: against `history`, by
+`judging.detection`, and against the `publication`, by the documented number.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from steptime.judging.detection import Baseline, Standing, standings
+from steptime.judging.series import JudgedRun, Series, changes, judged_runs
+from steptime.recipes.models import Mode
+from steptime.results import judgement_rows
+from steptime.results.database import write_transaction
+from steptime.results.models import Result
+from steptime.results.store import Store
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+RULES = 1
+"""Of judging: raised where the same runs would be judged otherwise, so that stores are judged anew."""
+PUBLISHED_THROUGHPUT = 0.95
+"""Part of the published throughput that passes."""
+
+
+class _Seconds(float):
+    """What a run is judged by, which knows the run: a baseline of such numbers names its runs."""
+
+    job_name: str
+
+    @classmethod
+    def of(cls, job_name: str, seconds: float) -> Self:
+        """The seconds of a run."""
+        number = cls(seconds)
+        number.job_name = job_name
+        return number
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run, how it stands in its series, and what changed before it stood out."""
+
+    run: JudgedRun
+    standing: Standing
+    changes: tuple[str, ...] = ()
+    """From the last usual run to the first that was not, where it is suspected or confirmed."""
+
+
+def publish(store: Store, result: Result) -> bool:
+    """Put a valid run into the results and judge its series, in one transaction; as `Store.publish`."""
+    return store.publish(result, then=partial(_judge_series_of, result))
+
+
+def reject(store: Store, result: Result) -> bool:
+    """Keep a run out of the results; what rested on it is judged anew. As `Store.reject`."""
+    return store.reject(result, then=partial(_judge_series_of, result))
+
+
+def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _all: None) -> int:
+    """Judge every run of the store anew; how many series that were.
+
+    `each` is called after each series, with the number of those done and of all.
+    """
+    found = [series for series in map(Series.of_row, store.series(Series.columns())) if series.is_judged]
+    for number, series in enumerate(found, start=1):
+        with write_transaction(store.url) as connection:
+            judge_series(connection, series)
+        each(number, len(found))
+    return len(found)
+
+
+def judge_series(connection: "Connection", series: Series) -> list[Judged]:
+    """Judge all runs of a series, and keep what has changed; within a transaction."""
+    judgement_rows.lock(connection, series.key)
+    runs = judged_runs(judgement_rows.runs_of(connection, series.key))
+    judged = judge_runs(runs, partial(judgement_rows.record, connection))
+    rows = {one.run.row["id"]: _rows(one) for one in judged}
+    judgement_rows.write(connection, series.key, rows)
+    return judged
+
+
+def newest(store: Store, series: Series) -> Judged | None:
+    """How a series stands; None where no run of it has a number to be judged by."""
+    rows = judgement_rows.judged_rows(store, series.key, limit=1)
+    return _as_stored(store, series, rows[0]) if rows else None
+
+
+def newest_since(store: Store, since: float) -> dict[Series, Judged | None]:
+    """The same of every series that has run since then (Unix time)."""
+    rows: dict[Series, dict[str, Any]] = {}
+    for row in judgement_rows.judged_rows(store, {}, since=since):
+        rows.setdefault(Series.of_row(row), row)
+    return {series: _as_stored(store, series, row) for series, row in rows.items() if series.is_judged}
+
+
+def _as_stored(store: Store, series: Series, row: Mapping[str, Any]) -> Judged | None:
+    """How a series stands by its newest run; judged now where a store of before has not been."""
+    if row["rules"] == RULES:
+        (run,) = judged_runs([row])
+        return Judged(run, _standing(row), tuple(row["changes"]))
+    runs = judged_runs(store.results(**series.key)[::-1])
+    judged = judge_runs(runs, lambda job_name: str(store.record(job_name)["content"]))
+    return judged[-1] if judged else None
+
+
+def judge_runs(runs: Sequence[JudgedRun], record_of: Callable[[str], str]) -> list[Judged]:
+    """Runs of one series, oldest first, each judged by those before it."""
+    stood = standings(_Seconds.of(run.job_name, run.seconds) for run in runs)
+    return [
+        Judged(run, standing, _changes(runs, place, standing, record_of))
+        for place, (run, standing) in enumerate(zip(runs, stood, strict=True))
+    ]
+
+
+def _judge_series_of(result: Result, connection: "Connection") -> None:
+    series = Series.of_run(result.run)
+    if series.is_judged:
+        judge_series(connection, series)
+
+
+def _changes(
+    runs: Sequence[JudgedRun], place: int, standing: Standing, record_of: Callable[[str], str]
+) -> tuple[str, ...]:
+    if standing.state not in ("suspected", "confirmed"):
+        return ()
+    first = place + 1 - len(standing.since)
+    before, after = (record_of(run.job_name) for run in (runs[first - 1], runs[first]))
+    return tuple(changes(before, after))
+
+
+def _rows(one: Judged) -> Iterator[dict[str, Any]]:
+    """The rows that are kept of a judged run."""
+    yield _against_history(one)
+    row = one.run.row
+    if row["mode"] == Mode.PERFORMANCE and row["step_time_over_published"] is not None:
+        yield _against_publication(row)
+
+
+def _against_history(one: Judged) -> dict[str, Any]:
+    standing, against = one.standing, one.standing.against
+    known = against.suffices
+    of_baseline: dict[str, Any] = (
+        {
+            "ratio": 1 + against.change(standing.judged),
+            "limit_ratio": 1 + against.bound(len(standing.judged)),
+            "baseline_mean_s": against.mean,
+            "baseline_median_s": statistics.median(against.runs),
+            "baseline_deviation": against.deviation,
+            "minimum_detectable_change": against.minimum_detectable_change,
+            "p_value": standing.p_value(standing.direction or "slower"),
+        }
+        if known
+        else {}
+    )
+    return _row(
+        one.run.figure,
+        "history",
+        verdict=standing.state,
+        direction=standing.direction,
+        judged_on=one.run.judged_on,
+        judged_s=statistics.fmean(standing.judged),
+        baseline_runs=len(against.runs),
+        rests_on={
+            "judged": _named(standing.judged),
+            "baseline": _named(against.runs),
+            "since": _named(standing.since),
+        },
+        changes=list(one.changes),
+        **of_baseline,
+    )
+
+
+def _against_publication(row: Mapping[str, Any]) -> dict[str, Any]:
+    over = row["step_time_over_published"]
+    return _row(
+        "step_time_s",
+        "publication",
+        verdict="passes" if 1 / over >= PUBLISHED_THROUGHPUT else "below",
+        judged_on="step_time_mean_s",
+        judged_s=row["step_time_mean_s"],
+        ratio=over,
+        limit_ratio=1 / PUBLISHED_THROUGHPUT,
+        baseline_mean_s=row["published_step_time_s"],
+        rests_on={},
+        changes=[],
+    )
+
+
+def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:
+    """A row of the table; what is not known of it is None."""
+    return dict.fromkeys(judgement_rows.columns()) | {"figure": figure, "kind": kind, "rules": RULES} | values
+
+
+def _named(runs: Sequence[float]) -> list[tuple[str, float]]:
+    """Each run by its job, with its seconds."""
+    return [(run.job_name, float(run)) for run in runs if isinstance(run, _Seconds)]
+
+
+def _standing(row: Mapping[str, Any]) -> Standing:
+    """What a stored judgement says, without the baseline of the next run."""
+    judged, baseline, since = (
+        tuple(_Seconds.of(*run) for run in row["rests_on"][name]) for name in ("judged", "baseline", "since")
+    )
+    return Standing(row["verdict"], row["direction"], judged, Baseline(baseline), since=since)

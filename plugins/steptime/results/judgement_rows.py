@@ -1,0 +1,115 @@
+"""What the store keeps of judgements: the runs of a series, and the rows of each.
+
+A series is named by the columns of `runs` and their values.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from steptime.results.columns import STORED
+from steptime.results.database import read_connection
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from steptime.results.store import Store
+
+Row = dict[str, Any]
+Key = Mapping[str, Any]
+
+
+def columns() -> tuple[str, ...]:
+    """The names of a judgement's columns, without that of its run."""
+    from steptime.results.schema import judgements, own_columns
+
+    return tuple(column.name for column in own_columns(judgements))
+
+
+def lock(connection: "Connection", key: Key) -> None:
+    """Let one at a time judge a series, so that the last one sees all runs; SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        content = json.dumps(dict(key), sort_keys=True)
+        number = int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], signed=True)
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
+
+
+def runs_of(connection: "Connection", key: Key) -> list[Row]:
+    """The valid runs of a series with their ids, oldest first."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    query = (
+        select(runs)
+        .where(runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items()))
+        .order_by(runs.c.submitted_at, runs.c.id)
+    )
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def record(connection: "Connection", job_name: str) -> str:
+    """The record of a run."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import records, runs
+
+    query = select(records.c.content).join(runs).where(runs.c.job_name == job_name)
+    return str(connection.execute(query).scalar_one())
+
+
+def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[Row]]) -> None:
+    """Keep the judgements of a series by run, in the place of all it had; equal ones stay as they are."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import judgements, runs
+
+    of_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
+    kept = {
+        (row["run_id"], row["figure"], row["kind"]): dict(row)
+        for row in connection.execute(select(judgements).where(judgements.c.run_id.in_(of_series))).mappings()
+    }
+    wanted = {
+        (run_id, row["figure"], row["kind"]): {"run_id": run_id} | _as_json(row)
+        for run_id, some in rows.items()
+        for row in some
+    }
+    changed = [place for place in {**kept, **wanted} if kept.get(place) != wanted.get(place)]
+    for run_id, figure, kind in changed:
+        connection.execute(
+            judgements.delete().where(
+                judgements.c.run_id == run_id, judgements.c.figure == figure, judgements.c.kind == kind
+            )
+        )
+    if added := [wanted[place] for place in changed if place in wanted]:
+        connection.execute(judgements.insert(), added)
+
+
+def judged_rows(store: "Store", key: Key, *, since: float = 0, limit: int | None = None) -> list[Row]:
+    """Valid runs with their judgements against their history, latest submitted first.
+
+    `key` may be that of a series or nothing, `since` is Unix time. The columns of the judgement are None
+    where there is none: a run without a number, or one of a store of before.
+    """
+    from sqlalchemy import and_, select
+
+    from steptime.results.schema import judgements, own_columns, runs
+
+    against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
+    query = (
+        select(*(runs.c[column.name] for column in STORED), *own_columns(judgements))
+        .outerjoin(judgements, against_history)
+        .where(runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items()))
+        .where(runs.c.submitted_at >= since)
+        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
+        .limit(limit)
+    )
+    with read_connection(store.url) as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _as_json(row: Row) -> Row:
+    """As it is read back: JSON has no tuples."""
+    as_read: Row = json.loads(json.dumps(row))
+    return as_read

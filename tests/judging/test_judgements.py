@@ -1,0 +1,164 @@
+"""Judgements that are stored: written with the run, as the whole history would be judged, in any order."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.judging import judgements
+from steptime.judging.comparison import compare_since, compare_sweep
+from steptime.judging.judgements import judge_all, publish, reject
+from steptime.results.database import read_connection
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+
+LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058]
+"""Seven usual runs, a slow one, and the two that confirm it."""
+
+
+@pytest.fixture
+def runs(make_result: MakeResult) -> list[Result]:
+    """A series with a slowdown, for which another variable is set."""
+    return [
+        make_result(
+            f"run-{number}",
+            step_times=[level] * 20,
+            submitted_at=1e9 + number,
+            environment={"NCCL_ALGO": "Ring"} if level > 1.05 else {},
+        )
+        for number, level in enumerate(LEVELS)
+    ]
+
+
+def stored(store: Store, kind: str = "history") -> dict[str, dict[str, Any]]:
+    """The judgements of a kind by job."""
+    with read_connection(store.url) as connection:
+        query = sqlalchemy.text(
+            "SELECT runs.job_name, judgements.* FROM judgements "
+            "JOIN runs ON runs.id = run_id WHERE kind = :kind"
+        )
+        rows = connection.execute(query, {"kind": kind}).mappings()
+        return {row["job_name"]: dict(row) for row in rows}
+
+
+def verdicts(store: Store) -> list[str]:
+    return [row["verdict"] for _, row in sorted(stored(store).items())]
+
+
+def test_a_run_is_judged_as_it_is_published_and_keeps_what_that_rests_on(
+    store: Store, runs: list[Result]
+) -> None:
+    for result in runs:
+        publish(store, result)
+
+    assert verdicts(store) == [*["insufficient history"] * 6, "unchanged", *["suspected"] * 2, "confirmed"]
+    last = stored(store)["run-9"]
+    assert (last["figure"], last["direction"], last["baseline_runs"]) == ("step_time_s", "slower", 7)
+    assert last["ratio"] == pytest.approx(1.0595 / (sum(LEVELS[:7]) / 7))
+    assert 1.015 <= last["limit_ratio"] < last["ratio"]
+    assert last["baseline_median_s"] == 1.001
+    assert "NCCL_ALGO none" in last["changes"]
+    for name in ("run-0", "run-6", "run-8"):
+        assert name in last["rests_on"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_runs_that_end_in_another_order_are_judged_as_they_were_submitted(
+    store: Store, runs: list[Result], seed: int
+) -> None:
+    random.Random(seed).shuffle(runs)  # noqa: S311 - an order, no secret
+
+    for result in runs:
+        publish(store, result)
+
+    assert verdicts(store)[-3:] == ["suspected", "suspected", "confirmed"]
+    kept = stored(store)
+    judge_all(store)
+    assert stored(store) == kept, "as if all were judged at once"
+
+
+def test_what_is_stored_says_the_same_as_judging_anew(
+    store: Store, runs: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for result in runs:
+        publish(store, result)
+    told = compare_since(store, 0)
+    assert told.sentence.startswith(
+        "1 cell: 1 slower, 0 faster, 0 unchanged; worst tiny·fp32·2 +5.9 %, confirmed"
+    )
+
+    monkeypatch.setattr(judgements, "RULES", judgements.RULES + 1)  # what is stored is of another steptime
+
+    assert compare_since(store, 0).rows == told.rows
+
+
+def test_a_run_that_is_rejected_after_all_leaves_no_judgement(store: Store, runs: list[Result]) -> None:
+    for result in runs:
+        publish(store, result)
+    bad = Verdict(checks=(Check(name="x", passed=False, message="No."),))
+
+    reject(store, runs[8].model_copy(update={"verdict": bad}))
+
+    assert "run-8" not in stored(store)
+    assert stored(store)["run-9"]["verdict"] == "suspected", "of two fresh runs one is gone"
+
+
+def test_nothing_is_stored_where_judging_fails(
+    store: Store, runs: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("no judge")
+
+    monkeypatch.setattr(judgements, "judge_runs", fails)
+    with pytest.raises(RuntimeError):
+        publish(store, runs[0])
+    assert store.results() == []
+
+
+def test_a_published_step_time_passes_from_95_percent_of_its_throughput_on(
+    store: Store, runs: list[Result]
+) -> None:
+    for result, over in zip(runs, (1.0, 1.05, 1.06), strict=False):
+        assert result.measurement is not None
+        published = {"step_time_over_published": over, "published_step_time_s": 1.0}
+        publish(
+            store, result.model_copy(update={"measurement": result.measurement.model_copy(update=published)})
+        )
+
+    told = {name: (row["verdict"], row["ratio"]) for name, row in stored(store, "publication").items()}
+
+    assert told == {"run-0": ("passes", 1.0), "run-1": ("passes", 1.05), "run-2": ("below", 1.06)}
+
+
+def test_a_store_of_before_is_judged_by_a_command(
+    store: Store, runs: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    for result in runs:
+        store.publish(result)  # as a steptime that judged nothing
+    told = compare_since(store, 0).rows
+    assert not stored(store)
+
+    shown = CliRunner().invoke(app, ["results", "judge", "--all"], catch_exceptions=False)
+
+    assert shown.stdout == "1 series judged\n"
+    assert verdicts(store)[-1] == "confirmed"
+    assert compare_since(store, 0).rows == told
+
+
+def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store: Store, make_result: MakeResult) -> None:
+    for number, (sweep_run, gpus) in enumerate((("s/1", 2), ("s/1", 4), ("s/2", 2), ("s/2", 1))):
+        made_by = make_result("x").submitted.made_by.model_copy(
+            update={"sweep": "gone", "sweep_run": sweep_run}
+        )
+        publish(store, make_result(f"run-{number}", gpus=gpus, made_by=made_by, submitted_at=1e9 + number))
+
+    found = compare_sweep(store, "gone")
+
+    assert sorted(found.names) == ["tiny·fp32·1", "tiny·fp32·2"]
