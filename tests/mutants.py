@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import types
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,6 +45,7 @@ NOT_COPIED = shutil.ignore_patterns(
 )
 IMPORTED_LATE = {"great_expectations", "pandas", "scipy", "sqlalchemy", "alembic", "httpx", "steptime"}
 """Packages that are imported inside functions; once before all forks is cheaper than in each."""
+_OWN_FAULT = 70
 MARK = "STEPTIME_MUTANT"
 """An environment variable by which the processes that a mutant left are found."""
 
@@ -298,7 +300,11 @@ class Warm:
         self.failed = self.work / f"{name}.failed"
         os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(self.work / f"temporary{name}")
         (self.work / f"temporary{name}").mkdir()
-        prepare()
+        try:
+            prepare()
+        except Exception:  # else a fault of this program would look like a change that was noticed
+            traceback.print_exc()
+            os._exit(_OWN_FAULT)
         return True
 
     def _trace(self) -> None:
@@ -351,7 +357,7 @@ class Warm:
         """Run all tests of the room in another program, those files first that call the changed module."""
         mutant, copied = self.drawn[index], self.work / f"copy{index}"
         module = str(Path.cwd() / PACKAGE / mutant.path)
-        shutil.copytree(self.work / "warm", copied, symlinks=True)
+        shutil.copytree(self.work / "warm", copied, ignore=NOT_COPIED, symlinks=True)
         _write(mutant, copied)
         calling = Counter(
             name.partition("::")[0]
@@ -372,6 +378,8 @@ class Warm:
             _end_what_is_left(f"{self.work}:{index}")
             for folder in ("temporary", "copy"):
                 shutil.rmtree(self.work / f"{folder}{index}", ignore_errors=True)
+            if os.waitstatus_to_exitcode(status) == _OWN_FAULT:
+                raise pytest.UsageError(f"could not make {self.drawn[index]}")
             failed = self.work / f"{index}.failed"
             killer = failed.read_text(encoding="utf-8") if failed.exists() else None
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:

@@ -110,7 +110,7 @@ async def test_a_run_of_hours_is_told_sixty_times_an_hour_and_its_end_at_once(
     watched: Watched, clock: Clock
 ) -> None:
     told = []
-    for after_s in (0, 5, 120, 1, 2, 3600, 59, 60):
+    for after_s in (0, 5, 120, 1, 2, 3600, 59, 1):
         clock.now += after_s
         await watched.sees(RUNNING, step_lines(len(told)))
         told.append(len([line for line in watched.lines if line.startswith("step")]))
@@ -274,6 +274,15 @@ async def test_a_limit_is_over_when_more_time_has_passed(
     clock.now += 1
     with pytest.raises(Overdue):
         await watched.sees(status)
+
+
+async def test_a_job_that_comes_back_to_the_queue_waits_from_then_on(
+    a_run: Callable[..., Run], clock: Clock
+) -> None:
+    watched = Watched(a_run(), WaitLimits(patience_s=600, queue_s=3600), submitted_at=clock.now)
+    await watched.sees(RUNNING)
+    clock.now += 7200
+    assert await watched.sees(QUEUED) is None
 
 
 def test_the_sentence_about_an_end_has_what_is_known_of_it() -> None:
