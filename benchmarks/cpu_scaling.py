@@ -40,7 +40,7 @@ def runs_of(workload: str, scaling: Literal["weak", "strong"]) -> tuple[Run, ...
 
 
 def trained(run: Run, python: str, folder: Path) -> dict[str, Any]:
-    """Train a run to its end; what its log tells, with the columns of `steptime parse`.
+    """Train a run to its end; what is in its log, with the columns of `steptime parse`.
 
     Raises SystemFailure where it does not end well.
     """
@@ -69,11 +69,11 @@ def rows(workloads: list[str], repeats: int, python: str, folder: Path) -> Itera
         for scaling in SCALINGS:
             alone = 0.0
             for run in runs_of(workload, scaling):
-                told = [
+                rows = [
                     trained(run, python, folder / f"{run.experiment}-{scaling}-{number}")
                     for number in range(repeats)
                 ]
-                row = sorted(told, key=itemgetter("step_time_mean_s"))[repeats // 2]
+                row = sorted(rows, key=itemgetter("step_time_mean_s"))[repeats // 2]
                 alone = alone or row["tokens_per_s_per_gpu"]
                 yield (
                     workload,

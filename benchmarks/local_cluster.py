@@ -2,7 +2,7 @@
 
     python benchmarks/local_cluster.py [--jobs N]
 
-A job is started five times; the best and the worst delay are told, as other work on the machine only adds.
+A job is started five times; the best and the worst delay are shown, as other work on the machine only adds.
 Polled are N jobs that have ended, once by a process that has not seen their ends, then once more.
 """
 

@@ -56,7 +56,7 @@ _STILL_THERE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 class Waited:
     """What waiting for some jobs came to."""
 
-    told_at: dict[str, float] = field(default_factory=dict)
+    noticed_at: dict[str, float] = field(default_factory=dict)
     """Unix time at which the end of each job was known."""
     failed_polls: int = 0
     duration_s: float = 0.0
@@ -82,7 +82,7 @@ async def by_triggers(jobs: Sequence[Job], interval_s: float, waited: Waited) ->
         trigger = TrainingTrigger(run=run, job=job.model_dump(mode="json"), patience_s=GIVE_UP_S)
         event = await anext(trigger.run())
         assert event.payload["status"]["state"] == "succeeded", event.payload
-        waited.told_at[job.name] = time.time()
+        waited.noticed_at[job.name] = time.time()
 
     await asyncio.gather(*map(wait, jobs))
 
@@ -105,7 +105,7 @@ async def by_stock_hook(jobs: Sequence[Job], interval_s: float, waited: Waited) 
                 continue
             if state and state not in _STILL_THERE:
                 assert state == "COMPLETED", state
-                waited.told_at[job.name] = time.time()
+                waited.noticed_at[job.name] = time.time()
                 connection.close()
                 return
 
@@ -158,7 +158,8 @@ async def measure(layout: SlurmLayout, jobs: Sequence[Job], wait: Wait, interval
             await wait(jobs, interval_s, waited)
     except TimeoutError:
         print(
-            f"given up after {GIVE_UP_S} s: {len(waited.told_at)} of {len(jobs)} are known", file=sys.stderr
+            f"given up after {GIVE_UP_S} s: {len(waited.noticed_at)} of {len(jobs)} are known",
+            file=sys.stderr,
         )
     finally:
         sampling.cancel()
@@ -172,9 +173,9 @@ async def measure(layout: SlurmLayout, jobs: Sequence[Job], wait: Wait, interval
 def row(how: str, jobs: Sequence[Job], waited: Waited) -> str:
     """A line of the table."""
     delays = sorted(
-        told - float(Path(job.directory, "ended").read_text())
+        noticed - float(Path(job.directory, "ended").read_text())
         for job in jobs
-        if (told := waited.told_at.get(job.name)) is not None
+        if (noticed := waited.noticed_at.get(job.name)) is not None
     )
     p95 = statistics.quantiles(delays, n=20, method="inclusive")[-1] if len(delays) > 1 else delays[0]
     values = [

@@ -1,4 +1,4 @@
-"""What the GPU was doing while it trained: clocks, power and temperature, as nvidia-smi tells them."""
+"""What the GPU was doing while it trained: clocks, power and temperature, as nvidia-smi reports them."""
 
 import contextlib
 import statistics
@@ -29,12 +29,12 @@ FIXED = {
 def recorded() -> Iterator[None]:
     """Read the state of the first GPU every half second, and write a record `steptime.gpu` at the end.
 
-    Where nvidia-smi is not there or says nothing, the record says that.
+    If nvidia-smi is not there or prints nothing, the record has that.
     """
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as told:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         try:
             watcher = subprocess.Popen(
-                _query([*FIXED, *FIELDS], f"--loop-ms={INTERVAL_MS}"), stdout=told, stderr=subprocess.STDOUT
+                _query([*FIXED, *FIELDS], f"--loop-ms={INTERVAL_MS}"), stdout=output, stderr=subprocess.STDOUT
             )
         except OSError as error:
             emit("gpu", {"error": f"nvidia-smi could not be started: {error.strerror}"})
@@ -45,8 +45,8 @@ def recorded() -> Iterator[None]:
         finally:
             watcher.terminate()
             watcher.wait()
-            told.seek(0)
-            emit("gpu", summary(told.read()))
+            output.seek(0)
+            emit("gpu", summary(output.read()))
 
 
 def _query(fields: list[str], *options: str) -> list[str]:
@@ -65,11 +65,11 @@ def summary(text: str) -> dict[str, object]:
     rows = [dict(zip(names, line.split(", "), strict=False)) for line in text.splitlines()]
     rows = [row for row in rows if len(row) == len(names)]  # the last may be cut
     if not rows:
-        return {"error": f"nvidia-smi told nothing: {text.strip()[:200] or 'no output'}"}
+        return {"error": f"nvidia-smi printed nothing: {text.strip()[:200] or 'no output'}"}
     state: dict[str, object] = {ours: rows[-1][theirs] for theirs, ours in FIXED.items()}
     for theirs, ours in FIELDS.items():
         values = [float(row[theirs]) for row in rows if _is_number(row[theirs])]
-        if values:  # nvidia-smi writes [N/A] for what this GPU does not tell
+        if values:  # nvidia-smi writes [N/A] for what this GPU does not report
             state[ours] = {
                 "lowest": min(values),
                 "mean": round(statistics.fmean(values), 1),

@@ -171,13 +171,13 @@ def _peak() -> MeasuredPeak:
 
 
 def _profiler(run: PlannedRun, device: str, output: Path) -> torch.profiler.profile | None:
-    """torch's profiler for the planned steps; at their end it tells the kernels that took longest."""
+    """torch's profiler for the planned steps; at their end it logs the kernels that took longest."""
     window = run.profile
     if window is None:
         return None
     path = output / TRACE_FOLDER / "rank0.json.gz"
 
-    def tell(profiler: torch.profiler.profile) -> None:
+    def log_kernels(profiler: torch.profiler.profile) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(path))
         by = f"self_{device}_time_total"
@@ -192,7 +192,7 @@ def _profiler(run: PlannedRun, device: str, output: Path) -> torch.profiler.prof
             active=min(window.last_step, run.max_steps - 1) - window.first_step + 1,
             repeat=1,
         ),
-        on_trace_ready=tell,
+        on_trace_ready=log_kernels,
     )
 
 
@@ -240,5 +240,5 @@ def step_line(
         "consumed_samples": (step + 1) * recipe.global_batch_size,
         **({} if wall_time_s is None else {WALL_TIME_FIELD: f"{wall_time_s:.4g}"}),
     }
-    told = " | ".join(f"{name}: {value}" for name, value in fields.items())
-    return f"Training epoch 0, iteration {step}/{run.max_steps - 1} | {told}"
+    logged = " | ".join(f"{name}: {value}" for name, value in fields.items())
+    return f"Training epoch 0, iteration {step}/{run.max_steps - 1} | {logged}"

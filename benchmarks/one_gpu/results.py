@@ -23,7 +23,7 @@ MEASUREMENT_FILE = "measurement.json"
 WRONG_PLAN = 1
 """The trainer's exit code for what no other run would do better: no GPU, no torchao."""
 LAST_WORDS_S = 20
-"""For a run that is told to end, to write why."""
+"""For a run that is asked to end, to write why."""
 NOTABLE_PERCENT = 3
 """From here on a wall time is not the step time any more."""
 
@@ -121,7 +121,7 @@ def _wait(process: "subprocess.Popen[bytes]", deadline: float) -> int:
 
 
 def _measurement(place: Path, exit_code: int | None) -> dict[str, Any]:
-    """What a run's log and history say; times are of the planned window, None where it is not whole."""
+    """What is in a run's log and history; times are of the planned window, None where it is not whole."""
     run = json.loads((place / RUN_FILE).read_bytes())
     records = _records(place / LOG_FILE)
     ended = records.get("result", {})

@@ -307,7 +307,7 @@ async def test_a_runner_that_something_else_ends_says_so(
     os.kill(runner_of(local, "told"), signal.SIGTERM)
     status = await end_of(local, "told")
     assert status.state is JobState.CANCELLED
-    assert status.reason == "cancelled: something else told its runner to end"
+    assert status.reason == "cancelled: something else ended its runner"
 
 
 async def test_a_script_that_cannot_be_started_fails_with_the_reason(

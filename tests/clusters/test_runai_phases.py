@@ -47,7 +47,7 @@ def ends(*pods: tuple[int, int, str]) -> Notes:
         ("Failed", ends((0, 200, "itself")), JobState.FAILED, "exit code 200", 200),
         ("Failed", ends((1, 124, "time-limit")), JobState.TIMED_OUT, TIME_LIMIT, None),
         ("Failed", Notes(STARTED, stop=CANCELLED), JobState.CANCELLED, "cancelled", None),
-        ("Failed", Notes(), JobState.FAILED, "Run:ai calls it failed and says no more", None),
+        ("Failed", Notes(), JobState.FAILED, "Run:ai calls it failed and gives no reason", None),
     ],
     ids=str,
 )  # fmt: skip

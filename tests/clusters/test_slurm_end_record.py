@@ -46,7 +46,7 @@ _WRITTEN = {
 """Exit code and Slurm's word in each record."""
 
 _ACCOUNTING = {
-    "the accounting says RUNNING": '$real "$@" | sed -E "s/[|](COMPL|FAIL|CANC|TIME)[^|]*[|]/|RUNNING|/"',
+    "in the accounting it is RUNNING": '$real "$@" | sed -E "s/[|](COMPL|FAIL|CANC|TIME)[^|]*[|]/|RUNNING|/"',
     "the accounting does not have it": "exit 0",
     "there is no accounting": "echo 'Slurm accounting storage is disabled' >&2; exit 1",
     "the accounting does not answer: sacct failed on mini: down": "echo down >&2; exit 1",
@@ -160,7 +160,7 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
             assert status.ended_at
             assert status.started_at <= status.ended_at <= status.started_at + 60
         for reason in open_.values():
-            assert reason.startswith("it has left the queue, and neither the accounting nor its script says")
+            assert reason.startswith("it has left the queue, and neither the accounting nor its script has")
             assert says in reason
         assert "its script ended with exit code 0 while it was COMPLETING" in open_["limited"]
 
@@ -183,7 +183,7 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
         over = await cluster.poll([limited.name, "nobody"])
     assert {status.state for status in over.values()} == {JobState.UNKNOWN}
     assert [status.reason for status in over.values()] == [
-        f"Slurm took it as job {limited.job_id}, and nothing says how it ended: the accounting does not "
+        f"Slurm took it as job {limited.job_id}, and its end is not known: the accounting does not "
         "answer: sacct failed on mini: down; its script ended with exit code 0 while it was COMPLETING",
         "mini has no job of the name nobody",
     ]

@@ -146,7 +146,7 @@ async def test_a_job_that_slurm_has_lost_is_not_settled_and_never_submitted_agai
     status = (await slurm.poll(["gone"]))["gone"]
     assert (status.state, status.reason) == (
         JobState.RUNNING,
-        "it has left the queue, and neither the accounting nor its script says how it ended yet "
+        "it has left the queue, and neither the accounting nor its script has its end yet "
         "(the accounting does not have it)",
     )
 

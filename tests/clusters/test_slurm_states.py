@@ -79,7 +79,7 @@ def test_ended_jobs_in_squeue(name: str, state: str, reason: str, exit_code: int
             "its node could not open its folder or its log: is work_dir there on every node?",
             None,
         ),
-        ("gres99", "failed", "Slurm could not start it: it does not say why", None),
+        ("gres99", "failed", "Slurm could not start it: it gives no reason", None),
         ("preempted", "failed", "preempted by another job", None),
         ("nodefail4", "failed", "a node failed", None),
         ("multi", "cancelled", "cancelled", None),

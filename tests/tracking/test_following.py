@@ -210,7 +210,7 @@ async def test_a_log_that_cannot_be_read_is_told_and_holds_nothing_up(watched: W
         assert await watched.sees(RUNNING, step_lines(0)) is None
     assert await watched.sees(FAILED) == FAILED
     assert time.monotonic() - began < 20, "a hanging read is waited for once for 2 s, and at the end for 10 s"
-    told = "cannot be followed" if fault == "refused" else "is slow to come and not told here"
+    told = "cannot be followed" if fault == "refused" else "is slow to come and not shown here"
     assert any(told in line for line in watched.lines), watched.lines
     assert watched.lines[-1] == "job job: failed, exit code 1"
 

@@ -100,7 +100,7 @@ class HoldsJob(BaseOperator):
     _held: tuple[str, str] | None = None
     _task_instance: RuntimeTaskInstanceProtocol | None = None
     may_be_lost = False
-    """Whether Airflow, where it says `failed`, may mean that it has no more tries for what was lost."""
+    """Whether `failed` may only mean that Airflow has no more tries for what was lost."""
     was_taken_away = False
 
     def hold(self, cluster: str, job_name: str, context: Context) -> None:
@@ -161,7 +161,7 @@ def is_taken_away(
     Args:
         ti: the task instance that `on_kill` is about.
         job_name: the job that is to go on or to be ended.
-        info: gets a line that says which of the two it is, and why.
+        info: gets a line with the answer and its reason.
         may_be_lost: the task runs in a worker and has no more tries: failed it may also be by a heartbeat
             that Airflow misses, and that ends no job.
     """
@@ -173,7 +173,7 @@ def is_taken_away(
             info(f"Airflow cannot be asked about this task, so job {job_name} goes on: {error}")
             return False
         if state == "failed" and may_be_lost:
-            info(f"this was the last try, and who failed it nobody can tell: job {job_name} goes on")
+            info(f"this was the last try, and why it failed is not known: job {job_name} goes on")
             return False
         if state not in _TAKEN_AWAY:
             info(f"this task is {state}: job {job_name} goes on, and whoever waits for it will find it")

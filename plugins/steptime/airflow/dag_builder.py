@@ -83,7 +83,7 @@ def training_dag(
         tags: beside `steptime` and the workload's name.
         owner: whose the tasks are.
         pool: the Airflow pool of every task that is given none of its own.
-        patience_h: hours for which the cluster of a job may be out of reach; None for what its file says.
+        patience_h: hours for which the cluster of a job may be out of reach; None for what is in its file.
         queue_patience_h: hours that a job may queue before it is ended; None likewise.
         dag_arguments: further arguments of Airflow's `DAG`, such as `on_failure_callback`, `start_date` or
             `is_paused_upon_creation`.
@@ -160,6 +160,6 @@ def _train(
 def _documentation(document: Workload) -> str:
     return (
         f"Benchmarks the pre-training of **{document.title}** as `{document.document}` describes it.\n\n"
-        "`steptime plan` shows what a set of params would run. Each run is one job; its task `wait` tells "
+        "`steptime plan` shows what a set of params would run. Each run is one job; its task `wait` logs "
         "its progress, and results are on the page *Step times*."
     )

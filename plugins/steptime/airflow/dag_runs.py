@@ -48,7 +48,7 @@ def is_paused(ti: Any, dag_id: str) -> bool:
                 f"Airflow has no DAG '{dag_id}': put its file among the DAGs, and clear this task"
             ) from None
         raise AirflowException(
-            f"Airflow does not say whether the DAG '{dag_id}' is paused: {error}"
+            f"Airflow does not answer whether the DAG '{dag_id}' is paused: {error}"
         ) from None
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 KEY_PREFIX = "steptime_installation_"
 _DESCRIPTION = (
-    "Its key is in the names of this Airflow's jobs, and tells them from another Airflow's. Keep it; delete "
-    "it in a copy of this database before the copy is started."
+    "Its key is in the names of this Airflow's jobs, and sets them apart from another Airflow's. Keep it; "
+    "delete it in a copy of this database before the copy is started."
 )
 
 
@@ -42,7 +42,7 @@ def is_this(installation: Installation) -> bool:
 
 
 def is_own(job: Job) -> bool:
-    """Whether a job is of this installation; one whose record does not say is taken for it."""
+    """Whether a job is of this installation; one whose record names none counts as its own."""
     return job.installation is None or is_this(job.installation)
 
 

@@ -1,4 +1,4 @@
-"""Where Airflow keeps how far a job's log was told.
+"""Where Airflow keeps how far a job's log was reported.
 
 A task has Airflow's task state store, which its retries find again. A trigger cannot reach that (Airflow
 3.3), but the XComs of its task, which last until the task's next try.
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from airflow.sdk.execution_time.context import TaskStateStoreAccessor
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-_KEY = "log_told"
+_KEY = "log_told"  # a stored name
 
 
 def in_task_store(store: "TaskStateStoreAccessor") -> LogPlace:
     """A task's place."""
     return LogPlace(
         lambda: asyncio.to_thread(store.get, _KEY),
-        lambda told: asyncio.to_thread(store.set, _KEY, told),
+        lambda value: asyncio.to_thread(store.set, _KEY, value),
     )
 
 
@@ -35,4 +35,4 @@ def in_xcom(ti: "RuntimeTaskInstanceProtocol") -> LogPlace:
         "run_id": ti.run_id,
         "map_index": -1 if ti.map_index is None else ti.map_index,
     }
-    return LogPlace(lambda: XCom.aget_one(**of), lambda told: XCom.aset(value=told, **of))
+    return LogPlace(lambda: XCom.aget_one(**of), lambda value: XCom.aset(value=value, **of))

@@ -51,7 +51,7 @@ _WORDS = {
 """Words of fields' names as titles have them."""
 
 _DEFAULT = "(default)"
-"""What a list of choices says where nothing is chosen; the description says what that comes to."""
+"""The entry for no choice in a list of choices; the description has what that comes to."""
 
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:

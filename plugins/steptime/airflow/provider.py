@@ -1,4 +1,4 @@
-"""What steptime tells Airflow's provider manager; found by the entry point `apache_airflow_provider`."""
+"""What steptime is to Airflow's provider manager; found by the entry point `apache_airflow_provider`."""
 
 from typing import Any
 

@@ -86,7 +86,7 @@ class ReadLogOperator(RunOperator):
         return as_json(Outcome(submitted=submitted, status=status, measurement=measurement))
 
     async def _read(self, cluster: Cluster, submitted: Submitted) -> tuple[JobStatus, TrainingLog]:
-        """How the job ended, and what its log says; both are kept beside the log, with the run's record."""
+        """How the job ended, and its log; both are kept beside the log, with the run's record."""
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
         from steptime.results.parsed_log import keep_parsed_log

@@ -47,7 +47,7 @@ class TrainingSensor(RunOperator, HoldsJob):
     :param submitted: what `SubmitTrainingOperator` returned. (templated)
     :param deferrable: wait in the triggerer, holding no worker slot, with one look at the cluster per its
         `poll_interval_s` for all waiting tasks; otherwise wait in the worker.
-    :param patience_h: hours for which the cluster may be out of reach; None for what its file says.
+    :param patience_h: hours for which the cluster may be out of reach; None for what is in its file.
     :param queue_patience_h: hours that the job may queue before it is ended; None likewise.
     """
 
@@ -112,7 +112,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self.execute_complete(context, asyncio.run(trigger.news(place)))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Take over from the trigger: return the job's status, or fail with one sentence that says why.
+        """Take over from the trigger: return the job's status, or fail with a sentence that names the cause.
 
         A run whose job the cluster failed is resubmitted, and the trigger waits for the new job. An event
         about a job from before this task was cleared is passed over: on SQLite Airflow gives the id of a
@@ -149,11 +149,11 @@ class TrainingSensor(RunOperator, HoldsJob):
         context["ti"].xcom_push(LEFT_KEY, job.name)
         raise AirflowFailException(
             f"{why}. Nothing was ended: job '{job.name}' runs on if it ran. Clear this task when the cluster "
-            "is back, and it goes on with that job; 'end' tells how it is ended by hand."
+            "is back, and it goes on with that job; the log of 'end' has how it is ended by hand."
         )
 
     def _leave_nothing(self, context: Context) -> None:
-        """This try was not lost: it says itself what becomes of the job."""
+        """This try was not lost: it decides itself what becomes of the job."""
         if is_last_try(context["ti"]):
             context["ti"].xcom_push(LEFT_KEY, None)
 

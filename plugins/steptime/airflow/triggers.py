@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TrainingTrigger(BaseTrigger):
-    """Fires once, when the job has ended or a limit has; the task's log tells its progress.
+    """Fires once, when the job has ended or a limit has; the task's log shows its progress.
 
     The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON), or one sentence in
     place of the status: `overdue` where the job took too long, `out_of_reach` where the cluster did.
@@ -64,7 +64,7 @@ class TrainingTrigger(BaseTrigger):
         yield TriggerEvent(await self.news(None if ti is None else in_xcom(ti)))  # type: ignore[no-untyped-call]
 
     async def news(self, place: LogPlace | None) -> dict[str, Any]:
-        """The payload of the event, once there is one. `place` keeps how far the log was told."""
+        """The payload of the event, once there is one. `place` keeps how far the log was reported."""
         job, run = Job.model_validate(self.job_json), Run.model_validate(self.run_json)
         try:
             ended = await follow(

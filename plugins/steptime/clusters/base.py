@@ -76,11 +76,11 @@ class Job(Frozen):
     submitted_at: float
     """Unix time, seconds."""
     installation: Installation | None = None
-    """Whose job it is, by its record on the cluster; None where that does not say."""
+    """Whose job it is, by its record on the cluster; None if that has none."""
 
 
 class JobStatus(Frozen):
-    """What the cluster says of a job now."""
+    """The state of a job as its cluster reports it."""
 
     state: JobState
     reason: str = ""
@@ -90,9 +90,9 @@ class JobStatus(Frozen):
     ended_at: float | None = None
     nodes: tuple[str, ...] = ()
     cluster_fault: bool = False
-    """Whether a job failed by the cluster (a node failed, it was preempted): a fresh one may succeed."""
+    """Whether a job failed by the cluster (a node failed, it was preempted): resubmitting may help."""
     failed_nodes: tuple[str, ...] = ()
-    """The nodes that a fresh job had better not get."""
+    """The nodes that a resubmission should avoid."""
 
 
 class Staged(Frozen):
@@ -110,7 +110,7 @@ class Staged(Frozen):
     image_path: str | None = None
     """What the container is started from: the image's file; for bwrap the folder with its files."""
     image_digest: str | None = None
-    """`sha256:…` of the registry's manifest, where it is told: what images are known by."""
+    """`sha256:…` of the registry's manifest, if the import reports it: what images are known by."""
     image_sha256: str | None = None
     """Of the image's file on the cluster, by which a changed file is seen; every import makes another one."""
     image_environment: dict[str, str] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a backend needs to log in to a cluster. Who keeps it (Airflow, a test) is told from outside."""
+"""What a backend needs to log in to a cluster. Whoever keeps it (Airflow, a test) is passed in."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping

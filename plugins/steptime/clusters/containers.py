@@ -1,4 +1,4 @@
-"""How a command is started inside a recipe's image: what srun is told, and what stands before the command.
+"""How a command is started inside a recipe's image: srun's options, and what stands before the command.
 
 Folders appear inside at the paths that they have outside. A job writes into its own; what it shares with
 others is there to be read.
@@ -99,7 +99,7 @@ class Launcher:
     of_srun: bool = False
     """Whether it is a plugin of Slurm's srun, and needs its options."""
     mpi: Literal["pmix", "none"] = "pmix"
-    """What srun's `--mpi` says unless the cluster's file does."""
+    """srun's `--mpi`, unless the cluster's file sets it."""
 
 
 def in_container(

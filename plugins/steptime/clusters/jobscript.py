@@ -77,7 +77,7 @@ def job_spec(
         identity: what asks for it, `dag_id/run_id/cell`; with `installation` and `attempt` it decides the
             job's name, so that asking again finds the same job.
         started: Unix time in whole seconds, for the name of the folder.
-        attempt: counts fresh jobs for the same cell, from 1.
+        attempt: counts the jobs of the same cell, from 1.
         installation: whose job it is; None for a job outside of Airflow.
 
     Raises:

@@ -40,7 +40,7 @@ def start(layout: SlurmLayout, daemon: str) -> None:
 def start_nodes(layout: SlurmLayout, nodes: Iterable[str]) -> None:
     """Start the daemons of nodes.
 
-    One that has lost its jobs, too, says that it was rebooted: Slurm then looks for them no longer.
+    One that has lost its jobs, too, registers as rebooted: Slurm then looks for them no longer.
     """
     living = processes.of_nodes(layout)
     for node in nodes:

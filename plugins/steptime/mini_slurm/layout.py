@@ -94,7 +94,7 @@ class SlurmLayout(Frozen):
             "LANG": "C.UTF-8",
             "SLURM_CONF": str(self.slurm_conf),
             MARKER: str(self.root),
-            # The library that slurmdbd reaches MariaDB with knows no other way to be told of the socket.
+            # The library that slurmdbd reaches MariaDB with takes the socket in no other way.
             "MYSQL_UNIX_PORT": str(self.root / "run/mysql.sock"),
         }
 
@@ -105,7 +105,7 @@ def folder(home: Path) -> Path:
 
 
 def recorded(home: Path) -> SlurmLayout | None:
-    """What `cluster.json` says; None where no cluster was ever made here. Raises SystemFailure if damaged."""
+    """What is in `cluster.json`; None if no cluster was ever made here. Raises SystemFailure if damaged."""
     path = folder(home) / "cluster.json"
     try:
         return SlurmLayout.model_validate_json(path.read_bytes())

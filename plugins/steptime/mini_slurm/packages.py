@@ -1,4 +1,4 @@
-"""The Debian packages that the cluster is made of, and how to say which are missing."""
+"""The Debian packages that the cluster is made of, and the error for those that are missing."""
 
 import os
 import shutil

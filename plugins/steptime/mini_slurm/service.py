@@ -26,7 +26,7 @@ _STOP_GRACE_S = 10
 
 
 class SlurmStatus(Frozen):
-    """What `steptime slurm status` tells."""
+    """What `steptime slurm status` shows."""
 
     running: bool
     healthy: bool
@@ -61,7 +61,7 @@ def up(
         layout = _layout(home, ssh_host, report)
         config_files.write_all(layout)
         if plugstack is not None and config_files.write_plugstack(layout, plugstack):
-            _stop_nodes(layout)  # plugins are told when a node's daemon starts; jobs go on without it
+            _stop_nodes(layout)  # plugins are read when a node's daemon starts; jobs go on without it
         alive = processes.daemons(layout)
         if len(alive) == len(daemons.ALL):
             report("Slurm is running already; looking at its health")
@@ -248,19 +248,19 @@ def _stop(layout: SlurmLayout, report: Report) -> bool:
     if "slurmctld" in alive:
         _cancel_jobs(layout, report)
     report("stopping Slurm")
-    # The reverse of the start: what a daemon still has to tell the one before it is told.
+    # The reverse of the start: what a daemon still has for the one before it arrives.
     nodes = [f"slurmd-{node}" for node in NODES]
     for group in (["sshd"], nodes, ["slurmctld"], ["slurmdbd"], ["mariadbd"], ["munged"]):
         processes.end([alive[name] for name in group if name in alive], grace_s=_STOP_GRACE_S)
     left = processes.end(processes.everything(layout), grace_s=2)
     if left:
-        told = ", ".join(str(process.pid) for process in left)
-        raise SystemFailure(f"these processes of the mini Slurm cannot be ended: {told}")
+        pids = ", ".join(str(process.pid) for process in left)
+        raise SystemFailure(f"these processes of the mini Slurm cannot be ended: {pids}")
     return True
 
 
 def _cancel_jobs(layout: SlurmLayout, report: Report) -> None:
-    """Cancel what waits or runs, and wait until it has ended, so that the accounting says so."""
+    """Cancel what waits or runs, and wait until it has ended, so that the accounting has its end."""
     try:
         jobs = set(daemons.command(layout, "squeue", "-h", "-o", "%A").split())
         if not jobs:
@@ -268,7 +268,7 @@ def _cancel_jobs(layout: SlurmLayout, report: Report) -> None:
         report(f"cancelling {len(jobs)} jobs")
         try:
             daemons.command(layout, "scancel", *sorted(jobs))
-        except SystemFailure as failure:  # of one that has ended meanwhile, too: the others have been told
+        except SystemFailure as failure:  # of one that has ended meanwhile, too: the others have got it
             report(str(failure))
         deadline = time.monotonic() + _JOBS_END_S
         while time.monotonic() < deadline and daemons.command(layout, "squeue", "-h", "-o", "%A"):

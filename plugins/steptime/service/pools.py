@@ -8,7 +8,7 @@ from steptime.service.rest import AirflowClient
 
 
 def set_pools(client: AirflowClient, report: Callable[[str], None]) -> None:
-    """Set an Airflow's pools to what the clusters' files say; `report` is told of a file that is broken."""
+    """Set an Airflow's pools as in the clusters' files; `report` gets a sentence for each broken file."""
     made, broken = pools.pools()
     for sentence in broken.sentences if broken is not None else ():
         report(f"no pool of a cluster: {sentence}")

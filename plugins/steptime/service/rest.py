@@ -98,14 +98,14 @@ class LogLine(_Answer):
 
     @property
     def error(self) -> str | None:
-        """What went wrong, in one sentence; None where the line tells of no error."""
+        """What went wrong, in one sentence; None if the line is about no error."""
         if self.error_detail:
             return self.error_detail[0].exc_value or self.error_detail[0].exc_type
         return self.event if self.level in ("error", "critical") else None
 
 
 class Health(Frozen):
-    """What `/monitor/health` says."""
+    """The answer of `/monitor/health`."""
 
     components: dict[str, str]
     """Status by component: metadatabase, scheduler, triggerer, dag_processor."""
@@ -149,11 +149,11 @@ class AirflowClient:
         answer = self._json(self._send("GET", "/api/v2/monitor/health"))
         beats = {
             name: datetime.fromisoformat(beat).timestamp()
-            for name, told in answer.items()
-            if (beat := told.get(f"latest_{name}_heartbeat"))
+            for name, health in answer.items()
+            if (beat := health.get(f"latest_{name}_heartbeat"))
         }
         return Health(
-            components={name: str(told["status"] or "never started") for name, told in answer.items()},
+            components={name: str(health["status"] or "never started") for name, health in answer.items()},
             heartbeats=beats,
         )
 
@@ -311,11 +311,11 @@ class AirflowClient:
         asked = f"{response.request.method} {response.request.url.path}"
         if response.is_client_error:
             raise UserError(f"Airflow refuses {asked}: {_words(body) or response.reason_phrase}")
-        said = f"{response.status_code} {response.reason_phrase}" + (
+        status = f"{response.status_code} {response.reason_phrase}" + (
             f", {_words(body)}" if _words(body) else ""
         )
         kind = "answers" if not response.is_success else "answers without JSON (is this an Airflow?) to"
-        raise SystemFailure(f"Airflow at {self.url} {kind} {asked}: {said}")
+        raise SystemFailure(f"Airflow at {self.url} {kind} {asked}: {status}")
 
 
 def check_address(url: str) -> str:
@@ -341,7 +341,7 @@ def _run_path(dag_id: str, dag_run_id: str) -> str:
 
 
 def _words(body: Any) -> str:
-    """What an error's body says: FastAPI's `detail` is a sentence, or a list of {loc, msg}."""
+    """The message in an error's body: FastAPI's `detail` is a sentence, or a list of {loc, msg}."""
     detail = body.get("detail") if isinstance(body, dict) else None
     if isinstance(detail, list):
         return "; ".join(

@@ -68,13 +68,13 @@ class Service(Frozen):
 
 
 class AirflowStatus(Frozen):
-    """What `steptime status` tells."""
+    """What `steptime status` shows."""
 
     running: bool
     healthy: bool
     url: str | None = None
     health: dict[str, str] = Field(default_factory=dict)
-    """By component: `healthy`, `unhealthy`, or what else Airflow says."""
+    """By component: `healthy`, `unhealthy`, or another word of Airflow's."""
     restarts: dict[str, int] = Field(default_factory=dict)
     """By component: how often the supervisor had to start it again."""
     dags: tuple[str, ...] = ()
@@ -149,12 +149,12 @@ def status() -> AirflowStatus:
         )
     state = _supervisor_state()
     restarts = {component.name: component.starts - 1 for component in state.components} if state else {}
-    told: dict[str, Any] = {"running": True, "url": service.url, "restarts": restarts}
+    known: dict[str, Any] = {"running": True, "url": service.url, "restarts": restarts}
     try:
         with service.client() as client:
             health = client.health()
             return AirflowStatus(
-                **told,
+                **known,
                 healthy=health.all_healthy,
                 health=health.components,
                 dags=tuple(dag.dag_id for dag in client.dags()),
@@ -162,7 +162,7 @@ def status() -> AirflowStatus:
                 running_dag_runs=tuple(f"{run.dag_id}/{run.dag_run_id}" for run in client.running_dag_runs()),
             )
     except SystemFailure as failure:
-        return AirflowStatus(**told, healthy=False, problem=str(failure))
+        return AirflowStatus(**known, healthy=False, problem=str(failure))
 
 
 def running() -> Service | None:
@@ -269,17 +269,17 @@ def _start(port: int) -> Service:
 
 
 def _wait_until_ready(service: Service, report: Report, timeout_s: float) -> None:
-    """Until every component is healthy and the first DAG is there; else SystemFailure saying what is not."""
+    """Wait until every component is healthy and the first DAG is there. Raises SystemFailure."""
     deadline = time.monotonic() + timeout_s
-    said = ""
+    reported = ""
     with service.client() as client:
         while True:
             waiting_for = _missing(service, client)
             if waiting_for is None:
                 return
-            if waiting_for != said:
+            if waiting_for != reported:
                 report(waiting_for)
-                said = waiting_for
+                reported = waiting_for
             if time.monotonic() > deadline:
                 raise _failed_start(f"not ready after {timeout_s:.0f} s, {waiting_for}", "api-server")
             time.sleep(_POLL_S)
@@ -309,7 +309,7 @@ def _missing(service: Service, client: AirflowClient) -> str | None:
         health = client.health()
     except SystemFailure:
         return "waiting for the api-server"
-    # A heartbeat from before this start says nothing.
+    # A heartbeat from before this start does not count.
     ill = [name for name in health.components if not health.is_healthy(name, since=service.started_at)]
     if ill:
         return f"waiting for the {', '.join(name.replace('_', '-') for name in ill)}"
@@ -357,8 +357,8 @@ def _end_session(service: Service, report: Report) -> None:
                 member.kill()
         left = _wait_for_empty(service, _KILL_TIMEOUT_S)
     if left:
-        told = ", ".join(str(member.pid) for member in left)
-        raise SystemFailure(f"these processes of Airflow cannot be ended: {told}")
+        pids = ", ".join(str(member.pid) for member in left)
+        raise SystemFailure(f"these processes of Airflow cannot be ended: {pids}")
     _state_file().unlink(missing_ok=True)
     supervisor.state_file().unlink(missing_ok=True)
 

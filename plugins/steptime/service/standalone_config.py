@@ -93,8 +93,8 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "orphaned_tasks_check_interval": "30",
         },
         "dag_processor": {
-            # A changed DAG file is parsed at once whatever this says. Parsing unchanged ones again and again
-            # would take time from the cores that training is measured on.
+            # A changed DAG file is parsed at once whatever the interval. Parsing unchanged ones again and
+            # again would take time from the cores that training is measured on.
             "min_file_process_interval": "300",
             "refresh_interval": "30",
         },

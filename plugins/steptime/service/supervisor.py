@@ -148,7 +148,7 @@ class Component:
         self.process.wait()
 
     def state(self) -> ComponentState:
-        """What is told to others."""
+        """The state for others to read."""
         return ComponentState(
             name=self.name,
             pid=self.process.pid if self.process else None,
@@ -186,7 +186,7 @@ def _end(components: list[Component]) -> None:
     cancel its training job. Airflow tries it again after the next start, and it finds its job by name.
     """
     deadline = time.monotonic() + STOP_GRACE_S
-    # The api-server last: the others have something to tell it at their end.
+    # The api-server last: the others call it at their end.
     for last in (False, True):
         ending = [component for component in components if (component.name == API_SERVER) is last]
         for component in ending:

@@ -59,9 +59,9 @@ def cancel_sweep(client: AirflowClient, sweep: DagRun) -> list[DagRun]:
 def _started_runs(client: AirflowClient, sweep: DagRun) -> Iterator[DagRun]:
     for task in client.task_instances(sweep.dag_id, sweep.dag_run_id):
         if task.task_id == RUN_TASK and task.map_index >= 0:
-            told = client.xcom(sweep, task, STARTED_RUN_KEY)
-            if told is not None:
-                started = StartedRun.model_validate(told)
+            pushed = client.xcom(sweep, task, STARTED_RUN_KEY)
+            if pushed is not None:
+                started = StartedRun.model_validate(pushed)
                 run = client.dag_run_if_any(started.dag_id, started.run_id)
                 if run is not None:
                     yield run

@@ -1,4 +1,4 @@
-"""What is said of a job that has ended without success: how it ended, and what its log has about why."""
+"""Sentences about a job that has ended without success: how it ended, and the causes in its log."""
 
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster, open_cluster
@@ -16,7 +16,7 @@ _HOW_IT_ENDED = {
 
 
 class FailureReport(Frozen):
-    """What the log of a failed job says."""
+    """What is in the log of a failed job."""
 
     causes: str
     """In a sentence; empty where the log names none."""
@@ -42,7 +42,7 @@ async def find_causes(job: Job, connections: Connections) -> FailureReport:
 
 
 def failed_end(job: Job, status: JobStatus, causes: str) -> str:
-    """The sentence about a job that failed, was cancelled or ran into its time limit."""
+    """Describe a job that failed, was cancelled or ran into its time limit."""
     exit_code = "" if status.exit_code is None else f", exit code {status.exit_code}"
     return (
         f"job '{job.name}' {_HOW_IT_ENDED[status.state]}{_reason(status)}{exit_code}"
@@ -51,10 +51,10 @@ def failed_end(job: Job, status: JobStatus, causes: str) -> str:
 
 
 def unknown_end(job: Job, status: JobStatus) -> str:
-    """The sentence about a job that its cluster does not know any more."""
+    """Describe a job that its cluster does not know any more."""
     return (
         f"the cluster '{job.cluster}' does not know job '{job.name}' any more{_reason(status)}: whether it "
-        f"succeeded cannot be told; its log: {job.log_path}"
+        f"succeeded is not known; its log: {job.log_path}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person who waits for a job gets to read of it, and for how long it is waited for."""
+"""Follow a job: log what is new of it, and limit how long it is waited for."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from steptime.tracking.patience import Silence, duration
 from steptime.tracking.watching import watch
 
 _GRACE_S = 3600.0
-"""Beyond its time limit, in which the cluster ends the job and says so."""
+"""Beyond its time limit, in which the cluster ends the job and reports that."""
 
 
 class Overdue(SystemFailure):
@@ -53,14 +53,14 @@ async def follow(
     info: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> JobStatus:
-    """Follow a job to its end, telling what its cluster's polls and its log say; gives its last status.
+    """Follow a job to its end, logging what its cluster's polls and its log bring; return its last status.
 
     Args:
         run: what the job trains.
         job: the submitted job.
         limits: for how long it is waited for.
         connections: gives the login of its cluster.
-        place: keeps how far the log was told; None begins anew.
+        place: keeps how far the log was reported; None begins anew.
         info: gets each line of progress.
         warn: gets what needs attention.
 
@@ -85,10 +85,10 @@ async def follow(
 
 
 class JobFollower:
-    """Follows one job through the polls of its cluster, and says what is new.
+    """Follows one job through the polls of its cluster, and logs what is new.
 
-    `say` gets one line at a time, `warn` what needs attention. The polls alone say whether the cluster is
-    heard; the training's log is read beside them, by `log`.
+    `info` gets one line at a time, `warn` what needs attention. The polls alone decide whether the cluster is
+    in reach; the training's log is read beside them, by `log`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class JobFollower:
         self._log = log
         self._info = info
         self._silence = Silence(job.cluster, limits.patience_s, warn)
-        self._last_said: tuple[JobState, str] | None = None
+        self._last_logged: tuple[JobState, str] | None = None
         self._phase: JobState | None = None
         self._phase_began = 0.0
         """Unix time, seconds."""
@@ -115,12 +115,12 @@ class JobFollower:
 
         Raises Overdue.
         """
-        self._silence.heard()
+        self._silence.answered()
         if not status.state.is_live:
             await self._log.finish(cluster)
-            self._say_state(status)
+            self._log_state(status)
             return status
-        self._say_state(status)
+        self._log_state(status)
         self._check_limits(status)
         if status.state is not JobState.QUEUED:
             await self._log.look(cluster)
@@ -130,11 +130,11 @@ class JobFollower:
         """Take in that the cluster could not be asked. Raises OutOfReach when that has lasted too long."""
         self._silence.missed(error)
 
-    def _say_state(self, status: JobStatus) -> None:
+    def _log_state(self, status: JobStatus) -> None:
         now = (status.state, status.reason)
-        if now == self._last_said:
+        if now == self._last_logged:
             return
-        self._last_said = now
+        self._last_logged = now
         line = f"job {self._job.name}: {status.state}"
         if status.state is JobState.RUNNING and status.started_at is not None:
             line += f" since {datetime.fromtimestamp(status.started_at, UTC):%H:%M:%S} UTC"

@@ -31,10 +31,10 @@ _READ_AGAIN_BYTES = 1 << 16
 
 
 class LogFollower:
-    """Reads what a training's log has grown by, and tells its steps and its troubles, each once.
+    """Reads what a training's log has grown by, and reports its steps and its problems, each once.
 
-    Reading goes on beside who looks. Where it fails, or takes too long, that is said, and tried again after
-    growing pauses.
+    Reading goes on beside who looks. If it fails or takes too long, a warning is logged, and it is tried
+    again after growing pauses.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LogFollower:
         """Read what is left, if that is soon done: the job has ended, and its end is news."""
         await self._read_on(cluster, _AT_END_WITHIN_S)
         if self._is_reading:
-            self._warn(f"the rest of {self._job.log_path} is slow to come and not told here")
+            self._warn(f"the rest of {self._job.log_path} is slow to come and not shown here")
             await self.stop()
         self._take_in(self._steps.finish())
         self._report(at_end=True)
@@ -124,11 +124,11 @@ class LogFollower:
             raise SystemFailure(f"no answer in {_READ_WITHIN_S:.0f} s for {path}") from None
 
     async def _find_place(self, cluster: Cluster) -> int:
-        """Where to read on; what an earlier process told is not told again."""
-        told = 0 if self._place is None else await self._place.offset(self._job.name)
-        begin = max(0, told - _READ_AGAIN_BYTES)
-        again = await self._piece(cluster, begin, told - begin) if told else b""
-        if len(again) < told - begin:  # it has been cut or replaced since
+        """The offset to read on from; what an earlier process reported is not reported again."""
+        reported = 0 if self._place is None else await self._place.offset(self._job.name)
+        begin = max(0, reported - _READ_AGAIN_BYTES)
+        again = await self._piece(cluster, begin, reported - begin) if reported else b""
+        if len(again) < reported - begin:  # it has been cut or replaced since
             return 0
         whole_lines = again.partition(b"\n")[2] if begin else again
         self._recent.extend(
@@ -136,11 +136,11 @@ class LogFollower:
             for step in self._steps.feed(whole_lines)
             if isinstance(step, Step) and step.step_time_s is not None
         )
-        self._kept = told
-        return told
+        self._kept = reported
+        return reported
 
     async def _keep_place(self) -> None:
-        """Keep how far the log was read, if all was told to there."""
+        """Keep how far the log was read, if all to there was reported."""
         if self._place is not None and not self._unreported and self._offset != self._kept:
             await self._place.keep(self._job.name, self._offset or 0)
             self._kept = self._offset

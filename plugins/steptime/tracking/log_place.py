@@ -1,4 +1,4 @@
-"""How far a job's log was told, kept so that who goes on after a restart need not begin anew."""
+"""How far a job's log was reported, kept so that a restarted process need not begin anew."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from pydantic import NonNegativeInt, TypeAdapter
 from steptime.frozen import Frozen
 
 
-class _Told(Frozen):
+class _Reported(Frozen):
     job_name: str
     offset: NonNegativeInt
-    """All before this byte was told."""
+    """All before this byte was reported."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class LogPlace:
     _set: Callable[[Any], Awaitable[None]]
 
     async def offset(self, job_name: str) -> int:
-        """The byte up to which the log was told; 0 where nothing is kept."""
-        told = TypeAdapter(_Told | None).validate_python(await self._get())
-        return 0 if told is None or told.job_name != job_name else told.offset
+        """The byte up to which the log was reported; 0 where nothing is kept."""
+        kept = TypeAdapter(_Reported | None).validate_python(await self._get())
+        return 0 if kept is None or kept.job_name != job_name else kept.offset
 
     async def keep(self, job_name: str, offset: int) -> None:
         """Keep that byte."""
-        await self._set(_Told(job_name=job_name, offset=offset).model_dump(mode="json"))
+        await self._set(_Reported(job_name=job_name, offset=offset).model_dump(mode="json"))

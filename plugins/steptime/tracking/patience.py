@@ -1,4 +1,4 @@
-"""How long a cluster may be out of reach, for all that ask it: told in the task's log, no failure before."""
+"""How long a cluster may be out of reach before that is a failure; until then it is a warning in the log."""
 
 import asyncio
 import time
@@ -12,41 +12,41 @@ from steptime.clusters.connections import Connections
 from steptime.errors import OutOfReach
 
 _LONGEST_PAUSE_S = 60.0
-_SAID_AGAIN_WITHIN_S = 600.0
+_WARNED_AGAIN_WITHIN_S = 600.0
 
 Done = TypeVar("Done")
 
 
 class Silence:
-    """Counts for how long a cluster has not answered, and tells people, less and less often."""
+    """Counts for how long a cluster has not answered, and warns, less and less often."""
 
     def __init__(self, cluster_name: str, patience_s: float, warn: Callable[[str], None]) -> None:
         self._cluster_name = cluster_name
         self._patience_s = patience_s
         self._warn = warn
-        self._heard_at = time.monotonic()
-        self._said_at: float | None = None
+        self._answered_at = time.monotonic()
+        self._warned_at: float | None = None
 
-    def heard(self) -> None:
+    def answered(self) -> None:
         """The cluster has answered."""
         now = time.monotonic()
-        if self._said_at is not None:
+        if self._warned_at is not None:
             self._warn(
-                f"the cluster '{self._cluster_name}' answers again, after {duration(now - self._heard_at)}"
+                f"the cluster '{self._cluster_name}' answers again, after {duration(now - self._answered_at)}"
             )
-        self._heard_at, self._said_at = now, None
+        self._answered_at, self._warned_at = now, None
 
     def missed(self, error: Exception) -> None:
         """It has not. Raises OutOfReach once that has lasted longer than its patience."""
         now = time.monotonic()
-        silent_s = now - self._heard_at
+        silent_s = now - self._answered_at
         if silent_s > self._patience_s:
             raise OutOfReach(
                 f"the cluster '{self._cluster_name}' has been out of reach for {duration(silent_s)}, and "
                 f"patience_h in its file allows {duration(self._patience_s)}: {error}"
             ) from error
-        if self._said_at is None or now - self._said_at >= min(silent_s / 2, _SAID_AGAIN_WITHIN_S):
-            self._said_at = now
+        if self._warned_at is None or now - self._warned_at >= min(silent_s / 2, _WARNED_AGAIN_WITHIN_S):
+            self._warned_at = now
             until = datetime.fromtimestamp(time.time() + self._patience_s - silent_s, UTC)
             self._warn(
                 f"the cluster '{self._cluster_name}' is out of reach for {duration(silent_s)}; it is asked "
@@ -77,7 +77,7 @@ async def patiently(
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
+    """A time for people: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 6000:

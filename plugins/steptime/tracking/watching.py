@@ -17,7 +17,7 @@ _LONGEST_BACK_OFF_S = 60.0
 
 
 class ClusterWatch:
-    """Polls one cluster for all who ask; a failed poll is told to everybody who waits, and tried again."""
+    """Polls one cluster for all who ask; a failed poll is an error for all that wait, and is tried again."""
 
     def __init__(self, cluster_name: str, connections: Connections) -> None:
         self.members = 0
@@ -29,7 +29,7 @@ class ClusterWatch:
         self._polling = asyncio.create_task(self._poll_for_ever(), context=contextvars.Context())
 
     async def next_status(self, job_name: str) -> tuple[Cluster, JobStatus]:
-        """The open cluster, and what its next poll says of a job. Raises SystemFailure if it fails."""
+        """The open cluster, and a job's status at its next poll. Raises SystemFailure if it fails."""
         answer = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_name, []).append(answer)
         status: JobStatus = await answer
@@ -56,9 +56,7 @@ class ClusterWatch:
                             # Who comes meanwhile was not asked for, and waits for the next poll.
                             self._answer(asked, await self._cluster.poll(asked))
                         failures = 0
-            except (
-                Exception
-            ) as error:  # whatever it is, those who wait must hear of it, and polling must go on
+            except Exception as error:  # whatever it is, those who wait get it, and polling goes on
                 failures += 1
                 self._answer(tuple(self._waiting), error)
                 await asyncio.sleep(min(_LONGEST_BACK_OFF_S, interval_s * 2**failures))

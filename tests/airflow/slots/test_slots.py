@@ -248,7 +248,7 @@ def test_the_cell_of_another_run_gives_no_slots(
             "the pool 'gpus_local' of this Airflow has 1 slots, and this run takes 2",
         ),
         ([POOL | {"include_deferred": False}], "1", "'gpus_local' of this Airflow leaves out deferred tasks"),
-        (None, "1", "Airflow has not said which pools it has"),
+        (None, "1", "Airflow's scheduler has left no list of pools"),
         ([POOL], "1", None),
     ],
 )

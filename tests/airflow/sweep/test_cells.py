@@ -210,14 +210,16 @@ async def test_an_airflow_that_does_not_answer_is_asked_again(
     event = await fired(DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=1))
     operator = task("cell.run", cell=check()["cells"][0])
 
-    with pytest.raises(AirflowException, match="nothing is heard of the run: API_SERVER_ERROR") as failed:
+    with pytest.raises(
+        AirflowException, match="Airflow gives no state of the run: API_SERVER_ERROR"
+    ) as failed:
         operator.execute_complete({}, event.payload)
     assert not isinstance(failed.value, AirflowFailException)
 
 
 @pytest.mark.parametrize(
     ("state", "sentence"),
-    [("failed", "run r of llama31 is failed, and its tasks say why"), (None, "run r of llama31 was deleted")],
+    [("failed", "run r of llama31 is failed, see its tasks"), (None, "run r of llama31 was deleted")],
 )
 def test_the_outcome_is_that_of_the_run(
     check: Callable[..., dict[str, Any]],

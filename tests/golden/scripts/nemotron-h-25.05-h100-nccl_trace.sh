@@ -9,7 +9,7 @@
 #SBATCH --account=llm_bench
 set -euo pipefail
 
-# How this script ends is written down beside the log, for when Slurm does not tell. So is what Slurm says of the
+# How this script ends is written down beside the log, for when Slurm does not know. So is Slurm's state of the
 # job then: while it is ending the job, as at the time limit, the exit code can be any.
 note_end() {
   local code=$? ended=/lustre/bench/experiments/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nccltrace/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nccltrace_TIMESTAMP-181c956c07/pretrain_nemotronh_56b_fp8_gpus32_tp8_pp1_cp1_vpNone_mbs1_gbs96_nccltrace/ended.json at state
@@ -25,7 +25,7 @@ note_end() {
 }
 trap note_end EXIT
 
-# Most Slurms signal this script and not what it has started: srun is to hear of it.
+# Most Slurms signal this script and not what it has started: srun needs it, too.
 srun_pid=
 hand_on() {
   [[ -n $srun_pid ]] || exit $((128 + $(kill -l "$1")))

@@ -10,7 +10,7 @@
 #SBATCH --segment=16
 set -euo pipefail
 
-# How this script ends is written down beside the log, for when Slurm does not tell. So is what Slurm says of the
+# How this script ends is written down beside the log, for when Slurm does not know. So is Slurm's state of the
 # job then: while it is ending the job, as at the time limit, the exit code can be any.
 note_end() {
   local code=$? ended=/lustre/bench/experiments/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_checkpoint_save/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_checkpoint_save_TIMESTAMP-08d337e78f/pretrain_nemotron4_340b_bf16_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs32_checkpoint_save/ended.json at state
@@ -26,7 +26,7 @@ note_end() {
 }
 trap note_end EXIT
 
-# Most Slurms signal this script and not what it has started: srun is to hear of it.
+# Most Slurms signal this script and not what it has started: srun needs it, too.
 srun_pid=
 hand_on() {
   [[ -n $srun_pid ]] || exit $((128 + $(kill -l "$1")))

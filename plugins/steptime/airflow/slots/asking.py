@@ -38,7 +38,7 @@ class TakeSlotsOperator(BaseOperator):
     """Has slots of the cluster's pool held for this DAG run, and waits, deferred, until they are.
 
     It takes as many as the plan's jobs have GPUs together, and at most all; none where the cluster's file
-    says no `gpus`. As a setup it is cleared with whatever is submitted anew, and asks again where the run
+    has no `gpus`. As a setup it is cleared with whatever is submitted anew, and asks again where the run
     that held the slots has ended.
 
     :param plan: what `CheckParamsOperator` returned. (templated)
@@ -56,7 +56,7 @@ class TakeSlotsOperator(BaseOperator):
         with airflow_errors():
             slots = slots_of(Plan.model_validate(self.plan))
         if slots is None:
-            self.log.info("the cluster's file says no gpus: no pool bounds what runs there")
+            self.log.info("the cluster's file has no gpus: no pool bounds what runs there")
             return
         if not has_scheduler():
             self.log.warning("'airflow dags test' has no scheduler that gives slots: none are taken")
@@ -70,8 +70,7 @@ class TakeSlotsOperator(BaseOperator):
             self.log.info("%s holds %d slots of %s", holder, slots.number, slots.pool)
             return
         self.log.info("waiting for %d slots of %s, which %s is to hold", slots.number, slots.pool, holder)
-        told = None if cell is None else as_json(cell)
-        trigger = GrantTrigger(holder=holder, held_by=told)
+        trigger = GrantTrigger(holder=holder, held_by=None if cell is None else as_json(cell))
         raise TaskDeferred(trigger=trigger, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
@@ -127,23 +126,23 @@ def require_slots(slots: Iterable[Slots], what: str, context: Context) -> None:
     """
     if not has_scheduler():
         return
-    told = context["task_state_store"].get(POOLS_KEY)
-    if told is None:
+    pools = context["task_state_store"].get(POOLS_KEY)
+    if pools is None:
         raise UserError(
-            "Airflow has not said which pools it has: install steptime where its scheduler and API server "
-            "run, too, and clear this task."
+            "Airflow's scheduler has left no list of pools: install steptime on the machines of its "
+            "scheduler and API server, too, and clear this task."
         )
-    require_pools(TypeAdapter(list[Pool]).validate_python(told), slots, what, "this Airflow")
+    require_pools(TypeAdapter(list[Pool]).validate_python(pools), slots, what, "this Airflow")
 
 
 def cell_of(context: Context) -> HeldBy | None:
-    """The sweep's task that started this DAG run, where it says so itself."""
+    """The sweep's task that started this DAG run, if that confirms it."""
     ti = context["ti"]
-    told = (context["dag_run"].conf or {}).get(HELD_BY)
-    if told is None:
+    held_by = (context["dag_run"].conf or {}).get(HELD_BY)
+    if held_by is None:
         return None
     try:
-        cell = HeldBy.model_validate(told)
+        cell = HeldBy.model_validate(held_by)
     except ValidationError as error:
         raise AirflowFailException(f"'{HELD_BY}' is not for people to set: leave it out ({error})") from None
     started = ti.xcom_pull(

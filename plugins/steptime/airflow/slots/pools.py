@@ -33,7 +33,7 @@ def pool_name(cluster: str) -> str:
 
 
 def pool_of(config: ClusterConfig) -> ClusterPool:
-    """The pool of a cluster: as many slots as it has GPUs, no bounds where its file does not say."""
+    """The pool of a cluster: as many slots as it has GPUs, no bounds if its file has no `gpus`."""
     gpus = config.gpu_count
     return ClusterPool(
         name=pool_name(config.name),
@@ -66,7 +66,7 @@ def require_pools(pools: Iterable[Pool], slots: Iterable[Slots], what: str, whos
         if UNLIMITED != pool.slots < wanted.number:
             raise UserError(
                 f"the pool '{wanted.pool}' of {whose} has {pool.slots} slots, and {what} takes "
-                f"{wanted.number}: {make} as the cluster's file says."
+                f"{wanted.number}: {make} as in the cluster's file."
             )
         if not pool.include_deferred:
             raise UserError(

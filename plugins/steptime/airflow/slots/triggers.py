@@ -43,7 +43,7 @@ class NeedTrigger(BaseTrigger):
             try:
                 needed = await sync_to_async(is_needed)(self.dag_id, self.run_id)
             except AirflowRuntimeError as error:
-                self.log.warning("nothing is heard of %s of %s: %s", self.run_id, self.dag_id, error)
+                self.log.warning("Airflow gives no state of %s of %s: %s", self.run_id, self.dag_id, error)
                 needed = True
             if not needed:
                 self.log.info("%s of %s needs its slots no more", self.run_id, self.dag_id)
@@ -86,7 +86,7 @@ class GrantTrigger(BaseTrigger):
                     yield TriggerEvent({"ended": self.holder})  # type: ignore[no-untyped-call]
                     return
             except AirflowRuntimeError as error:
-                self.log.warning("nothing is heard of %s: %s", self.holder, error)
+                self.log.warning("Airflow gives no state of %s: %s", self.holder, error)
             await asyncio.sleep(min(_POLL_S, 1 + (time.monotonic() - began) / 10))
 
 

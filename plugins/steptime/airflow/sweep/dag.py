@@ -4,9 +4,9 @@
     report
 
 `approve` is skipped below the sweep's own limit. `run` starts the DAG of a workload family for one cell and
-holds slots of its cluster's pool, which `hooks` gives it, until that run has ended; `outcome` fails if
-it failed. `report` decides the state of the DAG run. No task follows from what the sweeps' files say: they
-may be edited while a sweep runs.
+holds slots of its cluster's pool, which `hooks` gives it, until that run has ended; `outcome` fails if it
+failed. `report` decides the state of the DAG run. No task depends on the sweeps' files: they may be edited
+while a sweep runs.
 """
 
 from datetime import timedelta
@@ -98,5 +98,5 @@ Each cell is a DAG run of its workload's DAG. A task waits for it and holds as m
 `gpus_<cluster>` as the cell has GPUs; `steptime up` makes these pools, elsewhere `steptime sweep pools` does.
 
 Marking a cell's task, or all of the sweep, as failed ends the runs that were started, and their jobs; the
-param *End the runs when the sweep is* says otherwise. The button *Run of this cell* leads to a cell's run.
+param *End the runs when the sweep is* changes that. The button *Run of this cell* leads to a cell's run.
 """

@@ -1,6 +1,6 @@
 """What Airflow itself calls about tasks that hold slots of a pool: to give them these, and to end their runs.
 
-The first task of a DAG is told which pools there are.
+For the first task of a DAG the list of pools is left in its state store.
 
 Both are called inside a transaction of Airflow's scheduler or API server. They use its session, open none and
 commit nothing; of other tasks they ask nothing.
@@ -117,9 +117,9 @@ def on_task_instance_failed(
     dag_run = task_instance.dag_run
     if operator == RUN_OPERATOR and (dag_run.conf or {}).get(STOP_RUNS_PARAM) == StopRuns.NEVER:
         return
-    told = _xcom(dag_run, task_instance.task_id, task_instance.map_index, STARTED_RUN_KEY)
-    if told is not None:
-        _mark_failed(StartedRun.model_validate(told), _session(dag_run))
+    started = _xcom(dag_run, task_instance.task_id, task_instance.map_index, STARTED_RUN_KEY)
+    if started is not None:
+        _mark_failed(StartedRun.model_validate(started), _session(dag_run))
 
 
 def _mark_failed(started: StartedRun, session: "Session") -> None:

@@ -173,7 +173,7 @@ class RunCellOperator(CellOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> NoReturn:  # noqa: ARG002
         """Fail, to be tried again: where the run has ended, the trigger has ended the task, too."""
-        raise AirflowException(f"nothing is heard of the run: {event['error']}")
+        raise AirflowException(f"Airflow gives no state of the run: {event['error']}")
 
     def _run_id(self, context: Context, cell: Cell) -> str:
         """The id of the run to start or to find; the attempt is stored before anything is started."""
@@ -217,7 +217,7 @@ class CellOutcomeOperator(CellOperator):
         if state != "success":
             raise AirflowFailException(
                 f"{cell.label}: run {run_id} of {cell.dag_id} "
-                + ("was deleted" if state is None else f"is {state}, and its tasks say why")
+                + ("was deleted" if state is None else f"is {state}, see its tasks")
                 + "; clear the task before this one to run it again"
             )
         self.log.info("run %s of %s has valid results", run_id, cell.dag_id)
@@ -242,7 +242,7 @@ class ReportSweepOperator(BaseOperator):
         """Print the table."""
         ti = context["ti"]
         if not self.checked:
-            raise AirflowFailException("nothing was started: the task check_sweep says why")
+            raise AirflowFailException("nothing was started: see the log of check_sweep")
         plan = SweepPlan.model_validate(self.checked)
         with airflow_errors():
             withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
@@ -288,7 +288,7 @@ def approval(checked: Any) -> ApproveSweepOperator:
 
 
 def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
-    """Id of the run of a cell; the hash tells apart what a readable name cannot."""
+    """Id of the run of a cell; the hash separates what has one readable name."""
     whole = f"{ti.dag_id}/{ti.run_id}/{cell.repeat}/{cell.request.model_dump_json()}"
     short = hashlib.sha256(whole.encode()).hexdigest()[:12]
     request = cell.request
@@ -307,8 +307,8 @@ def _conf(ti: Any, cell: Cell) -> dict[str, Any]:
 
 def _started_run(ti: Any, task_id: str, index: int | None) -> str | None:
     """The id of the run that a mapped task has started; None where it has not."""
-    told = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
-    return None if told is None else StartedRun.model_validate(told).run_id
+    started = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
+    return None if started is None else StartedRun.model_validate(started).run_id
 
 
 def _row(cell: Cell) -> dict[str, Any]:

@@ -38,18 +38,18 @@ class DagRunTrigger(BaseTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Wait for the end of the run; its states are told in the task's log."""
+        """Wait for the end of the run; its states are in the task's log."""
         await asyncio.sleep(SETTLING_S)
-        told: str | None = ""
+        logged: str | None = ""
         while True:
             try:
                 state = await sync_to_async(state_of_dag_run)(self.dag_id, self.run_id)
             except AirflowRuntimeError as error:
                 yield TriggerEvent({"error": str(error)})  # type: ignore[no-untyped-call]
                 return
-            if state != told:
+            if state != logged:
                 self.log.info("run %s of %s: %s", self.run_id, self.dag_id, state or "deleted")
-                told = state
+                logged = state
             if state not in LIVE:
                 yield TaskSuccessEvent()
                 return

@@ -151,7 +151,7 @@ class LocalCluster:
         while not await asyncio.to_thread(_press_to_end, job):
             if time.monotonic() > deadline:
                 raise SystemFailure(
-                    f"job {name} on {self.name} was told to end and still runs: see {job.runner_log}"
+                    f"job {name} on {self.name} was asked to end and still runs: see {job.runner_log}"
                 )
             await asyncio.sleep(0.02)
 
@@ -333,6 +333,6 @@ def _read(path: Path, offset: int, limit: int) -> bytes:
 
 
 def _last_words(job: JobFolder) -> str:
-    """The last line of what the runner had to say."""
+    """The last line of the runner's log."""
     lines = job.runner_log.read_text(errors="replace").splitlines() if job.runner_log.exists() else []
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "its log is empty"

@@ -178,11 +178,7 @@ def _watch(process: "subprocess.Popen[bytes]", time_limit_s: int, job: JobFolder
         if woken is None:
             return ended_now("timed out", f"the time limit of {time_limit_s} s was reached")
         if woken.si_signo == signal.SIGTERM:
-            by = (
-                "cancelled"
-                if job.cancel_wish.exists()
-                else "cancelled: something else told its runner to end"
-            )
+            by = "cancelled" if job.cancel_wish.exists() else "cancelled: something else ended its runner"
             return ended_now("cancelled", by)
 
 
@@ -200,7 +196,7 @@ def _end_of_script(returncode: int) -> Ended:
 def _end_tree(process: "subprocess.Popen[bytes]", grace_s: float) -> tuple[int, list[int]]:
     """End all that is left of the job: SIGTERM, and SIGKILL after the grace.
 
-    Gives the number of processes that had to be told, and the ids of those that cannot be killed.
+    Gives the number of processes that had to be ended, and the ids of those that cannot be killed.
     """
     asked: set[psutil.Process] = set()
     kill_at = time.monotonic() + grace_s

@@ -12,7 +12,7 @@
             cancel             somebody wants the job to end
             started.json       written just before the script starts
             ended.json         how the job ended: the last word
-            runner.log         what the runner itself had to say
+            runner.log         the runner's own output
 
 Each file is written once and whole. Whether a runner lives is asked of the kernel, through the lock that it
 holds: a process id can be reused, a lock cannot.

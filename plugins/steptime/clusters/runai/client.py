@@ -278,8 +278,8 @@ class RunaiClient:
         """Status and message of an answer that is none; with nothing secret, whatever the server echoes."""
         message = ""
         with contextlib.suppress(ValueError, AttributeError):
-            said = answer.json()
-            message = str(said.get("message") or said.get("details") or "")
+            body = answer.json()
+            message = str(body.get("message") or body.get("details") or "")
         for secret in (self._connection.password, self._token):
             if secret:
                 message = message.replace(secret, "***")
@@ -324,7 +324,7 @@ def _json(answer: "httpx.Response") -> dict[str, Any]:
 
 
 def _server_time(answer: "httpx.Response") -> float:
-    """The server's clock: what it says of times is compared with its own."""
+    """The server's clock: its timestamps are compared with it."""
     try:
         return parsedate_to_datetime(answer.headers["Date"]).timestamp()
     except (KeyError, ValueError):

@@ -1,7 +1,7 @@
 """The Run:ai backend: a job is a workload, known by its name; its files lie on the volume that it mounts.
 
 A workload is looked up by name before it is made, and again where the answer to making it was lost; two with
-one name cannot be in a project, so whoever comes second is given the first. `volume` says what lies on
+one name cannot be in a project, so whoever comes second is given the first. `volume` has what lies on
 the volume, `phases` what Run:ai's phases mean.
 """
 
@@ -359,8 +359,8 @@ class RunaiCluster:
         warning = next((event for event in events if event.get("type") == "Warning"), None)
         if warning is None:
             return status
-        said = " ".join(str(warning.get("message", "")).split())
-        return status.model_copy(update={"reason": f"{status.reason}; {warning.get('reason')}: {said}"})
+        message = " ".join(str(warning.get("message", "")).split())
+        return status.model_copy(update={"reason": f"{status.reason}; {warning.get('reason')}: {message}"})
 
     async def _stop(self, job: RunaiJob, stop: Stop) -> None:
         patience_s = self._config.grace_s + _CANCEL_MARGIN_S
@@ -385,8 +385,8 @@ class RunaiCluster:
                 deleted_at = time.monotonic()
             elif deleted_at is not None and now - deleted_at > patience_s:
                 raise SystemFailure(
-                    f"job {job.name} on {self.name} was told to end {now - began:.0f} s ago and its workload "
-                    f"{job.workload} is still {(workload or {}).get('phase')}: delete it in Run:ai"
+                    f"job {job.name} on {self.name} was asked to end {now - began:.0f} s ago, and its "
+                    f"workload {job.workload} is still {(workload or {}).get('phase')}: delete it in Run:ai"
                 )
             await asyncio.sleep(min(_LOOK_S, self._config.poll_interval_s))
 

@@ -129,13 +129,13 @@ async def _wait(
     began = time.monotonic()
     started = pod_ended = None
     while True:
-        said = await asyncio.to_thread(notes.notes)
+        noted = await asyncio.to_thread(notes.notes)
         for tail in tails:
-            await asyncio.to_thread(tail.catch_up, ended=bool(said.ends))
-        if said.ends:
-            return said
+            await asyncio.to_thread(tail.catch_up, ended=bool(noted.ends))
+        if noted.ends:
+            return noted
         now = time.monotonic()
-        if said.starts and started is None:
+        if noted.starts and started is None:
             started = now
         workload = await client.workload(workload_id)
         if workload is None or workload.get("phase") in ENDED:

@@ -1,7 +1,7 @@
 """What Run:ai's phases mean for a job, with what the job's pods wrote on the volume. Pure decisions.
 
 Run:ai knows whether pods run; how the script ended (exit code, time limit) only its pods know. The phase
-decides whether a job is over and whether it succeeded; the pods' notes say why, when and where.
+decides whether a job is over and whether it succeeded; the pods' notes have why, when and where.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ class Notes:
 
 
 def status_of(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -> JobStatus:
-    """What a workload's phase and its pods' notes say together."""
+    """The status of a job by its workload's phase and its pods' notes."""
     phase = str(workload.get("phase"))
     meaning = MEANING.get(phase, MEANING["Unknown"])
     times: dict[str, Any] = {
@@ -131,12 +131,12 @@ def _completed(notes: Notes, times: dict[str, Any]) -> JobStatus:
 def _failed(workload: Mapping[str, Any], notes: Notes, times: dict[str, Any], time_limit_s: int) -> JobStatus:
     bad = _culprit(notes)
     if notes.stop is not None:
-        # Ended on our word, and told so by Run:ai in another way.
+        # Ended at our request, which Run:ai reports in another way.
         return _stopped(notes, notes.stop, times)
     if bad is None or bad.how == "told":
         # Not the script's own doing: its node went away, it was preempted or evicted, or it never started.
-        reason = _why(workload) or "Run:ai calls it failed and says no more"
-        taken = f"pod {bad.rank} was told to end: {reason}" if bad else reason
+        reason = _why(workload) or "Run:ai calls it failed and gives no reason"
+        taken = f"pod {bad.rank} was ended from outside: {reason}" if bad else reason
         return JobStatus(state=JobState.FAILED, reason=taken, cluster_fault=bool(notes.starts), **times)
     if bad.how == "time-limit":
         reason = f"the time limit of {time_limit_s} s was reached"
@@ -152,7 +152,7 @@ def _stopped(notes: Notes, stop: Stop, times: dict[str, Any]) -> JobStatus:
 
 
 def _culprit(notes: Notes) -> PodEnd | None:
-    """The pod that failed first by itself: others are told to end, or fail because it is gone."""
+    """The pod that failed first by itself: others are ended, or fail because it is gone."""
     failed = (end for end in notes.ends if end.exit_code)
     return min(failed, key=lambda end: (end.how == "told", end.at), default=None)
 
@@ -166,13 +166,13 @@ def _exit_reason(end: PodEnd) -> str:
 
 
 def _end_time(workload: Mapping[str, Any], notes: Notes) -> float | None:
-    """When the last pod ended, by its own note; else what Run:ai says."""
+    """When the last pod ended, by its own note; else by Run:ai."""
     noted = max((end.at for end in notes.ends), default=None)
     return noted or unix_time(workload.get("completedAt")) or unix_time(workload.get("phaseUpdatedAt"))
 
 
 def _why(workload: Mapping[str, Any]) -> str:
     """Run:ai's own words about the phase, in one line."""
-    said = [str(workload.get("phaseMessage") or "")]
-    said += [str(condition.get("message") or "") for condition in workload.get("conditions") or ()]
-    return " ".join(next((text for text in said if text.strip()), "").split())
+    messages = [str(workload.get("phaseMessage") or "")]
+    messages += [str(condition.get("message") or "") for condition in workload.get("conditions") or ()]
+    return " ".join(next((text for text in messages if text.strip()), "").split())

@@ -111,7 +111,7 @@ class JobNotes:
         )
 
     def write_stop(self, stop: Stop) -> None:
-        """Say what the end that is asked for next means; the first who says so is right."""
+        """Record what the end that is asked for next means; the first record counts."""
         if self.notes().stop is None:
             content = json.dumps({"state": stop.state.value, "reason": stop.reason})
             self._volume.write(str(self.folder / "stop.json"), content)
@@ -132,6 +132,6 @@ class JobNotes:
                     at, code, how = file.read_text().split()
                     ends.append(PodEnd(int(rank), float(at), int(code), how))
                 elif file.name == "stop.json":
-                    said = json.loads(file.read_text())
-                    stop = Stop(JobState(said["state"]), said["reason"])
+                    kept = json.loads(file.read_text())
+                    stop = Stop(JobState(kept["state"]), kept["reason"])
         return Notes(starts=starts, ends=tuple(ends), stop=stop)

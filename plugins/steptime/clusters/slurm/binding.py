@@ -16,7 +16,7 @@ NumaBinding = Literal["auto", "none"] | PositiveInt
 _BIND = (
     "node=$((SLURM_LOCALID / $1)); shift; "
     'set -- "--cpunodebind=$node" "--membind=$node" "$@"; '
-    # Tried first: a rank that cannot be bound trains all the same, and says so.
+    # Tried first: a rank that cannot be bound trains all the same, and logs why.
     'if said=$(numactl "$1" "$2" true 2>&1); then STEPTIME_NUMA_NODE=$node exec numactl "$@"; fi; '
     'read -r why <<<"$said"; '
     'echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; '

@@ -53,7 +53,7 @@ _NAMES_AT_ONCE = 400
 
 
 class _Recorded(Frozen):
-    """What Slurm does not tell of a job for as long as it is asked for."""
+    """What Slurm forgets of a job before it is needed last."""
 
     directory: str
     log_path: str
@@ -121,7 +121,7 @@ class SlurmCluster:
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """States of many jobs by one squeue, and one sacct for those that squeue no longer has.
 
-        A job that Slurm has taken and says nothing of any more counts as running, and the reason says so,
+        A job that Slurm has taken and no longer knows counts as running, with that as the reason,
         until it must have ended and the cluster's patience is over; then it is UNKNOWN.
         """
         for name in names:
@@ -149,13 +149,13 @@ class SlurmCluster:
         check_job_name(name)
         refusal: SystemFailure | None = None
         deadline = asyncio.get_running_loop().time() + _CANCEL_TIMEOUT_S
-        told: set[str] = set()
+        ended: set[str] = set()
         for look in count():
             records = (await self._squeue([name])).get(name, [])
             live = {
                 record.job_id: record.state
                 for record in records
-                if record.in_queue and not (record.state == REVOKED and record.job_id in told)
+                if record.in_queue and not (record.state == REVOKED and record.job_id in ended)
             }  # one that another cluster has keeps that state here when it has ended
             if not live:
                 return
@@ -165,10 +165,10 @@ class SlurmCluster:
                 raise SystemFailure(
                     f"job {name} on {self.name} is still there {_CANCEL_TIMEOUT_S} s after scancel: {live}"
                 )
-            to_tell = sorted(id for id, state in live.items() if state != "COMPLETING" and id not in told)
+            to_end = sorted(id for id, state in live.items() if state != "COMPLETING" and id not in ended)
             try:
-                await self._scancel(name, to_tell)
-                told |= set(to_tell)
+                await self._scancel(name, to_end)
+                ended |= set(to_end)
             except SystemFailure as failure:  # perhaps it has ended since
                 refusal = failure
             await asyncio.sleep(min(2, 0.1 * 2**look))
@@ -302,7 +302,7 @@ class SlurmCluster:
         return records
 
     async def _noted(self, name: str) -> list[JobRecord]:
-        """What squeue said of the job when it was submitted; nothing where it was not."""
+        """The job's line of squeue from when it was submitted; none if it was not."""
         return read_squeue((await self._noted_file(name, "squeue")).decode(errors="replace"))
 
     async def _noted_file(self, name: str, file: str) -> bytes:
@@ -408,6 +408,6 @@ class SlurmCluster:
                 f"the login node of cluster {self.name} has no {argv[0]}: let the login's PATH lead to Slurm."
             )
         if done.exit_code:
-            said = "; ".join(done.stderr.split("\n")).strip("; ")
-            raise SystemFailure(f"{argv[0]} failed on {self.name}: {shown(said, at_most=500)}")
+            message = "; ".join(done.stderr.split("\n")).strip("; ")
+            raise SystemFailure(f"{argv[0]} failed on {self.name}: {shown(message, at_most=500)}")
         return done

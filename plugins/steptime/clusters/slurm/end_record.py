@@ -1,8 +1,8 @@
-"""What a job's script writes down of its own end: the source that is left where Slurm does not say (yet).
+"""What a job's script records of its own end: the source that is left if Slurm does not know (yet).
 
 `job.sh.j2` writes it beside the log. A script that Slurm is ending, as at the time limit, can come to any
-exit code: a training that ends in good order when it is told to ends with 0. So the record has Slurm's word
-for the job at that moment, and where that is not RUNNING it does not tell how the job ended.
+exit code: a training that ends in good order on a signal ends with 0. So the record has Slurm's state of the
+job at that moment, and if that is not RUNNING the record does not decide how the job ended.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ _BY_SIGNAL = 128
 
 
 class EndRecord(Frozen):
-    """The end of a job's script, as it wrote it down."""
+    """The end of a job's script, as it recorded it."""
 
     job_id: str
     exit_code: int
@@ -37,7 +37,7 @@ class EndRecord(Frozen):
         return self.state == _ITSELF and self.exit_code <= _BY_SIGNAL
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """In words."""
         while_it = f" while it was {self.state}" if self.state else ""
         return f"its script ended with exit code {self.exit_code}{while_it}"
@@ -47,7 +47,7 @@ class EndRecord(Frozen):
         exit_code = f"exit code {self.exit_code}, " if self.exit_code else ""
         return JobStatus(
             state=JobState.FAILED if self.exit_code else JobState.SUCCEEDED,
-            reason=f"{exit_code}as its script wrote down",
+            reason=f"{exit_code}as its script recorded",
             exit_code=self.exit_code,
             started_at=self.started_at,
             ended_at=self.ended_at,
@@ -79,7 +79,7 @@ def status_by_script(
     settled_after: float,
     within_s: float,
 ) -> JobStatus:
-    """What is to be said of a job that is not in the queue, and of whose end the accounting says nothing.
+    """The status of a job that is not in the queue, and whose end the accounting does not have.
 
     Args:
         end: what its script wrote down.
@@ -93,13 +93,13 @@ def status_by_script(
     nodes = accounted.nodes if accounted else ()
     if end is not None and end.is_conclusive:
         return end.status(nodes)
-    told = without if accounted is None else f"the accounting says {accounted.state}"
+    known = without if accounted is None else f"in the accounting it is {accounted.state}"
     if end is not None:
-        ended_by, told = end.ended_at, f"{told}; {end.told}"
+        ended_by, known = end.ended_at, f"{known}; {end.description}"
     else:
         ended_by = ((accounted and accounted.started_at) or taken.submitted_at) + time_limit_s
     if time.time() < max(ended_by, settled_after) + within_s:
-        reason = "it has left the queue, and neither the accounting nor its script says how it ended yet"
-        return JobStatus(state=JobState.RUNNING, reason=f"{reason} ({told})", nodes=nodes)
-    reason = f"Slurm took it as job {taken.job_id}, and nothing says how it ended: {told}"
+        reason = "it has left the queue, and neither the accounting nor its script has its end yet"
+        return JobStatus(state=JobState.RUNNING, reason=f"{reason} ({known})", nodes=nodes)
+    reason = f"Slurm took it as job {taken.job_id}, and its end is not known: {known}"
     return JobStatus(state=JobState.UNKNOWN, reason=reason, nodes=nodes)

@@ -46,7 +46,7 @@ class NodeCheck(Frozen):
 def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, ...]:
     """The command of each rank of the check, on nodes of a GPU type."""
     on_cpu = gpu_type == "cpu"
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "device": "cpu" if on_cpu else "cuda",
         "time-limit-s": demands.time_limit_s,
         "product": demands.product or (None if on_cpu else load_gpu_type(gpu_type).product),
@@ -57,12 +57,12 @@ def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, 
         "least-clock-percent": demands.least_clock_percent,
         "xid-within-h": demands.xid_within_h,
     }
-    options = [
+    arguments = [
         f"--{name}={value:g}" if isinstance(value, int | float) else f"--{name}={value}"
-        for name, value in told.items()
+        for name, value in options.items()
         if value is not None
     ]
-    return (python, "-m", "trainer.node_check", *options)
+    return (python, "-m", "trainer.node_check", *arguments)
 
 
 def _share_of_peak(demands: NodeCheck, gpu_type: str) -> float | None:
@@ -85,7 +85,7 @@ class _Report(BaseModel):
 
 
 def refused_nodes(report: bytes) -> Mapping[str, str]:
-    """Why each node was refused, by its name, as the check's file says; none where there is no such file."""
+    """Why each node was refused, by its name, from the check's file; none if there is no such file."""
     try:
         nodes = _Report.model_validate_json(report).nodes
     except ValidationError:

@@ -93,9 +93,9 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
     return tuple(_checked(list(_by_name((*options, *site.extra_options, *own.as_given)).values())))
 
 
-def _ranks_per_node(recipe: Recipe, told: int | None, site: Site) -> int:
+def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:
     """How many ranks (GPUs) of the recipe each node gets."""
-    available = told or recipe.gpus_per_node
+    available = wanted or recipe.gpus_per_node
     if recipe.gpus <= available:
         return recipe.gpus
     if recipe.gpus % available:

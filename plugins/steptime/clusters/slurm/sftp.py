@@ -33,7 +33,7 @@ class Session:
     ssh: asyncssh.SSHClientConnection
     client: asyncssh.SFTPClient
     server: str
-    """Its process id; empty where the host does not tell."""
+    """Its process id; empty if the host does not show it."""
     calls: dict[asyncio.Future[Any], float] = field(default_factory=dict)
     """Those that have no answer yet, and when they began: the oldest first."""
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
@@ -118,7 +118,7 @@ class Sessions:
 def _answered(session: Session, call: asyncio.Future[Any]) -> None:
     del session.calls[call]
     if not call.cancelled():
-        call.exception()  # of one that nobody waits for any more, nobody is told
+        call.exception()  # read, so that asyncio does not log it: nobody waits for it any more
 
 
 async def _opened(ssh: asyncssh.SSHClientConnection) -> Session:

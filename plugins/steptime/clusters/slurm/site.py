@@ -1,4 +1,4 @@
-"""What a Slurm cluster's file says of its site."""
+"""The fields of a Slurm cluster's file about its site."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -42,14 +42,14 @@ class Site(ClusterConfig):
     account_gpu_hours_per_month: dict[str, PositiveFloat] = Field(default_factory=dict)
     """What jobs of these accounts may take in a month, beside `gpu_hours_per_month` of all of them."""
     gpus_per_node: PositiveInt | None = None
-    """GPUs that a job takes of each node; None is what the recipe says."""
+    """GPUs that a job takes of each node; None: as many as in the recipe."""
     gres: bool = True
     """Whether GPUs are asked for (`--gres=gpu:N`); some sites give whole nodes and have no GRES."""
     exclusive: bool = True
     """Whether a job has its nodes for itself."""
     mpi: Literal["pmix", "none"] | None = None
     """How srun connects the ranks in an image. None is what the documents have, `pmix`, through which NeMo's
-    tensor-parallel overlap may start, unless its container says otherwise: with bwrap, `none`."""
+    tensor-parallel overlap may start, unless its container needs another: bwrap, `none`."""
     extra_options: tuple[str, ...] = ()
     """Further sbatch options of every job here, such as `--qos=benchmark`."""
     numa_binding: NumaBinding = "auto"
@@ -71,7 +71,7 @@ class Site(ClusterConfig):
 
     @property
     def mpi_of_images(self) -> str:
-        """What srun's `--mpi` says for ranks in an image."""
+        """The value of srun's `--mpi` for ranks in an image."""
         return self.mpi or str(CONTAINERS.load(self.container).mpi)
 
     @property

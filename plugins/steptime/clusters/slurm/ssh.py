@@ -27,7 +27,7 @@ from steptime.errors import OutOfReach, SystemFailure, UserError
 
 _FAREWELL_S = 10.0
 _COMMANDS_AT_ONCE = 9 - sftp.SESSIONS
-"""sshd serves 10 sessions a connection unless it is told otherwise; some are for files, one to kill."""
+"""sshd serves 10 sessions a connection by default; some are for files, one to kill."""
 
 _LOST = (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection, asyncssh.ConnectionLost)
 
@@ -134,7 +134,7 @@ class LoginNode:
         if process.exit_signal is not None:
             return 128 + getattr(signal, f"SIG{process.exit_signal[0]}", 0)
         if process.exit_status is None:
-            raise self._lost(f"while {command} ran", "how it ended was not told")
+            raise self._lost(f"while {command} ran", "before its exit code came")
         return process.exit_status
 
     async def _end(self, process: "asyncssh.SSHClientProcess[bytes]", pid: "asyncio.Future[str]") -> None:
@@ -272,7 +272,7 @@ class LoginNode:
 
 
 async def _words_of_wrapper(stream: "asyncssh.SSHReader[bytes]") -> str:
-    """What the wrapper said on a stream (its process id), once it has begun; what came before is dropped."""
+    """The wrapper's own words on a stream (its process id); what came before them is dropped."""
     while line := await stream.readline():
         text = line.decode(errors="replace").strip()
         if text.startswith(_BEGIN):

@@ -28,7 +28,7 @@ _READ = (
     *("host_key", "host_ca_key", "known_hosts", "no_host_key_check"),
     *("conn_timeout", "jump_connections", "ssh_config"),
 )
-_WITHOUT_EFFECT = (  # of Airflow's SSH provider; none of them says to whom a secret goes
+_WITHOUT_EFFECT = (  # of Airflow's SSH provider; none of them decides to whom a secret goes
     *("allow_host_key_change", "ciphers", "cmd_timeout", "compress"),
     *("disabled_algorithms", "ignore_hostkey_verification", "look_for_keys"),
 )
@@ -146,7 +146,7 @@ def untrusted(login: Login, error: Exception, via: str = "") -> UserError:
 
 
 def refused(login: Login, reason: str, via: str = "") -> UserError:
-    """The error where the host does not let this login in; it says what is wrong with its certificates."""
+    """The error where the host does not let this login in; it names what is wrong with its certificates."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
     return UserError(
@@ -156,7 +156,7 @@ def refused(login: Login, reason: str, via: str = "") -> UserError:
 
 
 def _doubt(certificate: Any, user: str) -> str:
-    """What this machine can tell of a certificate that was refused."""
+    """What this machine finds wrong with a certificate that was refused."""
     try:
         certificate.validate(CERT_TYPE_USER, user)
     except ValueError as error:
@@ -320,9 +320,9 @@ def _named(connection: Connection) -> str:
 
 
 def words(error: Exception | str) -> str:
-    """An error in one line: what the system says of it, and of which file; else its own text."""
+    """An error in one line: the system's words and the file; else the error's own text."""
     if isinstance(error, OSError) and error.strerror:
         refused = isinstance(error, ConnectionError) and error.errno  # asyncio's own text is longer than true
-        told = os.strerror(refused) if refused else error.strerror
-        return shown(f"{error.filename}: {told}" if error.filename else told, at_most=300)
+        message = os.strerror(refused) if refused else error.strerror
+        return shown(f"{error.filename}: {message}" if error.filename else message, at_most=300)
     return shown(str(error).rstrip(".") or type(error).__name__, at_most=300)

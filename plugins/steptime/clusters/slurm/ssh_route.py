@@ -39,7 +39,7 @@ class Reached:
 async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Reached:
     """Log in to the first of `login_nodes` that can be had; without them, to the connection's own host.
 
-    Raises UserError where it is the user's turn at every one of them, else OutOfReach; both tell of all.
+    Raises UserError where it is the user's turn at every one of them, else OutOfReach; both name all.
     """
     connection = await connections(name)
     jumps = [await connections(jump) for jump in jump_connections(connection)]
@@ -63,11 +63,11 @@ async def reach(name: str, connections: Connections, login_nodes: Sequence[str] 
 
 
 def _no_login_node(name: str, failures: Sequence[UserError | OutOfReach]) -> UserError | OutOfReach:
-    told = list(dict.fromkeys(str(failure) for failure in failures))
-    if len(told) == 1:
+    reasons = list(dict.fromkeys(str(failure) for failure in failures))
+    if len(reasons) == 1:
         return failures[0]
     kind = UserError if all(isinstance(failure, UserError) for failure in failures) else OutOfReach
-    return kind(f"no login node of connection '{name}' can be used: {'; '.join(told)}")
+    return kind(f"no login node of connection '{name}' can be used: {'; '.join(reasons)}")
 
 
 async def _through(jumps: Sequence[Connection], node: Connection) -> Reached:

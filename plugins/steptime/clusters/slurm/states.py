@@ -56,7 +56,7 @@ _ENDED = {
     "DEADLINE": JobState.TIMED_OUT,
     **dict.fromkeys(_CLUSTER_FAULTS, JobState.FAILED),
 }
-_TOLD = {
+_EXPLAINED = {
     "CONFIGURING": "its nodes are being made ready",
     "REQUEUE_HOLD": "held after it was requeued: 'scontrol release' lets it go",
     "SPECIAL_EXIT": "held after it was requeued: 'scontrol release' lets it go",
@@ -95,7 +95,7 @@ class JobRecord(Frozen):
     ended_at: float | None
     nodes: tuple[str, ...]
     reason: str
-    """Slurm's word; empty where it says None."""
+    """Slurm's word; empty for its `None`."""
     directory: str
     """Where its script runs."""
 
@@ -106,7 +106,7 @@ class JobRecord(Frozen):
 
     @property
     def is_settled(self) -> bool:
-        """Whether how the job ended is known. The accounting is told of its state first, of its end later."""
+        """Whether how the job ended is known. The accounting gets a job's state first, and its end later."""
         return not self.in_queue and self.ended_at is not None
 
 
@@ -145,12 +145,12 @@ def _first_submitted(same_id: list[JobRecord]) -> tuple[float, int]:
 
 
 def status_of(record: JobRecord) -> JobStatus:
-    """What a record means. A state that is not known is UNKNOWN, and its word is told."""
+    """What a record means. A state that is not known is UNKNOWN, and the reason has its word."""
     if record.state in _QUEUED:
         return JobStatus(state=JobState.QUEUED, reason=_why_it_waits(record), nodes=record.nodes)
     started_at = record.started_at if record.nodes else None
     if record.state in _RUNNING:
-        reason = _TOLD.get(record.state, "")
+        reason = _EXPLAINED.get(record.state, "")
         return JobStatus(state=JobState.RUNNING, reason=reason, started_at=started_at, nodes=record.nodes)
     state = _ENDED.get(record.state, JobState.UNKNOWN)
     exit_code, reason = _how_it_ended(record, state)
@@ -166,9 +166,9 @@ def status_of(record: JobRecord) -> JobStatus:
 
 
 def _why_it_waits(record: JobRecord) -> str:
-    if record.state in _TOLD:
-        return _TOLD[record.state]
-    return f"{record.reason}: {_TOLD[record.reason]}" if record.reason in _TOLD else record.reason
+    if record.state in _EXPLAINED:
+        return _EXPLAINED[record.state]
+    return f"{record.reason}: {_EXPLAINED[record.reason]}" if record.reason in _EXPLAINED else record.reason
 
 
 def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
@@ -176,16 +176,16 @@ def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
     if state is JobState.SUCCEEDED:
         return record.exit_code, ""
     if state is JobState.CANCELLED:
-        why = f": {record.reason}" if record.reason in _TOLD else ""  # else it only waited its turn
+        why = f": {record.reason}" if record.reason in _EXPLAINED else ""  # else it only waited its turn
         return None, "cancelled" if record.nodes else f"cancelled before it started{why}"
     if state is JobState.UNKNOWN:
-        return None, f"Slurm says {record.state}, which steptime does not know"
-    return _how_it_failed(record) if record.state == "FAILED" else (None, _TOLD[record.state])
+        return None, f"its state is {record.state}, which steptime does not know"
+    return _how_it_failed(record) if record.state == "FAILED" else (None, _EXPLAINED[record.state])
 
 
 def _how_it_failed(record: JobRecord) -> tuple[int | None, str]:
     if not record.nodes:  # Slurm gave it none, whatever exit code it wrote down
-        return None, f"Slurm could not start it: {record.reason or 'it does not say why'}"
+        return None, f"Slurm could not start it: {record.reason or 'it gives no reason'}"
     if record.signal == _COULD_NOT_OPEN:
         return None, "its node could not open its folder or its log: is work_dir there on every node?"
     if not record.signal:

@@ -88,10 +88,10 @@ def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailur
     lines = [
         line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
     ]
-    said = shown("; ".join(line for line in lines if line) or f"exit code {done.exit_code}", at_most=500)
-    if any(words in said.lower() for words in _CANNOT_BE):
-        return UserError(f"{cluster} cannot run job {job}: {said}")
-    return SystemFailure(f"job {job} could not be submitted on {cluster}: {said}")
+    message = shown("; ".join(line for line in lines if line) or f"exit code {done.exit_code}", at_most=500)
+    if any(words in message.lower() for words in _CANNOT_BE):
+        return UserError(f"{cluster} cannot run job {job}: {message}")
+    return SystemFailure(f"job {job} could not be submitted on {cluster}: {message}")
 
 
 def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
