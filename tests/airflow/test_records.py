@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from steptime import __version__
-from steptime.airflow.base import SUBMITTED_KEY
+from steptime.airflow.base import SUBMITTED_KEY, last_submitted
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState
 from steptime.results.models import Outcome
@@ -34,7 +34,8 @@ def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, An
 
     def run(submitted: dict[str, Any]) -> Outcome:
         context = make_context(pushed={SUBMITTED_KEY: submitted})
-        return Outcome.model_validate(task_of("performance.parse").execute(context))
+        returned = task_of("performance.parse").execute(context)
+        return Outcome.model_validate(returned | {"submitted": last_submitted(context, "performance.wait")})
 
     return run
 

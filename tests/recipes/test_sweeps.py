@@ -10,7 +10,7 @@ import yaml
 from steptime.cli import main
 from steptime.errors import UserError
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
+from steptime.recipes.sweep_planning import SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import excludes, list_sweeps, load_sweep
 from steptime.settings import shipped
 
@@ -62,6 +62,7 @@ def test_every_shipped_sweep_can_be_run_on_its_cluster(name: str) -> None:
     made = plan_sweep(load_sweep(name))
     assert made.cells
     assert all(plan(cell.request).runs[0].recipe.gpus == cell.gpus for cell in made.cells)
+    assert all(plan(cell.request).all_runs == runs_of(cell) for cell in made.cells), "as its DAG plans it"
 
 
 def test_the_example_in_the_weekly_sweep_is_one(planned: Callable[..., SweepPlan]) -> None:

@@ -150,8 +150,8 @@ def _train(
     end = EndTrainingOperator(task_id="end", submitted=submit.output, waited_in=waited_in)
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
-    validate = ValidateOperator(task_id="validate", outcome=parse.output)
-    publish = PublishOperator(task_id="publish", outcome=validate.output)
+    validate = ValidateOperator(task_id="validate", outcome=parse.output, waited_in=waited_in)
+    publish = PublishOperator(task_id="publish", outcome=validate.output, waited_in=waited_in)
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return wait

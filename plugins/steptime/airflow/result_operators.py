@@ -57,7 +57,7 @@ class ReadLogOperator(RunOperator):
         return self._run
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Read and measure. Returns the `Outcome` as JSON; the steps stay in a file beside the log."""
+        """Read and measure. Returns the `Outcome` as JSON, without what was submitted."""
         from steptime.results.metrics import measure
 
         submitted = last_submitted(context, self.waited_in)
@@ -83,7 +83,7 @@ class ReadLogOperator(RunOperator):
             self.log.warning("nothing can be measured: %s", error)
         else:
             self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
-        return as_json(Outcome(submitted=submitted, status=status, measurement=measurement))
+        return _returned(Outcome(submitted=submitted, status=status, measurement=measurement))
 
     async def _read(self, cluster: Cluster, submitted: Submitted) -> tuple[JobStatus, TrainingLog]:
         """How the job ended, and its log; both are kept beside the log, with the run's record."""
@@ -142,47 +142,69 @@ def _numbers(measurement: Measurement) -> list[dict[str, Any]]:
     return [{"what": name, "value": value} for name, value in values.items()]
 
 
-class ValidateOperator(RunOperator):
-    """Checks a run before its numbers are published; one that fails is recorded as rejected.
+class OutcomeOperator(RunOperator):
+    """An operator about a run whose log was read.
 
-    :param outcome: what `ReadLogOperator` returned. (templated)
+    :param outcome: what the task before it returned. (templated)
+    :param waited_in: id of the `TrainingSensor` task, whose XCom has what was submitted.
     """
 
     template_fields: Sequence[str] = ("outcome",)
     operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
-    ui_color: str = "#f3ece2"
 
-    def __init__(self, *, outcome: Any, **kwargs: Any) -> None:
+    def __init__(self, *, outcome: Any, waited_in: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.outcome = outcome
+        self.waited_in = waited_in
+        self._run: Run | None = None
 
-    def planned_run(self) -> Run:
-        """The run that is judged."""
-        return Outcome.model_validate(self.outcome).run
+    def planned_run(self) -> Run | None:
+        """The run, once the task has begun."""
+        return self._run
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
-        """Judge. Returns the `Outcome` with its verdict as JSON."""
+    def whole_outcome(self, context: Context) -> Outcome:
+        """What the task before returned, with what was submitted."""
+        values = dict(self.outcome)
+        if "submitted" not in values:  # it is there in DAG runs that go on across an upgrade
+            values["submitted"] = last_submitted(context, self.waited_in)
+        outcome = Outcome.model_validate(values)
+        self._run = outcome.run
+        return outcome
+
+
+def _returned(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a task returns it: without what was submitted, which the task that waited has pushed."""
+    return {name: value for name, value in as_json(outcome).items() if name != "submitted"}
+
+
+class ValidateOperator(OutcomeOperator):
+    """Checks a run before its numbers are published; one that fails is recorded as rejected."""
+
+    ui_color: str = "#f3ece2"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Judge. Returns the `Outcome` with its verdict as JSON, without what was submitted."""
         from steptime.judging.judgements import reject
         from steptime.results.quality import validate
         from steptime.results.record import recorded_attempts
         from steptime.results.store import Store
 
-        outcome = Outcome.model_validate(self.outcome)
+        outcome = self.whole_outcome(context)
         run, job = outcome.run, outcome.job
         with airflow_errors():
             log, record = asyncio.run(read_again(outcome, self.log.warning))
             earlier = recorded_attempts(record)
             verdict = validate(run, outcome.status, log, outcome.measurement, earlier_attempts=earlier)
-            self._tell(verdict)
+            self._log(verdict)
             judged = outcome.model_copy(update={"verdict": verdict})
             if not verdict.valid:
                 with Store() as store:
                     reject(store, _result(self, store, judged, log, record))
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
                 raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
-        return as_json(judged)
+        return _returned(judged)
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _log(self, verdict: Verdict) -> None:
         for check in verdict.checks:
             if check.passed:
                 self.log.info("✓ %s: %s", check.name, check.message)
@@ -201,30 +223,17 @@ def _result(task: BaseOperator, store: "Store", judged: Outcome, log: TrainingLo
     return result
 
 
-class PublishOperator(RunOperator):
-    """Writes a valid result into the metrics store; writing it again changes nothing.
+class PublishOperator(OutcomeOperator):
+    """Writes a valid result into the metrics store; writing it again changes nothing."""
 
-    :param outcome: what `ValidateOperator` returned. (templated)
-    """
-
-    template_fields: Sequence[str] = ("outcome",)
-    operator_extra_links: Collection[BaseOperatorLink] = (ResultsLink(),)
     ui_color: str = "#e2f3e4"
 
-    def __init__(self, *, outcome: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.outcome = outcome
-
-    def planned_run(self) -> Run:
-        """The run that is published."""
-        return Outcome.model_validate(self.outcome).run
-
-    def execute(self, context: Context) -> str:  # noqa: ARG002
+    def execute(self, context: Context) -> str:
         """Publish and judge. Returns the job's name, the key of the result."""
         from steptime.judging.judgements import publish
         from steptime.results.store import Store
 
-        judged = Outcome.model_validate(self.outcome)
+        judged = self.whole_outcome(context)
         with airflow_errors(), Store() as store:
             log, record = asyncio.run(read_again(judged, self.log.warning))
             publish(store, _result(self, store, judged, log, record))

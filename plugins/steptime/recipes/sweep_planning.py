@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 
 from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
@@ -45,6 +45,8 @@ class Cell(Frozen):
     jobs: PositiveInt
     gpu_hours_max: float
     """If every job runs into its time limit."""
+    runs: tuple[Run, ...] = Field((), exclude=True, repr=False)
+    """Its jobs, as they were planned; not in JSON, from which `runs_of` plans them anew."""
 
 
 class SweepPlan(Frozen):
@@ -89,7 +91,7 @@ def plan_sweep(sweep: Sweep) -> SweepPlan:
 
 def runs_of(cell: Cell) -> tuple[Run, ...]:
     """What the DAG run of a cell plans."""
-    return plan(cell.request).all_runs
+    return cell.runs or plan(cell.request).all_runs
 
 
 class _Exclusions:
@@ -139,10 +141,10 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
             except UserError as error:
                 refused[entry] = f"{where}: {error}"
                 continue
-            for cell, runs in _cells(planned, entry, sweep.name):
+            for cell in _cells(planned, entry, sweep.name):
                 if exclusions.match(_values(cell.request)):
                     continue
-                for run in runs:
+                for run in cell.runs:
                     key = run.model_copy(update={"repeat": cell.repeat}).model_dump_json()
                     if other := asked_by.get(key):
                         raise UserError(
@@ -157,30 +159,29 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
         raise BrokenFiles(tuple(refused.values()))
 
 
-def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[tuple[Cell, tuple[Run, ...]]]:
-    """Each performance run of a plan as a cell, with its jobs: the first repeat has a checkpoint's, too."""
+def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
+    """Each performance run of a plan as a cell: that of the first repeat has a checkpoint's jobs, too."""
     pairs = {pair.save.recipe.gpus: pair for pair in planned.checkpoint_pairs}
     workload = load_workload(planned.request.workload)
     for run in planned.runs:
         gpus, first = run.recipe.gpus, run.repeat == 1
         pair = pairs.get(gpus) if first else None
-        jobs = (run, pair.save, pair.load) if pair else (run,)
-        yield (
-            Cell(
-                label=f"{workload.family}·{run.model_copy(update={'repeat': 1}).label}",
-                sweep=sweep,
-                entry=entry,
-                repeat=run.repeat,
-                dag_id=workload.dag_id,
-                request=planned.request.model_copy(
-                    update={"gpus": str(gpus), "repeats": 1, "checkpoint": pair is not None}
-                ),
-                gpus=gpus,
-                gpus_at_once=2 * gpus if pair else gpus,
-                jobs=len(jobs),
-                gpu_hours_max=sum(job.recipe.gpus * job.time_limit_s for job in jobs) / 3600,
+        alone = run.model_copy(update={"repeat": 1})
+        jobs = (alone, pair.save, pair.load) if pair else (alone,)
+        yield Cell(
+            label=f"{workload.family}·{alone.label}",
+            sweep=sweep,
+            entry=entry,
+            repeat=run.repeat,
+            dag_id=workload.dag_id,
+            request=planned.request.model_copy(
+                update={"gpus": str(gpus), "repeats": 1, "checkpoint": pair is not None}
             ),
-            jobs,
+            gpus=gpus,
+            gpus_at_once=2 * gpus if pair else gpus,
+            jobs=len(jobs),
+            gpu_hours_max=sum(job.recipe.gpus * job.time_limit_s for job in jobs) / 3600,
+            runs=jobs,
         )
 
 

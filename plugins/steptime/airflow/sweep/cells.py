@@ -7,10 +7,9 @@ from steptime.airflow.slots.pools import pool_name, slots_for
 from steptime.clusters.config import load_cluster
 from steptime.errors import UserError
 from steptime.recipes.config_problems import load_each, refuse
-from steptime.recipes.planning import plan
-from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep
+from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
-from steptime.staging.checking import check_plan
+from steptime.staging.checking import check_runnable
 
 
 def checked_slots(sweep: SweepPlan) -> Sequence[Slots]:
@@ -26,7 +25,7 @@ def check_all_sweeps() -> None:
 
 def _checked_slots(cell: Cell, what: str) -> Slots:
     try:
-        check_plan(plan(cell.request))
+        check_runnable(runs_of(cell))
     except UserError as error:
         raise UserError(f"{what}: {error}") from None
     cluster = load_cluster(cell.request.cluster)
