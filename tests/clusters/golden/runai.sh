@@ -2,7 +2,7 @@
 set -euo pipefail
 
 cd /nemo-workspace/steptime/experiments/pretrain_llama3.1_tiny_fp32_2/pretrain_llama3.1_tiny_fp32_2_1790000000-29522da571/pretrain_llama3.1_tiny_fp32_2
-# Of several pods, Run:ai's PyTorch operator tells each how many there are, which it is, and where they meet.
+# Of several pods, Run:ai's PyTorch operator gives each their number, its own rank, and where they meet.
 pods=${WORLD_SIZE:-1}
 ranks=2
 if ((pods == 1)); then
