@@ -19,7 +19,7 @@ class MiniSlurm:
     """A running cluster, and how tests reach it."""
 
     home: Path
-    """Its state folder, for `service.stop_daemon(home, "slurmctld")` and others."""
+    """Its state folder, for `slurm_faults.stop_daemon(home, "slurmctld")` and others."""
 
     @property
     def layout(self) -> SlurmLayout:
@@ -73,4 +73,4 @@ def mini_slurm(slurm_of_session: MiniSlurm) -> Iterator[MiniSlurm]:
     """
     yield slurm_of_session
     service.up(slurm_of_session.home, print)
-    service.cancel_jobs(slurm_of_session.home, print)
+    service.cancel_jobs(slurm_of_session.layout, print)

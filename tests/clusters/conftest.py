@@ -187,7 +187,7 @@ async def slurm(
     """A cluster that is the mini Slurm, over ssh; jobs that a failing test leaves are ended."""
     async with slurm_backend.connect(make_slurm_config(), slurm_of_session.connections) as cluster:
         yield cluster
-    service.cancel_jobs(slurm_of_session.home, print)
+    service.cancel_jobs(slurm_of_session.layout, print)
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import slurm_faults
 from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig, connect
 from steptime.errors import OutOfReach, UserError
-from steptime.mini_slurm import service
 
 from .login_node import LoginNode
 
@@ -117,7 +117,7 @@ async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
     waits = "touch started; while test ! -e go; do sleep 0.05; done"
     job = await slurm.submit(make_spec("long", waits, time_limit_s=600))
     await eventually((Path(job.directory) / "started").exists)
-    service.stop_daemon(mini_slurm.home, "slurmctld", kill=False)  # it keeps what it has just taken
+    slurm_faults.stop_daemon(mini_slurm.home, "slurmctld", kill=False)  # it keeps what it has just taken
     failures = await asyncio.gather(
         slurm.poll(["long"]),
         slurm.cancel("long"),
@@ -127,7 +127,7 @@ async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
     assert [type(failure) for failure in failures] == [OutOfReach] * 3
     assert "squeue failed on mini: " in str(failures[0])
     assert "slurm_load_jobs error: Unable to contact slurm controller" in str(failures[0])
-    service.start_daemon(mini_slurm.home, "slurmctld")
+    slurm_faults.start_daemon(mini_slurm.home, "slurmctld")
     assert (await slurm.poll(["long"]))["long"].state is JobState.RUNNING
     (Path(job.directory) / "go").touch()
     assert (await end_of(slurm, "long")).state is JobState.SUCCEEDED
@@ -154,7 +154,7 @@ async def test_a_job_that_slurm_has_lost_is_not_settled_and_never_submitted_agai
 async def test_a_dead_accounting_holds_nobody_up(
     mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf
 ) -> None:
-    service.stop_daemon(mini_slurm.home, "slurmdbd")
+    slurm_faults.stop_daemon(mini_slurm.home, "slurmdbd")
     await slurm.submit(make_spec("unaccounted", "exit 3"))
     assert (await end_of(slurm, "unaccounted")).exit_code == 3
     assert await slurm.find("nobody") is None
@@ -236,7 +236,7 @@ async def test_a_node_that_dies_fails_its_job_by_the_clusters_fault(
     )
     job = await slurm.submit(spec)
     await eventually((Path(job.directory) / "started").exists)
-    service.kill_node(mini_slurm.home, "node2")
+    slurm_faults.kill_node(mini_slurm.home, "node2")
     status = await end_of(slurm, "on-two")
     assert (status.state, status.cluster_fault, status.reason) == (JobState.FAILED, True, "a node failed")
     assert (status.nodes, status.failed_nodes) == (("node1", "node2"), ("node2",))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import slurm_faults
 from drills import points
 from drills.scene import CELL, PUBLISH, WAIT
 from drills.site import SWEEP_DAG
@@ -18,7 +19,7 @@ from end_to_end.driving import kill, wait_until
 
 from steptime.airflow.slots.names import HOLD_TASK
 from steptime.clusters.slurm.states import JobRecord
-from steptime.mini_slurm import processes, service
+from steptime.mini_slurm import processes
 
 if TYPE_CHECKING:
     from drills.scene import Scene
@@ -335,21 +336,21 @@ def lose_reply(scene: "Scene") -> None:
 
 
 def stop_controller(scene: "Scene") -> None:
-    service.stop_daemon(scene.site.slurm.home, "slurmctld", kill=scene.schedule.way == "SIGKILL")
+    slurm_faults.stop_daemon(scene.site.slurm.home, "slurmctld", kill=scene.schedule.way == "SIGKILL")
 
 
 def start_controller(scene: "Scene") -> None:
-    service.start_daemon(scene.site.slurm.home, "slurmctld")
+    slurm_faults.start_daemon(scene.site.slurm.home, "slurmctld")
     scene.point.go_on(scene)  # a run in the queue could not without a controller
 
 
 def stop_accounting(scene: "Scene") -> None:
     forget_ended_jobs(scene)
-    service.stop_daemon(scene.site.slurm.home, "slurmdbd", kill=scene.schedule.way == "SIGKILL")
+    slurm_faults.stop_daemon(scene.site.slurm.home, "slurmdbd", kill=scene.schedule.way == "SIGKILL")
 
 
 def start_accounting(scene: "Scene") -> None:
-    service.start_daemon(scene.site.slurm.home, "slurmdbd")
+    slurm_faults.start_daemon(scene.site.slurm.home, "slurmdbd")
 
 
 def suspend_accounting(scene: "Scene") -> None:
@@ -397,11 +398,11 @@ def forget_ended_jobs(scene: "Scene") -> None:
 def kill_node(scene: "Scene") -> None:
     (node,) = scene.live_job().nodes
     scene.kept["node"] = node
-    service.kill_node(scene.site.slurm.home, node)
+    slurm_faults.kill_node(scene.site.slurm.home, node)
 
 
 def start_node(scene: "Scene") -> None:
-    service.start_daemon(scene.site.slurm.home, f"slurmd-{scene.kept['node']}")
+    slurm_faults.start_daemon(scene.site.slurm.home, f"slurmd-{scene.kept['node']}")
 
 
 def preempt(scene: "Scene") -> None:

@@ -208,7 +208,7 @@ class Site:
         for run in self.airflow.client.running_dag_runs():
             self.airflow.mark_run_failed(run)
             self.airflow.ended(run)
-        service.cancel_jobs(self.slurm.home, print)
+        service.cancel_jobs(self.slurm.layout, print)
 
 
 def _stand_in_python(folder: Path) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import slurm_faults
 from slurm_service import MiniSlurm
 
 from steptime.errors import SystemFailure
@@ -155,9 +156,9 @@ def test_up_starts_what_has_died_and_a_job_goes_on(mini_slurm: MiniSlurm) -> Non
     eventually(lambda: "RUNNING" in accounted(mini_slurm, job), "the job runs")
     before = booted(mini_slurm, "node1")
     for daemon in ("munged", "mariadbd", "slurmdbd", "slurmd-node1", "sshd"):
-        service.stop_daemon(mini_slurm.home, daemon)
+        slurm_faults.stop_daemon(mini_slurm.home, daemon)
     # One that is killed so soon after a submit may not have saved the job yet.
-    service.stop_daemon(mini_slurm.home, "slurmctld", kill=False)
+    slurm_faults.stop_daemon(mini_slurm.home, "slurmctld", kill=False)
     now = service.status(mini_slurm.home)
     assert not now.healthy
     assert now.problem
@@ -183,7 +184,7 @@ def test_up_after_a_power_cut_tells_slurm_that_the_nodes_were_rebooted(mini_slur
 
 def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlurm) -> None:
     before = mini_slurm.layout.ports
-    service.stop_daemon(mini_slurm.home, "slurmctld")
+    slurm_faults.stop_daemon(mini_slurm.home, "slurmctld")
     with socket.create_server(("127.0.0.1", before.slurmctld)):
         phases: list[str] = []
         service.up(mini_slurm.home, phases.append)
@@ -194,17 +195,17 @@ def test_a_port_that_another_program_has_taken_is_left_to_it(mini_slurm: MiniSlu
 
 
 def test_a_daemon_comes_back_alone(mini_slurm: MiniSlurm) -> None:
-    service.stop_daemon(mini_slurm.home, "slurmdbd", kill=False)
+    slurm_faults.stop_daemon(mini_slurm.home, "slurmdbd", kill=False)
     assert "slurmdbd" not in processes.daemons(mini_slurm.layout)
-    service.start_daemon(mini_slurm.home, "slurmdbd")
+    slurm_faults.start_daemon(mini_slurm.home, "slurmdbd")
     assert service.status(mini_slurm.home).healthy
 
 
 def test_a_daemon_that_cannot_start_shows_its_log(mini_slurm: MiniSlurm) -> None:
-    service.stop_daemon(mini_slurm.home, "sshd")
+    slurm_faults.stop_daemon(mini_slurm.home, "sshd")
     (mini_slurm.layout.root / "etc/sshd_config").write_text("NoSuchOption yes\n")
     with pytest.raises(SystemFailure, match=r"sshd did not start: it ended with code 255") as failure:
-        service.start_daemon(mini_slurm.home, "sshd")
+        slurm_faults.start_daemon(mini_slurm.home, "sshd")
     assert "Bad configuration option: NoSuchOption" in str(failure.value)
 
 
@@ -212,14 +213,14 @@ def test_a_node_dies_with_its_jobs(mini_slurm: MiniSlurm) -> None:
     """Slurm's verdict comes half a minute later, when it has missed the node for long enough."""
     submit(mini_slurm, "srun sleep 300", "--nodes=2", "--nodelist=node[4-5]", "--output=/dev/null")
     eventually(lambda: len(processes.of_nodes(mini_slurm.layout)["node5"]) >= 3, "slurmd, slurmstepd, sleep")
-    service.kill_node(mini_slurm.home, "node5")
+    slurm_faults.kill_node(mini_slurm.home, "node5")
     assert processes.of_nodes(mini_slurm.layout)["node5"] == []
     assert set(daemons.ALL) - set(processes.daemons(mini_slurm.layout)) == {"slurmd-node5"}
 
 
 def test_logins_can_be_dropped_while_new_ones_are_taken(mini_slurm: MiniSlurm) -> None:
     with idle_login(mini_slurm) as client:
-        service.drop_logins(mini_slurm.home)
+        slurm_faults.drop_logins(mini_slurm.home)
         assert client.wait(timeout=90) == 255
         assert mini_slurm.ssh("echo", "here") == "here\n"
 
@@ -250,7 +251,7 @@ def test_down_ends_jobs_and_what_they_left_behind_and_keeps_the_accounting(mini_
     job = submit(mini_slurm, stray, "--export=NONE", "--output=/dev/null")
     eventually(lambda: len(sleepers()) == 2, "the job and its stray child")
     with idle_login(mini_slurm) as client:
-        service.stop_daemon(mini_slurm.home, "sshd")  # nobody is left who knows of the login
+        slurm_faults.stop_daemon(mini_slurm.home, "sshd")  # nobody is left who knows of the login
         assert client.poll() is None
         assert service.down(mini_slurm.home, quiet) is True
         assert client.wait(timeout=90) == 255

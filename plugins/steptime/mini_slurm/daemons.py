@@ -5,11 +5,11 @@ import shutil
 import socket
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from steptime.errors import SystemFailure
+from steptime.local_services import failed_start
 from steptime.mini_slurm import login, processes
 from steptime.mini_slurm.config_files import CLUSTER
 from steptime.mini_slurm.layout import NODES, SlurmLayout, user
@@ -64,7 +64,7 @@ def _start(layout: SlurmLayout, daemon: str, command: list[str]) -> None:
             check=False,
         )
     if done.returncode != 0:
-        raise failed_start(layout, daemon, f"it ended with code {done.returncode}")
+        raise _failed_start(layout, daemon, f"it ended with code {done.returncode}")
 
 
 def wait_until_ready(layout: SlurmLayout, daemon: str) -> None:
@@ -96,20 +96,14 @@ def _wait_for(layout: SlurmLayout, names: Sequence[str], condition: Callable[[],
         if not ended:
             seen = now
         elif now - seen > _EXEC_S:
-            raise failed_start(layout, ended[0], "it ended")
+            raise _failed_start(layout, ended[0], "it ended")
         if now > deadline:
-            raise failed_start(layout, names[-1], f"not ready after {_READY_TIMEOUT_S} s")
+            raise _failed_start(layout, names[-1], f"not ready after {_READY_TIMEOUT_S} s")
         time.sleep(_POLL_S)
 
 
-def failed_start(layout: SlurmLayout, daemon: str, what: str) -> SystemFailure:
-    """The error of a start, with the end of the daemon's log."""
-    path = layout.log(daemon)
-    tail = ""
-    if path.is_file():
-        with path.open(errors="replace") as stream:
-            tail = "".join(deque(stream, maxlen=15))
-    return SystemFailure(f"{daemon} did not start: {what}; the end of {path}:\n{tail}")
+def _failed_start(layout: SlurmLayout, daemon: str, what: str) -> SystemFailure:
+    return failed_start(daemon, what, layout.log(daemon), lines=15)
 
 
 def install_database(layout: SlurmLayout, report: Callable[[str], None]) -> None:
@@ -139,7 +133,7 @@ def install_database(layout: SlurmLayout, report: Callable[[str], None]) -> None
             check=False,
         )
     if done.returncode != 0:
-        raise failed_start(layout, "mariadb-install", f"it ended with code {done.returncode}")
+        raise _failed_start(layout, "mariadb-install", f"it ended with code {done.returncode}")
     unfinished.rename(made)
 
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.files import write_whole
 from steptime.frozen import Frozen
+from steptime.local_services import LOOPBACK, is_free
 
 NODES = tuple(f"node{number}" for number in range(1, 9))
 GPUS_PER_NODE = 8
-LOOPBACK = "127.0.0.1"
 MARKER = "STEPTIME_SLURM"
 """The environment variable that every process of the cluster bears, and its jobs': the cluster's root."""
 
@@ -130,17 +130,6 @@ def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
         if all(is_free(port) for port in ports.by_daemon().values()):
             return SlurmLayout(root=_root(home), ports=ports, ssh_host=ssh_host)
     raise SystemFailure(f"no {_PORTS_EACH} ports in a row are free from {_FIRST_PORT} up.")
-
-
-def is_free(port: int) -> bool:
-    """Whether a daemon could listen on `port`."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
 
 
 def check_ssh_host(host: str) -> None:

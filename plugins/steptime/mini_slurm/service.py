@@ -4,18 +4,18 @@ import shlex
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from pydantic import Field
 
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
+from steptime.local_services import LOOPBACK, is_free, one_at_a_time
 from steptime.mini_slurm import config_files, daemons, login, packages, processes
 from steptime.mini_slurm import layout as layouts
-from steptime.mini_slurm.layout import LOOPBACK, NODES, SlurmLayout
+from steptime.mini_slurm.layout import NODES, SlurmLayout
 
 Report = Callable[[str], None]
 
@@ -130,61 +130,8 @@ def running(home: Path) -> SlurmLayout:
     return layout
 
 
-def start_daemon(home: Path, daemon: str) -> None:
-    """Start one daemon that was stopped, as `slurmctld` or `slurmd-node3`, and wait until it works."""
-    layout = running(home)
-    if daemon not in processes.daemons(layout):
-        if daemon.startswith("slurmd-"):
-            daemons.start_nodes(layout, [daemon.removeprefix("slurmd-")])
-        else:
-            daemons.start(layout, daemon)
-    daemons.wait_until_ready(layout, daemon)
-
-
-def stop_daemon(home: Path, daemon: str, *, kill: bool = True) -> None:
-    """End one daemon, by SIGKILL as a crash would or by SIGTERM; what it had started goes on."""
-    process = processes.daemons(running(home)).get(daemon)
-    if process is not None:
-        left = processes.kill([process]) if kill else processes.end([process], grace_s=_STOP_GRACE_S)
-        if left:
-            raise SystemFailure(f"{daemon} (process {process.pid}) cannot be ended")
-
-
-def drop_logins(home: Path) -> None:
-    """What a broken network does to logins: they end in the middle, and sshd takes new ones."""
-    left = processes.kill(processes.logins(running(home)))
-    if left:
-        raise SystemFailure(f"these logins cannot be ended: {[process.pid for process in left]}")
-
-
-def kill_node(home: Path, node: str) -> None:
-    """What a power cut does to a node: its daemon and everything of its jobs are gone at once."""
-    left = processes.kill(processes.of_nodes(running(home))[node])
-    if left:
-        raise SystemFailure(f"these processes of {node} cannot be ended: {[process.pid for process in left]}")
-
-
-def cancel_jobs(home: Path, report: Report) -> None:
-    """Cancel every job and wait until the queue is empty."""
-    _cancel_jobs(running(home), report)
-
-
-@contextmanager
-def _lock(home: Path, report: Report) -> Iterator[None]:
-    home.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(home / "slurm.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report("another steptime command is starting or stopping Slurm; waiting for it")
-        try:
-            lock.acquire(timeout=_LOCK_TIMEOUT_S)
-        except Timeout:
-            raise SystemFailure("another steptime command is stuck starting or stopping Slurm") from None
-    try:
-        yield
-    finally:
-        lock.release()
+def _lock(home: Path, report: Report) -> AbstractContextManager[None]:
+    return one_at_a_time(home / "slurm.lock", "Slurm", report, _LOCK_TIMEOUT_S)
 
 
 def _layout(home: Path, ssh_host: str | None, report: Report) -> SlurmLayout:
@@ -194,9 +141,7 @@ def _layout(home: Path, ssh_host: str | None, report: Report) -> SlurmLayout:
         ssh_host = ssh_host or layout.ssh_host
         alive = processes.daemons(layout)
         taken = [
-            port
-            for name, port in layout.ports.by_daemon().items()
-            if name not in alive and not layouts.is_free(port)
+            port for name, port in layout.ports.by_daemon().items() if name not in alive and not is_free(port)
         ]
         if not taken and layouts.leads_home(home, layout):
             if ssh_host != layout.ssh_host:
@@ -246,7 +191,7 @@ def _stop(layout: SlurmLayout, report: Report) -> bool:
     if not alive and not left:
         return False
     if "slurmctld" in alive:
-        _cancel_jobs(layout, report)
+        cancel_jobs(layout, report)
     report("stopping Slurm")
     # The reverse of the start: what a daemon still has for the one before it arrives.
     nodes = [f"slurmd-{node}" for node in NODES]
@@ -259,7 +204,7 @@ def _stop(layout: SlurmLayout, report: Report) -> bool:
     return True
 
 
-def _cancel_jobs(layout: SlurmLayout, report: Report) -> None:
+def cancel_jobs(layout: SlurmLayout, report: Report) -> None:
     """Cancel what waits or runs, and wait until it has ended, so that the accounting has its end."""
     try:
         jobs = set(daemons.command(layout, "squeue", "-h", "-o", "%A").split())

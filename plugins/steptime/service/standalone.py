@@ -5,23 +5,21 @@ file names the supervisor by process id *and* start time: neither a reboot nor a
 """
 
 import os
-import socket
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-from filelock import FileLock, Timeout
 from pydantic import Field, ValidationError
 
 from steptime import settings
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.frozen import Frozen
+from steptime.local_services import failed_start, is_free, one_at_a_time
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
 from steptime.service.pools import set_pools
@@ -187,30 +185,17 @@ def _recorded() -> Service | None:
         ) from None
 
 
-@contextmanager
-def _lock(report: Report) -> Iterator[None]:
+def _lock(report: Report) -> AbstractContextManager[None]:
     """One `up` or `down` at a time; the second waits for the first, as long as a start may take."""
-    settings.airflow_home().mkdir(parents=True, exist_ok=True)
-    lock = FileLock(settings.airflow_home() / "service.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report("another steptime command is starting or stopping Airflow; waiting for it")
-        try:
-            lock.acquire(timeout=START_TIMEOUT_S + _STOP_TIMEOUT_S)
-        except Timeout:
-            raise SystemFailure("another steptime command is stuck starting or stopping Airflow") from None
-    try:
-        yield
-    finally:
-        lock.release()
+    lock_file = settings.airflow_home() / "service.lock"
+    return one_at_a_time(lock_file, "Airflow", report, START_TIMEOUT_S + _STOP_TIMEOUT_S)
 
 
 def _free_port(wanted: int | None, before: Service | None, report: Report) -> int:
     """The wanted port, or the one of last time, or the next free one after it."""
     first = wanted or (before.port if before else DEFAULT_PORT)
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
-        if not _is_free(port):
+        if not is_free(port):
             continue
         if port != first:
             report(f"port {first} is busy; taking {port}")
@@ -218,16 +203,6 @@ def _free_port(wanted: int | None, before: Service | None, report: Report) -> in
     raise SystemFailure(
         f"no port from {first} to {first + _PORTS_TRIED - 1} is free: name another with --port"
     )
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _listens(service: Service) -> bool:
@@ -300,7 +275,7 @@ def _missing(service: Service, client: AirflowClient) -> str | None:
             )
     if not _listens(service):
         # The database is prepared before the port is bound: time enough for somebody else to take it.
-        if not _is_free(service.port):
+        if not is_free(service.port):
             time.sleep(_POLL_S)  # our own api-server may have bound it between the two looks
             if not _listens(service):
                 raise _PortTaken
@@ -332,13 +307,9 @@ def _missing_dag(client: AirflowClient) -> str | None:
 
 def _failed_start(what: str, *logs: str) -> SystemFailure:
     """The error of a start, with the end of the first of `logs` that holds anything."""
-    for name in logs:
-        path = supervisor.log_file(name)
-        if path.is_file() and path.stat().st_size:
-            with path.open(errors="replace") as stream:
-                tail = "".join(deque(stream, maxlen=20))
-            return SystemFailure(f"Airflow did not start: {what}; the end of {path}:\n{tail}")
-    return SystemFailure(f"Airflow did not start: {what}")
+    paths = [supervisor.log_file(name) for name in logs]
+    log = next((path for path in paths if path.is_file() and path.stat().st_size), paths[0])
+    return failed_start("Airflow", what, log, lines=20)
 
 
 def _end_session(service: Service, report: Report) -> None:

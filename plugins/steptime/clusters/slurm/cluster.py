@@ -9,7 +9,7 @@ somebody else, whatever its name. `<work_dir>/clusters/<cluster>/jobs/<name>/` k
 import asyncio
 import posixpath
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Self
@@ -19,37 +19,19 @@ from pydantic import NonNegativeInt
 from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.names import check_job_name
+from steptime.clusters.slurm.commands import Silent, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.end_record import end_record_path, read_end_record, status_by_script
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.clusters.slurm.ssh import LoginNode
-from steptime.clusters.slurm.states import (
-    PREEMPTED,
-    REVOKED,
-    SACCT_FORMAT,
-    SQUEUE_FORMAT,
-    TIME_FORMAT,
-    JobRecord,
-    of_each_name,
-    read_sacct,
-    read_squeue,
-    status_of,
-)
+from steptime.clusters.slurm.states import PREEMPTED, REVOKED, JobRecord, read_squeue, status_of
 from steptime.clusters.slurm.submit import refused, submit_command
 from steptime.clusters.slurm.submit import timeout_s as submit_timeout_s
-from steptime.errors import OutOfReach, SystemFailure, UserError, shown
+from steptime.errors import SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 
-_COMMAND_TIMEOUT_S = 60
-"""Slurm's own commands give up after some 10 s when their daemon does not answer."""
 _CANCEL_TIMEOUT_S = 300
 """Slurm's KillWait (30 s) before SIGKILL, then its epilog."""
-_NOT_FOUND = 127
-"""Exit code of `env` for a command that does not exist."""
-_HISTORY = "now-60days"
-"""How far back sacct looks: without a time, it shows only what began today."""
-_NAMES_AT_ONCE = 400
-"""A command line is at most 128 KiB long, and a job's name at most 200 characters."""
 
 
 class _Recorded(Frozen):
@@ -60,10 +42,6 @@ class _Recorded(Frozen):
     time_limit_s: NonNegativeInt = 0
     """0 where an earlier steptime recorded the job."""
     installation: Installation | None = None
-
-
-class _Silent(OutOfReach):
-    """The accounting does not answer."""
 
 
 Config = SlurmConfig
@@ -87,7 +65,7 @@ class SlurmCluster:
         self._ended: dict[str, JobStatus] = {}
         self._seen_at: dict[str, float] = {}
         self._notes: dict[str, bytes] = {}
-        self._has_accounting = True
+        self._slurm = SlurmCommands(self._node.run, cluster=config.name, root=self._root)
 
     async def __aenter__(self) -> Self:
         return self
@@ -127,7 +105,7 @@ class SlurmCluster:
         for name in names:
             check_job_name(name)
         asked = [name for name in dict.fromkeys(names) if name not in self._ended]
-        queue = await self._squeue(asked)
+        queue = await self._slurm.squeue(asked)
         await self._end_doubles(queue)
         self._seen_at |= dict.fromkeys(queue, time.time())
         statuses = {name: status_of(records[0]) for name, records in queue.items()}
@@ -151,7 +129,7 @@ class SlurmCluster:
         deadline = asyncio.get_running_loop().time() + _CANCEL_TIMEOUT_S
         ended: set[str] = set()
         for look in count():
-            records = (await self._squeue([name])).get(name, [])
+            records = (await self._slurm.squeue([name])).get(name, [])
             live = {
                 record.job_id: record.state
                 for record in records
@@ -167,7 +145,7 @@ class SlurmCluster:
                 )
             to_end = sorted(id for id, state in live.items() if state != "COMPLETING" and id not in ended)
             try:
-                await self._scancel(name, to_end)
+                await self._slurm.scancel(name, to_end)
                 ended |= set(to_end)
             except SystemFailure as failure:  # perhaps it has ended since
                 refusal = failure
@@ -219,13 +197,13 @@ class SlurmCluster:
 
         Where the accounting does not answer, SystemFailure, or None for one who `may_guess`.
         """
-        if records := (await self._squeue([name])).get(name):
+        if records := (await self._slurm.squeue([name])).get(name):
             return records[0]
         if noted := await self._noted(name):
             return noted[0]
         try:
             records = (await self._sacct([name])).get(name)
-        except _Silent:
+        except Silent:
             if may_guess:
                 return None
             raise
@@ -250,7 +228,7 @@ class SlurmCluster:
             done = await self.run(argv, timeout_s=submit_timeout_s())
         except SystemFailure:  # its reply is lost: once more waits for the lock, and finds what was submitted
             done = await self.run(argv, timeout_s=submit_timeout_s())
-        if records := self._ours(read_squeue(done.stdout), [spec.name]).get(spec.name):
+        if records := self._slurm.ours(read_squeue(done.stdout), [spec.name]).get(spec.name):
             return records[0]
         # sbatch can fail although the job was taken, as when the controller's answer comes too late.
         record = await self._known(spec.name, may_guess=True)
@@ -258,48 +236,13 @@ class SlurmCluster:
             raise refused(spec.name, self.name, done)
         return record
 
-    async def _squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """The jobs that Slurm's controller has of these names: live ones, and ended ones for MinJobAge."""
-        options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
-        if not names:
-            return {}
-        if len(names) <= _NAMES_AT_ONCE:
-            options.append(f"--name={','.join(names)}")
-        try:
-            done = await self._slurm(["squeue", *options])
-        except SystemFailure as failure:  # it changes nothing, and fails only where the controller is away
-            raise OutOfReach(str(failure)) from None
-        return self._ours(read_squeue(done.stdout), names)
-
     async def _sacct(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """The jobs that the accounting has of these names. Raises _Silent where it does not answer."""
-        found = self._ours(await self._accounted("--name", names), names)
+        """The jobs that the accounting has of these names. Raises Silent if it does not answer."""
+        found = await self._slurm.sacct("--name", names, names)
         # By its name, sacct does not show a job that was never free to start, as one cancelled while held.
         missing = [name for name in names if name not in found]
         ids = [record.job_id for name in missing for record in await self._noted(name)]
-        return found | self._ours(await self._accounted("--jobs", ids), missing)
-
-    async def _accounted(self, option: str, values: Sequence[str]) -> list[JobRecord]:
-        records: list[JobRecord] = []
-        options = [
-            "--federation",
-            "--duplicates",
-            "--allocations",
-            "--noheader",
-            "--parsable2",
-            f"--starttime={_HISTORY}",
-        ]
-        for first in range(0, len(values) if self._has_accounting else 0, _NAMES_AT_ONCE):
-            some = ",".join(values[first : first + _NAMES_AT_ONCE])
-            try:
-                done = await self._slurm(["sacct", *options, f"--format={SACCT_FORMAT}", f"{option}={some}"])
-            except (SystemFailure, UserError) as error:
-                if "accounting storage is disabled" not in str(error):
-                    raise _Silent(str(error)) from None
-                self._has_accounting = False
-                break
-            records += read_sacct(done.stdout)
-        return records
+        return found | await self._slurm.sacct("--jobs", ids, missing)
 
     async def _noted(self, name: str) -> list[JobRecord]:
         """The job's line of squeue from when it was submitted; none if it was not."""
@@ -312,20 +255,14 @@ class SlurmCluster:
             self._notes[path] = text
         return self._notes.get(path, b"")
 
-    def _ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        wanted = set(names)
-        return of_each_name(
-            record
-            for record in records
-            if record.name in wanted and record.directory.startswith(f"{self._root}/")
-        )
-
     async def _left_the_queue(self, names: Sequence[str]) -> dict[str, JobStatus]:
         """By the accounting where it knows how a job ended, whatever the job's script wrote down of that."""
         try:
             history = await self._sacct(names)
-            without = "the accounting does not have it" if self._has_accounting else "there is no accounting"
-        except _Silent as error:
+            without = (
+                "the accounting does not have it" if self._slurm.has_accounting else "there is no accounting"
+            )
+        except Silent as error:
             history, without = {}, f"the accounting does not answer: {error}"
         statuses = {}
         for name in names:
@@ -352,32 +289,22 @@ class SlurmCluster:
         """Of jobs that another cluster of the federation has taken, those that have ended there."""
         try:
             history = await self._sacct(names)
-        except _Silent:
+        except Silent:
             return {}
         return {name: status_of(records[0]) for name, records in history.items() if records[0].is_settled}
 
     async def _end_doubles(self, queue: dict[str, list[JobRecord]]) -> None:
         """End what bears the name of an earlier job: Slurm took it after its submitter had given up."""
         for name, (_, *later) in queue.items():
-            await self._scancel(
+            await self._slurm.scancel(
                 name, [one.job_id for one in later if one.in_queue and one.state != "COMPLETING"]
             )
-
-    async def _scancel(self, name: str, ids: Sequence[str]) -> None:
-        """End jobs by id and name: whatever bears the id by now, no other job is ended."""
-        if ids:
-            await self._slurm(["scancel", f"--name={name}", *ids])
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
         """Which of a job's nodes are out of order now; the only one it had, where none is."""
         if not status.nodes or status.reason == PREEMPTED:
             return ()
-        wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(status.nodes)}"]
-        try:
-            done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N", *wanted])
-        except SystemFailure:
-            return ()
-        out_of_order = tuple(sorted(set(done.stdout.split())))
+        out_of_order = await self._slurm.out_of_order(status.nodes)
         return out_of_order or (status.nodes if len(status.nodes) == 1 else ())
 
     async def _after_check(self, name: str, status: JobStatus) -> JobStatus:
@@ -396,18 +323,3 @@ class SlurmCluster:
                 "reason": f"the node check refused {shown(why, at_most=500)}",
             }
         )
-
-    async def _slurm(self, argv: Sequence[str]) -> Completed:
-        """Run one of Slurm's commands. Raises SystemFailure, with its own words, where it fails.
-
-        UserError where the login has no such command.
-        """
-        done = await self.run(["env", TIME_FORMAT, *argv], timeout_s=_COMMAND_TIMEOUT_S)
-        if done.exit_code == _NOT_FOUND:
-            raise UserError(
-                f"the login node of cluster {self.name} has no {argv[0]}: let the login's PATH lead to Slurm."
-            )
-        if done.exit_code:
-            message = "; ".join(done.stderr.split("\n")).strip("; ")
-            raise SystemFailure(f"{argv[0]} failed on {self.name}: {shown(message, at_most=500)}")
-        return done

@@ -1,0 +1,113 @@
+"""Slurm's own commands on a login node: squeue, sacct, scancel and sinfo, for this user's jobs."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from steptime.clusters.base import Completed
+from steptime.clusters.slurm.states import (
+    SACCT_FORMAT,
+    SQUEUE_FORMAT,
+    TIME_FORMAT,
+    JobRecord,
+    of_each_name,
+    read_sacct,
+    read_squeue,
+)
+from steptime.errors import OutOfReach, SystemFailure, UserError, shown
+
+_TIMEOUT_S = 60
+"""Slurm's own commands give up after some 10 s when their daemon does not answer."""
+_NOT_FOUND = 127
+"""Exit code of `env` for a command that does not exist."""
+_HISTORY = "now-60days"
+"""How far back sacct looks: without a time, it shows only what began today."""
+_NAMES_AT_ONCE = 400
+"""A command line is at most 128 KiB long, and a job's name at most 200 characters."""
+
+
+class Silent(OutOfReach):
+    """The accounting does not answer."""
+
+
+class SlurmCommands:
+    """Asks Slurm about the jobs of one cluster whose folders are below `root`."""
+
+    def __init__(self, run: Callable[..., Awaitable[Completed]], *, cluster: str, root: str) -> None:
+        self._run = run
+        self._cluster = cluster
+        self._root = root
+        self.has_accounting = True
+        """As far as is known."""
+
+    async def squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
+        """The jobs that Slurm's controller has of these names: live ones, and ended ones for MinJobAge."""
+        options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
+        if not names:
+            return {}
+        if len(names) <= _NAMES_AT_ONCE:
+            options.append(f"--name={','.join(names)}")
+        try:
+            done = await self._slurm(["squeue", *options])
+        except SystemFailure as failure:  # it changes nothing, and fails only if the controller is away
+            raise OutOfReach(str(failure)) from None
+        return self.ours(read_squeue(done.stdout), names)
+
+    async def sacct(
+        self, option: str, values: Sequence[str], names: Sequence[str]
+    ) -> dict[str, list[JobRecord]]:
+        """The jobs of these names that the accounting has, asked for by `--name` or `--jobs` and its values.
+
+        Raises Silent if it does not answer.
+        """
+        records: list[JobRecord] = []
+        options = ["--federation", "--duplicates", "--allocations", "--noheader", "--parsable2"]
+        options += [f"--starttime={_HISTORY}", f"--format={SACCT_FORMAT}"]
+        for first in range(0, len(values) if self.has_accounting else 0, _NAMES_AT_ONCE):
+            some = ",".join(values[first : first + _NAMES_AT_ONCE])
+            try:
+                done = await self._slurm(["sacct", *options, f"{option}={some}"])
+            except (SystemFailure, UserError) as error:
+                if "accounting storage is disabled" not in str(error):
+                    raise Silent(str(error)) from None
+                self.has_accounting = False
+                break
+            records += read_sacct(done.stdout)
+        return self.ours(records, names)
+
+    async def scancel(self, name: str, ids: Sequence[str]) -> None:
+        """End jobs by id and name: whatever bears the id by now, no other job is ended."""
+        if ids:
+            await self._slurm(["scancel", f"--name={name}", *ids])
+
+    async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        """Those of these nodes that cannot be used now; none if Slurm does not answer."""
+        wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(nodes)}"]
+        try:
+            done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N", *wanted])
+        except SystemFailure:
+            return ()
+        return tuple(sorted(set(done.stdout.split())))
+
+    def ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
+        """The records of these names whose folders are below `root`, by name."""
+        wanted = set(names)
+        return of_each_name(
+            record
+            for record in records
+            if record.name in wanted and record.directory.startswith(f"{self._root}/")
+        )
+
+    async def _slurm(self, argv: Sequence[str]) -> Completed:
+        """Run one of Slurm's commands. Raises SystemFailure, with its own words, if it fails.
+
+        UserError if the login has no such command.
+        """
+        done = await self._run(["env", TIME_FORMAT, *argv], timeout_s=_TIMEOUT_S)
+        if done.exit_code == _NOT_FOUND:
+            raise UserError(
+                f"the login node of cluster {self._cluster} has no {argv[0]}: let the login's PATH lead to "
+                "Slurm."
+            )
+        if done.exit_code:
+            message = "; ".join(done.stderr.split("\n")).strip("; ")
+            raise SystemFailure(f"{argv[0]} failed on {self._cluster}: {shown(message, at_most=500)}")
+        return done

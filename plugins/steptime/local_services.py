@@ -1,0 +1,57 @@
+"""What the Airflow of `steptime up` and the mini Slurm of `steptime slurm up` share: ports, a lock, logs."""
+
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from steptime.errors import SystemFailure
+
+LOOPBACK = "127.0.0.1"
+
+
+def is_free(port: int) -> bool:
+    """Whether a daemon could listen on `port` of this machine."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def one_at_a_time(
+    lock_file: Path, service: str, report: Callable[[str], None], timeout_s: float
+) -> Iterator[None]:
+    """Hold the lock of the commands that start or stop a service; `report` gets a sentence before waiting.
+
+    Raises SystemFailure if another command holds it for longer than `timeout_s`.
+    """
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(lock_file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report(f"another steptime command is starting or stopping {service}; waiting for it")
+        try:
+            lock.acquire(timeout=timeout_s)
+        except Timeout:
+            raise SystemFailure(f"another steptime command is stuck starting or stopping {service}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def failed_start(service: str, what: str, log: Path, *, lines: int) -> SystemFailure:
+    """The error of a start, with the last lines of a log if there is one."""
+    if not (log.is_file() and log.stat().st_size):
+        return SystemFailure(f"{service} did not start: {what}")
+    with log.open(errors="replace") as stream:
+        tail = "".join(deque(stream, maxlen=lines))
+    return SystemFailure(f"{service} did not start: {what}; the end of {log}:\n{tail}")

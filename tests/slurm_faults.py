@@ -1,0 +1,40 @@
+"""Faults of the mini Slurm, and what mends them: daemons, logins and nodes that end."""
+
+from pathlib import Path
+
+from steptime.errors import SystemFailure
+from steptime.mini_slurm import daemons, processes, service
+
+
+def start_daemon(home: Path, daemon: str) -> None:
+    """Start one daemon that was stopped, as `slurmctld` or `slurmd-node3`, and wait until it works."""
+    layout = service.running(home)
+    if daemon not in processes.daemons(layout):
+        if daemon.startswith("slurmd-"):
+            daemons.start_nodes(layout, [daemon.removeprefix("slurmd-")])
+        else:
+            daemons.start(layout, daemon)
+    daemons.wait_until_ready(layout, daemon)
+
+
+def stop_daemon(home: Path, daemon: str, *, kill: bool = True) -> None:
+    """End one daemon, by SIGKILL as a crash would or by SIGTERM; what it had started goes on."""
+    process = processes.daemons(service.running(home)).get(daemon)
+    if process is not None:
+        left = processes.kill([process]) if kill else processes.end([process], grace_s=10)
+        if left:
+            raise SystemFailure(f"{daemon} (process {process.pid}) cannot be ended")
+
+
+def drop_logins(home: Path) -> None:
+    """What a broken network does to logins: they end in the middle, and sshd takes new ones."""
+    left = processes.kill(processes.logins(service.running(home)))
+    if left:
+        raise SystemFailure(f"these logins cannot be ended: {[process.pid for process in left]}")
+
+
+def kill_node(home: Path, node: str) -> None:
+    """What a power cut does to a node: its daemon and everything of its jobs are gone at once."""
+    left = processes.kill(processes.of_nodes(service.running(home))[node])
+    if left:
+        raise SystemFailure(f"these processes of {node} cannot be ended: {[process.pid for process in left]}")
