@@ -6,7 +6,6 @@ the volume, `phases` what Run:ai's phases mean.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import Self
 
 from steptime.clusters.base import Completed, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.runai.annotations import JOB_NAME, annotations_of, job_of, kept_annotations
 from steptime.clusters.runai.client import (
     DISTRIBUTED,
     TRAININGS,
@@ -95,7 +95,6 @@ class RunaiCluster:
             await asyncio.to_thread(self._lay_down, spec, notes)
         except OSError as error:
             raise SystemFailure(f"job {spec.name} could not be written to {self.name}: {error}") from error
-        whose = spec.installation.model_dump() if spec.installation else None
         kind, request = workload_request(
             self._config,
             await self._project(),
@@ -103,29 +102,24 @@ class RunaiCluster:
             start_script=notes.start_script,
             gpus=spec.slots,
             image=spec.image,
-            variables=self._variables(spec, notes),
-            annotations={
-                "steptime-job": spec.name,
-                "steptime-directory": spec.directory,
-                "steptime-log": spec.log_path,
-                "steptime-time-limit-s": str(spec.time_limit_s),
-                "steptime-installation": json.dumps(whose),
-            },
+            variables=self._config.pod_variables(
+                str(notes.folder),
+                directory=spec.directory,
+                log_path=spec.log_path,
+                time_limit_s=spec.time_limit_s,
+            ),
+            annotations=annotations_of(spec),
         )
         try:
             made = await self._client.create(kind, request)
         except (UnclearAnswer, NameTaken) as error:
             return await self._made_after_all(spec.name, error)
-        submitted = RunaiJob(
-            name=spec.name,
+        submitted = job_of(
+            annotations_of(spec),
             workload=request["name"],
             workload_id=str(made["workloadId"]),
             kind=kind,
-            directory=spec.directory,
-            log_path=spec.log_path,
-            time_limit_s=spec.time_limit_s,
-            submitted_at=unix_time(made.get("createdAt")) or time.time(),
-            installation=whose,
+            created_at=made.get("createdAt"),
         )
         await self._remember(notes, submitted)
         return submitted.job(self.name)
@@ -223,16 +217,6 @@ class RunaiCluster:
         self._volume.local(spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         notes.prepare()
 
-    def _variables(self, spec: JobSpec, notes: JobNotes) -> dict[str, str]:
-        return {
-            "STEPTIME_STATE": str(notes.folder),
-            "STEPTIME_DIRECTORY": spec.directory,
-            "STEPTIME_SCRIPT": f"{spec.directory}/job.sh",
-            "STEPTIME_LOG": spec.log_path,
-            "STEPTIME_TIME_LIMIT_S": str(spec.time_limit_s),
-            "STEPTIME_GRACE_S": f"{self._config.grace_s:g}",
-        }
-
     async def _remember(self, notes: JobNotes, submitted: RunaiJob) -> None:
         try:
             await asyncio.to_thread(notes.write_submitted, submitted)
@@ -266,22 +250,15 @@ class RunaiCluster:
             details = await self._client.details(kind, str(workload["id"]))
             if details is None:
                 continue
-            kept = {
-                entry.get("name"): entry.get("value")
-                for entry in (details.get("spec") or {}).get("annotations") or ()
-            }
-            if kept.get("steptime-job") != name:
+            annotations = kept_annotations(details)
+            if annotations.get(JOB_NAME) != name:
                 break
-            return RunaiJob(
-                name=name,
+            return job_of(
+                annotations,
                 workload=str(workload["name"]),
                 workload_id=str(workload["id"]),
                 kind=kind,
-                directory=str(kept["steptime-directory"]),
-                log_path=str(kept["steptime-log"]),
-                time_limit_s=int(kept["steptime-time-limit-s"]),
-                submitted_at=unix_time(workload.get("createdAt")) or time.time(),
-                installation=json.loads(kept.get("steptime-installation") or "null"),
+                created_at=workload.get("createdAt"),
             )
         raise UserError(
             f"project '{self._project_name}' has a workload {workload['name']} that is not job {name}: "

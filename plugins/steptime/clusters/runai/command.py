@@ -85,15 +85,12 @@ async def run_as_workload(
         job_name=name,
         start_script=notes.start_script,
         gpus=0,
-        variables={
-            "STEPTIME_STATE": folder,
-            "STEPTIME_DIRECTORY": folder,
-            "STEPTIME_SCRIPT": f"{folder}/job.sh",
-            "STEPTIME_LOG": f"{folder}/log",
-            # Also where nobody watches any more, it does not run for ever.
-            "STEPTIME_TIME_LIMIT_S": f"{timeout_s + 60:.0f}",
-            "STEPTIME_GRACE_S": f"{config.grace_s:g}",
-        },
+        variables=config.pod_variables(
+            folder,
+            directory=folder,
+            log_path=f"{folder}/log",
+            time_limit_s=timeout_s + 60,  # even if nobody watches any more, it does not run for ever
+        ),
         annotations={"steptime-command": name},
     )
     tails = [_Tail(config, f"{folder}/{stream}", on_output) for stream in ("stdout", "stderr")]

@@ -108,6 +108,19 @@ class RunaiConfig(ClusterConfig):
         values = super().script_values(run, staged, directory=directory, environment=environment)
         return {**values, "prefix": () if staged.python else FINDS_TRAINER}
 
+    def pod_variables(
+        self, notes: str, *, directory: str, log_path: str, time_limit_s: float
+    ) -> dict[str, str]:
+        """What `start.sh` needs in a pod: the folders of its notes and of the job, the log and the limits."""
+        return {
+            "STEPTIME_STATE": notes,
+            "STEPTIME_DIRECTORY": directory,
+            "STEPTIME_SCRIPT": f"{directory}/job.sh",
+            "STEPTIME_LOG": log_path,
+            "STEPTIME_TIME_LIMIT_S": f"{time_limit_s:.0f}",
+            "STEPTIME_GRACE_S": f"{self.grace_s:g}",
+        }
+
     def pods(self, gpus: int) -> int:
         """How many pods a job of so many GPUs has. Raises UserError where they cannot be equal."""
         if gpus > self.gpus_per_node and gpus % self.gpus_per_node:
