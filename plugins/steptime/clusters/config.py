@@ -22,6 +22,7 @@ from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import (
     FINDS_TRAINER,
     ImageForm,
+    Inside,
     LaunchCommand,
     Launcher,
     Mount,
@@ -225,15 +226,14 @@ class ClusterConfig(Frozen):
             raise UserError(
                 f"nothing is staged on cluster {self.name} to run the trainer with: neither is an image."
             )
-        return in_container(
-            self.container,
-            (*FINDS_TRAINER, *command),
+        inside = Inside(
             image=staged.image_path,
-            mounts=self.mounts(run),
+            mounts=(*self.mounts(run), Mount(str(directory), writable=True)),
             directory=str(directory),
-            variables=environment,
+            variables=tuple(environment),
             image_environment=staged.image_environment,
         )
+        return in_container(self.container, (*FINDS_TRAINER, *command), inside)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
         """The options, in its script, of a job that stages for a run. Raises UserError."""

@@ -80,7 +80,8 @@ class Inside(NamedTuple):
     image: str
     """Path on the cluster."""
     mounts: tuple[Mount, ...]
-    """What the container sees, outer folders before those in them; the job's own folder is the last."""
+    """What the container sees, outer folders before those in them, as all launchers mount in this order; the
+    job's own folder is the last, over the one that holds it."""
     directory: str
     """The job's own folder, which it works in and writes to."""
     variables: tuple[str, ...]
@@ -102,39 +103,17 @@ class Launcher:
     """srun's `--mpi`, unless the cluster's file sets it."""
 
 
-def in_container(
-    kind: str,
-    command: Sequence[str],
-    *,
-    image: str,
-    mounts: Iterable[Mount],
-    directory: str,
-    variables: Iterable[str],
-    image_environment: Mapping[str, str],
-) -> LaunchCommand:
-    """How `command` is started in `image`.
+def in_container(kind: str, command: Sequence[str], inside: Inside) -> LaunchCommand:
+    """How `command` is started in a container of a kind of `plug_points.CONTAINERS`.
 
-    Args:
-        kind: a name of `plug_points.CONTAINERS`.
-        command: what to run inside.
-        image: its path on the cluster.
-        mounts: what the container sees beside the job's own folder, outer folders before those in them.
-        directory: the job's own folder, which it works in and writes to.
-        variables: environment variables of the job that win over those of the image.
-        image_environment: those of the image, where it is a folder.
-
-    Raises:
-        UserError: another kind, or a folder that cannot be mounted.
+    Raises UserError for another kind, or a folder that cannot be mounted.
     """
-    # All launchers mount in the order given: the job's own folder over the one that holds it.
-    mounted = (*mounts, Mount(directory, writable=True))
-    _check_mountable(mounted)
+    _check_mountable(inside.mounts)
     launch = CONTAINERS.load(kind).launch
     if launch is None:
         raise UserError(
             f"no job here is started by '{kind}': choose another container in the cluster's file."
         )
-    inside = Inside(image, mounted, directory, tuple(variables), image_environment)
     started: LaunchCommand = launch(command, inside)
     return started
 
