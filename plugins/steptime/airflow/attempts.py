@@ -72,7 +72,7 @@ def specs_of(
 async def named_after(store: "TaskStateStoreAccessor") -> Installation | None:
     """The installation after which the jobs of this `submit` task are named, kept before any is submitted.
 
-    None where its first attempt is older than installations: those jobs keep the names that they have.
+    None if its first attempt is older than installations: those jobs keep the names that they have.
     """
     stored = await asyncio.to_thread(store.get, _NAMED_AFTER)
     kept = TypeAdapter(Installation | None).validate_python(stored)

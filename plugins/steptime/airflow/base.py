@@ -62,7 +62,7 @@ def airflow_errors() -> Iterator[None]:
 
 
 async def end_job(cluster: Cluster, job: Job) -> JobStatus:
-    """End a job that may still live; how it ended, UNKNOWN where that is not settled yet.
+    """End a job that may still live; how it ended, UNKNOWN if that is not settled yet.
 
     Raises SystemFailure if it stays, UserError if it is of another installation.
     """
@@ -85,7 +85,7 @@ class RunOperator(BaseOperator):
         return "" if run is None else run.label
 
     def planned_run(self) -> Run | None:
-        """The run this operator works on; None where it is not known yet."""
+        """The run this operator works on; None if it is not known yet."""
         raise NotImplementedError
 
 
@@ -111,7 +111,7 @@ class HoldsJob(BaseOperator):
     async def submit_held(self, cluster: Cluster, run: Run, spec: JobSpec, context: Context) -> Job:
         """Submit the job of a run, which is held from now on, or find it; what it may take is committed.
 
-        Raises AirflowFailException where the task was taken away meanwhile: the job is cancelled then.
+        Raises AirflowFailException if the task was taken away meanwhile: the job is cancelled then.
         """
         self.hold(cluster.name, spec.name, context)
         await commit_job(cluster, run, spec.name, dag_run=dag_run_of(context))

@@ -31,7 +31,7 @@ async def patiently(
 
 
 async def airflow_connection(name: str) -> Connection:
-    """The Airflow connection `name`. Raises UserError where there is none."""
+    """The Airflow connection `name`. Raises UserError if there is none."""
     try:
         kept = await BaseHook.aget_connection(name)
     except AirflowNotFoundException:

@@ -38,7 +38,7 @@ def start_dag_run(
 def is_paused(ti: Any, dag_id: str) -> bool:
     """Whether the runs of a DAG would wait for ever. To be called in a task.
 
-    Raises AirflowFailException where there is no such DAG.
+    Raises AirflowFailException if there is no such DAG.
     """
     try:
         return bool(ti.get_dag(dag_id).is_paused)

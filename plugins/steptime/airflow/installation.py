@@ -68,7 +68,7 @@ def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any
 
 
 def _ids() -> list[str]:
-    """From Airflow's database, which is asked each time. Raises SystemFailure where it does not answer."""
+    """From Airflow's database, which is asked each time. Raises SystemFailure if it does not answer."""
     try:
         return [key.removeprefix(KEY_PREFIX) for key in Variable.keys(prefix=KEY_PREFIX)]
     except AirflowRuntimeError as error:

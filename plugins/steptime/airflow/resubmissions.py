@@ -43,7 +43,7 @@ class Resubmission(Frozen):
 async def latest_job(task: HoldsJob, submitted: Submitted, context: Context) -> Submitted:
     """The job to wait for: that of `submit`, or the one that this task has resubmitted since.
 
-    Raises UserError where the job is of another installation.
+    Raises UserError if the job is of another installation.
     """
     await asyncio.to_thread(require_own, submitted.job)
     resubmission = await _kept(context["task_state_store"], submitted)

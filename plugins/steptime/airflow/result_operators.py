@@ -125,7 +125,7 @@ class ReadLogOperator(RunOperator):
 async def read_again(outcome: Outcome, warn: Callable[[str], None]) -> tuple[TrainingLog, str]:
     """What `parse` has read and recorded of a run, from beside its log.
 
-    Raises OutOfReach where the cluster is for longer than its file allows, SystemFailure where it is gone.
+    Raises OutOfReach if the cluster is for longer than its file allows, SystemFailure if it is gone.
     """
     from steptime.results.parsed_log import kept_parsed_log
     from steptime.results.record import kept_record

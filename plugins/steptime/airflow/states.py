@@ -10,7 +10,7 @@ LIVE, ENDED = ("queued", "running"), ("success", "failed")
 def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
     """State of a task of the same mapped instance; None before it begins, once cleared, and deleted.
 
-    For tasks and for triggers. Raises AirflowRuntimeError where Airflow does not answer.
+    For tasks and for triggers. Raises AirflowRuntimeError if Airflow does not answer.
     """
     return state_of_task(ti.dag_id, ti.run_id, task_id, -1 if ti.map_index is None else ti.map_index)
 
@@ -26,7 +26,7 @@ def state_of_task(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -
 
 
 def state_of_dag_run(dag_id: str, run_id: str) -> str | None:
-    """`queued`, `running`, `success` or `failed`; None where there is no such run. For tasks and triggers."""
+    """`queued`, `running`, `success` or `failed`; None if there is no such run. For tasks and triggers."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     if not RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):

@@ -101,7 +101,7 @@ class Staged(Frozen):
     python: str | None
     """Interpreter of the trainer's venv on the cluster; None in a container, which has its own."""
     venv_lock_sha256: str | None
-    """Of the venv, or of the one that the image was made of; None where there was none."""
+    """Of the venv, or of the one that the image was made of; None if there was none."""
     trainer_path: str
     """Folder on the cluster that holds the `trainer` package."""
     trainer_sha256: str
@@ -137,12 +137,12 @@ class Cluster(Protocol):
     async def submit(self, spec: JobSpec) -> Job:
         """Start `spec`, or return the job that already bears its name.
 
-        Raises UserError for what the cluster can never run, SystemFailure where it fails to take it.
+        Raises UserError for what the cluster can never run, SystemFailure if it fails to take it.
         """
         ...
 
     async def find(self, name: str) -> Job | None:
-        """The job of that unique name, live or ended; None where the cluster never had it."""
+        """The job of that unique name, live or ended; None if the cluster never had it."""
         ...
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
@@ -152,12 +152,12 @@ class Cluster(Protocol):
     async def cancel(self, name: str) -> None:
         """End the job with its whole process tree and return when it is gone; no error where it has ended.
 
-        Raises SystemFailure where it stays.
+        Raises SystemFailure if it stays.
         """
         ...
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Up to `limit` bytes of a file on the cluster from `offset`; b"" where there is none (yet)."""
+        """Up to `limit` bytes of a file on the cluster from `offset`; b"" if there is none (yet)."""
         ...
 
     def local_path(self, path: str) -> Path | None:
@@ -178,6 +178,6 @@ class Cluster(Protocol):
         """Run a command on the login node, given as a list of arguments; never through a shell.
 
         `on_output` gets each line of stdout and stderr as it comes. A command that does not exist ends with
-        exit code 127. Raises SystemFailure where it takes longer than `timeout_s`; it is ended then.
+        exit code 127. Raises SystemFailure if it takes longer than `timeout_s`; it is ended then.
         """
         ...

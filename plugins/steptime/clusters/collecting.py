@@ -37,8 +37,8 @@ async def collect_log(cluster: Cluster, job: Job) -> Path:
     """The job's log, with its planned run beside it, as files of this machine.
 
     Where this machine can open the cluster's files it is the log itself. Else it is a copy below
-    `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, brought up to date now. Raises UserError where the job
-    has left no log, SystemFailure where it cannot be copied; the next call goes on from there.
+    `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, brought up to date now. Raises UserError if the job
+    has left no log, SystemFailure if it cannot be copied; the next call goes on from there.
     """
     from filelock import AsyncFileLock
 

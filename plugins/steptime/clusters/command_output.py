@@ -14,7 +14,7 @@ async def collect(
 ) -> str:
     """All text that `read` gives until its end; each whole line is handed on as it comes.
 
-    Raises SystemFailure where the command, called `of`, writes more than `LONGEST_OUTPUT`.
+    Raises SystemFailure if the command, called `of`, writes more than `LONGEST_OUTPUT`.
     """
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     parts: list[str] = []

@@ -125,7 +125,7 @@ class ClusterConfig(Frozen):
 
     @property
     def image_form(self) -> ImageForm | None:
-        """In what form images must be here; None where none is run."""
+        """In what form images must be here; None if none is run."""
         if self.container == _NO_CONTAINER:
             return None
         form: ImageForm = CONTAINERS.load(self.container).image
@@ -148,7 +148,7 @@ class ClusterConfig(Frozen):
 
     @property
     def default_account(self) -> str | None:
-        """The account of a run that names none; None where there is none."""
+        """The account of a run that names none; None if there is none."""
         return None
 
     @property
@@ -173,7 +173,7 @@ class ClusterConfig(Frozen):
             self.require_permitted("image", run.recipe.image, "permitted_images")
 
     def require_permitted(self, what: str, value: str, field: str) -> None:
-        """Raise UserError where a list of this file, `field`, has no pattern for the value."""
+        """Raise UserError if a list of this file, `field`, has no pattern for the value."""
         patterns: tuple[str, ...] | None = getattr(self, field)
         if patterns is None or any(fnmatchcase(value, pattern) for pattern in patterns):
             return
@@ -220,7 +220,7 @@ class ClusterConfig(Frozen):
     ) -> LaunchCommand:
         """How a command of the run is started in the image that is staged, where it finds the trainer.
 
-        Raises UserError where none is, or this cluster's kind of container cannot be started so.
+        Raises UserError if none is, or this cluster's kind of container cannot be started so.
         """
         if staged.image_path is None:
             raise UserError(
@@ -259,7 +259,7 @@ def cluster_file(name: str) -> Path:
 
 
 def load_cluster(name: str) -> ClusterConfig:
-    """The configuration of the cluster `name`. Raises UserError where there is none or its file is broken."""
+    """The configuration of the cluster `name`. Raises UserError if there is none or its file is broken."""
     if name not in list_clusters():
         raise unknown_value("cluster", name, list_clusters())
     path = cluster_file(name)
@@ -276,7 +276,7 @@ def load_cluster(name: str) -> ClusterConfig:
 
 
 def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake]]:
-    """The file as the model of its kind has it; None where it does not fit, and what is wrong with it."""
+    """The file as the model of its kind has it; None if it does not fit, and what is wrong with it."""
     kind, problems = document.fit(_Kind)
     if kind is None:
         return None, problems

@@ -150,7 +150,7 @@ def saved_checkpoint_dir(job: Job) -> str:
 async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     """The checkpoint that a job saved: the folder above `weights/`, for `Run.checkpoint_path`.
 
-    Raises SystemFailure where there is none, more than one, or it is not whole.
+    Raises SystemFailure if there is none, more than one, or it is not whole.
     """
     folder = saved_checkpoint_dir(job)
     # NeMo keeps a file `<checkpoint>-unfinished` beside a checkpoint for as long as it is being written.

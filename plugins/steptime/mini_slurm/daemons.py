@@ -68,7 +68,7 @@ def _start(layout: SlurmLayout, daemon: str, command: list[str]) -> None:
 
 
 def wait_until_ready(layout: SlurmLayout, daemon: str) -> None:
-    """Wait until a daemon that was started does its work; SystemFailure where it does not."""
+    """Wait until a daemon that was started does its work; SystemFailure if it does not."""
     if daemon.startswith("slurmd-"):
         wait_for_nodes(layout, [daemon.removeprefix("slurmd-")])
     else:
@@ -76,7 +76,7 @@ def wait_until_ready(layout: SlurmLayout, daemon: str) -> None:
 
 
 def wait_for_nodes(layout: SlurmLayout, nodes: Sequence[str]) -> None:
-    """Wait until jobs can run on all of `nodes`; SystemFailure where they cannot."""
+    """Wait until jobs can run on all of `nodes`; SystemFailure if they cannot."""
 
     def usable() -> bool:
         states = node_states(layout)
@@ -144,7 +144,7 @@ def add_cluster(layout: SlurmLayout) -> None:
 
 
 def command(layout: SlurmLayout, name: str, *arguments: str) -> str:
-    """What one of Slurm's commands prints. Raises SystemFailure where it fails."""
+    """What one of Slurm's commands prints. Raises SystemFailure if it fails."""
     try:
         done = _run(layout, name, *arguments)
     except subprocess.TimeoutExpired:
@@ -155,7 +155,7 @@ def command(layout: SlurmLayout, name: str, *arguments: str) -> str:
 
 
 def node_states(layout: SlurmLayout) -> dict[str, str]:
-    """Every node's state as sinfo writes it out (`idle`, `down`, …); empty where nobody answers."""
+    """Every node's state as sinfo writes it out (`idle`, `down`, …); empty if nobody answers."""
     try:
         words = command(layout, "sinfo", "-hN", "-p", "batch", "-o", "%N %T").split()
     except SystemFailure:

@@ -175,7 +175,7 @@ def remove_link(home: Path, layout: SlurmLayout) -> None:
 
 
 def user() -> str:
-    """The name of the user who runs everything. Raises SystemFailure where the user id has none."""
+    """The name of the user who runs everything. Raises SystemFailure if the user id has none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -127,7 +127,7 @@ def _is_marked(process: psutil.Process, layout: SlurmLayout) -> bool:
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:
-    """What a process was started with; empty where that cannot be read.
+    """What a process was started with; empty if that cannot be read.
 
     psutil's own stops at the first gap, and slurmstepd writes its title over the beginning.
     """

@@ -50,7 +50,7 @@ def up(
 
     `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
     `plugstack` is the text of Slurm's plugstack.conf, which names SPANK plugins; None is that of last time,
-    at first empty. `report` gets a sentence whenever the phase changes. Raises SystemFailure where a daemon
+    at first empty. `report` gets a sentence whenever the phase changes. Raises SystemFailure if a daemon
     does not start.
     """
     packages.check()
@@ -123,7 +123,7 @@ def status(home: Path) -> SlurmStatus:
 
 
 def running(home: Path) -> SlurmLayout:
-    """The layout of a cluster that was started here. Raises SystemFailure where there is none."""
+    """The layout of a cluster that was started here. Raises SystemFailure if there is none."""
     layout = layouts.recorded(home)
     if layout is None:
         raise SystemFailure("there is no mini Slurm here: start it with 'steptime slurm up'")

@@ -25,7 +25,7 @@ def path() -> Path:
 
 
 def ensure() -> None:
-    """Make the file, empty, where there is none: Airflow complains about one that is missing."""
+    """Make the file, empty if there is none: Airflow complains about one that is missing."""
     with _changed():
         pass
 

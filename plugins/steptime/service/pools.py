@@ -16,5 +16,5 @@ def set_pools(client: AirflowClient, report: Callable[[str], None]) -> None:
 
 
 def require_pools(client: AirflowClient, slots: Iterable[Slots]) -> None:
-    """Raise UserError where an Airflow has no pool that can ever give these slots: its tasks would wait."""
+    """Raise UserError if an Airflow has no pool that can ever give these slots: its tasks would wait."""
     pools.require_pools(client.pools().values(), slots, "a cell", f"Airflow at {client.url}")

@@ -63,7 +63,7 @@ class TaskInstance(_Answer):
     rendered_map_index: str | None = None
     """The label of a mapped instance, `tiny·fp32·2`."""
     state: str | None
-    """None where the task has not been scheduled."""
+    """None if the task has not been scheduled."""
     try_number: int
     start_date: datetime | None = None
     end_date: datetime | None = None
@@ -203,12 +203,12 @@ class AirflowClient:
         return DagRun.model_validate(self._call("GET", _run_path(dag_id, dag_run_id)))
 
     def dag_run_if_any(self, dag_id: str, dag_run_id: str) -> DagRun | None:
-        """The state of one run; None where there is no such run."""
+        """The state of one run; None if there is no such run."""
         found = self._call("GET", _run_path(dag_id, dag_run_id), missing=None)
         return None if found is None else DagRun.model_validate(found)
 
     def find_dag_run(self, dag_run_id: str, *, tag: str) -> DagRun | None:
-        """The run of that id of a DAG with that tag; None where there is none."""
+        """The run of that id of a DAG with that tag; None if there is none."""
         for dag in self._pages("/api/v2/dags", "dags", {"tags": tag, "exclude_stale": False}):
             if (found := self.dag_run_if_any(dag["dag_id"], dag_run_id)) is not None:
                 return found
@@ -219,7 +219,7 @@ class AirflowClient:
         self._call("PATCH", _run_path(run.dag_id, run.dag_run_id), json={"state": "failed"})
 
     def xcom(self, run: DagRun, task: TaskInstance, key: str) -> Any:
-        """What a task has left for others under that key; None where it has not."""
+        """What a task has left for others under that key; None if it has not."""
         path = f"{_run_path(run.dag_id, run.dag_run_id)}/taskInstances/{quote(task.task_id)}/xcomEntries"
         params = {"map_index": task.map_index}
         answer = self._call("GET", f"{path}/{quote(key)}", missing=None, params=params)

@@ -125,7 +125,7 @@ def down(report: Report) -> bool:
     """Stop Airflow with everything it started, and see that nothing is left; `False` where nothing ran.
 
     Training jobs are not Airflow's: they go on, and the next `up` finds them again.
-    Raises SystemFailure where a process survives even SIGKILL.
+    Raises SystemFailure if a process survives even SIGKILL.
     """
     if not settings.airflow_home().exists():
         return False
@@ -261,7 +261,7 @@ def _wait_until_ready(service: Service, report: Report, timeout_s: float) -> Non
 
 
 def _missing(service: Service, client: AirflowClient) -> str | None:
-    """What a starting Airflow still lacks, for people; None where it is ready."""
+    """What a starting Airflow still lacks, for people; None if it is ready."""
     if _supervisor_process(service) is None:
         raise _failed_start("the supervisor ended", "database", "supervisor")
     state = _supervisor_state()
@@ -292,7 +292,7 @@ def _missing(service: Service, client: AirflowClient) -> str | None:
 
 
 def _missing_dag(client: AirflowClient) -> str | None:
-    """The same of the DAGs. Raises SystemFailure where they cannot be read."""
+    """The same of the DAGs. Raises SystemFailure if they cannot be read."""
     try:
         if any(dag.dag_id == _FIRST_DAG for dag in client.dags()):
             return None

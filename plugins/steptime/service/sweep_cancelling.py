@@ -15,7 +15,7 @@ _POLL_S = 1.0
 
 
 def find_sweep(client: AirflowClient, run_id: str) -> DagRun:
-    """The DAG run of a sweep. Raises UserError where there is none of that id."""
+    """The DAG run of a sweep. Raises UserError if there is none of that id."""
     sweep = client.find_dag_run(run_id, tag=SWEEP_TAG)
     if sweep is None:
         raise UserError(
@@ -33,7 +33,7 @@ def live_runs(client: AirflowClient, sweep: DagRun) -> list[DagRun]:
 def cancel_sweep(client: AirflowClient, sweep: DagRun) -> list[DagRun]:
     """Mark a sweep's DAG run and those of its cells as failed; gives what it has ended, once it has.
 
-    Their own tasks end their jobs. Raises SystemFailure where something still runs after five minutes.
+    Their own tasks end their jobs. Raises SystemFailure if something still runs after five minutes.
     """
     marked: dict[str, DagRun] = {}
     deadline = time.monotonic() + _ENDED_WITHIN_S

@@ -19,7 +19,7 @@ class FailureReport(Frozen):
     """What is in the log of a failed job."""
 
     causes: str
-    """In a sentence; empty where the log names none."""
+    """In a sentence; empty if the log names none."""
     last_lines: str
 
 

@@ -23,7 +23,7 @@ class LogPlace:
     _set: Callable[[Any], Awaitable[None]]
 
     async def offset(self, job_name: str) -> int:
-        """The byte up to which the log was reported; 0 where nothing is kept."""
+        """The byte up to which the log was reported; 0 if nothing is kept."""
         kept = TypeAdapter(_Reported | None).validate_python(await self._get())
         return 0 if kept is None or kept.job_name != job_name else kept.offset
 

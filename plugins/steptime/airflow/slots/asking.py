@@ -37,8 +37,8 @@ from steptime.recipes.planning import Plan
 class TakeSlotsOperator(BaseOperator):
     """Has slots of the cluster's pool held for this DAG run, and waits, deferred, until they are.
 
-    It takes as many as the plan's jobs have GPUs together, and at most all; none where the cluster's file
-    has no `gpus`. As a setup it is cleared with whatever is submitted anew, and asks again where the run
+    It takes as many as the plan's jobs have GPUs together, and at most all; none if the cluster's file
+    has no `gpus`. As a setup it is cleared with whatever is submitted anew, and asks again if the run
     that held the slots has ended.
 
     :param plan: what `CheckParamsOperator` returned. (templated)
@@ -106,9 +106,9 @@ def options_of(context: Context) -> dict[str, Any]:
 
 
 def slots_of(plan: Plan) -> Slots | None:
-    """What the jobs of a plan take of their cluster's pool together; None where nothing bounds the cluster.
+    """What the jobs of a plan take of their cluster's pool together; None if nothing bounds the cluster.
 
-    Raises UserError where one of them has more GPUs than the cluster.
+    Raises UserError if one of them has more GPUs than the cluster.
     """
     config = load_cluster(plan.request.cluster)
     if config.gpus is None:
@@ -120,7 +120,7 @@ def slots_of(plan: Plan) -> Slots | None:
 
 
 def require_slots(slots: Iterable[Slots], what: str, context: Context) -> None:
-    """Raise UserError where Airflow has no pool that can ever give these slots: tasks would wait for ever.
+    """Raise UserError if Airflow has no pool that can ever give these slots: tasks would wait for ever.
 
     For the first task of a DAG, where Airflow's scheduler has left the pools.
     """

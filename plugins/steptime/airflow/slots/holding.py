@@ -57,7 +57,7 @@ class HoldAgainOperator(BaseOperator):
 
 
 def asked_for(context: Context) -> Asked:
-    """What the DAG run was started with. Raises AirflowFailException where a person has started it."""
+    """What the DAG run was started with. Raises AirflowFailException if a person has started it."""
     try:
         return Asked.model_validate(context["dag_run"].conf or {})
     except ValidationError:

@@ -68,4 +68,4 @@ class HeldBy(Frozen):
     task_id: str
     map_index: NonNegativeInt
     sweep: str | None = None
-    """The sweep's name; None where an earlier steptime has started it."""
+    """The sweep's name; None if an earlier steptime has started it."""

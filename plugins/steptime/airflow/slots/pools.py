@@ -49,7 +49,7 @@ def pools() -> tuple[list[ClusterPool], BrokenFiles | None]:
 
 
 def require_pools(pools: Iterable[Pool], slots: Iterable[Slots], what: str, whose: str) -> None:
-    """Raise UserError where no pool can ever give these slots: tasks would wait for ever.
+    """Raise UserError if no pool can ever give these slots: tasks would wait for ever.
 
     Args:
         pools: those that an Airflow has.
@@ -76,7 +76,7 @@ def require_pools(pools: Iterable[Pool], slots: Iterable[Slots], what: str, whos
 
 
 def slots_for(gpus: int, gpus_at_once: int, cluster: ClusterConfig, what: str) -> int:
-    """The slots that `what` takes. Raises UserError where its largest job exceeds the cluster.
+    """The slots that `what` takes. Raises UserError if its largest job exceeds the cluster.
 
     Where its jobs together exceed the cluster it takes all of it: the cluster's queue runs them in turn.
     """

@@ -123,7 +123,7 @@ def on_task_instance_failed(
 
 
 def _mark_failed(started: StartedRun, session: "Session") -> None:
-    """What the button *Mark as failed* of a DAG run does; nothing where the run has ended or was deleted."""
+    """What the button *Mark as failed* of a DAG run does; nothing if the run has ended or was deleted."""
     from airflow.api.common.mark_tasks import set_dag_run_state_to_failed
     from airflow.models.dagbag import DBDagBag
     from airflow.models.dagrun import DagRun
@@ -140,7 +140,7 @@ def _mark_failed(started: StartedRun, session: "Session") -> None:
 
 
 def _xcom(dag_run: "DagRun", task_id: str, map_index: int, key: str) -> Any:
-    """What a task of the DAG run has left under a key; None where it has not."""
+    """What a task of the DAG run has left under a key; None if it has not."""
     from airflow.models.xcom import XComModel
     from sqlalchemy import select
 

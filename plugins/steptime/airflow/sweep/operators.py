@@ -80,7 +80,7 @@ class CheckSweepOperator(BaseOperator):
 class ApproveSweepOperator(ApprovalOperator):
     """Asks a person before a sweep starts that may cost more than its file allows unasked.
 
-    Skipped where nobody has to be asked. Rejecting skips the rest: nothing is started.
+    Skipped if nobody has to be asked. Rejecting skips the rest: nothing is started.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     """
@@ -306,7 +306,7 @@ def _conf(ti: Any, cell: Cell) -> dict[str, Any]:
 
 
 def _started_run(ti: Any, task_id: str, index: int | None) -> str | None:
-    """The id of the run that a mapped task has started; None where it has not."""
+    """The id of the run that a mapped task has started; None if it has not."""
     started = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
     return None if started is None else StartedRun.model_validate(started).run_id
 

@@ -120,7 +120,7 @@ class LocalCluster:
         """Start `spec`, or return the job that already bears its name.
 
         A job whose submitter or runner died before it had started is started now. Raises UserError for a name
-        that cannot be or more slots than there are, SystemFailure where the machine refuses.
+        that cannot be or more slots than there are, SystemFailure if the machine refuses.
         """
         try:
             return await asyncio.to_thread(self._submit, spec)
@@ -128,7 +128,7 @@ class LocalCluster:
             raise SystemFailure(f"job {spec.name} could not be submitted on {self.name}: {error}") from error
 
     async def find(self, name: str) -> Job | None:
-        """The job of that unique name, live or ended; None where the cluster never had it."""
+        """The job of that unique name, live or ended; None if the cluster never had it."""
         submitted = await asyncio.to_thread(self._job(name).read, LocalJob)
         return self._described(submitted) if submitted else None
 
@@ -156,7 +156,7 @@ class LocalCluster:
             await asyncio.sleep(0.02)
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Up to `limit` bytes of a file from `offset`; b"" where there is none (yet)."""
+        """Up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
         return await asyncio.to_thread(_read, Path(path), offset, limit)
 
     def local_path(self, path: str) -> Path:
@@ -177,7 +177,7 @@ class LocalCluster:
         timeout_s: float = 600,
         on_output: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run a command on this machine. Raises SystemFailure where it takes longer than `timeout_s`."""
+        """Run a command on this machine. Raises SystemFailure if it takes longer than `timeout_s`."""
         return await run_command(argv, timeout_s=timeout_s, on_output=on_output)
 
     def _job(self, name: str) -> JobFolder:

@@ -117,7 +117,7 @@ class JobFolder:
         self.cancel_wish = self.path / "cancel"
 
     def read(self, record: type[Record]) -> Record | None:
-        """One of the records; None where it has not been written."""
+        """One of the records; None if it has not been written."""
         try:
             text = (self.path / _FILE_OF[record]).read_bytes()
         except FileNotFoundError:

@@ -97,11 +97,11 @@ class RunaiClient:
             await self._http.aclose()
 
     async def log_in(self) -> None:
-        """See whether the application gets a token. Raises UserError where it is refused."""
+        """See whether the application gets a token. Raises UserError if it is refused."""
         await self._valid_token(time.monotonic() + self._patience_s)
 
     async def project(self, name: str) -> Project:
-        """The project of that name. Raises UserError where the application sees none."""
+        """The project of that name. Raises UserError if the application sees none."""
         answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})
         found = [project for project in _json(answer).get("projects", ()) if project.get("name") == name]
         if not found:
@@ -136,12 +136,12 @@ class RunaiClient:
             offset = following
 
     async def workload(self, workload_id: str) -> Workload | None:
-        """One workload as it is in lists; None where there is none (any more)."""
+        """One workload as it is in lists; None if there is none (any more)."""
         answer = await self._call("GET", f"/workloads/{workload_id}", accepted=(404,))
         return None if answer.status_code == 404 else _json(answer)
 
     async def details(self, kind: str, workload_id: str) -> Workload | None:
-        """One workload with what it was made from (`spec`); None where this kind has none of that id."""
+        """One workload with what it was made from (`spec`); None if this kind has none of that id."""
         answer = await self._call("GET", f"/workloads/{kind}/{workload_id}", accepted=(404,))
         return None if answer.status_code == 404 else _json(answer)
 
@@ -154,7 +154,7 @@ class RunaiClient:
         await self._call("DELETE", f"/workloads/{kind}/{workload_id}", accepted=(404,))
 
     async def events(self, workload_id: str) -> tuple[Mapping[str, Any], ...]:
-        """What happened to the workload, latest first; empty where it is gone."""
+        """What happened to the workload, latest first; empty if it is gone."""
         answer = await self._call("GET", f"/workloads/{workload_id}/events", accepted=(404,))
         return () if answer.status_code == 404 else tuple(_json(answer).get("events", ()))
 
@@ -227,7 +227,7 @@ class RunaiClient:
             return self._token
 
     async def _renew_token(self) -> float:
-        """Ask for a token; gives the seconds to wait before asking again, 0 where it came."""
+        """Ask for a token; gives the seconds to wait before asking again, 0 if it came."""
         import httpx
 
         credentials = {
@@ -289,7 +289,7 @@ class RunaiClient:
 def base_url(connection: Connection) -> str:
     """Where the API is, `https://…/api/v1`, from the connection's host: a name, an address, or all of it.
 
-    Raises UserError where there is none, or the secret would travel in the clear.
+    Raises UserError if there is none, or the secret would travel in the clear.
     """
     host = connection.host.strip()
     written = f"the host of the connection '{connection.name}'"
@@ -309,7 +309,7 @@ def base_url(connection: Connection) -> str:
 
 
 def unix_time(written: str | None) -> float | None:
-    """Seconds of a time as the API writes it, `2026-11-21T06:00:00.123Z`; None where there is none."""
+    """Seconds of a time as the API writes it, `2026-11-21T06:00:00.123Z`; None if there is none."""
     return datetime.fromisoformat(written).timestamp() if written else None
 
 

@@ -125,7 +125,7 @@ class RunaiCluster:
         return submitted.job(self.name)
 
     async def find(self, name: str) -> Job | None:
-        """The job of that unique name, live or ended; None where the cluster never had it."""
+        """The job of that unique name, live or ended; None if the cluster never had it."""
         submitted = await self._submitted(name)
         return submitted.job(self.name) if submitted else None
 
@@ -161,7 +161,7 @@ class RunaiCluster:
             await self._stop(submitted, Stop(JobState.CANCELLED, "cancelled"))
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Up to `limit` bytes of a file on the volume from `offset`; b"" where there is none (yet)."""
+        """Up to `limit` bytes of a file on the volume from `offset`; b"" if there is none (yet)."""
         return await asyncio.to_thread(self._volume.read, path, offset, limit)
 
     def local_path(self, path: str) -> Path:
@@ -184,7 +184,7 @@ class RunaiCluster:
     ) -> Completed:
         """Run a command in a workload of its own, without GPUs: there is no login node.
 
-        `timeout_s` counts from its start. Raises SystemFailure where it takes longer or never starts.
+        `timeout_s` counts from its start. Raises SystemFailure if it takes longer or never starts.
         """
         return await run_as_workload(
             argv,
@@ -244,7 +244,7 @@ class RunaiCluster:
         return None
 
     async def _described(self, name: str, workload: Workload) -> RunaiJob:
-        """The job of a workload from its own annotations. Raises UserError where it is another's."""
+        """The job of a workload from its own annotations. Raises UserError if it is another's."""
         likely = DISTRIBUTED if workload.get("distributedFramework") else TRAININGS
         for kind in dict.fromkeys((likely, TRAININGS, DISTRIBUTED)):
             details = await self._client.details(kind, str(workload["id"]))

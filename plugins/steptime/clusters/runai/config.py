@@ -56,7 +56,7 @@ class RunaiConfig(ClusterConfig):
     pvcs: tuple[Pvc, ...] = Field(min_length=1)
     """The volumes of every workload; one of them holds `work_dir`."""
     shared_dir: str | None = None
-    """Where this machine sees the volume that holds `work_dir`; None where it is at the same path."""
+    """Where this machine sees the volume that holds `work_dir`; None if it is at the same path."""
     gpus_per_node: PositiveInt = 8
     """GPUs of one pod; a job of more gets several pods."""
     node_pools: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class RunaiConfig(ClusterConfig):
         }
 
     def pods(self, gpus: int) -> int:
-        """How many pods a job of so many GPUs has. Raises UserError where they cannot be equal."""
+        """How many pods a job of so many GPUs has. Raises UserError if they cannot be equal."""
         if gpus > self.gpus_per_node and gpus % self.gpus_per_node:
             raise UserError(
                 f"{gpus} GPUs are no whole number of nodes of {self.gpus_per_node} GPUs each on cluster "

@@ -73,7 +73,7 @@ class Volume:
         return Path(self.here, PurePosixPath(normal).relative_to(self.mount))
 
     def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Part of a file; b"" where there is none."""
+        """Part of a file; b"" if there is none."""
         try:
             with self.local(path).open("rb") as file:
                 file.seek(offset)

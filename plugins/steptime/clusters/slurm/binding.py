@@ -27,7 +27,7 @@ trainer counts the ranks that are bound."""
 
 
 def ranks_per_numa_node(run: Run, binding: NumaBinding) -> int | None:
-    """How many neighbouring local ranks of a run share a NUMA node here; None where none is bound."""
+    """How many neighbouring local ranks of a run share a NUMA node here; None if none is bound."""
     if binding == "auto":
         return run.performance.ranks_per_numa_node
     return None if binding == "none" else binding

@@ -40,7 +40,7 @@ class _Recorded(Frozen):
     directory: str
     log_path: str
     time_limit_s: NonNegativeInt = 0
-    """0 where an earlier steptime recorded the job."""
+    """0 if an earlier steptime recorded the job."""
     installation: Installation | None = None
 
 
@@ -76,7 +76,7 @@ class SlurmCluster:
     async def submit(self, spec: JobSpec) -> Job:
         """Start `spec`, or return the job that already bears its name.
 
-        Raises UserError for what this Slurm can never run, SystemFailure where it fails to take it.
+        Raises UserError for what this Slurm can never run, SystemFailure if it fails to take it.
         """
         recorded = _Recorded(
             directory=spec.directory,
@@ -91,7 +91,7 @@ class SlurmCluster:
         return self._job(record, recorded)
 
     async def find(self, name: str) -> Job | None:
-        """The job of that unique name, live or ended; None where the cluster never had it."""
+        """The job of that unique name, live or ended; None if the cluster never had it."""
         recorded = await self._recorded(name)
         record = await self._known(name, may_guess=False) if recorded else None
         return self._job(record, recorded) if record and recorded else None
@@ -152,7 +152,7 @@ class SlurmCluster:
             await asyncio.sleep(min(2, 0.1 * 2**look))
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Up to `limit` bytes of a file from `offset`; b"" where there is none (yet)."""
+        """Up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
         return await self._node.read(path, offset, limit)
 
     def local_path(self, path: str) -> Path | None:  # noqa: ARG002
@@ -170,7 +170,7 @@ class SlurmCluster:
         timeout_s: float = 600,
         on_output: Callable[[str], None] | None = None,
     ) -> Completed:
-        """Run a command on the login node. Raises SystemFailure where it takes longer than `timeout_s`."""
+        """Run a command on the login node. Raises SystemFailure if it takes longer than `timeout_s`."""
         return await self._node.run(argv, timeout_s=timeout_s, on_output=on_output)
 
     def _folder(self, name: str) -> str:

@@ -27,7 +27,7 @@ class EndRecord(Frozen):
     job_id: str
     exit_code: int
     state: str
-    """Slurm's word for the job when its script ended; empty where Slurm did not answer."""
+    """Slurm's word for the job when its script ended; empty if Slurm did not answer."""
     started_at: float
     ended_at: float
 
@@ -61,7 +61,7 @@ def end_record_path(directory: str) -> str:
 
 
 def read_end_record(text: bytes, job_id: str) -> EndRecord | None:
-    """The end of that job; None where it wrote none, or the record is that of another job."""
+    """The end of that job; None if it wrote none, or the record is that of another job."""
     try:
         record = EndRecord.model_validate_json(text)
     except ValidationError:

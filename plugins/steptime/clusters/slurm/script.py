@@ -70,7 +70,7 @@ def _check(
 def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
     """The `#SBATCH` options: the plan's, the cluster's, then the run's own, which win.
 
-    Raises UserError where the run cannot be spread over nodes or blocks, or for an option of another form.
+    Raises UserError if the run cannot be spread over nodes or blocks, or for an option of another form.
     """
     own = run.slurm or SlurmOptions()
     per_node = _ranks_per_node(run.recipe, own.gpus_per_node or site.gpus_per_node, site)

@@ -57,7 +57,7 @@ class Sessions:
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
         """A session on `ssh` whose server answers, as far as is known; None where as many hang as may be.
 
-        Raises asyncssh.Error where none can be opened.
+        Raises asyncssh.Error if none can be opened.
         """
         async with self._opening:
             self._sessions = [session for session in self._sessions if session.ssh is ssh]

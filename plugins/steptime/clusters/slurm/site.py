@@ -102,7 +102,7 @@ class Site(ClusterConfig):
         return run.model_copy(update={"slurm": own.model_copy(update={"exclude": exclude})})
 
     def _extra(self, name: str) -> str:
-        """The value of an option of `extra_options`; empty where it is not there."""
+        """The value of an option of `extra_options`; empty if it is not there."""
         values = dict(option.split("=", 1) for option in self.extra_options if "=" in option)
         return values.get(f"--{name}", "")
 

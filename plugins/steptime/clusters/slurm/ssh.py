@@ -164,7 +164,7 @@ class LoginNode:
         return True
 
     async def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Up to `limit` bytes of a file from `offset`; b"" where there is none (yet)."""
+        """Up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
 
         async def read(files: asyncssh.SFTPClient) -> bytes:
             try:

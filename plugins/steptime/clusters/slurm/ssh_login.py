@@ -66,7 +66,7 @@ class Login:
 
 
 def at_address(connection: Connection, address: str) -> Connection:
-    """The same login at another address, `[user@]host[:port]`. Raises UserError where it is none."""
+    """The same login at another address, `[user@]host[:port]`. Raises UserError if it is none."""
     login, host, port = split_address(address)
     return replace(connection, host=host, port=port or connection.port, login=login or connection.login)
 

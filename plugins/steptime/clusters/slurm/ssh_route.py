@@ -39,7 +39,7 @@ class Reached:
 async def reach(name: str, connections: Connections, login_nodes: Sequence[str] = ()) -> Reached:
     """Log in to the first of `login_nodes` that can be had; without them, to the connection's own host.
 
-    Raises UserError where it is the user's turn at every one of them, else OutOfReach; both name all.
+    Raises UserError if it is the user's turn at every one of them, else OutOfReach; both name all.
     """
     connection = await connections(name)
     jumps = [await connections(jump) for jump in jump_connections(connection)]

@@ -172,7 +172,7 @@ def _why_it_waits(record: JobRecord) -> str:
 
 
 def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
-    """The script's exit code, None where it did not come to one, and the reason."""
+    """The script's exit code, None if it did not come to one, and the reason."""
     if state is JobState.SUCCEEDED:
         return record.exit_code, ""
     if state is JobState.CANCELLED:
