@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import slurm_faults
 from airflow.models import Connection
 from clusters.login_node import LoginNode
 from clusters.ssh_site import Site, connection
@@ -19,7 +20,6 @@ from steptime.airflow.base import SUBMITTED_KEY
 from steptime.cli import app
 from steptime.clusters.base import Staged
 from steptime.clusters.slurm.node_check import REFUSED
-from steptime.mini_slurm import service
 from steptime.results.models import Submitted
 from steptime.results.store import Store
 
@@ -52,7 +52,7 @@ def slurm(home: Path, mini_slurm: MiniSlurm, tmp_path: Path, monkeypatch: pytest
 def test_a_run_whose_node_died_is_trained_on_another_node(
     run_dag: Callable[..., Any], slurm: MiniSlurm, first_training: Callable[..., Future[str]]
 ) -> None:
-    killed = first_training(partial(service.kill_node, slurm.home))
+    killed = first_training(partial(slurm_faults.kill_node, slurm.home))
     dag_run = run_dag(gpus="1", cluster="mini-slurm")
 
     node = killed.result()
