@@ -40,26 +40,26 @@ def script_values(
 ) -> dict[str, Any]:
     """The template's values beside folder and environment. Raises UserError for what cannot be asked for."""
     python = "python" if staged.python is None else staged.python
-    where = partial(_started, run, staged, site, directory=directory, environment=environment)
+    start = partial(_started, run, staged, site, directory=directory, environment=environment)
     command = profiled(run, (python, "-m", "trainer", RUN_FILE))
-    started = where(bound(command, ranks_per_numa_node(run, site.numa_binding)))
+    started = start(bound(command, ranks_per_numa_node(run, site.numa_binding)))
     return {
         "sbatch_options": sbatch_options(run, site),
         "end_record": end_record_path(str(directory)),
         "folders": (PROFILE_FOLDER,) if wants_nsight(run) else (),
         "not_handed_on": _OF_PYTHON if staged.python else (*_OF_PYTHON, *_OF_LOADER),
         "vboost": run.performance.vboost and site.vboost,
-        "check": None if site.node_check is None else _check(site.node_check, run, python, where),
+        "check": None if site.node_check is None else _check(site.node_check, run, python, start),
         "srun_options": ("--kill-on-bad-exit=1", "--wait=60", *started.srun_options),
         "command": started.command,
     }
 
 
 def _check(
-    demands: NodeCheck, run: Run, python: str, where: Callable[[Sequence[str]], LaunchCommand]
+    demands: NodeCheck, run: Run, python: str, start: Callable[[Sequence[str]], LaunchCommand]
 ) -> dict[str, Any]:
     """The step that looks at the nodes. None of its ranks is killed because another one has ended."""
-    started = where(check_command(demands, run.recipe.gpu_type, python))
+    started = start(check_command(demands, run.recipe.gpu_type, python))
     return {
         "time_limit_s": demands.time_limit_s,
         "refused": REFUSED,
