@@ -88,6 +88,7 @@ async def test_steps_come_one_by_one_with_the_time_left(watched: Watched) -> Non
     ]
 
 
+@pytest.mark.usefixtures("clock")  # a slow machine would report later
 async def test_the_time_left_is_told_where_steps_and_their_times_tell_it(watched: Watched) -> None:
     timing = b" | train_step_timing in s: 0.5000"
     await watched.sees(RUNNING, step_lines(0).replace(timing, b""))
@@ -297,7 +298,7 @@ def test_the_sentence_about_an_end_has_what_is_known_of_it() -> None:
     timed_out = JobStatus(state=JobState.TIMED_OUT)
     assert failed_end(job, timed_out, "") == "job 'job' ran into its time limit; its log: /d/log"
     assert unknown_end(job, JobStatus(state=JobState.UNKNOWN, reason="purged")) == (
-        "the cluster 'local' does not know job 'job' any more (purged): whether it succeeded cannot be told; "
+        "the cluster 'local' does not know job 'job' any more (purged): whether it succeeded is not known; "
         "its log: /d/log"
     )
 
