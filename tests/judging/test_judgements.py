@@ -9,9 +9,11 @@ import sqlalchemy
 from typer.testing import CliRunner
 
 from steptime.cli import app
+from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_since, compare_sweep
-from steptime.judging.judgements import judge_all, publish, reject
+from steptime.judging.judgements import accept, judge_all, publish, reject
+from steptime.recipes.models import Mode
 from steptime.results.database import read_connection
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -162,3 +164,47 @@ def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store: Store, make_r
     found = compare_sweep(store, "gone")
 
     assert sorted(found.names) == ["tiny·fp32·1", "tiny·fp32·2"]
+
+
+def test_an_accepted_level_is_the_new_baseline(
+    store: Store, runs: list[Result], make_result: MakeResult
+) -> None:
+    for result in runs:
+        publish(store, result)
+
+    assert accept(store, "run-9", note="meant", accepted_by="somebody", now=1e9) == "run-7", (
+        "the first slow one"
+    )
+
+    assert verdicts(store)[7:] == ["insufficient history"] * 3
+    later = [1.059, 1.062, 1.06, 1.061, 1.12]
+    for number, level in enumerate(later):
+        publish(store, make_result(f"seen-{number}", step_times=[level] * 20, submitted_at=2e9 + number))
+    assert verdicts(store)[-2:] == ["unchanged", "suspected"], "judged by six runs of the new level"
+    kept = stored(store)
+    judge_all(store)
+    assert stored(store) == kept
+    with read_connection(store.url) as connection:
+        (row,) = connection.execute(sqlalchemy.text("SELECT * FROM accepted_levels")).mappings()
+    assert (row["note"], row["accepted_by"], row["accepted_at"]) == ("meant", "somebody", 1e9)
+
+
+def test_a_level_is_accepted_by_a_command_with_a_note(
+    store: Store, runs: list[Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    for result in runs:
+        publish(store, result)
+
+    shown = CliRunner().invoke(app, ["results", "accept", "run-8", "--note", "meant"], catch_exceptions=False)
+
+    assert shown.stdout == "accepted: the baseline begins anew with run-7\n"
+    assert compare_since(store, 0).sentence.endswith("0 unchanged, 1 with insufficient history")
+    with pytest.raises(UserError, match="--note is empty"):
+        CliRunner().invoke(app, ["results", "accept", "run-8", "--note", " "], catch_exceptions=False)
+
+
+def test_what_is_not_judged_has_no_level_to_accept(store: Store, make_result: MakeResult) -> None:
+    publish(store, make_result("a-profile", mode=Mode.PROFILE))
+    with pytest.raises(UserError, match="run a-profile is not judged"):
+        accept(store, "a-prof", note="meant", accepted_by="somebody")

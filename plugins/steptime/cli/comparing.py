@@ -1,5 +1,6 @@
 """`steptime results compare`: what got slower, whether that is certain, and what changed."""
 
+import getpass
 import time
 from typing import TYPE_CHECKING, Annotated
 
@@ -116,6 +117,43 @@ def judge(
             task = bar.add_task("", total=None)
             judged = judge_all(store, lambda done, of: bar.update(task, completed=done, total=of))
     typer.echo(f"{judged} series judged")
+
+
+ACCEPT_EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime results accept pretrain_llama3.1_tiny_fp32_2-1a2b --note "NeMo 2.8 checks gradients"
+"""
+
+
+def accept(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB", help="A run of the new level: its job's name, or a unique beginning of it."
+        ),
+    ],
+    *,
+    note: Annotated[str, typer.Option(help="Why it is accepted, for those who ask later.")],
+) -> None:
+    """Accept a new level: the run's cell is judged by the runs from there on.
+
+    Where the run is one of a suspicion, or of what was confirmed, the new baseline begins with the first of
+    these. Below 6 runs its cell has insufficient history. The store keeps who accepted it, when,
+    and the note.
+    """
+    from steptime.judging import judgements
+    from steptime.results.store import Store
+
+    if not note.strip():
+        raise UserError("--note is empty: say why the new level is accepted.")
+    with Store() as store:
+        if not store.exists():
+            raise UserError(
+                "There are no results to accept yet: 'steptime run llama3.1 --wait' makes the first."
+            )
+        first = judgements.accept(store, run, note=note.strip(), accepted_by=getpass.getuser())
+    typer.echo(f"accepted: the baseline begins anew with {first}")
 
 
 def _compare(store: "Store", runs: list[str], since: str | None, sweep: str | None) -> "Comparison":

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.ages import since_when
-from steptime.cli.comparing import COMPARE_EXAMPLES, JUDGE_EXAMPLES, compare, judge
+from steptime.cli.comparing import ACCEPT_EXAMPLES, COMPARE_EXAMPLES, JUDGE_EXAMPLES, accept, compare, judge
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show, show_columns, show_table
 from steptime.cli.usage import Commands
 from steptime.errors import UserError, unknown_value
@@ -48,6 +48,7 @@ def register(app: typer.Typer) -> None:
     group.callback(invoke_without_command=True, epilog=EXAMPLES)(results)
     group.command(name="show", epilog=SHOW_EXAMPLES)(show_run)
     group.command(name="compare", epilog=COMPARE_EXAMPLES)(compare)
+    group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
     group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
     group.command(name="columns")(show_declarations)
     app.add_typer(group, name="results")

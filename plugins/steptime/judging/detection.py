@@ -6,10 +6,9 @@ the mean of the next two runs, judged without the first, decides. `docs/judging.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import accumulate
 from typing import Literal
 
 ALPHA = 0.01
@@ -136,9 +135,16 @@ class Standing:
         return self.against.p_value(self.judged, direction)
 
 
-def standings(runs: Iterable[float]) -> list[Standing]:
-    """What is known of a series after each of its runs (seconds, oldest first)."""
-    return list(accumulate(runs, judge, initial=Standing()))[1:]
+def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[Standing]:
+    """What is known of a series after each of its runs (seconds, oldest first).
+
+    `begin_anew` are the places of runs, from 0, that nothing before them is held against.
+    """
+    stood: list[Standing] = []
+    for place, run in enumerate(runs):
+        before = stood[-1] if stood and place not in begin_anew else Standing()
+        stood.append(judge(before, run))
+    return stood
 
 
 def judge(before: Standing, run: float) -> Standing:

@@ -6,16 +6,18 @@ runs do not end in the order in which they were submitted. Two kinds: against `h
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from steptime.errors import UserError
 from steptime.judging.detection import Baseline, Standing, standings
 from steptime.judging.series import JudgedRun, Series, changes, judged_runs
 from steptime.recipes.models import Mode
 from steptime.results import judgement_rows
-from steptime.results.database import write_transaction
+from steptime.results.database import read_connection, write_transaction
 from steptime.results.models import Result
 from steptime.results.store import Store
 
@@ -77,11 +79,42 @@ def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _al
 def judge_series(connection: "Connection", series: Series) -> list[Judged]:
     """Judge all runs of a series, and keep what has changed; within a transaction."""
     judgement_rows.lock(connection, series.key)
-    runs = judged_runs(judgement_rows.runs_of(connection, series.key))
-    judged = judge_runs(runs, partial(judgement_rows.record, connection))
+    judged = _judged_now(connection, series)
     rows = {one.run.row["id"]: _rows(one) for one in judged}
     judgement_rows.write(connection, series.key, rows)
     return judged
+
+
+def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
+    """Accept the level that a run shows: the baseline of its series begins anew with it.
+
+    Where the run is one of a suspicion, or of what was confirmed, it begins with the first of these. Gives
+    the name of that run's job.
+
+    Args:
+        beginning: name of the run's job, or a unique beginning of it.
+        note: why it is accepted.
+        accepted_by: who does.
+        now: Unix time.
+
+    Raises UserError for an unknown run, and for one that is not judged.
+    """
+    row = store.run_named(beginning)
+    series, job_name = Series.of_row(row), row["job_name"]
+    with write_transaction(store.url) as connection:
+        judgement_rows.lock(connection, series.key)
+        judged = _judged_now(connection, series) if series.is_judged else []
+        by_name = {one.run.job_name: one for one in judged}
+        if job_name not in by_name:
+            raise UserError(f"run {job_name} is not judged, so that there is no level to accept.")
+        since = [run for run, _ in _named(by_name[job_name].standing.since)]
+        first = by_name[since[0] if since else job_name].run
+        accepted_at = time.time() if now is None else now
+        judgement_rows.accept(
+            connection, first.row["id"], note=note, accepted_by=accepted_by, accepted_at=accepted_at
+        )
+        judge_series(connection, series)
+    return first.job_name
 
 
 def newest(store: Store, series: Series) -> Judged | None:
@@ -103,14 +136,23 @@ def _as_stored(store: Store, series: Series, row: Mapping[str, Any]) -> Judged |
     if row["rules"] == RULES:
         (run,) = judged_runs([row])
         return Judged(run, _standing(row), tuple(row["changes"]))
-    runs = judged_runs(store.results(**series.key)[::-1])
-    judged = judge_runs(runs, lambda job_name: str(store.record(job_name)["content"]))
+    with read_connection(store.url) as connection:
+        judged = _judged_now(connection, series)
     return judged[-1] if judged else None
 
 
-def judge_runs(runs: Sequence[JudgedRun], record_of: Callable[[str], str]) -> list[Judged]:
-    """Runs of one series, oldest first, each judged by those before it."""
-    stood = standings(_Seconds.of(run.job_name, run.seconds) for run in runs)
+def _judged_now(connection: "Connection", series: Series) -> list[Judged]:
+    runs = judged_runs(judgement_rows.runs_of(connection, series.key))
+    begin = judgement_rows.accepted(connection, series.key)
+    return judge_runs(runs, partial(judgement_rows.record, connection), begin)
+
+
+def judge_runs(
+    runs: Sequence[JudgedRun], record_of: Callable[[str], str], begin_anew: Collection[str] = ()
+) -> list[Judged]:
+    """Runs of one series, oldest first, each judged by those before it, from the last of `begin_anew` on."""
+    places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
+    stood = standings((_Seconds.of(run.job_name, run.seconds) for run in runs), places)
     return [
         Judged(run, standing, _changes(runs, place, standing, record_of))
         for place, (run, standing) in enumerate(zip(runs, stood, strict=True))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from steptime.results.columns import STORED
-from steptime.results.database import read_connection
+from steptime.results.database import insert, read_connection
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -47,6 +47,25 @@ def runs_of(connection: "Connection", key: Key) -> list[Row]:
         .order_by(runs.c.submitted_at, runs.c.id)
     )
     return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
+    """Keep that somebody has accepted the level that begins with a run; the last one to do so counts."""
+    from steptime.results.schema import accepted_levels
+
+    added = insert(connection, accepted_levels).values(run_id=run_id, **accepted)
+    connection.execute(added.on_conflict_do_update(index_elements=[accepted_levels.c.run_id], set_=accepted))
+
+
+def accepted(connection: "Connection", key: Key) -> set[str]:
+    """The jobs of a series with which an accepted level begins."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import accepted_levels, runs
+
+    same = [runs.c[name] == value for name, value in key.items()]
+    query = select(runs.c.job_name).join(accepted_levels).where(*same)
+    return set(connection.scalars(query))
 
 
 def record(connection: "Connection", job_name: str) -> str:

@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import STORED
 
-REVISION = "0008"
+REVISION = "0009"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -138,6 +138,16 @@ judgements = Table(
     Column("changes", JSON, nullable=False),
 )
 """How runs were judged, with all that rests on; see `judging.judgements`, which writes them."""
+
+accepted_levels = Table(
+    "accepted_levels",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("note", Text, nullable=False),
+    Column("accepted_by", Text, nullable=False),
+    Column("accepted_at", Double, nullable=False),
+)
+"""The runs with which baselines begin anew, as somebody has accepted what they show."""
 
 charges = Table(
     "charges",
