@@ -197,7 +197,8 @@ def _one_by_one(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str |
             copied, failed = Path(folder, "copy"), Path(folder, "failed")
             shutil.copytree(ROOT, copied, ignore=NOT_COPIED, symlinks=True)
             _write(mutant, copied)
-            program = [sys.executable, __file__, "--in", str(copied), str(failed), *entry["tests"]]
+            tests = [*entry["tests"], "-m", ""]  # those that are named, whatever their markers
+            program = [sys.executable, __file__, "--in", str(copied), str(failed), *tests]
             status = subprocess.run(program, check=False, env=os.environ | {MARK: folder}).returncode
             _end_what_is_left(folder)
             if status not in (0, 1):

@@ -93,6 +93,12 @@ def test_a_log_that_begins_late_lacks_its_beginning_unless_it_was_resumed() -> N
     }
 
 
+def test_two_steps_with_a_gap_are_no_interval() -> None:
+    log = read_chunks([line_forms.nemo2_log([0, 5], last=5)])
+    assert problem(log, "missing_steps").steps == (1, 2, 3, 4)
+    assert kinds(log) == {"missing_steps": False}
+
+
 def test_steps_outside_the_plan_are_named() -> None:
     log = read_chunks([line_forms.nemo2_log(range(18, 22), last=21)], max_steps=21, first_step=20)
     assert problem(log, "unexpected_steps").steps == (18, 19, 21)
@@ -210,6 +216,22 @@ def test_requeued_logs_are_one_run(tmp_path: Path) -> None:
     assert log.bytes_read == first.stat().st_size + second.stat().st_size
     assert kinds(log) == {"restart": False, "rank_failed": False}
     assert problem(log, "rank_failed").message == "in an earlier attempt: srun: task 3 on n1: Killed"
+
+
+def test_ranks_without_label_may_print_two_steps_apart() -> None:
+    ranks = [(0, 1), (0, 2), (1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (3, 2)]
+    text = "".join(line_forms.nemo2(step, time=f"{rank}.5") for step, rank in ranks)
+    log = read_chunks([text.encode()], max_steps=4)
+    assert kinds(log) == {"repeated_lines": False}
+    assert [step.step_time_s for step in log.steps] == [1.5] * 4
+
+
+def test_ranks_without_label_that_begin_anew_have_restarted_once() -> None:
+    before = "".join(line_forms.nemo2(step) for step in range(10))
+    anew = "".join(line_forms.nemo2(step, time=f"{rank}.5") for step in range(4) for rank in (1, 2))
+    log = read_chunks([(before + anew).encode()], max_steps=4)
+    assert sorted(problem.kind for problem in log.problems) == ["repeated_lines", "restart"]
+    assert len(log.steps) == 4
 
 
 def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_follows(tmp_path: Path) -> None:
