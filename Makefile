@@ -7,14 +7,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
-# The rest trains, runs a Slurm or drives a browser: three files at a time, each with services of its own,
-# but for the end-to-end files, which share theirs (tests/conftest.py).
-QUICK := not trainer and not end_to_end and not browser and not slurm and not drill
+# Which tests each target runs, and how long they take: docs/testing.md.
+QUICK := not trainer and not end_to_end and not browser and not slurm and not drill and not exhaustive
 UNIT := $(QUICK) and not service
-# Many of the quick tests wait more than they compute: three at a time keep two cores busy.
-SIDE_BY_SIDE := -n 3 --dist worksteal
+# Many tests wait more than they compute: several at a time keep two cores busy.
+UNIT_TESTS := $(BIN)/pytest -n 3 --dist worksteal -m "$(UNIT)"
+# The longest files first, and one after the other those that share an Airflow or a Slurm (tests/longest_first.py).
+ALL_TESTS := $(BIN)/pytest -n 4 --dist loadfile
+define LINT
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+endef
 
-.PHONY: help setup demo check test drills mutants screenshots benchmarks lock clean
+.PHONY: help setup demo check test test-all drills mutants screenshots benchmarks lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,20 +36,17 @@ $(VENV)/.complete: requirements.lock requirements-bootstrap.txt pyproject.toml
 demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show the results
 	@$(BIN)/steptime demo
 
-check: setup ## lint, types and unit tests (about 3 minutes)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "$(UNIT)" $(PYTEST_FLAGS)
+check: setup ## lint, types and unit tests
+	$(LINT)
+	$(UNIT_TESTS) $(PYTEST_FLAGS)
 
-test: setup ## every test, with real training, a running Airflow and a browser (half an hour on two cores)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "$(QUICK)" $(PYTEST_FLAGS)
-	$(BIN)/pytest -n 3 --dist loadfile -m "not ($(QUICK))" $(PYTEST_FLAGS)
+test: setup ## lint, types and tests, with real training, a running Airflow, a real Slurm and a browser
+	$(LINT)
+	$(ALL_TESTS) -m "not exhaustive" $(PYTEST_FLAGS)
+
+test-all: setup ## the same with more seeds of drills and the drills of the pool
+	$(LINT)
+	$(ALL_TESTS) $(PYTEST_FLAGS)
 
 drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from longest_first import pytest_xdist_make_scheduler
 from slurm_service import mini_slurm, slurm_of_session
+from unchanged_process import pytest_runtest_setup, unchanged_process
 
 from steptime.clusters.base import Job, JobState, JobStatus, Staged
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
@@ -17,28 +19,19 @@ from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Submitted, Verdict
 from steptime.results.record import make_record
 
-__all__ = ["mini_slurm", "slurm_of_session"]  # fixtures
+__all__ = [  # fixtures and hooks
+    "mini_slurm",
+    "pytest_runtest_setup",
+    "pytest_xdist_make_scheduler",
+    "slurm_of_session",
+    "unchanged_process",
+]
 
 _SUBMITTED = 1_790_000_000.0
 
 # Other processes may keep the cores busy: how long one example takes says nothing.
 settings.register_profile("steptime", deadline=None)
 settings.load_profile("steptime")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, all end-to-end files are one: they share an Airflow and its main job."""
-    if config.getoption("dist") != "loadfile":
-        return None
-    from xdist.scheduler.loadfile import LoadFileScheduling
-
-    class OneAirflow(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            folder = "tests/end_to_end/"
-            return folder if nodeid.startswith(folder) else super()._split_scope(nodeid)
-
-    return OneAirflow(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from clusters.login_node import LoginNode
 from drills.second_installation import SecondInstallation
 from end_to_end.driving import Airflow, assert_nothing_lives, wait_until
 from slurm_service import MiniSlurm
+from stand_ins.trainer_python import python_of_stand_in
 
 from steptime import settings
 from steptime.airflow.slots.names import SLOTS_DAG
@@ -211,26 +211,6 @@ class Site:
         service.cancel_jobs(self.slurm.layout, print)
 
 
-def _stand_in_python(folder: Path) -> Path:
-    """The cluster's Python in drills: told to build an environment, it makes one of the stand-in.
-
-    Everything else of staging is real: the code that is copied, the lock, the lookup of what is there.
-    """
-    real = shlex.quote(sys.executable)
-    interpreter = folder / "stand-in-interpreter"
-    interpreter.write_text(
-        f'#!/bin/sh\ncase "$1" in -c) exec {real} "$@";; esac\nexec {real} {shlex.quote(str(STAND_IN))}\n'
-    )
-    interpreter.chmod(0o755)
-    python = folder / "stand-in-python"
-    python.write_text(
-        f'#!/bin/sh\ncase "$1" in */build_venv.py) ;; *) exec {real} "$@";; esac\n'
-        f'mkdir -p "$2/bin"\nln -sf {shlex.quote(str(interpreter))} "$2/bin/python"\n'
-    )
-    python.chmod(0o755)
-    return python
-
-
 def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> None:
     """The shipped config, with the mini Slurm polled every second and a sweep of one run."""
     shipped = settings.shipped("config")
@@ -285,7 +265,7 @@ def running_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
         (dags / shipped.name).write_text(shipped.read_text())
     (dags / f"{_IN_WORKER_DAG}.py").write_text(IN_WORKER)
     (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
-    _write_config(config, _stand_in_python(folder), training.environment)
+    _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)
     options = standalone_config._options
 
     def impatient(root: Path, port: int) -> dict[str, dict[str, str]]:

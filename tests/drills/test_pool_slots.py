@@ -19,7 +19,13 @@ from steptime.clusters.config import load_cluster
 from steptime.clusters.slurm.states import SQUEUE_FORMAT, read_squeue
 from steptime.service.rest import DagRun
 
-pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.drill,
+    pytest.mark.slurm,
+    pytest.mark.end_to_end,
+    pytest.mark.exhaustive,
+    pytest.mark.timeout(900),
+]
 
 GPUS = 2
 POOL = pool_name(BOUNDED)

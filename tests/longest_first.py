@@ -1,0 +1,83 @@
+"""How `--dist loadfile` deals tests to its workers: files that share something as one, the longest first.
+
+A worker that gets the longest file last would have the others wait for it.
+"""
+
+from typing import Any
+
+import pytest
+from xdist.scheduler.loadfile import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+_SHARED = {
+    "an Airflow and its main job": ("tests/end_to_end/",),
+    "an Airflow with a stand-in trainer": ("tests/drills/test_drills.py", "tests/drills/test_pool_slots.py"),
+    "a process with NeMo": (
+        "tests/trainer/test_training.py",
+        "tests/trainer/test_families.py",
+        "tests/trainer/test_failing_runs.py",
+        "tests/trainer/test_initial_weights.py",
+        "tests/trainer/test_thin_loop.py",
+    ),
+    "a Slurm": (
+        "tests/clusters/test_cluster_contract.py",
+        "tests/clusters/test_site_on_slurm.py",
+        "tests/clusters/test_slurm_",
+        "tests/clusters/test_ssh.py",
+        "tests/mini_slurm/",
+    ),
+    "the first import of Great Expectations and Airflow's tables": (
+        "tests/airflow/test_budget_dag_run.py",
+        "tests/airflow/test_dag_run.py",
+        "tests/airflow/test_records.py",
+        "tests/airflow/test_result_operators.py",
+        "tests/airflow/test_runai_dag_run.py",
+        "tests/airflow/test_slurm_dag_run.py",
+        "tests/plug_points/",
+        "tests/results/test_quality.py",
+    ),
+}
+"""What costs much to start, and the files (or beginnings of their paths) that use it one after the other."""
+
+_LONG = (
+    *_SHARED,
+    "tests/trainer/test_one_gpu.py",
+    "tests/airflow/test_dags_test_command.py",
+    "tests/trainer/test_rows.py",
+    "tests/web/test_result_page.py",
+    "tests/trainer/test_held_to_upstream.py",
+    "tests/staging/test_venv.py",
+    "tests/clusters/test_golden_scripts.py",
+    "tests/clusters/test_ssh_route.py",
+    "tests/trainer/test_releases.py",
+    "tests/staging/test_image.py",
+    "tests/trainer/test_container.py",
+)
+"""The longest first, as docs/testing.md has them; all others take some seconds each."""
+
+
+def _unit(path: str) -> str:
+    """What a test file is dealt with."""
+    return next((name for name, files in _SHARED.items() if path.startswith(files)), path)
+
+
+class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
+    """Deals units in the order of `_LONG`, then by their number of tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _unit(super()._split_scope(nodeid))
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        longest = min(self.workqueue, key=self._place)
+        self.workqueue.move_to_end(longest, last=False)
+        super()._assign_work_unit(node)
+
+    def _place(self, unit: str) -> tuple[int, int]:
+        place = _LONG.index(unit) if unit in _LONG else len(_LONG)
+        return place, -len(self.workqueue[unit])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, deal so."""
+    return LongestFirst(config, log) if config.getoption("dist") == "loadfile" else None
