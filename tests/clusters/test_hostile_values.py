@@ -118,10 +118,14 @@ def a_value_of(field: str, text: str) -> dict[str, Any]:
     return {field: text, **({"profile": True} if field == "profile_ranks" else {})}
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_hostile_text_is_refused_or_stays_data(field: str, kind: str, jobs: Path) -> None:
-    text = HOSTILE[kind]
+def test_a_hostile_text_is_refused_or_stays_data(field: str, jobs: Path, subtests: pytest.Subtests) -> None:
+    for kind, text in HOSTILE.items():
+        with subtests.test(kind):
+            _is_refused_or_stays_data(field, kind, text, jobs)
+
+
+def _is_refused_or_stays_data(field: str, kind: str, text: str, jobs: Path) -> None:
     try:
         spec = submitted(a_value_of(field, text), jobs, f"{field}/{kind}")
     except UserError as refusal:
@@ -137,20 +141,23 @@ def test_a_hostile_text_is_refused_or_stays_data(field: str, kind: str, jobs: Pa
     assert not list(jobs.rglob("canary"))
 
 
-@pytest.mark.parametrize("kind", [kind for kind, text in HOSTILE.items() if text.strip()])
-@pytest.mark.parametrize("form", ["comment={}", "{}=x", "{}", "constraint=gpu;{}"])
-def test_no_further_option_of_sbatch_is_more_than_one(form: str, kind: str, jobs: Path) -> None:
-    given = form.format(HOSTILE[kind])
-    with pytest.raises(UserError, match=r"additional_slurm_params") as refusal:
-        submitted({"additional_slurm_params": given}, jobs)
-    assert str(refusal.value).isprintable()
+def test_no_further_option_of_sbatch_is_more_than_one(jobs: Path, subtests: pytest.Subtests) -> None:
+    for form in ("comment={}", "{}=x", "{}", "constraint=gpu;{}"):
+        for kind, text in HOSTILE.items():
+            if not text.strip():
+                continue
+            with subtests.test(f"{form}: {kind}"):
+                with pytest.raises(UserError, match=r"additional_slurm_params") as refusal:
+                    submitted({"additional_slurm_params": form.format(text)}, jobs)
+                assert str(refusal.value).isprintable()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in HOSTILE if kind != "long"])
-def test_the_name_of_a_variable_is_refused(kind: str, jobs: Path) -> None:
-    with pytest.raises(UserError, match=r"^environment: '.*' is no name of a variable") as refusal:
-        submitted({"environment": {HOSTILE[kind]: "x"}}, jobs)
-    assert str(refusal.value).isprintable()
+def test_the_name_of_a_variable_is_refused(jobs: Path, subtests: pytest.Subtests) -> None:
+    for kind in HOSTILE.keys() - {"long"}:
+        with subtests.test(kind):
+            with pytest.raises(UserError, match=r"^environment: '.*' is no name of a variable") as refusal:
+                submitted({"environment": {HOSTILE[kind]: "x"}}, jobs)
+            assert str(refusal.value).isprintable()
 
 
 def test_a_value_of_two_lines_is_refused(jobs: Path) -> None:

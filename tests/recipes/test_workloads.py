@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes import tables
-from steptime.recipes.models import Recipe
 from steptime.recipes.workload_file import BatchRule, Configuration, ModelParallelism
 from steptime.recipes.workloads import list_workloads, load_workload
 
 CONFIGURATION_ROWS = settings.config_dir() / "references" / "configurations.csv"
-
-RECIPES = [recipe for name in list_workloads() for recipe, _ in load_workload(name).recipes()]
 
 
 def test_published_rows_are_the_documents() -> None:
@@ -45,17 +42,6 @@ def test_what_runs_differs_from_what_is_printed_in_one_place() -> None:
         if rule.printed and rule.printed.virtual_pipeline
     }
     assert differing == {("nemotron4-25.04", "340b", "NA", 12)}
-
-
-@pytest.mark.parametrize(
-    "recipe", RECIPES, ids=lambda r: f"{r.workload}-{r.size}-{r.dtype}-{r.gpu_type}-{r.scaling}-{r.gpus}"
-)
-def test_ranks_and_batch_come_out_even(recipe: Recipe) -> None:
-    parallelism = recipe.parallelism
-    assert recipe.gpus == (parallelism.tensor * parallelism.pipeline * parallelism.context * parallelism.data)
-    assert recipe.global_batch_size == (
-        recipe.micro_batch_size * parallelism.data * recipe.gradient_accumulation
-    )
 
 
 @pytest.mark.parametrize("name", list_workloads())
