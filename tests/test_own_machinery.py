@@ -42,6 +42,7 @@ def test_who_leaves_the_process_changed_is_named(
     pytester.makepyfile(LEAVES)
     pytester.makeconftest("from unchanged_process import pytest_runtest_setup, unchanged_process")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    monkeypatch.setenv("STRICT_PROCESS", "1")
     ended = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     ended.assert_outcomes(passed=3, errors=1)
     told = ended.stdout.str()
