@@ -1,8 +1,8 @@
 """No test leaves this process changed for those of another module: they would depend on the order.
 
-After the last test of a module the environment variables and the working folder are put back to what they were
-before the first. With STRICT_PROCESS in the environment the module fails for it, too, and the message names
-the tests after which they were changed.
+After the last test of a module the environment variables and the working folder are put back to what they
+were before the first. With STRICT_PROCESS in the environment the module fails for it, too, and the message
+names the tests after which they were changed.
 """
 
 import os
