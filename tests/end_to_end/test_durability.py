@@ -18,11 +18,12 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
 ENDLESS = {"cluster": STAND_IN, "max_steps": 100_000, "window": "10:19"}
 """More training than the time limit allows: the test ends it."""
+SLOWLY = {"STAND_IN_STEP_S": "0.5"}
 OF_SECONDS = {
     "cluster": STAND_IN,
     "max_steps": 40,
     "window": "10:39",
-    "environment": {"STAND_IN_STEP_S": "0.5"},
+    "environment": SLOWLY,
 }
 """Long enough to be struck while it trains."""
 WAIT = "performance.wait"
@@ -162,7 +163,7 @@ def test_params_that_do_not_fit_are_refused_before_anything_is_submitted(
 
 
 def test_the_log_of_the_waiting_task_tells_script_states_and_steps(airflow: Airflow) -> None:
-    run = airflow.ended(airflow.trigger(cluster=STAND_IN))
+    run = airflow.ended(airflow.trigger(cluster=STAND_IN, environment=SLOWLY))
     submit, wait = airflow.task(run, "performance.submit"), airflow.task(run, WAIT)
     assert submit is not None
     assert wait is not None
