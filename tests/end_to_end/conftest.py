@@ -3,12 +3,9 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
-from end_to_end.driving import STAND_IN, Airflow, assert_nothing_lives, steptime
-from stand_ins.trainer_python import python_of_stand_in
+from end_to_end.driving import Airflow, assert_nothing_lives, steptime
 
 from steptime import settings
 from steptime.service.rest import AirflowClient
@@ -29,13 +26,11 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     for shipped in settings.shipped("dags").glob("*.py"):
         shutil.copy(shipped, dags)
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
-    _add_stand_in(config := tmp_path_factory.mktemp("config"))
     venvs = settings.home() / "venvs"  # built once for all tests: it takes minutes
     venvs.mkdir(parents=True, exist_ok=True)
     (home / "venvs").symlink_to(venvs)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("STEPTIME_DAGS_DIR", str(dags))
-        environment.setenv("STEPTIME_CONFIG_DIR", str(config))
         up = steptime(home, "up", "--timeout", "900", timeout_s=1000)
     assert up.returncode == 0, up.stderr
     said = dict(line.split(":", 1) for line in up.stdout.splitlines() if ":" in line)
@@ -45,19 +40,6 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     down = steptime(home, "down", "--cancel-jobs")
     assert down.returncode == 0, down.stderr
     assert_nothing_lives(home)
-
-
-def _add_stand_in(config: Path) -> None:
-    """The shipped config, and a cluster like `local` where a stand-in prints what a trainer would."""
-    shutil.copytree(settings.shipped("config"), config, dirs_exist_ok=True)
-    cluster = yaml.safe_load((config / "clusters" / "local.yaml").read_text())
-    program = Path(__file__).parents[1] / "airflow" / "stand_in_trainer.py"
-    cluster |= {
-        "name": STAND_IN,
-        "work_dir": f"{{STEPTIME_HOME}}/{STAND_IN}",
-        "python": str(python_of_stand_in(config, program)),
-    }
-    (config / "clusters" / f"{STAND_IN}.yaml").write_text(yaml.safe_dump(cluster))
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,6 @@ from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
 Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
-STAND_IN = "stand-in"
-"""The cluster where a stand-in prints what a trainer would."""
 
 
 @dataclass(frozen=True)
@@ -161,14 +159,14 @@ class Airflow:
         return sorted(members.values(), key=psutil.Process.create_time)
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """The records of all jobs that the stand-in's cluster has ever had, by name."""
-        folder = self.home / STAND_IN / "clusters" / STAND_IN / "jobs"
+        """The records of all jobs that this machine's cluster has ever had, by name."""
+        folder = self.home / "clusters" / "local" / "jobs"
         return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/job.json")}
 
     def cancel_jobs(self) -> None:
-        """End every job of the stand-in's cluster that lives, and wait until it has."""
+        """End every job that lives, and wait until it has."""
 
-        config = LocalConfig(name=STAND_IN, kind="local", gpu_type="cpu", work_dir=str(self.home / STAND_IN))
+        config = LocalConfig(name="local", kind="local", gpu_type="cpu", work_dir=str(self.home))
 
         async def cancel() -> None:
             async with LocalCluster(config) as cluster:
@@ -179,7 +177,7 @@ class Airflow:
 
     def ended_job(self, job_name: str) -> dict[str, Any] | None:
         """The record of a job's end; None while it lives."""
-        path = self.home / STAND_IN / "clusters" / STAND_IN / "jobs" / job_name / "ended.json"
+        path = self.home / "clusters" / "local" / "jobs" / job_name / "ended.json"
         return json.loads(path.read_text()) if path.is_file() else None
 
 
