@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY
+from steptime.airflow.base import LEFT_KEY, SETTLING_S, SUBMITTED_KEY
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
@@ -47,6 +47,26 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     path, arguments = deferred.value.trigger.serialize()
     assert path == "steptime.airflow.triggers.TrainingTrigger"
     assert TrainingTrigger(**arguments).serialize() == (path, arguments)
+    assert None not in (arguments["queue_s"], arguments["run_s"]), "else it would be waited for ever"
+
+
+def test_no_event_comes_before_airflow_has_settled(
+    submission: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger, order, sleep = trigger_of(submission()), [], asyncio.sleep
+
+    async def slept(seconds: float) -> None:
+        order.append(seconds)
+        await sleep(0)
+
+    async def news(*_: object) -> dict[str, Any]:
+        order.append("news")
+        return {}
+
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    monkeypatch.setattr(trigger, "news", news)
+    assert asyncio.run(event_of(trigger)) == {}
+    assert order == [SETTLING_S, "news"]
 
 
 def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_context: MakeContext) -> None:
