@@ -42,7 +42,7 @@ def runs_of(workload: str, scaling: Literal["weak", "strong"]) -> tuple[Run, ...
 def trained(run: Run, python: str, folder: Path) -> dict[str, Any]:
     """Train a run to its end; what is in its log, with the columns of `steptime parse`.
 
-    Raises SystemFailure where it does not end well.
+    Raises SystemFailure if it does not end well.
     """
     folder.mkdir(parents=True)
     (folder / RUN_FILE).write_text(run.model_dump_json(), encoding="utf-8")

@@ -3,7 +3,7 @@
     python benchmarks/dag_import.py [--limit SECONDS]
 
 Each file is read in a fresh interpreter that has imported Airflow already. The best of five counts: other
-work on the machine only adds. Exit code 2 where a file takes longer than the limit.
+work on the machine only adds. Exit code 2 if a file takes longer than the limit.
 """
 
 import argparse

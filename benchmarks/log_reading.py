@@ -3,7 +3,7 @@
 Two logs are written into a temporary folder: `noisy`, NCCL's tracing with 50 steps in it, and `dense`, of
 which every line is a step, printed by eight ranks. Each is read by steptime, by a plain reader that tries
 one regular expression on every line (the simplest thing that could work), by a pass that only counts line
-ends (the limit of this machine), and by a peer's parsers where `--peer` names a checkout of NVIDIA's
+ends (the limit of this machine), and by a peer's parsers if `--peer` names a checkout of NVIDIA's
 dgxc-benchmarking: its Python (from v26.05 on) and its shell script (until v26.05; it needs gawk).
 
 Rates are megabytes per second of processor time, of the system and of children too, so that other work on

@@ -7,7 +7,7 @@ triggers as jobs, which share one connection and one poll, and once as a deferre
 provider would, with a connection for each job that asks `squeue -j ID`, at the same interval.
 
 squeue calls are those that the controller counted (`sdiag`). A job is detected when the one who waits for it
-is told; the delay counts from the last command of its script, and has Slurm's own share in it. The triggers
+is known; the delay counts from the last command of its script, and has Slurm's own share in it. The triggers
 also look at each job's log at every poll. The mini Slurm runs on the same machine and takes its part of it.
 """
 

@@ -18,10 +18,10 @@ def table() -> str:
             for gpu_type in row["gpu_types"].split(", "):
                 column = f"{name} {gpu_type}"
                 columns += [column] if column not in columns else []
-                said = cells.setdefault(row["setting"], {}).setdefault(column, [])
-                if not row["where"] or row["where"] == "slurm":
-                    said.clear()  # this one holds for all, and counts after them
-                said.append(_words(row["value"]) + (f" ({row['where']})" if row["where"] else ""))
+                values = cells.setdefault(row["setting"], {}).setdefault(column, [])
+                if not row["condition"] or row["condition"] == "slurm":
+                    values.clear()  # this one holds for all, and counts after them
+                values.append(_words(row["value"]) + (f" ({row['condition']})" if row["condition"] else ""))
     columns.sort()
     lines = [f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for setting in sorted(cells):

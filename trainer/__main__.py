@@ -22,12 +22,12 @@ examples:
   under Slurm:  srun --nodes 2 --ntasks-per-node 4 python -m trainer run.json
 
 exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training failed
-(torchrun turns both into 1; the line that begins with "trainer:" says which it was)
+(torchrun turns both into 1; the line that begins with "trainer:" has the reason)
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train one planned run; the exit code says whose turn it is."""
+    """Train one planned run; the exit code is whose turn it is."""
     arguments = _parser().parse_args(argv)
     return to_its_end(arguments.output, lambda launch, ending: _train(arguments, launch, ending))
 

@@ -46,7 +46,7 @@ class StepBar(MegatronProgressBar):
 class ModelFlops(Callback):
     """Logs the model flops per second and GPU of each step, in the field of NeMo's own callback for this.
 
-    NeMo's counts by formulas of its own, where the recipe names one.
+    NeMo's counts by formulas of its own, if the recipe names one.
     """
 
     def __init__(self, run: PlannedRun, timing: TimingCallback):
@@ -90,7 +90,7 @@ class FiniteLoss(Callback):
 
 
 class History(Callback):
-    """Writes each step's loss and time with all their digits, where NeMo's lines have four."""
+    """Writes each step's loss and time with all their digits, while NeMo's lines have four."""
 
     def __init__(self, path: Path, timing: TimingCallback, progress: Progress):
         self.timing = timing
@@ -123,7 +123,7 @@ class History(Callback):
 
 
 class Records(Callback):
-    """Steptime's start and resumed records, the wall time of steps, and what the record of the end tells."""
+    """Steptime's start and resumed records, the wall time of steps, and what the record of the end has."""
 
     def __init__(self, run: PlannedRun, device: str, ending: Ending):
         self.run = run
@@ -132,7 +132,7 @@ class Records(Callback):
         self.progress = ending.progress
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Measure the peak and say what runs; after a load check that it is the planned step."""
+        """Measure the peak and record what runs; after a load check that it is the planned step."""
         peak = measure_peak() if self.device == "cpu" else None
         self.progress.node_names = ranks.node_names()
         started = records.started(

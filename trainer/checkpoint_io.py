@@ -1,7 +1,7 @@
 """How large checkpoints are and how fast they go: measured around NeMo's own saving and loading.
 
 The size is that of the files in `weights/` once every rank has written; the times are this rank's, which
-waits for the others. Where ranks of data parallelism load the same files, these count once.
+waits for the others. If ranks of data parallelism load the same files, these count once.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Where the training runs, as the plan says, and the memory that it holds there."""
+"""Where the training runs by its plan, and the memory that it holds there."""
 
 import torch
 

@@ -1,7 +1,7 @@
 """How a run ends: one line of JSON, `steptime.result`, written by rank 0 whatever ends it.
 
 A rank that fails leaves its reason in a file before it ends. So rank 0, which then loses its connections or
-gets the launcher's SIGTERM, can tell the cause and not its own trouble, in the log that people read.
+gets the launcher's SIGTERM, can write the cause and not its own trouble, in the log that people read.
 """
 
 import json
@@ -38,15 +38,15 @@ class RankFailure:
 
 
 class Ending:
-    """The end of this run, as this rank sees it; told once, by whichever thread comes first."""
+    """The end of this run, as this rank sees it; written once, by whichever thread comes first."""
 
     def __init__(self, output: Path, launch: Launch, progress: Progress):
         start = this_start(os.environ)
         self.folder = output / FOLDER / (start or "run")
         self.launch = launch
         self.progress = progress
-        self._telling = threading.Lock()
-        self._told = False
+        self._writing = threading.Lock()
+        self._written = False
         if launch.rank == 0 and start is None:  # another run may have left its files under this name
             for file in (self._failure_file, self._result_file):
                 file.unlink(missing_ok=True)
@@ -64,16 +64,16 @@ class Ending:
         return self.folder / "result.json"
 
     def completed(self) -> None:
-        """All planned steps are done, and saved where that was planned."""
-        self._tell("completed", None)
+        """All planned steps are done, and saved if that was planned."""
+        self._write_once("completed", None)
 
     def failed(self, error: BaseException) -> int:
-        """Leave the reason to the other ranks, and tell it as rank 0; gives the exit code.
+        """Leave the reason to the other ranks, and write it as rank 0; gives the exit code.
 
         Called again, or by another thread, it does nothing: the first reason counts.
         """
         code = failures.exit_code(error)
-        if self._told:
+        if self._written:
             return code
         if isinstance(error, (KeyboardInterrupt, SystemExit)):  # Lightning makes a SystemExit of SIGTERM
             self.terminated("SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
@@ -88,20 +88,22 @@ class Ending:
         """End as failed for a reason that is known; gives the exit code."""
         if failure.rank == self.launch.rank:
             self._leave(failure)
-        self._tell("failed", failure)
+        self._write_once("failed", failure)
         return failure.exit_code
 
     def terminated(self, signal_name: str) -> None:
         """Whoever started this program ends it: as another rank has failed, or for reasons of its own."""
         failure = self.left_by_another()
         if failure is not None:
-            self._tell("failed", failure)
+            self._write_once("failed", failure)
         else:
             error = f"the training was ended from outside, by {signal_name}."
-            self._tell("terminated", RankFailure(self.launch.rank, error, 0, self.progress.own_peak_memory()))
+            self._write_once(
+                "terminated", RankFailure(self.launch.rank, error, 0, self.progress.own_peak_memory())
+            )
 
     def left_by_another(self) -> RankFailure | None:
-        """Why another rank has ended, where one has failed."""
+        """Why another rank has ended, if one has failed."""
         try:
             failure = RankFailure(**json.loads(self._failure_file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -121,11 +123,11 @@ class Ending:
         except OSError as error:  # a full disk must not hide the reason
             print(f"trainer: cannot write to {self.folder}: {error.strerror}", file=sys.stderr, flush=True)
 
-    def _tell(self, state: State, failure: RankFailure | None) -> None:
-        with self._telling:  # a thread that comes second waits, as it then ends the process
-            if not self._told and self.launch.rank == 0:
+    def _write_once(self, state: State, failure: RankFailure | None) -> None:
+        with self._writing:  # a thread that comes second waits, as it then ends the process
+            if not self._written and self.launch.rank == 0:
                 self._write(state, failure)
-            self._told = True
+            self._written = True
 
     def _write(self, state: State, failure: RankFailure | None) -> None:
         if failure is not None:
@@ -163,7 +165,7 @@ class Ending:
 
 
 def this_start(environment: Mapping[str, str]) -> str | None:
-    """A name that the ranks of this start of the job share, and no other start has; None if nothing tells."""
+    """A name that the ranks of this start of the job share, and no other start has; None if there is none."""
     run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
         parts = [run_id, environment.get("TORCHELASTIC_RESTART_COUNT", "0")]

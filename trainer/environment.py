@@ -30,7 +30,7 @@ def prepare(launch: Launch, recipe: Recipe) -> None:
         PYTHONWARNINGS=",".join(f"ignore:{text}:{kind.__name__}" for text, kind in EXPECTED_WARNINGS),
     )
     if recipe.gpu_type == "cpu":
-        os.environ["OMP_NUM_THREADS"] = str(launch.threads)  # also where nobody had set it
+        os.environ["OMP_NUM_THREADS"] = str(launch.threads)  # also if nobody had set it
         # Megatron's random states are kept in the CPU's generator there, of which it warns at every use.
         logging.getLogger("megatron.core.tensor_parallel.random").addFilter(
             lambda record: "CPU RNG state changed" not in record.getMessage()

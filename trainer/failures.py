@@ -1,4 +1,4 @@
-"""What an exception says to a person: one sentence, an exit code, and where GPU memory ran out, a report."""
+"""An exception for people: one sentence, an exit code, and a report if GPU memory ran out."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ _NOT_ON_GPU = re.compile(r"(?:CUDA|HIP)\b.*?out of memory(?:\. Tried to allocate
 
 
 def exit_code(error: BaseException) -> int:
-    """1 where what was asked cannot be, 2 where the training could not go on."""
+    """1 if what was asked cannot be, 2 if the training could not go on."""
     return error.exit_code if isinstance(error, TrainerError) else TrainingFailure.exit_code
 
 
@@ -43,7 +43,7 @@ def _out_of_memory(whose: str, size: str | None, peak_memory_bytes: int) -> str:
 
 
 def memory_report(error: BaseException) -> str | None:
-    """torch's summary of the GPU's memory, where that is what ran out."""
+    """torch's summary of the GPU's memory, if that is what ran out."""
     torch = sys.modules.get("torch")  # without it nothing has been allocated
     if torch is None or _NOT_ON_GPU.search(str(error)) is None or not torch.cuda.is_initialized():
         return None

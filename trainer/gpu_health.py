@@ -1,4 +1,4 @@
-"""What a node says of its GPUs: the table of nvidia-smi, and the errors in the kernel's log."""
+"""What a node reports of its GPUs: the table of nvidia-smi, and the errors in the kernel's log."""
 
 import re
 import subprocess
@@ -50,12 +50,12 @@ class CannotTell(Exception):
 
 
 class NodeFault(Exception):
-    """The node says itself that it is not well."""
+    """The node itself reports that it is not well."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A line of nvidia-smi's table; None where the GPU or its driver does not tell."""
+    """A line of nvidia-smi's table; None if the GPU or its driver does not report it."""
 
     index: str
     name: str
@@ -88,20 +88,20 @@ def gpus_here() -> list[Gpu]:
     """The GPUs that nvidia-smi shows.
 
     Raises:
-        NodeFault: nvidia-smi says that one is broken.
+        NodeFault: nvidia-smi reports that one is broken.
         CannotTell: there is no nvidia-smi, or it does not know what is asked.
     """
-    table = _said_by(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
+    table = _output_of(["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"])
     return [_gpu([field.strip() for field in line.split(",")]) for line in table.splitlines()]
 
 
 def faults_of(gpus: Sequence[Gpu], demands: Demands) -> Iterator[str]:
-    """What is wrong with them: a clause each, with the values. What a GPU does not tell is not judged."""
+    """What is wrong with them: a clause each, with the values. What a GPU does not report is not judged."""
     if len(gpus) < demands.count:
-        yield f"nvidia-smi shows {len(gpus)} GPUs where {demands.count} are needed"
+        yield f"nvidia-smi shows {len(gpus)} GPUs, and {demands.count} are needed"
     for gpu in gpus:
         if not re.search(rf"\b{re.escape(demands.product)}\b", gpu.name):
-            yield f"GPU {gpu.index} is '{gpu.name}' where {demands.product} is planned"
+            yield f"GPU {gpu.index} is '{gpu.name}', and {demands.product} is planned"
         if gpu.uncorrected_ecc_errors:
             yield f"GPU {gpu.index} has {gpu.uncorrected_ecc_errors:g} uncorrected ECC errors"
         if gpu.slowed_by_heat:
@@ -129,7 +129,7 @@ def hardware_errors(within_h: float) -> list[str]:
     Raises:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.
     """
-    log = _said_by(["dmesg"])
+    log = _output_of(["dmesg"])
     now_s = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
     found = {
         f"Xid {xid} ({_HARDWARE_XIDS[xid]}) of the GPU at PCI {error['device']}"
@@ -146,7 +146,7 @@ def free_memory_percent() -> float:
     return 100 * kib["MemAvailable"] / kib["MemTotal"]
 
 
-def _said_by(command: list[str]) -> str:
+def _output_of(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except FileNotFoundError:
@@ -155,28 +155,28 @@ def _said_by(command: list[str]) -> str:
         raise CannotTell(f"{command[0]} did not answer within {_TIMEOUT_S} s") from None
     if done.returncode == 0:
         return done.stdout
-    said = " ".join((done.stderr or done.stdout).split())
+    message = " ".join((done.stderr or done.stdout).split())
     if command[0] == "nvidia-smi" and done.returncode in _BROKEN_GPU:
-        raise NodeFault(f"nvidia-smi: {_BROKEN_GPU[done.returncode]}{f' ({said})' if said else ''}")
-    raise CannotTell(f"{command[0]} ended with exit code {done.returncode}: {said}")
+        raise NodeFault(f"nvidia-smi: {_BROKEN_GPU[done.returncode]}{f' ({message})' if message else ''}")
+    raise CannotTell(f"{command[0]} ended with exit code {done.returncode}: {message}")
 
 
 def _gpu(row: list[str]) -> Gpu:
     if len(row) != len(_FIELDS):
-        raise CannotTell(f"nvidia-smi printed {len(row)} fields where {len(_FIELDS)} were asked for: {row}")
-    told = dict(zip(_FIELDS, row, strict=True))
+        raise CannotTell(f"nvidia-smi printed {len(row)} fields, and {len(_FIELDS)} were asked for: {row}")
+    values = dict(zip(_FIELDS, row, strict=True))
     return Gpu(
-        index=told["index"],
-        name=told["name"],
-        memory_mib=_number(told["memory.total"]),
-        free_memory_mib=_number(told["memory.free"]),
-        power_limit_w=_number(told["power.limit"]),
-        default_power_limit_w=_number(told["power.default_limit"]),
-        clock_mhz=_number(told["clocks.applications.graphics"]),
-        default_clock_mhz=_number(told["clocks.default_applications.graphics"]),
-        uncorrected_ecc_errors=_number(told["ecc.errors.uncorrected.volatile.total"]),
-        slowed_by_heat=told["clocks_throttle_reasons.hw_thermal_slowdown"] == "Active",
-        slowed_by_power_brake=told["clocks_throttle_reasons.hw_power_brake_slowdown"] == "Active",
+        index=values["index"],
+        name=values["name"],
+        memory_mib=_number(values["memory.total"]),
+        free_memory_mib=_number(values["memory.free"]),
+        power_limit_w=_number(values["power.limit"]),
+        default_power_limit_w=_number(values["power.default_limit"]),
+        clock_mhz=_number(values["clocks.applications.graphics"]),
+        default_clock_mhz=_number(values["clocks.default_applications.graphics"]),
+        uncorrected_ecc_errors=_number(values["ecc.errors.uncorrected.volatile.total"]),
+        slowed_by_heat=values["clocks_throttle_reasons.hw_thermal_slowdown"] == "Active",
+        slowed_by_power_brake=values["clocks_throttle_reasons.hw_power_brake_slowdown"] == "Active",
     )
 
 

@@ -1,4 +1,4 @@
-"""Each step's loss and time with all their digits, where the lines of the log have four."""
+"""Each step's loss and time with all their digits, while the lines of the log have four."""
 
 import json
 from typing import TextIO

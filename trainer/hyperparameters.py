@@ -1,4 +1,4 @@
-"""What the optimizer is told: Adam as in NeMo's pre-training recipes, its rate the same for any length.
+"""Options of the optimizer: Adam as in NeMo's pre-training recipes, its rate the same for any length.
 
 A schedule that anneals over the run's steps would give a run of 20 steps and a run of 22 different rates, and
 a resumed run could not be compared with an uninterrupted one.

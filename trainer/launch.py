@@ -19,13 +19,13 @@ class Launch:
     local_world_size: int
     """Ranks on this node."""
     threads: int
-    """CPU threads of this rank: OMP_NUM_THREADS, which the job sets; one where it does not."""
+    """CPU threads of this rank: OMP_NUM_THREADS, which the job sets; one if it does not."""
     by_launcher: bool
     """Whether torchrun or srun started it among others."""
     on_one_host: bool
     """Whether all ranks are on this host, whatever it calls its nodes."""
     has_mpi: bool = False
-    """Whether MPI can start: srun does that where it is told `--mpi=pmix`, and torchrun never."""
+    """Whether MPI can start: srun does that with `--mpi=pmix`, and torchrun never."""
 
     @property
     def nodes(self) -> int:

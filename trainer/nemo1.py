@@ -2,7 +2,7 @@
 
 The release ran `megatron_gpt_pretraining.py` of the image with a config file of its own, given by name, which
 is not in the image (its /opt/NeMo-Framework-Launcher has one for another run of this model). The file beside
-this module has the same values, and says what differs; what the plan decides is added as overrides.
+this module has the same values, and names what differs; what the plan decides is added as overrides.
 """
 
 import re
@@ -41,13 +41,13 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
     if not PROGRAM.is_file():
         raise TrainerError(f"{PROGRAM} is not there: image {run.recipe.image} should have NeMo 1.")
     sys.path.insert(0, str(PROGRAM.parents[3]))  # as upstream has it, by PYTHONPATH
-    told = sys.argv
+    former = sys.argv
     sys.argv = [str(PROGRAM), *arguments]
     try:
-        ending.progress.tells_steps = False
+        ending.progress.notes_steps = False
         runpy.run_path(str(PROGRAM), run_name="__main__")
     finally:
-        sys.argv = told
+        sys.argv = former
     from trainer import ranks, records  # torch and Megatron, which the program has loaded
 
     node_names = ending.progress.node_names = ranks.node_names()

@@ -1,6 +1,6 @@
 """`python -m trainer.node_check`: looks at every node of a job before it trains, as many ranks as will train.
 
-First each node tells its memory and its GPUs, then each rank multiplies matrices, then all of them reduce a
+First each node reports its memory and its GPUs, then each rank multiplies matrices, then all of them reduce a
 tensor. A node that is not well is named in `node_check.json`, and every rank ends with REFUSED. Whatever
 hinders the check itself (no torch, ranks that do not meet, an all-reduce that fails) judges no node: it ends
 with another code, and the training may begin.
@@ -42,7 +42,7 @@ _HARDWARE_ERRORS = ("uncorrectable ECC error", "uncorrectable NVLink error", "ha
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of the check, which tell each other what they found."""
+    """The ranks of the check, which exchange what they found."""
 
     launch: Launch
     store: Any
@@ -52,8 +52,8 @@ class Ranks:
         """What rank 0 makes of every rank's JSON value, in the order of the ranks: the same for all."""
         self.store.set(f"{what}/{self.launch.rank}", json.dumps(own))
         if self.launch.rank == 0:
-            told = [json.loads(self.store.get(f"{what}/{rank}")) for rank in range(self.launch.world_size)]
-            self.store.set(what, json.dumps(judge(told)))
+            reports = [json.loads(self.store.get(f"{what}/{rank}")) for rank in range(self.launch.world_size)]
+            self.store.set(what, json.dumps(judge(reports)))
         return json.loads(self.store.get(what))
 
     def part(self) -> None:
@@ -65,7 +65,7 @@ class Ranks:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check; the exit code says whether the nodes are to be used."""
+    """Check; the exit code is whether the nodes are to be used."""
     arguments = _parser().parse_args(argv)
     node = records.own_node_name()
     try:
@@ -80,15 +80,15 @@ def _check(arguments: argparse.Namespace, launch: Launch, node: str) -> int:
     began = time.perf_counter()
     for text, kind in EXPECTED_WARNINGS:
         warnings.filterwarnings("ignore", message=text, category=kind)
-    import torch  # seconds; where it is not there, `main` says so
+    import torch  # seconds; `main` reports it if it is missing
 
     torch.set_num_threads(launch.threads)
     if arguments.device == "cpu" and launch.on_one_host:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo looks the host's name up
     ranks = Ranks(launch, _store(launch, arguments.time_limit_s))
 
-    def nodes_of(told: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {one["node"]: one for one in told if "faults" in one}
+    def nodes_of(reports: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {one["node"]: one for one in reports if "faults" in one}
 
     first_of_node = launch.rank % launch.local_world_size == 0
     # Nothing has been put onto a GPU before, so that memory that is taken is somebody else's.
@@ -97,7 +97,7 @@ def _check(arguments: argparse.Namespace, launch: Launch, node: str) -> int:
     all_reduce = None
     if not _refused(nodes):
         own = {"node": node, **_multiply(arguments, launch)}
-        nodes = ranks.exchange("rates", own, lambda told: _with_rates(nodes, told))
+        nodes = ranks.exchange("rates", own, lambda reports: _with_rates(nodes, reports))
     if not _refused(nodes) and launch.world_size > 1:
         all_reduce = _all_reduce(arguments, ranks)
     refused = _refused(nodes)
@@ -137,7 +137,7 @@ def _refused(nodes: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
-    """What this node tells of itself, and what is wrong with that."""
+    """What this node reports of itself, and what is wrong with that."""
     free = gpu_health.free_memory_percent()
     found: dict[str, Any] = {"faults": [], "unknown": [], "free_memory_percent": round(free, 1)}
     found["matmul_tflops"] = None  # not known yet
@@ -168,7 +168,7 @@ def _look(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
 
 
 def _least_of(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
-    """The node's GPUs in a few numbers: of each the lowest, None where no GPU tells it."""
+    """The node's GPUs in a few numbers: of each the lowest, None if no GPU reports it."""
 
     def least(values: Sequence[float | None]) -> float | None:
         return min((value for value in values if value is not None), default=None)
@@ -184,7 +184,7 @@ def _least_of(gpus: Sequence[gpu_health.Gpu]) -> dict[str, Any]:
 def _multiply(arguments: argparse.Namespace, launch: Launch) -> dict[str, Any]:
     """This rank's rate of multiplying matrices, beside all others, and what is wrong with that.
 
-    Raises RuntimeError where torch cannot, for a reason that need not be the GPU's.
+    Raises RuntimeError if torch cannot, for a reason that need not be the GPU's.
     """
     local_rank = launch.rank % launch.local_world_size
     what = f"rank {local_rank}" if arguments.device == "cpu" else f"GPU {local_rank}"
@@ -225,10 +225,10 @@ def _matmul_tflops(device: str, local_rank: int) -> float:
     return _REPEATS_GPU * 2 * _GPU_SIZE**3 / (time.perf_counter() - start) / 1e12
 
 
-def _with_rates(nodes: dict[str, dict[str, Any]], told: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _with_rates(nodes: dict[str, dict[str, Any]], reports: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The nodes with their slowest rank's rate, and what is wrong with any of their ranks."""
     for name, found in nodes.items():
-        own = [one for one in told if one["node"] == name]
+        own = [one for one in reports if one["node"] == name]
         rates = [one["matmul_tflops"] for one in own if "matmul_tflops" in one]
         found["matmul_tflops"] = min(rates, default=None)
         found["faults"] = [*found["faults"], *(fault for one in own for fault in one["rate_faults"])]
@@ -236,9 +236,9 @@ def _with_rates(nodes: dict[str, dict[str, Any]], told: list[dict[str, Any]]) ->
 
 
 def _all_reduce(arguments: argparse.Namespace, ranks: Ranks) -> dict[str, Any]:
-    """The bandwidth of an all-reduce over all ranks; it does not tell which node is slow, so none is judged.
+    """The bandwidth of an all-reduce over all ranks; it does not show which node is slow, so none is judged.
 
-    Raises RuntimeError where it fails.
+    Raises RuntimeError if it fails.
     """
     import torch
     from torch import distributed

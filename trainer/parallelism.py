@@ -79,7 +79,7 @@ def strategy(
         ckpt_async_save=async_save,
         ddp=DistributedDataParallelConfig(
             use_distributed_optimizer=cuda,  # its checkpoint format needs CUDA
-            grad_reduce_in_fp32=True,  # where the number format does not say otherwise
+            grad_reduce_in_fp32=True,  # unless the number format sets it otherwise
             overlap_grad_reduce=settings.overlap_grad_reduce,
             overlap_param_gather=settings.overlap_param_gather,
             average_in_collective=settings.average_in_collective,

@@ -1,4 +1,4 @@
-"""A profile of some steps on some ranks: by Nsight Systems where that started the process, else by torch.
+"""A profile of some steps on some ranks: by Nsight Systems if that started the process, else by torch.
 
 Nsight Systems (`nsys profile --capture-range=cudaProfilerApi`) writes its report itself; the job script says
 by a variable that it started the process. torch's profiler writes `torch_profile/rank<N>.json.gz`, for
@@ -39,7 +39,7 @@ class ProfileSteps(Callback):
             self._stop(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Stop where the run ends before the window does."""
+        """Stop if the run ends before the window does."""
         self._stop(trainer)
 
     def _stop(self, trainer: Any) -> None:

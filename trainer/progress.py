@@ -1,4 +1,4 @@
-"""How far the training has come: what its end, its watchdog and its log lines tell."""
+"""How far the training has come: for its end, its watchdog and its log lines."""
 
 import resource
 import statistics
@@ -48,8 +48,8 @@ class Progress:
     steps_trained: int = 0
     training_began_at: float | None = None
     """On the clock of `time.perf_counter`."""
-    tells_steps: bool = True
-    """Whether the end of each step is noted here; NeMo 1 does not tell."""
+    notes_steps: bool = True
+    """Whether the end of each step is noted here; NeMo 1 does not note them."""
     moved_at: float = field(default_factory=time.perf_counter)
     """When the last step ended; before the first one, when the program started."""
     wall_time_s: float | None = None

@@ -62,5 +62,5 @@ def bound_to_numa_node() -> bool:
 
 
 def own_node_name() -> str:
-    """This node's name: Slurm's own where it has one, as several of its nodes may be on one host."""
+    """This node's name: Slurm's own if it has one, as several of its nodes may be on one host."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

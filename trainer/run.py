@@ -81,7 +81,7 @@ class Parallelism:
         return self.pipeline * (self.virtual_pipeline or 1)
 
     def counts_embedding(self, num_layers: int) -> bool:
-        """Whether embedding and output count as a layer each where the layers are dealt to the stages.
+        """Whether embedding and output count as a layer each when the layers are dealt to the stages.
 
         Llama 3.1 405b (126 layers on 64 stages) and its proxies of 30 and 62 layers divide only so.
         """
@@ -110,7 +110,7 @@ class Settings:
     """What is set in NeMo beyond the recipe, under NeMo's and Megatron's names; a plan may have none."""
 
     fp8_recipe: str | None = None
-    """`delayed` or `current`, where the dtype is fp8."""
+    """`delayed` or `current`, if the dtype is fp8."""
     first_last_layers_bf16: bool = False
     cuda_graphs: bool = False
     cross_entropy_fusion_impl: str = "native"
@@ -167,12 +167,12 @@ class PlannedRun:
     performance: Performance = Performance()
     """Nothing in it on the CPU, and in plans older than it."""
     cuda_graphs: bool | None = None
-    """Whether steps are recorded as CUDA graphs; None for what the settings say."""
+    """Whether steps are recorded as CUDA graphs; None for what the settings have."""
     tp_comm_overlap: bool | None = None
-    """Whether tensor-parallel communication overlaps with matrix products; None for what the settings say."""
+    """Whether tensor-parallel communication overlaps with matrix products; None as in the settings."""
 
     def tflops_per_gpu(self, step_time_s: float) -> float | None:
-        """Of one rank, in 10¹² operations per second; None where the plan does not say what a step takes."""
+        """Of one rank, in 10¹² operations per second; None if the plan has no flops of a step."""
         if self.model_flops is None:
             return None
         operations = self.model_flops * self.recipe.global_batch_size
@@ -294,7 +294,7 @@ def _check_mode(run: PlannedRun) -> None:
         raise TrainerError(f"async_save is for the mode 'checkpoint_save', and the plan's is '{run.mode}'.")
     if (run.mode == "profile") != (run.profile is not None):
         raise TrainerError(
-            f"mode '{run.mode}' with profile {run.profile}: a profile run says what is profiled, "
+            f"mode '{run.mode}' with profile {run.profile}: a profile run has what is profiled, "
             "and no other mode does."
         )
     if (run.mode == "checkpoint_load") != (run.first_step > 0):

@@ -104,7 +104,7 @@ def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devic
     optimizer(run, distributed=device == "cuda").connect(model)
     data = SyntheticData(run, attention_mask=device == "cpu")
     if CallbackGroup is not None:
-        # NeMo's telemetry, which exports nothing unless told to, must know the run before a save.
+        # NeMo's telemetry, which exports nothing unless set to, must know the run before a save.
         CallbackGroup.get_instance().update_config(nemo_version="v2", trainer=trainer, data=data)
     trainer.fit(
         model,
@@ -130,7 +130,7 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
         callbacks.append(ProfileSteps(run.profile, folders.output))
     if device == "cuda":
         # Left alone, older releases of Transformer Engine take MPI wherever torch was built with it. That is
-        # upstream's way where srun has started it; torchrun (Run:ai) starts none, nor does srun --mpi=none.
+        # upstream's way if srun has started it; torchrun (Run:ai) starts none, nor does srun --mpi=none.
         bootstrap = None if launch.has_mpi else "nccl"
         callbacks += gpu_performance.callbacks(run, bootstrap=bootstrap)
     if run.mode == "checkpoint_save":

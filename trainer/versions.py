@@ -15,7 +15,7 @@ from trainer.errors import TrainerError
 PACKAGES = {"nemo": "nemo_toolkit", "megatron_core": "megatron-core", "torch": "torch"}
 """Names in the records, and the packages'."""
 DRIVER = Path("/proc/driver/nvidia/version")
-"""What the kernel's NVIDIA driver says of itself; not there without one."""
+"""The version of the kernel's NVIDIA driver; not there without one."""
 TRIED = {"nemo": "2.7.3", "megatron_core": "0.15.3"}
 """What this project has trained with."""
 OLDEST, NEWEST = (2, 2), (2, 7)
@@ -25,7 +25,7 @@ run 2.7.3 only."""
 
 
 def versions() -> dict[str, str | None]:
-    """Each version, None where the package is not installed; on GPUs also CUDA, NCCL and the driver."""
+    """Each version, None if the package is not installed; on GPUs also CUDA, NCCL and the driver."""
     return {
         **{name: _version(package) for name, package in PACKAGES.items()},
         "python": platform.python_version(),
@@ -76,7 +76,7 @@ def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 
 def untried() -> str | None:
-    """What is installed beside what was tried; None where it is the same."""
+    """What is installed beside what was tried; None if it is the same."""
     installed = versions()
     if all(installed[name] == tried for name, tried in TRIED.items()):
         return None
@@ -87,7 +87,7 @@ def untried() -> str | None:
 
 
 def driver_version(driver: Path = DRIVER) -> str | None:
-    """The version of the NVIDIA driver; None where there is none.
+    """The version of the NVIDIA driver; None if there is none.
 
     Its first line is as "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build".
     """
@@ -99,7 +99,7 @@ def driver_version(driver: Path = DRIVER) -> str | None:
 
 
 def _of_gpus() -> dict[str, str]:
-    """What is known of GPUs by now: torch tells its own versions once it has been imported."""
+    """What is known of GPUs by now: torch has its own versions once it has been imported."""
     found = {"nvidia_driver": driver_version()}
     torch = sys.modules.get("torch")
     # Asked for while a run fails, too, perhaps in the middle of torch's own import.

@@ -1,4 +1,4 @@
-"""A thread that ends the rank where the training itself cannot: when it hangs, or is told to end.
+"""A thread that ends the rank when the training itself cannot: when it hangs, or is asked to end.
 
 The training waits in collective calls, in C, where Python neither sees signals nor runs. This thread looks
 every second whether a step has ended in time, whether another rank has failed, and for SIGTERM.
@@ -64,7 +64,7 @@ class HangLimits:
 
     def of(self, progress: Progress) -> float:
         """Seconds that may pass now without a step."""
-        if not progress.tells_steps:
+        if not progress.notes_steps:
             return math.inf
         usual_s = progress.usual_step_s
         if usual_s is None or progress.last_step_ended:
@@ -176,7 +176,7 @@ def _where(progress: Progress, waited_s: float) -> str:
         return f"no step has ended within {waited_s:.0f} s of the start"
     if progress.last_step_ended:
         return f"it has not ended within {waited_s:.0f} s of its last step, {progress.step}"
-    usual = "" if usual_s is None else f", where the median step takes {usual_s:.3g} s"
+    usual = "" if usual_s is None else f", and the median step takes {usual_s:.3g} s"
     return f"no step has ended within {waited_s:.0f} s of step {progress.step}{usual}"
 
 

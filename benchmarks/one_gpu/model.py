@@ -20,7 +20,7 @@ _LLAMA_3_1_SCALING = {"factor": 8.0, "low": 1.0, "high": 4.0, "trained_length": 
 
 @dataclass(frozen=True)
 class Style:
-    """What tells the layers of one family from those of another."""
+    """How the layers of one family differ from those of another."""
 
     gated: bool
     """Whether the MLP is SwiGLU; else its activation is a squared ReLU."""

@@ -37,7 +37,7 @@ def write_whole(path: Path, content: str | dict[str, Any]) -> None:
 
 
 def measure(model: Path, output: Path, within_s: float, library: Path | None, options: list[str]) -> int:
-    """Train a model's runs one after the other; 0 where all completed, 1 where none could, else 2.
+    """Train a model's runs one after the other; 0 if all completed, 1 if none could, else 2.
 
     A run that fails does not keep the next from being trained, unless no run can be on this machine. What is
     not done after `within_s` seconds is ended.
@@ -163,7 +163,7 @@ def _history(path: Path) -> list[dict[str, Any]]:
 
 
 def report(results: Path) -> int:
-    """Print what the models under a folder came to; 2 where one is not complete, 1 where there is none."""
+    """Print what the models under a folder came to; 2 if one is not complete, 1 if there is none."""
     models = sorted(results.glob(f"*/{MODEL_FILE}"))
     if not models:
         print(f"'{results}' has no results: give the folder that `measure` wrote into.", file=sys.stderr)

@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compile",
         choices=("off", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-        help="mode of torch.compile (default: off on the CPU; on GPUs default, or where the plan has CUDA "
+        help="mode of torch.compile (default: off on the CPU; on GPUs default, or if the plan has CUDA "
         "graphs reduce-overhead, which records them)",
     )
     return parser

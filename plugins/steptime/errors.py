@@ -1,4 +1,4 @@
-"""What can go wrong, told apart by whose turn it is: the user (exit code 1) or the system (exit code 2)."""
+"""What can go wrong, by whose turn it is: the user (exit code 1) or the system (exit code 2)."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ class OutOfReach(SystemFailure):
 
 
 def shown(value: object, *, at_most: int | None = 80) -> str:
-    """`value` as it can stand in a sentence: in one line, without control characters, cut where it is long.
+    """`value` as it can stand in a sentence: in one line, without control characters, cut if it is long.
 
     >>> shown("8b" + chr(10) + "16b")
     '8b\\\\n16b'
@@ -36,7 +36,7 @@ def shown(value: object, *, at_most: int | None = 80) -> str:
 def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str = "") -> UserError:
     """The error for a value outside its choices: names it, the nearest match, and every valid one.
 
-    `of` says what the choices belong to.
+    `of` names what the choices belong to.
 
     >>> str(unknown_value("dtype", "fp88", ["bf16", "fp8"]))
     "unknown dtype 'fp88': did you mean 'fp8'? Valid are: bf16, fp8."

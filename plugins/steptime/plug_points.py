@@ -27,12 +27,12 @@ class PlugPoint:
     def names(self) -> tuple[str, ...]:
         """All names: steptime's own in their order, then the added ones, sorted.
 
-        Raises UserError where two have one name.
+        Raises UserError if two have one name.
         """
         return (*self.built_in, *sorted(_added(self)))
 
     def load(self, name: str) -> Any:
-        """The object of that name. Raises UserError where there is none, or it cannot be imported."""
+        """The object of that name. Raises UserError if there is none, or it cannot be imported."""
         return _load(self, name)
 
 

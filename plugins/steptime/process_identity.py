@@ -15,7 +15,7 @@ def start_tick(pid: int) -> int:
     """When a process was started, in clock ticks since the boot (proc(5), starttime).
 
     Unlike a time of the day it never changes: the boot time that psutil adds moves with the machine's clock.
-    Raises ProcessLookupError where there is no such process.
+    Raises ProcessLookupError if there is no such process.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

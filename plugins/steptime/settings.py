@@ -12,7 +12,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 def home() -> Path:
     """The state folder: `STEPTIME_HOME`, else `.steptime/` in the checkout (or below the current folder).
 
-    It need not exist. Raises UserError where it cannot be a folder.
+    It need not exist. Raises UserError if it cannot be a folder.
     """
     configured = os.environ.get("STEPTIME_HOME")
     if configured:
@@ -43,7 +43,7 @@ def config_dir() -> Path:
 
 
 def _folder(variable: str, text: str) -> Path:
-    """The path that a variable names. Raises UserError where something else than a folder is there."""
+    """The path that a variable names. Raises UserError if something else than a folder is there."""
     try:
         path = Path(text).expanduser().resolve()
         if not path.exists() or path.is_dir():

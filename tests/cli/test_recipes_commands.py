@@ -51,7 +51,7 @@ def test_how_runs_are_launched_is_listed_with_sources() -> None:
     rows = list(csv.DictReader(StringIO(call("recipes", "--launch", "--format", "csv").stdout)))
     assert len({row["recipe"] for row in rows}) == 5
     (deferral,) = (row for row in rows if (row["setting"], row["value"]) == ("wgrad_deferral_limit", "50"))
-    assert (deferral["where"], deferral["gpu_types"]) == ("405b", "h100")
+    assert (deferral["condition"], deferral["gpu_types"]) == ("405b", "h100")
     assert deferral["source"].startswith("NVIDIA/NeMo d2b21556f245, nemo/collections/llm/recipes/")
     both = CliRunner().invoke(app, ["recipes", "--launch", "--published"])
     assert "published and launch are two lists" in str(both.exception)

@@ -31,7 +31,7 @@ def entries(part: str) -> list[dict[str, Any]]:
 
 def tables() -> tuple[str, str]:
     """The lines of the releases, and the public logs, as Markdown."""
-    rows = ["| tells | line | printed by |", "|---|---|---|"]
+    rows = ["| phase | line | printed by |", "|---|---|---|"]
     for entry in entries("lines"):
         line = " ".join(entry["line"].split())
         shown = line if len(line) <= _LONGEST_SHOWN else f"{line[:_LONGEST_SHOWN]} …"

@@ -171,7 +171,7 @@ MISTAKES = {
     "a proxy without layers of its own": (
         "        num_layers: 4\n",
         "",
-        "line 45, sizes.8b.proxies.0: a proxy must say its num_layers.",
+        "line 45, sizes.8b.proxies.0: a proxy needs its num_layers.",
     ),
     "layers that do not divide": (
         "{tensor: 1, pipeline: 4, context: 1}",

@@ -222,7 +222,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"load_checkpoint '/a\nb' is no folder on a cluster"),
     (
         {"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 9},
-        "was saved at step 20, and max_steps says 9",
+        "was saved at step 20, and max_steps is 9",
     ),
     ({"size": "8b", "gpus": "128", "load_checkpoint": NAMED}, "which are no whole steps of the global batch"),
     ({"gpus": "2", "load_checkpoint": "/x", "window": "1:2"}, "window '1:2': a loading run trains one step"),

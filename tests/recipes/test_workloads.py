@@ -131,7 +131,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
             "pipeline: 4, context: 2, virtual_pipeline: 7",
             "28 pip",
         ),
-        ("- num_layers: 8\n        gpu", "- gpu", "sizes.405b.proxies.0: a proxy must say its num_layers"),
+        ("- num_layers: 8\n        gpu", "- gpu", "sizes.405b.proxies.0: a proxy needs its num_layers"),
         ('window: "10:19"', 'window: "10:20"', "sizes.tiny.steps.window: 10:20 lies outside of a run of 20"),
         (
             'window: "10:19"',

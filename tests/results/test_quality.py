@@ -208,7 +208,7 @@ def test_a_fatal_problem_of_the_log_stops_the_result(make_result: MakeResult) ->
 
     assert failure.message == (
         "Expected that the log names no failure, "
-        "but it says: nccl_timeout: rank 3 waited 600 s in an all-reduce."
+        "but it names nccl_timeout: rank 3 waited 600 s in an all-reduce."
     )
 
 
@@ -219,7 +219,10 @@ def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeR
     failure = only_failure(judged(result, started=started))
 
     assert failure.name == "parallelism_as_planned"
-    assert "tensor_parallel 2 where 1 was planned, data_parallel 1 where 2 was planned" in failure.message
+    assert (
+        "tensor_parallel 2 instead of the planned 1, data_parallel 1 instead of the planned 2"
+        in failure.message
+    )
     assert "no 'steptime.start' record" in only_failure(judged(result, started=None)).message
     planned = ("world_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
     for name in (*planned, "micro_batch_size", "global_batch_size", "seq_length", "num_layers"):

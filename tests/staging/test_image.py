@@ -278,7 +278,7 @@ async def test_a_cluster_without_enroot_is_told_what_to_do(
 ) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     with pytest.raises(
-        UserError, match=r"enroot is not installed on .*: install it there, or say import_in_job"
+        UserError, match=r"enroot is not installed on .*: install it there, or set import_in_job"
     ):
         await Staging(config)()
     assert images(config) == set()

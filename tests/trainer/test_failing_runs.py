@@ -95,7 +95,7 @@ def test_a_hanging_rank_ends_the_run_with_all_stacks(train_in_job: Train, tmp_pa
         exit_code=1,  # as torchrun has it
     )
     assert re.fullmatch(
-        r"the training hangs: no step has ended within \d+ s of step 3, where the median step takes "
+        r"the training hangs: no step has ended within \d+ s of step 3, and the median step takes "
         r"[\d.]+ s; the stacks of 2 ranks are in the log\.",
         problem.message,
     ), problem.message

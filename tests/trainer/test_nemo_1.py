@@ -126,7 +126,7 @@ def test_an_image_that_has_it_not_is_told(tmp_path: Path) -> None:
 
 
 def test_the_watchdog_leaves_it_alone() -> None:
-    assert HangLimits().of(Progress(tells_steps=False)) == math.inf
+    assert HangLimits().of(Progress(notes_steps=False)) == math.inf
 
 
 @pytest.mark.trainer

@@ -27,8 +27,8 @@ def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node: Any) -> None:
     told = {
         "none": [],
         "tells nothing": [],
-        "missing": ["nvidia-smi shows 7 GPUs where 8 are needed"],
-        "wrong type": ["GPU 3 is 'NVIDIA A100-SXM4-80GB' where H100 is planned"],
+        "missing": ["nvidia-smi shows 7 GPUs, and 8 are needed"],
+        "wrong type": ["GPU 3 is 'NVIDIA A100-SXM4-80GB', and H100 is planned"],
         "uncorrected ECC": ["GPU 3 has 2 uncorrected ECC errors"],
         "power limit": ["the power limit of GPU 3 is 500 of 700 W, below 100 %"],
         "low clock": ["the application clock of GPU 3 is 1200 of 1980 MHz, below 100 %"],

@@ -2,7 +2,7 @@
 
 NeMo and Megatron-Core name CUDA throughout: `device="cuda"`, `.cuda()`, streams, memory statistics.
 `cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated, the arithmetic, the collectives
-(gloo) and the checkpoint files are real. Every bend is in this module with its reason; where the plan is for
+(gloo) and the checkpoint files are real. Every bend is in this module with its reason; if the plan is for
 GPUs none of them is installed.
 """
 

@@ -43,14 +43,14 @@ class InitialWeights(Callback):
         """Fill this rank's part of every weight that begins at random."""
         with torch.no_grad():
             described = trainer.strategy.megatron_parallel.sharded_state_dict()
-            apply_factories(described)  # takes matrices apart where a rank has several pieces of one
+            apply_factories(described)  # takes matrices apart if a rank has several pieces of one
             for part in nested_values(described):
                 if isinstance(part, ShardedTensor) and (draw := _distribution(part.key, pl_module.config)):
                     _fill(part, draw, self.seed)
 
 
 def _fill(part: ShardedTensor, draw: Draw, seed: int) -> None:
-    stacked = part.prepend_axis_num  # 1 where a name stands for all layers, with the layer as first index
+    stacked = part.prepend_axis_num  # 1 if a name stands for all layers, with the layer as first index
     layer, offset = part.global_offset[:stacked], part.global_offset[stacked:]
     whole = drawn(part.global_shape[stacked:], draw, seed=seed, name=part.key, layer=layer)
     own = tuple(slice(at, at + size) for at, size in zip(offset, part.data.shape, strict=True))
@@ -58,7 +58,7 @@ def _fill(part: ShardedTensor, draw: Draw, seed: int) -> None:
 
 
 def _distribution(key: str, config: Any) -> Draw | None:
-    """What Megatron draws the weight of this name from; None where it begins with zeros or ones."""
+    """What Megatron draws the weight of this name from; None if it begins with zeros or ones."""
     draws: dict[tuple[str, ...], Draw] = {
         INTO: config.init_method,
         OUT_OF: config.output_layer_init_method,

@@ -57,4 +57,4 @@ def vocabulary(config: type, size: int) -> tuple[dict[str, int], Any]:
         return {"vocab_size": size}, None
     from nemo.collections.common.tokenizers.null_tokenizer import NullTokenizer
 
-    return {}, NullTokenizer(vocab_size=size - 1)  # it counts one more than it is told
+    return {}, NullTokenizer(vocab_size=size - 1)  # it counts one more than it is given

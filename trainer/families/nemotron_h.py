@@ -10,7 +10,7 @@ from trainer.run import HybridShape, ModelShape
 from trainer.versions import has_option
 
 EXPANSION = 2
-"""Width of the Mamba layers over the hidden size, where their heads cannot be given."""
+"""Width of the Mamba layers over the hidden size, if their heads cannot be given."""
 
 
 def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> MambaModel:
@@ -42,7 +42,7 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
         seq_length=shape.seq_length,
         **device_options,
     )
-    # NeMo takes this family's vocabulary from the tokenizer; NullTokenizer counts one more than it is told.
+    # NeMo takes this family's vocabulary from the tokenizer; NullTokenizer counts one more than it is given.
     return MambaModel(config, tokenizer=NullTokenizer(vocab_size=shape.vocab_size - 1))
 
 

@@ -56,7 +56,7 @@ def main() -> None:
     `STEPTIME_DEBUG=1` shows the traceback of an error that nobody foresaw.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Where the terminal has no such character, or a path is no text: show its code instead of failing.
+        # If the terminal has no such character, or a path is no text: show its code instead of failing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         exit_code = _run()

@@ -15,7 +15,7 @@ def age_s(text: str) -> int | None:
 
 
 def since_when(text: str, now: float) -> float:
-    """What `--since` means: `7d` (ago) or an ISO date, local where it names no zone, as Unix time."""
+    """What `--since` means: `7d` (ago) or an ISO date, local if it names no zone, as Unix time."""
     if (age := age_s(text)) is not None:
         return now - age
     try:

@@ -54,7 +54,7 @@ def compare(
     """What got slower: each cell judged by its own history, worst first, and one sentence before all.
 
     A run outside of what is usual for its cell is suspected; the mean of the next two decides.
-    The exit code is 3 where a slowdown is confirmed, 0 where none is, 1 for bad input, 2 where the store
+    The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store
     cannot be read.
     """
     from steptime.judging.comparison import COLUMNS
@@ -157,7 +157,7 @@ def accept(
 
 
 def _compare(store: "Store", runs: list[str], since: str | None, sweep: str | None) -> "Comparison":
-    """The comparison that was asked for. Raises UserError where that is none, or several."""
+    """The comparison that was asked for. Raises UserError if that is none, or several."""
     from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
 
     asked = [name for name, value in (("two runs", runs), ("--since", since), ("--sweep", sweep)) if value]

@@ -42,4 +42,4 @@ def demo(
     """
     up(port=port)
     run(REQUEST, wait=True)
-    up()  # says once more where the results can be seen
+    up()  # prints once more where the results can be seen

@@ -37,14 +37,14 @@ class RunLine(Frozen):
 
     @property
     def doing(self) -> str:
-        """The step of the run it is at, with Airflow's state where that tells more."""
+        """The task that the run is at, with its state in Airflow unless that is `running`."""
         if self.state == "success":
             return "done"
         state = (self.task.state or "waiting").replace("_", " ")
         if self.task.map_index < 0:
             return state
-        step = self.task.task_id.rpartition(".")[2]
-        return step if self.task.state in ("running", None) else f"{step}: {state}"
+        task = self.task.task_id.rpartition(".")[2]
+        return task if self.task.state in ("running", None) else f"{task}: {state}"
 
 
 def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
@@ -106,9 +106,11 @@ def _news(client: AirflowClient, run: DagRun, found: Sequence[RunLine]) -> dict[
     at_work = [line for line in found if line.task.state in ("running", "deferred")]
     news = {}
     for line in at_work[:_LOGS_AT_ONCE]:
-        said = [entry.event for entry in client.log(run.dag_id, run.dag_run_id, line.task) if entry.is_ours]
-        if said:
-            news[line.label] = said[-1].strip().partition("\n")[0]
+        entries = [
+            entry.event for entry in client.log(run.dag_id, run.dag_run_id, line.task) if entry.is_ours
+        ]
+        if entries:
+            news[line.label] = entries[-1].strip().partition("\n")[0]
     return news
 
 
@@ -131,8 +133,8 @@ class _LiveView:
         for column in ("symbol", "label", "doing", "news"):
             table.add_column(column, no_wrap=True)
         for line in found:
-            said = Text(news.get(line.label, ""), style="dim")
-            table.add_row(_SYMBOLS[line.state], Text(line.label), line.doing, said)
+            text = Text(news.get(line.label, ""), style="dim")
+            table.add_row(_SYMBOLS[line.state], Text(line.label), line.doing, text)
         self._live.update(table, refresh=True)
 
 
@@ -140,7 +142,7 @@ class _PlainView:
     """A line of text whenever something has changed, for logs and pipes."""
 
     def __init__(self) -> None:
-        self._said: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -150,10 +152,10 @@ class _PlainView:
         pass
 
     def update(self, found: Sequence[RunLine], news: dict[str, str]) -> None:
-        """Say what has changed since the last time."""
+        """Print what has changed since the last time."""
         for line in found:
             text = ": ".join(part for part in (line.doing, news.get(line.label)) if part)
-            if line.state == "waiting" or self._said.get(line.label) == text:
+            if line.state == "waiting" or self._printed.get(line.label) == text:
                 continue
-            self._said[line.label] = text
+            self._printed[line.label] = text
             typer.echo(f"{time.monotonic() - self._started:5.0f} s  {line.label}: {text}", err=True)

@@ -1,4 +1,4 @@
-"""`steptime parse`: what training logs say, one row a run."""
+"""`steptime parse`: what is in training logs, one row a run."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ steptime parse results/ more-results/ --format csv > step_times.csv
 
 [bold]Exit codes[/bold]
 
-0 the logs were read, whatever they say of their runs; 1 there is no such log, or the window cannot be.
+0 the logs were read, whatever became of their runs; 1 there is no such log, or the window cannot be.
 """
 
 _SHOW_PROGRESS_FROM_BYTES = 100_000_000
@@ -92,7 +92,7 @@ def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wid
 
 @contextmanager
 def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr where reading takes long enough to wonder, and somebody watches."""
+    """A bar on stderr if reading takes long enough to wonder, and somebody watches."""
     if total_bytes < _SHOW_PROGRESS_FROM_BYTES or not sys.stderr.isatty():
         yield None
         return

@@ -47,10 +47,10 @@ def metrics(
     gpu_type: Annotated[str, typer.Option(help="Type of GPU, as h100.")],
     gpus: Annotated[int, typer.Option(help="Number of GPUs.")],
     step_time: Annotated[float, typer.Option(help="Seconds per training step.")],
-    scaling: Annotated[str, typer.Option(help="weak, or strong where the document has it.")] = "weak",
+    scaling: Annotated[str, typer.Option(help="weak, or strong if the document has it.")] = "weak",
     gbs: Annotated[
         int | None,
-        typer.Option(help="Global batch size, where it is not the document's.", show_default=False),
+        typer.Option(help="Global batch size, if it is not the document's.", show_default=False),
     ] = None,
     peak_tflops: Annotated[
         float | None,
@@ -60,7 +60,7 @@ def metrics(
         bool,
         typer.Option(
             "--as-published",
-            help="MFU with the constants behind the document's tables, where it prints others.",
+            help="MFU with the constants behind the document's tables, if it prints others.",
         ),
     ] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
@@ -86,7 +86,7 @@ def metrics(
 
 
 def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
-    """The recipe at another global batch size. Raises UserError where it does not divide."""
+    """The recipe at another global batch size. Raises UserError if it does not divide."""
     if gbs is None:
         return recipe
     if gbs > _MAX_GBS:

@@ -23,7 +23,7 @@ from steptime.recipes.planning import PlanRequest, parse_request
 def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the first parameter of `command`, a `PlanRequest`, by one flag for each of its fields.
 
-    Values that the model refuses raise UserError; what fits no recipe is for `plan()` to say.
+    Values that the model refuses raise UserError; what fits no recipe is refused by `plan()`.
     """
     fields = PlanRequest.model_fields
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]

@@ -48,12 +48,12 @@ WIDE_OPTION = typer.Option("--wide", help="Every column of the table, however na
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None where it is redirected."""
+    """Columns of the terminal that stdout is; None if it is redirected."""
     return Console().width if sys.stdout.isatty() else None
 
 
 def complain(sentence: str) -> None:
-    """Say on stderr what went wrong: one sentence, and after it perhaps lines of a log."""
+    """Print on stderr what went wrong: one sentence, and after it perhaps lines of a log."""
     lines = (shown(line, at_most=None) for line in sentence.splitlines())
     colour = None if os.environ.get("NO_COLOR") else typer.colors.RED
     typer.secho("steptime: " + "\n".join(lines), err=True, fg=colour)
@@ -113,7 +113,7 @@ def show_table(
 ) -> None:
     """Print rows of declared columns for people, no number of them cropped.
 
-    Where the terminal is too narrow, columns are left out by their priority, and a line says which.
+    If the terminal is too narrow, columns are left out by their priority, and a line names them.
     Redirected and `wide` output has all.
     """
     from steptime.results.report import written
@@ -187,7 +187,7 @@ def _least_width(columns: Sequence[_Shown]) -> int:
 
 
 def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None) -> None:
-    """Print a table in so many columns of the terminal, or more where a word would break; None wraps nothing.
+    """Print a table in so many columns of the terminal, or more if a word would break; None wraps nothing.
 
     Lines that a narrow terminal wraps can be read, and be made wider; words broken into letters cannot.
     """
@@ -203,7 +203,7 @@ def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None
     table = Table(title=Text(title) if title else None, header_style="bold", title_justify="left")
     for column, column_width in zip(columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.numeric else "left"
-        # By themselves rich's tables are cropped where the least widths of their columns do not fit.
+        # By themselves rich's tables are cropped if the least widths of their columns do not fit.
         table.add_column(Text(column.heading), justify=justify, width=column_width)
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, row))

@@ -1,4 +1,4 @@
-"""How commands that take a while say what they are at."""
+"""How commands that take a while show what they are at."""
 
 import time
 from typing import Self
@@ -7,7 +7,7 @@ from rich.console import Console
 
 
 class Phases:
-    """Tells on stderr what is being done: a spinner with the seconds in a terminal, else a line a phase."""
+    """Shows on stderr what is being done: a spinner with the seconds in a terminal, else a line a phase."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -24,7 +24,7 @@ class Phases:
             self._spinner.stop()
 
     def report(self, phase: str) -> None:
-        """Say that `phase` has begun."""
+        """Show that `phase` has begun."""
         line = f"{time.monotonic() - self._started:4.0f} s  {phase}"
         if self._spinner is not None:
             self._console.print(line, style="dim", highlight=False)

@@ -83,7 +83,7 @@ def recipes(
 
     With it: what the documents print, which may differ from what they ran.
 
-    A broken file hides no other: the exit code is 1, and stderr says what is wrong with it.
+    A broken file hides no other: the exit code is 1, and stderr has what is wrong with it.
     """
     if published and launch:
         raise UserError("published and launch are two lists: ask for one of them.")
@@ -107,14 +107,14 @@ def _plan(
 ) -> None:
     """The runs that `steptime run` would start, and what they cost at most. Nothing is submitted.
 
-    The exit code is 1 where it would start nothing, with the reason below the plan.
+    The exit code is 1 if it would start nothing, with the reason below the plan.
     """
     planned = plan(request)
     show_plan(planned, output_format, _scripts(planned) if show_script else ())
 
 
 def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ()) -> None:
-    """Print the runs of a plan, their job scripts where given, and what all of it costs at most.
+    """Print the runs of a plan, their job scripts if given, and what all of it costs at most.
 
     Raises UserError: at once for what the cluster does not permit, and after it was printed for what could
     not be started, or what a budget does not allow. A plan for another type of GPU may be read.
@@ -145,7 +145,7 @@ def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ())
 
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
-    """Say how the budgets stand that runs draw on. Raises UserError where one does not allow them."""
+    """Print the balance of each budget that runs draw on. Raises UserError if one does not allow them."""
     from steptime.results.charges import budget_balances
 
     balances = budget_balances({run.cluster for run in runs}, runs)

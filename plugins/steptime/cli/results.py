@@ -78,7 +78,7 @@ def results(
     """The results of all runs: step time, throughput, MFU, checkpoint times.
 
     The table shows what runs are compared by; csv and json have every column, with its unit in its name.
-    'steptime results columns' says what each of them means.
+    'steptime results columns' describes each of them.
     """
     if context.invoked_subcommand:
         return
@@ -240,13 +240,13 @@ def _node_check(found: Mapping[str, Any] | None) -> str | None:
     """What is wrong with each node, else its rate, by its slowest rank; and the rate of all together."""
     if found is None:
         return None
-    told = [
+    by_node = [
         f"{node['node']} {'; '.join(node['faults']) or _rate(node['matmul_tflops'], 'TFLOPS')}"
         for node in found["nodes"]
     ]
     together = found["all_reduce"]
     return ", ".join(
-        [*told, *([f"all-reduce {_rate(together['bus_gb_per_s'], 'GB/s')}"] if together else [])]
+        [*by_node, *([f"all-reduce {_rate(together['bus_gb_per_s'], 'GB/s')}"] if together else [])]
     )
 
 

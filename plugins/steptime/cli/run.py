@@ -48,7 +48,7 @@ def run(
 
     The plan is checked first: a value that fits no recipe starts nothing.
     Without --wait the address of the DAG run is printed.
-    With --wait the exit code is 0 where every run is valid, and 2 where one failed.
+    With --wait the exit code is 0 if every run is valid, and 2 if one failed.
     """
     planned = plan(request)
     if dry_run:
@@ -93,7 +93,7 @@ def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> bool
 
 
 def _explain(client: AirflowClient, dag_run: DagRun) -> None:
-    """Say of each failed task which it is, what went wrong, and where its log is; the first to fail first."""
+    """Print each failed task, its error and where its log is, in the order in which they failed."""
     tasks = client.task_instances(dag_run.dag_id, dag_run.dag_run_id)
     failed = [task for task in tasks if task.state == "failed"]
     for task in sorted(failed, key=lambda task: task.end_date.timestamp() if task.end_date else math.inf):
@@ -104,4 +104,4 @@ def _explain(client: AirflowClient, dag_run: DagRun) -> None:
 
 def _error(log: list[LogLine]) -> str:
     errors = [line.error for line in log if line.error]
-    return errors[-1] if errors else "its log says nothing of an error"
+    return errors[-1] if errors else "its log has no error"

@@ -61,7 +61,7 @@ def up(
     """Start Airflow on this machine, wait until it is ready, and print address, user and password.
 
     All its state is below STEPTIME_HOME. It goes on when the terminal closes.
-    A component that dies is started again. A second 'up' says where it runs.
+    A component that dies is started again. A second 'up' prints where it runs.
     """
     from steptime.service import standalone
     from steptime.service.standalone_config import ADMIN, password
@@ -100,9 +100,9 @@ def down(
 
 
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
-    """Say where Airflow runs, how its components are, what it runs, and how budgets of GPU-hours stand.
+    """Show where Airflow runs, how its components are, what it runs, and how budgets of GPU-hours stand.
 
-    The exit code is 0 where every component is healthy, else 2.
+    The exit code is 0 if every component is healthy, else 2.
     """
     from steptime.service import standalone
 
@@ -135,7 +135,7 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
 
 
 def _budgets() -> list[dict[str, Any]]:
-    """How the budget of each cluster and account stands; one that cannot be told is complained of."""
+    """How the budget of each cluster and account stands; what cannot be read is reported and left out."""
     from steptime.clusters.config import list_clusters
     from steptime.results.charges import budget_balances
 

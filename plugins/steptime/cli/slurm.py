@@ -117,7 +117,7 @@ def down(
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
     """Say how the mini Slurm's daemons, nodes and jobs are, and how to log in.
 
-    The exit code is 0 where it is healthy, else 2.
+    The exit code is 0 if it is healthy, else 2.
     """
     from steptime.mini_slurm import service
     from steptime.settings import home

@@ -117,8 +117,8 @@ def cancel(
 ) -> None:
     """End a sweep: mark its DAG run as failed, and those that it has started, whose tasks end their jobs.
 
-    The exit code is 0 where nothing of it runs any more, also where nothing did, 1 where there is no such
-    sweep, and 2 where something still runs after five minutes.
+    The exit code is 0 if nothing of it runs any more, also if nothing did, 1 if there is no such
+    sweep, and 2 if something still runs after five minutes.
     """
     from steptime.service.sweep_cancelling import cancel_sweep, find_sweep, live_runs
 
@@ -147,7 +147,7 @@ def pools() -> None:
 
 
 def _checked(name: str) -> tuple[SweepPlan, Sequence[Slots]]:
-    """The plan and the slots of its cells, refused where its DAG would refuse them."""
+    """The plan and the slots of its cells, refused if its DAG would refuse them."""
     from steptime.airflow.sweep.cells import checked_slots
 
     planned = plan_sweep(load_sweep(name))
@@ -177,7 +177,7 @@ def _rows(planned: SweepPlan) -> list[dict[str, Any]]:
 
 def _total(planned: SweepPlan) -> str:
     jobs = sum(cell.jobs for cell in planned.cells)
-    told = f"sweep {planned.sweep}: {jobs} jobs, at most {planned.gpu_hours_max:,.2f} GPU-hours"
+    summary = f"sweep {planned.sweep}: {jobs} jobs, at most {planned.gpu_hours_max:,.2f} GPU-hours"
     if planned.needs_approval:
-        told += f", for which somebody is asked (above {planned.approval_above_gpu_hours:,.2f})"
-    return told
+        summary += f", for which somebody is asked (above {planned.approval_above_gpu_hours:,.2f})"
+    return summary

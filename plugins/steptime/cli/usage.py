@@ -13,14 +13,14 @@ class Commands(TyperGroup):
     """A group that answers an unknown command with the nearest one and with all there are."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command that `args` begins with. Raises UserError where there is none."""
+        """Find the command that `args` begins with. Raises UserError if there is none."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown_value("command", args[0], self.list_commands(ctx), of=f"'{ctx.command_path}'")
         return super().resolve_command(ctx, args)
 
 
 def usage_sentence(error: typer.TyperException) -> str:
-    """What is wrong, with the value that is; empty where Typer has said it all (the help)."""
+    """What is wrong, with the value that is; empty if Typer has printed it all (the help)."""
     details: Any = error  # the kinds of error are not public, only what they have in common
     context: typer.Context | None = getattr(error, "ctx", None)
     hint = f" See '{context.command_path} --help'." if context else ""
@@ -39,5 +39,5 @@ def _wrong_value(option: str, refusal: ValidationError) -> str:
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, UserError):
         return str(cause)
-    said = problem["msg"].partition(", unable to parse")[0]
-    return f"{option} '{shown(problem['input'])}': {said}."
+    message = problem["msg"].partition(", unable to parse")[0]
+    return f"{option} '{shown(problem['input'])}': {message}."

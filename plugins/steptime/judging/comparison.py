@@ -40,9 +40,9 @@ class Finding:
     """Its newest run."""
     standing: Standing
     changes: tuple[str, ...] = ()
-    """What changed between its last usual run and the first that was not, where it is slower or faster."""
+    """What changed between its last usual run and the first that was not, if it is slower or faster."""
     fresh_runs: str | None = None
-    """What starts the runs that a suspicion waits for; None where today's recipes have no such run."""
+    """What starts the runs that a suspicion waits for; None if today's recipes have no such run."""
     q_values: Mapping[Direction, float] | None = None
     """Its p-values, adjusted for all cells of the comparison."""
 
@@ -55,12 +55,12 @@ class Finding:
         state, direction = self.standing.state, self.standing.direction
         if state == "insufficient history":
             return state
-        told = state == "confirmed" or (state == "suspected" and self.q_value <= FALSE_DISCOVERY_RATE)
-        return direction if told and direction is not None else "unchanged"
+        reported = state == "confirmed" or (state == "suspected" and self.q_value <= FALSE_DISCOVERY_RATE)
+        return direction if reported and direction is not None else "unchanged"
 
     @property
     def q_value(self) -> float:
-        """That of the direction in question; 1 where there is none."""
+        """That of the direction in question; 1 if there is none."""
         direction = self.standing.direction
         return 1.0 if direction is None or self.q_values is None else self.q_values[direction]
 
@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """What each finding is called: its label, with more where two have the same."""
+        """What each finding is called: its label, with more if two have the same."""
         labels = Counter(one.series.label for one in self.findings)
         return [
             one.series.label if labels[one.series.label] == 1 else _full_name(one.series)
@@ -102,13 +102,13 @@ class Comparison:
         if self.without_runs:
             parts.append(f"{self.without_runs} without a run to judge")
         cells = len(self.findings) + self.without_runs
-        told = f"{cells} cell{'' if cells == 1 else 's'}: {', '.join(parts)}"
+        sentence = f"{cells} cell{'' if cells == 1 else 's'}: {', '.join(parts)}"
         if counts["slower"]:
             worst = self.findings[0]
-            told += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
+            sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
         if waiting := sum(one.standing.state == "suspected" for one in self.findings):
-            told += f"; {waiting} wait{'s' if waiting == 1 else ''} for fresh runs"
-        return told
+            sentence += f"; {waiting} wait{'s' if waiting == 1 else ''} for fresh runs"
+        return sentence
 
     @property
     def remarks(self) -> list[str]:
@@ -146,8 +146,8 @@ def compare_sweep(store: Store, name: str) -> Comparison:
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     """Two runs of one series, by job name or its beginning: the later one against the earlier.
 
-    How far two runs usually are apart is known from those before both. Raises UserError where there is no
-    such run, where one is rejected, and where they are of different series.
+    How far two runs usually are apart is known from those before both. Raises UserError if there is no
+    such run, if one is rejected, and if they are of different series.
     """
     rows = [store.run_named(name) for name in (earlier, later)]
     for row in rows:
@@ -238,16 +238,16 @@ def _remarks(finding: Finding) -> list[str]:
     standing = finding.standing
     if standing.state not in ("suspected", "confirmed"):
         return []
-    told = f"{standing.direction} by {abs(finding.change_percent or 0):.1f} %, {standing.state}; "
+    sentence = f"{standing.direction} by {abs(finding.change_percent or 0):.1f} %, {standing.state}; "
     if finding.changes:
-        told += f"since the last usual run changed: {'; '.join(finding.changes)}"
+        sentence += f"since the last usual run changed: {'; '.join(finding.changes)}"
     else:
-        told += "nothing is recorded that changed since the last usual run"
+        sentence += "nothing is recorded that changed since the last usual run"
     if standing.state == "suspected":
-        told += f"; {FRESH_RUNS} fresh runs decide" + (
+        sentence += f"; {FRESH_RUNS} fresh runs decide" + (
             f": {finding.fresh_runs}" if finding.fresh_runs else ""
         )
-    return [told]
+    return [sentence]
 
 
 def _row(name: str, finding: Finding) -> dict[str, Any]:

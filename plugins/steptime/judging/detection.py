@@ -1,7 +1,7 @@
 """Whether a series got slower or faster: suspected by one run, confirmed or dismissed by two more.
 
-The unit of replication is the job, so a series has one number per run: seconds, where less is faster. A run
-is held to a one-sided t prediction interval over the last runs before it. What leaves it is only a suspicion:
+The unit of replication is the job, so a series has one number per run: seconds, less is faster. A run is
+held to a one-sided t prediction interval over the last runs before it. What leaves it is only a suspicion:
 the mean of the next two runs, judged without the first, decides. `docs/judging.md` has the rates of errors.
 """
 
@@ -14,9 +14,9 @@ from typing import Literal
 ALPHA = 0.01
 """How often a run of an unchanged series leaves the interval, on each side."""
 FALSE_DISCOVERY_RATE = 0.05
-"""Of the suspicions that one comparison tells, the part that may be false."""
+"""Of the suspicions that one comparison reports, the part that may be false."""
 LEAST_CHANGE = 0.015
-"""Smaller ones are never told, however steady a series is."""
+"""Smaller ones are never reported, however steady a series is."""
 LEAST_DEVIATION = 0.003
 """Floor of the standard deviation, relative to the mean: a few runs may be alike by luck."""
 BASELINE_RUNS = 12
@@ -39,7 +39,7 @@ class Baseline:
 
     runs: tuple[float, ...] = ()
     level: tuple[float, ...] = ()
-    """Runs whose mean changes are relative to, where it is not that of `runs`: of two the earlier."""
+    """Runs whose mean changes are relative to, if it is not that of `runs`: of two the earlier."""
 
     def with_runs(self, *runs: float) -> "Baseline":
         """The baseline after more usual runs."""
@@ -71,7 +71,7 @@ class Baseline:
         return max(LEAST_CHANGE, _quantile(1 - ALPHA, len(self.runs) - 1) * self._error(runs))
 
     def direction(self, runs: Sequence[float]) -> Direction | None:
-        """Whether the mean of runs is slower or faster than usual; None where it is neither."""
+        """Whether the mean of runs is slower or faster than usual; None if it is neither."""
         change = self.change(runs)
         if abs(change) < self.bound(len(runs)):
             return None
@@ -126,7 +126,7 @@ class Standing:
 
     @property
     def change(self) -> float | None:
-        """Of the runs judged, relative to the baseline; None where that has no level yet."""
+        """Of the runs judged, relative to the baseline; None if that has no level yet."""
         known = self.against.suffices or self.against.level
         return self.against.change(self.judged) if known else None
 
@@ -151,7 +151,7 @@ def judge(before: Standing, run: float) -> Standing:
     """What is known of a series after one more run (seconds).
 
     What is confirmed is held to the baseline from before until the mean of the last two runs is usual again:
-    what stays slow stays told. After `FEWEST_RUNS` faster ones a series begins a new baseline with them.
+    what stays slow stays reported. After `FEWEST_RUNS` faster ones a series begins a new baseline with them.
     """
     against = before.baseline
     if before.is_open:

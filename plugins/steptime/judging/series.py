@@ -26,7 +26,7 @@ _NO_CHANGE = {
     *("schema_version", "experiment", "cluster", "mode", "repeat", "checkpoint_path", "model_flops"),
     "environment",  # the whole one is in the provenance
 }
-"""Of a planned run, what says nothing about how it ran."""
+"""Of a planned run, what does not change how it ran."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Series:
         return "·".join([self.size, self.dtype, str(self.gpus), *mode])
 
     def differences(self, other: Self) -> list[str]:
-        """What tells two series apart, one by one."""
+        """The fields in which two series differ, one by one."""
         mine, others = asdict(self), asdict(other)
         return [
             f"{name.replace('_', ' ')} {mine[name]} and {others[name]}"
@@ -171,7 +171,7 @@ def _leaves(content: Mapping[str, Any], within: str = "") -> Iterable[tuple[str,
 
 
 def _value(value: Any) -> str:
-    """As it can stand in a sentence; hashes are told apart by their beginnings."""
+    """As it can stand in a sentence; hashes differ in their beginnings."""
     text = "none" if value in (None, "") else str(value)
     digits = text.removeprefix("sha256:")
     is_hash = len(digits) >= 40 and all(digit in "0123456789abcdef" for digit in digits)

@@ -46,8 +46,8 @@ class Assembly:
     def feed(self, data: bytes) -> None:
         """Take in the next piece of the log."""
         if "binary_data" not in self._remarks and (at := data.find(b"\0")) >= 0:
-            where = self._bytes - self._bytes_before + at
-            self.remark("binary_data", f"the log holds binary data, first at byte {where:,}")
+            offset = self._bytes - self._bytes_before + at
+            self.remark("binary_data", f"the log holds binary data, first at byte {offset:,}")
         self._bytes += len(data)
         for event in self._events.feed(data):
             self._take(event)
@@ -62,7 +62,7 @@ class Assembly:
         self._remarks.setdefault(kind, Problem(kind=kind, message=message, fatal=False))
 
     def result(self, *, max_steps: int | None, first_step: int) -> TrainingLog:
-        """The run as its log tells it, with what is wrong, fatal problems first."""
+        """The run as its log has it, with what is wrong, fatal problems first."""
         lines = [self._attempts.lines[number] for number in sorted(self._attempts.lines)]
         checkpoints = [checkpoints_of(of_attempt) for of_attempt in self._checkpoint_lines]
         checkpoints[-1] = measured(checkpoints[-1], self._records.get("result", {}).get("checkpoints"))
@@ -164,7 +164,7 @@ class Assembly:
         return Problem(kind="no_steps", message=message, fatal=True)
 
     def _expected_first(self, planned: int, checkpoints: _OfAttempts) -> int | None:
-        """The first step that should be there; None after a load whose step nobody tells."""
+        """The first step that should be there; None after a load whose step is not known."""
         if planned:
             return planned
         resumed = self._records.get("resumed", {}).get("global_step")
@@ -193,7 +193,7 @@ class Assembly:
         return [Problem(kind="trainer_failed", message=error, fatal=True)]
 
     def _trainer_state(self) -> list[Problem]:
-        """What the trainer's own record says of its end, where it writes such records."""
+        """How the training ended by the trainer's own record, if it writes such records."""
         end = self._records.get("result")
         if end is None:
             message = "the trainer wrote no record of its end: it was ended from outside, or still runs"
@@ -204,7 +204,7 @@ class Assembly:
             )
         if end.get("state") == "completed" or self._trainers_reason():
             return []
-        message = f"the trainer says that it ended as '{end.get('state')}'"
+        message = f"the trainer recorded its end as '{end.get('state')}'"
         error = end.get("error")
         message += f": {error}" if isinstance(error, str) else ""
         return [Problem(kind="trainer_state", message=message, fatal=True)]

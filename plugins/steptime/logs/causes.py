@@ -1,4 +1,4 @@
-"""Why runs end: what the libraries below a training say when it fails, as `causes.yaml` lists it."""
+"""Why runs end: what the libraries below a training print when it fails, as `causes.yaml` lists it."""
 
 import re
 from pathlib import Path
@@ -8,14 +8,14 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 
 RANK_FAILED = "rank_failed"
-"""The kind that says only how a rank ended: any other says why."""
+"""The kind that is only about how a rank ended: any other is about why."""
 _LONGEST_QUOTE = 300
 _REACH_BEFORE, _REACH_BEHIND = 500, 1000
 """Bytes around a word in which its form is looked for: a line of garbage may be a mebibyte long."""
 
 
 class Symptom(NamedTuple):
-    """A line that tells of a failure."""
+    """A line about a failure."""
 
     kind: str
     message: str
@@ -33,7 +33,7 @@ class Cause(Frozen):
     certain: bool = True
 
     def find(self, line: bytes, word: bytes) -> Symptom | None:
-        """What the line says around `word`, or None where it only bears the word by chance."""
+        """The symptom around `word`; None if the line has the word only by chance."""
         at = line.find(word)
         text = line[max(0, at - _REACH_BEFORE) : at + _REACH_BEHIND]
         for form, sentence in self.forms.items():
@@ -63,7 +63,7 @@ class Tracebacks:
     def read(self, line: bytes, *, explained: bool) -> Symptom | None:
         """The exception, when `line` is the one that ends an open traceback.
 
-        `explained`: a known cause was found in the line already, which says more than the exception's name.
+        `explained`: a known cause was found in the line, which is more than the exception's name.
         """
         if TRACEBACK_WORDS[0] in line:
             self._open = True
@@ -71,7 +71,7 @@ class Tracebacks:
         if match is None:
             return None
         self._open = False
-        # Torchrun's own follows from a rank that failed, which is told of apart.
+        # Torchrun's own follows from a rank that failed, which has a symptom of its own.
         if explained or match["name"].endswith(b"ChildFailedError"):
             return None
         return _traceback(quote(match["name"] + (b": " + match["text"] if match["text"] else b"")))

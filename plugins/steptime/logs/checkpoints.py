@@ -1,4 +1,4 @@
-"""Checkpoint lines of NeMo, Lightning, Megatron-LM and Megatron-Bridge, and the checkpoints they tell of."""
+"""Checkpoint lines of NeMo, Lightning, Megatron-LM and Megatron-Bridge, and the checkpoints in them."""
 
 import math
 import re
@@ -16,12 +16,12 @@ from steptime.recipes.config_files import load_yaml_model
 _ENDS = (b"Save", b"Load", b"save ", b"from ", b"at ", b"....")
 WORDS = tuple(b"heckpoint " + end for end in _ENDS)
 
-Said = Literal["begun", "waited", "scheduled", "ended"]
+Phase = Literal["begun", "waited", "scheduled", "ended"]
 
 
 class _Form(Frozen):
     kind: str
-    said: Said
+    phase: Phase
     form: str
 
 
@@ -44,7 +44,7 @@ _DATE_REACH = 500
 
 
 class CheckpointLine(NamedTuple):
-    """What one line says of one checkpoint."""
+    """What one line has about one checkpoint."""
 
     form: _Form
     text: bytes
@@ -60,7 +60,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoints(line: bytes) -> list[CheckpointLine]:
-    """What a line says of checkpoints."""
+    """What a line has about checkpoints."""
     found = []
     for pattern, form in _PATTERNS:
         for match in pattern.finditer(line):
@@ -75,11 +75,11 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
 def checkpoints_of(lines: Sequence[CheckpointLine]) -> list[Checkpoint]:
     """The checkpoints of one attempt, in the order in which they began; asynchronous saves end in it, too.
 
-    Where every rank prints a line the lowest rank's counts, and what is printed twice counts once.
+    If every rank prints a line the lowest rank's counts, and what is printed twice counts once.
     """
     writer = min((line.numbers["rank"] for line in lines if "rank" in line.numbers), default=None)
-    checkpoints: list[dict[Said, CheckpointLine]] = []
-    of_kind: defaultdict[str, list[dict[Said, CheckpointLine]]] = defaultdict(list)
+    checkpoints: list[dict[Phase, CheckpointLine]] = []
+    of_kind: defaultdict[str, list[dict[Phase, CheckpointLine]]] = defaultdict(list)
     ended: Counter[_Form] = Counter()
     text = b""
     for line in lines:
@@ -87,23 +87,25 @@ def checkpoints_of(lines: Sequence[CheckpointLine]) -> list[Checkpoint]:
             continue
         form, text = line.form, line.text
         known = of_kind[form.kind]
-        told: list[dict[Said, CheckpointLine]] = []
-        if form.said == "ended":
-            told = known[ended[form] : ended[form] + 1]
+        matching: list[dict[Phase, CheckpointLine]] = []
+        if form.phase == "ended":
+            matching = known[ended[form] : ended[form] + 1]
             ended[form] += 1
-        elif form.said != "begun":
-            told = [last for last in known[-1:] if form.said not in last]
-        if not told:
-            told = [{}]
-            checkpoints += told
-            known += told
-        if form.said not in told[0] or "unix" in line.numbers:
-            told[0][form.said] = line
-    return [Checkpoint(_timing(said), "scheduled" in said and "ended" not in said) for said in checkpoints]
+        elif form.phase != "begun":
+            matching = [last for last in known[-1:] if form.phase not in last]
+        if not matching:
+            matching = [{}]
+            checkpoints += matching
+            known += matching
+        if form.phase not in matching[0] or "unix" in line.numbers:
+            matching[0][form.phase] = line
+    return [
+        Checkpoint(_timing(phases), "scheduled" in phases and "ended" not in phases) for phases in checkpoints
+    ]
 
 
 def measured(checkpoints: list[Checkpoint], record: object) -> list[Checkpoint]:
-    """With the exact durations of asynchronous saves, where the trainer's own `record` has one a save."""
+    """With the exact durations of asynchronous saves, if the trainer's own `record` has one a save."""
     transfers = [each for each in record if isinstance(each, dict)] if isinstance(record, list) else []
     durations = [each.get("duration_s") for each in transfers if each.get("kind") == "save"]
     saves = [at for at, (timing, _) in enumerate(checkpoints) if timing.kind == "save"]
@@ -117,23 +119,23 @@ def measured(checkpoints: list[Checkpoint], record: object) -> list[Checkpoint]:
     return known
 
 
-def _timing(said: dict[Said, CheckpointLine]) -> CheckpointTiming:
+def _timing(phases: dict[Phase, CheckpointLine]) -> CheckpointTiming:
     numbers: dict[str, float] = {}
     for what in ("ended", "scheduled", "begun", "waited"):
-        if what in said:
-            numbers |= said[what].numbers
-    first = said.get("begun") or said.get("waited")
-    ended = said.get("ended")
+        if what in phases:
+            numbers |= phases[what].numbers
+    first = phases.get("begun") or phases.get("waited")
+    ended = phases.get("ended")
     # NeMo prints the end of asynchronous saves alone, Megatron of all.
-    asynchronous = "scheduled" in said or (
+    asynchronous = "scheduled" in phases or (
         ended is not None and ended.text.startswith((b"Async", b"Success"))
     )
     blocked_s = numbers.get("seconds")
     if "milliseconds" in numbers:
         blocked_s = round(numbers["milliseconds"] / 1000, 5)
-    duration_s = _duration_s(said, blocked_s) if asynchronous or blocked_s is None else blocked_s
+    duration_s = _duration_s(phases, blocked_s) if asynchronous or blocked_s is None else blocked_s
     return CheckpointTiming(
-        kind=next(iter(said.values())).form.kind,
+        kind=next(iter(phases.values())).form.kind,
         iteration=int(numbers["iteration"]) if "iteration" in numbers else None,
         started_at=first.numbers.get("unix") if first else None,
         duration_s=duration_s,
@@ -142,9 +144,9 @@ def _timing(said: dict[Said, CheckpointLine]) -> CheckpointTiming:
     )
 
 
-def _duration_s(said: dict[Said, CheckpointLine], blocked_s: float | None) -> float | None:
-    """Seconds from the beginning to the end by the clocks of their lines; None where these do not tell."""
-    first, last = said.get("begun") or said.get("waited"), said.get("ended")
+def _duration_s(phases: dict[Phase, CheckpointLine], blocked_s: float | None) -> float | None:
+    """Seconds from the beginning to the end by the clocks of their lines; None if these do not show it."""
+    first, last = phases.get("begun") or phases.get("waited"), phases.get("ended")
     if first is None or last is None:
         return None
     began, ended, digits = first.numbers.get("unix"), last.numbers.get("unix"), 3
@@ -154,13 +156,13 @@ def _duration_s(said: dict[Said, CheckpointLine], blocked_s: float | None) -> fl
             return None
         digits = 0 if (ended - began).is_integer() else 3
         began -= (
-            (blocked_s or 0.0) if first.form.said == "waited" else 0.0
+            (blocked_s or 0.0) if first.form.phase == "waited" else 0.0
         )  # NeMo prints that after it waited
     return round(ended - began, digits) if ended - began >= 0.5 * 10.0**-digits else None
 
 
 def _seconds(date: bytes) -> float:
-    """Seconds of a printed date; not a number where there is no such day."""
+    """Seconds of a printed date; not a number if there is no such day."""
     try:
         return datetime.fromisoformat(f"{date.decode()}+00:00").timestamp()
     except ValueError:

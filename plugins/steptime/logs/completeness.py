@@ -1,4 +1,4 @@
-"""Problems that no single line tells: what is missing, what is there twice, what is not a number."""
+"""Problems that no single line shows: what is missing, what is there twice, what is not a number."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ def short(last: int, expected_last: int) -> list[Problem]:
 
 
 def missing_steps(numbers: Sequence[int], expected_first: int | None) -> list[Problem]:
-    """Gaps between the logged steps, and before the first where it is known which it should be.
+    """Gaps between the logged steps, and before the first if it is known which it should be.
 
     A log with a line every tenth step has no gaps: that is named as what it is.
     """
@@ -45,7 +45,7 @@ def missing_steps(numbers: Sequence[int], expected_first: int | None) -> list[Pr
 
 
 def unexpected_steps(numbers: Sequence[int], first: int, last: int | None) -> list[Problem]:
-    """Steps before the first that was planned, or after the last where it is known."""
+    """Steps before the first that was planned, or after the last if it is known."""
     beyond = [number for number in numbers if number < first or (last is not None and number > last)]
     if not beyond:
         return []
@@ -82,13 +82,13 @@ def untimed(steps: Sequence[Step]) -> list[Problem]:
     without = [step.global_step for step in steps if step.step_time_s is None]
     if not without:
         return []
-    where = "any step" if len(without) == len(steps) else named_steps(without)
-    message = f"the log gives no step time for {where}"
+    steps_without = "any step" if len(without) == len(steps) else named_steps(without)
+    message = f"the log gives no step time for {steps_without}"
     return [Problem(kind="no_step_time", message=message, fatal=False, steps=tuple(without))]
 
 
 def restarted(restart: Restart) -> Problem:
-    """A restart: which steps it trained again, where some of the attempt before still count."""
+    """A restart: which steps it trained again, if some of the attempt before still count."""
     back = f"training was restarted: after step {restart.after_step} it went on at step {restart.at_step}"
     if restart.from_scratch:
         return Problem(kind="restart", message=f"{back}, and only the new attempt counts", fatal=False)
@@ -126,7 +126,7 @@ def unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> list[Problem]:
 
 
 def _interval(numbers: Sequence[int]) -> int:
-    """The constant distance between logged steps; 1 where it is not constant, or too few steps tell."""
+    """The constant distance between logged steps; 1 if it is not constant, or the steps are too few."""
     distances = {after - before for before, after in pairwise(numbers)}
     return distances.pop() if len(distances) == 1 and len(numbers) > 2 else 1
 

@@ -1,4 +1,4 @@
-"""What a log says, one event after the other: steps, checkpoints, the trainer's records, signs of failure.
+"""What a log has, one event after the other: steps, checkpoints, the trainer's records, signs of failure.
 
 This is the one place that knows which word leads to which reader; whole logs (`reader`) and growing ones
 (`progress`) are both read through it.
@@ -28,7 +28,7 @@ class StepPrinted(NamedTuple):
     line: StepLine
     format_name: str
     label: bytes | None
-    """What tells the writers of one log apart (`3` of srun's `3: `), where it is printed."""
+    """The writer's name among those of one log (`3` of srun's `3: `), if it is printed."""
     redrawn: bool
     """Whether the format prints a step again by design."""
 
@@ -95,7 +95,7 @@ class LogEvents:
         return [event for line in self._search.feed(data) for event in self._read(line)]
 
     def finish(self) -> list[Event]:
-        """The events of the last line where it has no end, and of a traceback that was never explained."""
+        """The events of the last line if it has no end, and of a traceback that was never explained."""
         events = [event for line in self._search.finish() for event in self._read(line)]
         unexplained = self._tracebacks.finish()
         return events if unexplained is None else [*events, unexplained]

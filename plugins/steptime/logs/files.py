@@ -15,21 +15,21 @@ def find_logs(path: str | Path) -> list[Path]:
     """The log at `path`, or all below the folder `path` (`log-*.out` of Slurm, `log_*.out` of Run:ai),
     sorted.
 
-    Raises UserError where there is nothing at `path`, or no log below it.
+    Raises UserError if there is nothing at `path`, or no log below it.
     """
-    where = Path(path)
+    place = Path(path)
     try:
-        if not str(path) or not where.exists():
+        if not str(path) or not place.exists():
             raise UserError(f"no log or folder at '{path}'")
-        is_folder = where.is_dir()
+        is_folder = place.is_dir()
     except OSError as error:
         raise UserError(f"no log can be read at '{path}': {error.strerror}") from None
     if is_folder:
-        found = sorted({log for name in _LOG_NAMES for log in where.rglob(name) if log.is_file()})
+        found = sorted({log for name in _LOG_NAMES for log in place.rglob(name) if log.is_file()})
         if not found:
             raise UserError(f"no training log (log*.out) below the folder '{path}'")
         return found
-    return [where]
+    return [place]
 
 
 def group_attempts(logs: Iterable[Path]) -> list[tuple[Path, ...]]:
@@ -51,9 +51,9 @@ def group_attempts(logs: Iterable[Path]) -> list[tuple[Path, ...]]:
 
 
 def short_names(logs: Sequence[Path]) -> list[str]:
-    """A name for each log that people can read: the experiment's, with as much of the path as tells it apart.
+    """A readable name for each log: the experiment's, with as much of the path as makes it unique.
 
-    Logs are named `log-<experiment>.out`, with an account before and a job's id behind where Slurm wrote
+    Logs are named `log-<experiment>.out`, with an account before and a job's id behind if Slurm wrote
     them: `log-<account>.<experiment>_<jobid>_<restarts>.out`.
     """
     names = [_experiment(log) for log in logs]

@@ -1,4 +1,4 @@
-"""The product of `logs`: what one training log says, with nothing made up where it is silent."""
+"""The product of `logs`: what one training log has, and nothing that it has not."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from steptime.frozen import Frozen
 
 
 class Step(Frozen):
-    """One training step as logged; None where the format has no such value."""
+    """One training step as logged; None if the format has no such value."""
 
     global_step: int
     step_time_s: float | None = None
@@ -23,18 +23,18 @@ class Step(Frozen):
 
 
 class CheckpointTiming(Frozen):
-    """One checkpoint that was saved or loaded, as far as the log tells."""
+    """One checkpoint that was saved or loaded, as far as the log has it."""
 
     kind: str
     """`save` or `load`."""
     iteration: int | None
-    """Iteration as the log counts (NeMo 2.7: the last global step); None where it does not say."""
+    """Iteration as the log counts (NeMo 2.7: the last global step); None if it has none."""
     started_at: float | None
     """Unix time, seconds."""
     duration_s: float | None
     """Seconds from its start until it was whole: on disk, or restored.
 
-    Of an asynchronous save to the second where only the dates before the lines tell.
+    Of an asynchronous save to the second if only the dates before the lines show it.
     """
     blocked_s: float | None = None
     """Seconds of these in which training waited; all of them unless the save was asynchronous."""
@@ -48,19 +48,19 @@ class Problem(Frozen):
     kind: str
     """Short name: `cuda_out_of_memory`, `nccl_timeout`, `nan_loss`, `short`, `missing_steps`, …
 
-    A step that is in the log more than once is `repeated_lines` where several ranks printed it (harmless),
-    and `duplicate_steps` where a restart trained it again (its times belong to two attempts).
+    A step that is in the log more than once is `repeated_lines` if several ranks printed it (harmless),
+    and `duplicate_steps` if a restart trained it again (its times belong to two attempts).
     """
     message: str
     """One sentence with the values."""
     fatal: bool
     """Whether the run's numbers must not be used."""
     steps: tuple[int, ...] = ()
-    """Global steps that it is about, where it is about steps."""
+    """Global steps that it is about, if it is about steps."""
 
 
 class TrainingLog(Frozen):
-    """Everything read from the log (or logs, where a job was requeued) of one run."""
+    """Everything read from the log (or logs, if a job was requeued) of one run."""
 
     path: str
     format: str = Field(validation_alias=AliasChoices("format", "dialect"))
@@ -74,7 +74,7 @@ class TrainingLog(Frozen):
     checkpoints: tuple[CheckpointTiming, ...] = ()
     problems: tuple[Problem, ...] = ()
     node_check: dict[str, Any] | None = None
-    """The `steptime.node_check` record: what the nodes told before the training, and their rates."""
+    """The `steptime.node_check` record: what the nodes reported before the training, and their rates."""
     started: dict[str, Any] | None = None
     """The trainer's `steptime.start` record: real parallelism, versions, measured peak."""
     resumed: dict[str, Any] | None = None

@@ -17,14 +17,14 @@ class StepFollower:
     def __init__(self) -> None:
         self._events = LogEvents()
         self._attempts = Attempts()
-        self._told: set[str] = set()
+        self._given: set[str] = set()
 
     def feed(self, data: bytes) -> list[Step | Problem]:
         """Steps and problems of the lines that end in `data`, in their order."""
         return [news for event in self._events.feed(data) for news in self._news(event)]
 
     def finish(self) -> list[Step | Problem]:
-        """What the last line says where it has no end; call it when the job has ended."""
+        """What is new in a last line without an end; call it when the job has ended."""
         return [news for event in self._events.finish() for news in self._news(event)]
 
     def _news(self, event: Event) -> list[Step | Problem]:
@@ -42,7 +42,7 @@ class StepFollower:
         return news if added is Added.REPEATED else [*news, printed.line.step]
 
     def _once(self, problem: Problem) -> list[Step | Problem]:
-        if problem.kind in self._told:
+        if problem.kind in self._given:
             return []
-        self._told.add(problem.kind)
+        self._given.add(problem.kind)
         return [problem]

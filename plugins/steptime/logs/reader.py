@@ -24,11 +24,11 @@ def read_log(
     first_step: int = 0,
     on_bytes: Callable[[int], None] | None = None,
 ) -> TrainingLog:
-    """Read the log of one run, or its logs in order where the job was requeued; `.gz` is unpacked.
+    """Read the log of one run, or its logs in order if the job was requeued; `.gz` is unpacked.
 
     `max_steps` and `first_step` are those of the planned run (`Run`); without `max_steps` the log's own last
-    step (`iteration 3/49`) tells whether training was complete. `on_bytes` is told how many bytes were read
-    since its last call. Raises UserError where a file cannot be read; whatever its content is becomes
+    step (`iteration 3/49`) shows whether training was complete. `on_bytes` is called with the bytes read
+    since its last call. Raises UserError if a file cannot be read; whatever its content is becomes
     problems in the result.
     """
     files = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]

@@ -12,7 +12,7 @@ _RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 
 
 class Record(NamedTuple):
-    """One record; `values` is None where its JSON is broken or cut."""
+    """One record; `values` is None if its JSON is broken or cut."""
 
     name: str
     values: dict[str, Any] | None

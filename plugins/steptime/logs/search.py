@@ -1,4 +1,4 @@
-"""Finding the few lines that say something in a stream of bytes, at the speed of memory.
+"""Finding the few lines that matter in a stream of bytes, at the speed of memory.
 
 A log with NCCL tracing is gigabytes of which some hundred lines matter. All words that mark such lines are
 searched for at once by a vectorized automaton; nothing is decoded, split or matched by a regular expression
@@ -23,7 +23,7 @@ class MarkedLine(NamedTuple):
     words: tuple[int, ...]
     """Indexes of the words that were found, in the order of the line."""
     whole: bool
-    """False where the data ended before the line did: its last number may be cut."""
+    """False if the data ended before the line did: its last number may be cut."""
 
 
 class LineSearch:

@@ -36,12 +36,12 @@ class Document:
         """What is wrong whatever the model: keys that are given twice."""
 
     def fit(self, model: type[Model]) -> tuple[Model | None, list[Mistake]]:
-        """The content as `model`, None where it does not fit, and everything that is wrong so far."""
+        """The content as `model`, None if it does not fit, and everything that is wrong so far."""
         fitting, problems = self.part(model)
         return fitting, [*self.problems, *problems]
 
     def part(self, model: type[Model], *location: int | str) -> tuple[Model | None, list[Mistake]]:
-        """What stands at a location as `model`, without coercion of types; None where it does not fit."""
+        """What stands at a location as `model`, without coercion of types; None if it does not fit."""
         try:
             # Through JSON, because there strictness still lets a list be a tuple and a string an enum member.
             return model.model_validate_json(json.dumps(self.value(*location)), strict=True), []
@@ -58,7 +58,7 @@ class Document:
         return [Mistake(f"'{name}' is not the file's name, '{stem}': let the two agree", (field,))]
 
     def value(self, *location: int | str) -> Any:
-        """What stands at a location; None where nothing does."""
+        """What stands at a location; None if nothing does."""
         value = self.content
         for part in location:
             if isinstance(value, dict):
@@ -70,20 +70,20 @@ class Document:
         return value
 
     def refusal(self, problems: Iterable[Mistake]) -> BrokenFiles:
-        """The error that tells all problems, in the file's order."""
+        """The error with all problems, in the file's order."""
         places: dict[tuple[int, str, str], list[str]] = {}
         for problem in problems:
             node, location = _locate(self._root, problem.location)
             field = ".".join(str(part) for part in location if part != "[key]")
             # What each member of a union has against one value is one problem.
             own = "" if len(location) < len(problem.location) else problem.message
-            told = places.setdefault((problem.line or _line(node), field, own), [])
-            if problem.message not in told:
-                told.append(problem.message)
+            messages = places.setdefault((problem.line or _line(node), field, own), [])
+            if problem.message not in messages:
+                messages.append(problem.message)
         return BrokenFiles.of_file(
             [
-                f"{self.path}, line {line}, {field or 'top level'}: {', or '.join(messages)}."
-                for (line, field, _), messages in sorted(places.items(), key=lambda place: place[0][0])
+                f"{self.path}, line {line}, {field or 'top level'}: {', or '.join(of_place)}."
+                for (line, field, _), of_place in sorted(places.items(), key=lambda place: place[0][0])
             ]
         )
 
@@ -91,7 +91,7 @@ class Document:
 def load_yaml_model(path: Path, model: type[Model]) -> Model:
     """The content of the YAML file `path` as `model`, without any coercion of types.
 
-    Raises UserError naming file, line and field of everything that is wrong, where the file is missing, is no
+    Raises UserError naming file, line and field of everything that is wrong, if the file is missing, is no
     YAML, has a key twice, or does not fit the model.
     """
     document = read_document(path)
@@ -102,7 +102,7 @@ def load_yaml_model(path: Path, model: type[Model]) -> Model:
 
 
 def read_document(path: Path) -> Document:
-    """The YAML file `path`. Raises UserError where it is missing, empty or no YAML."""
+    """The YAML file `path`. Raises UserError if it is missing, empty or no YAML."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -30,7 +30,7 @@ class Mistake:
 
     @classmethod
     def of(cls, error: Exception, *location: int | str) -> Self:
-        """The problem that an exception's sentence tells."""
+        """The mistake that an exception's sentence names."""
         return cls(str(error).removesuffix("."), location)
 
 
@@ -103,7 +103,7 @@ def misfits(error: ValidationError) -> list[Mistake]:
 
     A typo in a field's name is one, and not a field too many and another one missing.
     """
-    told: list[Mistake] = []
+    mistakes: list[Mistake] = []
     errors: list[Any] = list(error.errors(include_url=False))
     missing = [(*found["loc"],) for found in errors if found["type"] == "missing"]
     meant_ones: set[Location] = set()
@@ -114,19 +114,19 @@ def misfits(error: ValidationError) -> list[Mistake]:
         lacking = [str(location[-1]) for location in missing if [*location[:-1]] == parent]
         meant = difflib.get_close_matches(str(name), lacking, n=1)
         meant_ones.update((*parent, one) for one in meant)
-        told.append(
+        mistakes.append(
             Mistake("unknown field" + (f", perhaps '{meant[0]}' is meant" if meant else ""), found["loc"])
         )
     for found in errors:
         location, kind = found["loc"], found["type"]
         cause = found.get("ctx", {}).get("error")
         if isinstance(cause, FieldErrors):
-            told += [Mistake(one.message, location + one.location) for one in cause.problems]
+            mistakes += [Mistake(one.message, location + one.location) for one in cause.problems]
         elif kind == "missing" and location not in meant_ones:
-            told.append(Mistake("is missing", location))
+            mistakes.append(Mistake("is missing", location))
         elif kind not in ("missing", "extra_forbidden"):
-            told.append(Mistake(_message(found), location))
-    return told
+            mistakes.append(Mistake(_message(found), location))
+    return mistakes
 
 
 def _message(found: Any) -> str:

@@ -9,7 +9,7 @@ from steptime.errors import UserError, shown
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OWN = (
     *("PATH", "PYTHONPATH", "PYTHONNOUSERSITE", "PYTHONSAFEPATH"),
-    # What says which rank a process is, and where the ranks meet.
+    # Which rank a process is, and where the ranks meet.
     *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
     # The shell runs commands out of some of them, reads a script by others, or does not let them be set.
     *("ENV", "PS4", "IFS", "POSIXLY_CORRECT", "SHELLOPTS", "UID", "EUID", "PPID"),
@@ -71,7 +71,7 @@ def names_secret(line: str) -> bool:
 
 
 def checked_environment(environment: dict[str, str]) -> dict[str, str]:
-    """The variables of a file, for its model: those of `check_environment`, told as pydantic wants it."""
+    """The variables of a file, for its model: as `check_environment`, with the error that pydantic takes."""
     try:
         check_environment(environment)
     except UserError as error:

@@ -91,7 +91,7 @@ NEMOTRON_H_2505 = Formula(_nemotron_h_2505, ("nemotron_h",))
 
 
 def load_formula(name: str) -> Formula:
-    """The formula of `plug_points.FLOPS_FORMULAS`. Raises UserError where there is none of that name."""
+    """The formula of `plug_points.FLOPS_FORMULAS`. Raises UserError if there is none of that name."""
     formula: Formula = FLOPS_FORMULAS.load(name)
     return formula
 

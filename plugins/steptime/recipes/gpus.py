@@ -1,6 +1,6 @@
 """Peak throughput per GPU type and dtype (`config/gpus.yaml`), each with the document it comes from.
 
-One type that is described badly hides no other: it is refused where it is asked for.
+One type that is described badly hides no other: it is refused when it is asked for.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ class Peak(Frozen):
     """The divisor of an MFU."""
 
     tflops: float | None
-    """Dense TFLOPS of one GPU (one process for `cpu`); None where the run itself measures it."""
+    """Dense TFLOPS of one GPU (one process for `cpu`); None if the run itself measures it."""
     source: str
 
 
@@ -29,7 +29,7 @@ class GpuType(Frozen):
     name: str
     source: str
     product: str | None = None
-    """A word of the name that nvidia-smi gives it; None where there is no GPU."""
+    """A word of the name that nvidia-smi gives it; None if there is no GPU."""
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
 
@@ -39,9 +39,9 @@ def gpus_file() -> Path:
 
 
 def gpu_types() -> dict[str, GpuType | None]:
-    """All GPU types by their short name (`h100`); None where the file describes one wrongly.
+    """All GPU types by their short name (`h100`); None if the file describes one wrongly.
 
-    Raises UserError where the file as a whole cannot be read.
+    Raises UserError if the file as a whole cannot be read.
     """
     document = _document()
     return {name: document.part(GpuType, name)[0] for name in document.content}
@@ -59,7 +59,7 @@ def load_gpu_type(name: str) -> GpuType:
 
 
 def broken_gpu_types() -> BrokenFiles | None:
-    """Everything that is wrong with the file; None where nothing is."""
+    """Everything that is wrong with the file; None if nothing is."""
     try:
         document = _document()
     except UserError as error:

@@ -35,7 +35,7 @@ class Image(Frozen):
     """`nvidia/nemo`."""
     tag: str | None
     digest: str | None
-    """`sha256:…` of the registry's manifest, where the name pins it."""
+    """`sha256:…` of the registry's manifest, if the name pins it."""
 
     @property
     def is_own(self) -> bool:

@@ -1,4 +1,4 @@
-"""Options that say how and where a run uses machines, checked against the plan and the cluster's file."""
+"""Options for how and where a run uses machines, checked against the plan and the cluster's file."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def with_image(recipe: Recipe, request: PlanRequest, selection: Selection) -> Re
 
 
 def check_graphs_and_overlap(request: PlanRequest, selection: Selection, recipes: Sequence[Recipe]) -> None:
-    """Raise UserError for CUDA graphs and overlap where there is no CUDA, or nothing to overlap with."""
+    """Raise UserError for CUDA graphs and overlap if there is no CUDA, or nothing to overlap with."""
     for name in ("cuda_graphs", "tp_comm_overlap"):
         if selection.gpu_type == "cpu" and getattr(request, name) is not None:
             raise UserError(f"{name} is for GPUs, and {selection} has none: leave it out.")
@@ -44,7 +44,7 @@ def check_graphs_and_overlap(request: PlanRequest, selection: Selection, recipes
 def slurm_options(
     request: PlanRequest, selection: Selection, recipes: Sequence[Recipe]
 ) -> SlurmOptions | None:
-    """What is asked of Slurm. Raises UserError for what cannot be, and where the cluster is not Slurm's."""
+    """What is asked of Slurm. Raises UserError for what cannot be, and if the cluster is not Slurm's."""
     given = [name for name in _OF_SLURM if getattr(request, name) is not None]
     if not given:
         return None

@@ -129,7 +129,7 @@ class Recipe(Frozen):
     global_batch_size: PositiveInt
     gpus_per_node: PositiveInt
     image: str | None
-    """Container image; None where the trainer's venv is used (CPU sizes)."""
+    """Container image; None if the trainer's venv is used (CPU sizes)."""
     step_log: Literal["lines", "bar"] = "lines"
     """How steps are logged: a line each (NeMo 2), or a progress bar drawn again and again (release 24.11)."""
     flops_formula: str
@@ -137,7 +137,7 @@ class Recipe(Frozen):
 
     @property
     def gpus(self) -> int:
-        """Ranks of the whole job (GPUs; CPU processes where `gpu_type` is `cpu`)."""
+        """Ranks of the whole job (GPUs; CPU processes if `gpu_type` is `cpu`)."""
         return self.parallelism.world_size
 
     @property
@@ -228,18 +228,18 @@ class Run(Frozen):
     profile: ProfileWindow | None = None
     """For the mode `profile`, and only there."""
     cuda_graphs: bool | None = None
-    """Whether steps are recorded as CUDA graphs; None for what the workload says."""
+    """Whether steps are recorded as CUDA graphs; None for what the workload sets."""
     tp_comm_overlap: bool | None = None
-    """Whether tensor-parallel communication overlaps with matrix products; None as the workload says."""
+    """Whether tensor-parallel communication overlaps with matrix products; None as in the workload."""
     model_flops: PositiveFloat | None = None
     """Floating-point operations of a step on one sample, by the recipe's formula: for TFLOPS in the log."""
     slurm: SlurmOptions | None = None
-    """What is asked of Slurm; None elsewhere, and where nothing is."""
+    """What is asked of Slurm; None elsewhere, and if nothing is."""
 
     @model_validator(mode="before")
     @classmethod
     def _settings_of_older_runs(cls, content: Any) -> Any:
-        """Runs that were recorded before `performance` say some of its settings of their recipe."""
+        """Runs that were recorded before `performance` have some of its settings in their recipe."""
         if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
             return content
         moved = {name: content["recipe"][name] for name in _ONCE_OF_RECIPES if name in content["recipe"]}

@@ -64,7 +64,7 @@ def _is_given(request: PlanRequest, name: str) -> bool:
 def schedule_of(
     request: PlanRequest, mode: Mode, selection: Selection, recipes: Sequence[Recipe]
 ) -> Schedule:
-    """The steps of the runs. Raises UserError where they cannot be."""
+    """The steps of the runs. Raises UserError if they cannot be."""
     steps = selection.workload.steps_of(selection.size_name)
     max_steps, time_limit = steps.max_steps, steps.time_limit[selection.scaling]
     if mode is Mode.NCCL_TRACE:
@@ -126,7 +126,7 @@ def profile_of(request: PlanRequest, selection: Selection, recipe: Recipe, max_s
 
 
 def _profiled_steps(request: PlanRequest, selection: Selection) -> int:
-    """Where the document ends its profiled run with the profile, another profile ends it, too."""
+    """The steps of a profiled run: it ends with its profile if the document ends it so."""
     documented, (_, stop) = _documented(selection), _profile_steps(request, selection)
     return stop if documented.max_steps == documented.last_step else max(documented.max_steps, stop)
 
@@ -180,7 +180,7 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
         )
     if request.max_steps not in (None, steps):
         raise UserError(
-            f"load_checkpoint '{shown(path)}' was saved at step {steps}, and max_steps says "
+            f"load_checkpoint '{shown(path)}' was saved at step {steps}, and max_steps is "
             f"{request.max_steps}: leave out max_steps."
         )
     return steps

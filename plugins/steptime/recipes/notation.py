@@ -38,10 +38,10 @@ def format_time_limit(seconds: int) -> str:
 
 
 def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:
-    """The GPU counts that `text` asks for, ascending; `of` says what the documented ones belong to.
+    """The GPU counts that `text` asks for, ascending; `of` names what the documented ones belong to.
 
     `"8,16"` means those two, `"8-128"` all documented ones from 8 to 128; parts may be mixed: `"8-32,128"`.
-    Raises UserError where the text is of another form, or asks for a count that is not documented.
+    Raises UserError if the text is of another form, or asks for a count that is not documented.
     """
     chosen: set[int] = set()
     valid = f"Documented{of and f' for {of}'} are: {', '.join(map(str, documented))}."

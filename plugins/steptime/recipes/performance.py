@@ -11,7 +11,7 @@ Fp8Recipe = Literal["delayed", "current"]
 
 
 class TrainerSettings(Frozen):
-    """What the trainer sets in NeMo beyond a row, under NeMo's and Megatron's own names where these have one.
+    """What the trainer sets in NeMo beyond a row, under NeMo's and Megatron's own names if these have one.
 
     A setting that nobody gives is off, as a plain run of NeMo has it.
     """

@@ -62,7 +62,7 @@ class Rule(Frozen):
         return kinds
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _sets_something(self) -> Self:
         if not (self.trainer.model_fields_set or self.environment or self._of_machines):
             raise ValueError("give at least one of trainer, environment, ranks_per_numa_node and vboost")
         return self
@@ -87,7 +87,7 @@ class Rule(Frozen):
             not self.cluster_kinds or cluster_kind in self.cluster_kinds
         )
 
-    def said(self) -> dict[str, str | int | bool | None]:
+    def settings(self) -> dict[str, str | int | bool | None]:
         """What the rule sets, by name: settings as in the trainer, variables as `environment.NAME`."""
         trainer = {name: getattr(self.trainer, name) for name in self.trainer.model_fields_set}
         in_order = {name: trainer[name] for name in type(self.trainer).model_fields if name in trainer}
@@ -107,11 +107,11 @@ class Rule(Frozen):
         return ", ".join(part for part in parts if part)
 
     def laid_over(self, performance: Performance) -> Performance:
-        """What the rule says, and for the rest what was there."""
-        said = self.trainer.model_dump(include=self.trainer.model_fields_set)
+        """What the rule sets, over what was there."""
+        own = self.trainer.model_dump(include=self.trainer.model_fields_set)
         return performance.model_copy(
             update={
-                "trainer": performance.trainer.model_copy(update=said),
+                "trainer": performance.trainer.model_copy(update=own),
                 "environment": performance.environment | self.environment,
                 **self._of_machines,
             }
@@ -177,8 +177,8 @@ class PerformanceRules(Frozen):
                 misfit = _misfit(recipe, self.of(recipe, size, mode, "slurm").trainer)
                 if misfit is not None and misfit not in found:  # what several rows show is one mistake
                     found.add(misfit)
-                    where = f"{recipe.size} in {recipe.dtype} on {recipe.gpu_type}, {mode.value}"
-                    yield Mistake(f"{where}: {misfit}")
+                    row = f"{recipe.size} in {recipe.dtype} on {recipe.gpu_type}, {mode.value}"
+                    yield Mistake(f"{row}: {misfit}")
 
 
 def _kind(recipe: Recipe) -> tuple[object, ...]:
@@ -187,7 +187,7 @@ def _kind(recipe: Recipe) -> tuple[object, ...]:
 
 
 def _misfit(recipe: Recipe, settings: TrainerSettings) -> str | None:
-    """What cannot be of the settings of a row; None where all can."""
+    """What cannot be of the settings of a row; None if all can."""
     if (recipe.dtype == "fp8") != (settings.fp8_recipe is not None):
         return f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
     if settings.defer_embedding_wgrad_compute != (settings.wgrad_deferral_limit is not None):

@@ -147,7 +147,7 @@ def _filled_in(
 
 
 def require_runnable(planned: Plan) -> None:
-    """Raise UserError where the plan's cluster does not have the plan's type of GPU."""
+    """Raise UserError if the plan's cluster does not have the plan's type of GPU."""
     gpu_type = planned.request.gpu_type
     if gpu_type != planned.cluster_gpu_type:
         raise UserError(

@@ -32,7 +32,7 @@ class ConfigurationRow(Frozen):
     pp: PositiveInt
     cp: PositiveInt
     ep: str
-    """As printed: a number, NA, or empty where the table has no such column; `vp` likewise."""
+    """As printed: a number, NA, or empty if the table has no such column; `vp` likewise."""
     dp: PositiveInt
     vp: str
     mbs: PositiveInt
@@ -54,7 +54,7 @@ class PerformanceRow(Frozen):
     tokens_per_s: PositiveInt
     mfu_percent: PositiveFloat
     days_per_1t_tokens: PositiveFloat | None
-    """None where the document prints n/a (proxies)."""
+    """None if the document prints n/a (proxies)."""
 
 
 class Decimals(Frozen):
@@ -65,7 +65,7 @@ class Decimals(Frozen):
 
 
 class AsPublished(Frozen):
-    """Constants that reproduce a document's printed MFU where its own, printed constants do not."""
+    """Constants that reproduce a document's printed MFU if its own, printed constants do not."""
 
     peak_tflops: dict[str, dict[str, PositiveFloat]] = Field(default_factory=dict)
     """By GPU type and dtype."""
@@ -139,7 +139,7 @@ def list_references() -> tuple[str, ...]:
 
 
 def load_reference(document: str) -> Reference:
-    """The printed numbers of one document. Raises UserError where there are none."""
+    """The printed numbers of one document. Raises UserError if there are none."""
     path = settings.config_dir() / "references" / f"{document}.yaml"
     if not path.is_file():
         raise unknown_value("reference document", document, list_references())
@@ -157,7 +157,7 @@ def performance_rows() -> tuple[PerformanceRow, ...]:
 
 
 def published_performance(recipe: Recipe) -> PerformanceRow | None:
-    """The printed numbers of a recipe; None where its document has none for this very scale and batch."""
+    """The printed numbers of a recipe; None if its document has none for this very scale and batch."""
     if recipe.workload not in list_references():
         return None
     for row in load_reference(recipe.workload).rows:
@@ -184,11 +184,11 @@ def configuration_rows() -> tuple[ConfigurationRow, ...]:
         raise UserError(f"{path}: there is no such file.") from None
 
 
-def _configuration_row(where: str, row: dict[str, Any]) -> ConfigurationRow:
+def _configuration_row(place: str, row: dict[str, Any]) -> ConfigurationRow:
     try:
         return ConfigurationRow.model_validate(row)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         raise UserError(
-            f"{where}, {problem['loc'][0]}: {problem['msg']}, not {problem['input']!r}."
+            f"{place}, {problem['loc'][0]}: {problem['msg']}, not {problem['input']!r}."
         ) from None

@@ -48,7 +48,7 @@ class PlanRequest(Frozen):
     tensor_parallel: int | None = Field(
         None,
         ge=1,
-        description="Tensor parallelism, where the size leaves it open (tiny does).",
+        description="Tensor parallelism, if the size leaves it open (tiny does).",
         examples=[1, 2],
     )
     max_steps: int | None = Field(
@@ -158,7 +158,7 @@ class PlanRequest(Frozen):
         examples=[16],
     )
     gres: bool | None = Field(
-        None, description="Ask Slurm for GPUs by --gres, or not; by default as the cluster's file says."
+        None, description="Ask Slurm for GPUs by --gres, or not; by default as in the cluster's file."
     )
     additional_slurm_params: str | None = Field(
         None,
@@ -173,7 +173,7 @@ class PlanRequest(Frozen):
 
 
 def parse_request(values: Mapping[str, Any]) -> PlanRequest:
-    """A request from named values (DAG params, JSON), where None means the default.
+    """A request from named values (DAG params, JSON); None means the default.
 
     Raises UserError for unknown names and wrong types.
     """

@@ -42,7 +42,7 @@ class Selection:
 
     workload: Workload
     size_name: str
-    """Key of the size in the file; `proxy` says whether its proxy is meant."""
+    """Key of the size in the file; with `proxy`, its proxy is meant."""
     proxy: bool
     gpu_type: str
     dtype: str

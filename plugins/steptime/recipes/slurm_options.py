@@ -65,7 +65,7 @@ _OFFERED = (
 """By their whole names: sbatch also takes shortened ones, which would get past a list of what is refused."""
 
 _OF_ONE_RUN = ("begin", "deadline", "dependency", "hold")
-"""Offered to runs, and no sense where every job has them."""
+"""Offered to runs, and no sense if every job has them."""
 _TYPED_GPUS = "gres"
 """Follows from the plan, but a site may want the GPUs' type: `--gres=gpu:a100:4`, with `gres: false`."""
 _INSTEAD = {
@@ -82,7 +82,7 @@ _INSTEAD = {
 
 
 class SlurmOptions(Frozen):
-    """What a run asks of Slurm; None is what the cluster's file says."""
+    """What a run asks of Slurm; None is what the cluster's file has."""
 
     gpus_per_node: PositiveInt | None = None
     partition: str | None = None

@@ -1,6 +1,6 @@
 """From a sweep's file to its cells: every run planned and checked before anything is started.
 
-A cell is one performance run at one number of GPUs, with its checkpoint pair where it has one: the smallest
+A cell is one performance run at one number of GPUs, with its checkpoint pair if it has one: the smallest
 thing that can be started, that fails and that is repeated on its own.
 """
 
@@ -116,7 +116,7 @@ class _Exclusions:
         for number, exclusion in enumerate(self._sweep.exclude):
             if number not in self._used:
                 raise UserError(
-                    f"sweep '{self._sweep.name}', exclude.{number} ({_told(exclusion)}) excludes nothing: "
+                    f"sweep '{self._sweep.name}', exclude.{number} ({_words(exclusion)}) excludes nothing: "
                     "correct it, or leave it out."
                 )
 
@@ -134,12 +134,12 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
                 break  # what is wrong with one combination mostly is with the next
             if exclusions.match(values):
                 continue
-            where = f"sweep '{sweep.name}', runs.{entry} ({_told(values)})"
+            place = f"sweep '{sweep.name}', runs.{entry} ({_words(values)})"
             try:
                 planned = plan(parse_request(values))
                 require_runnable(planned)
             except UserError as error:
-                refused[entry] = f"{where}: {error}"
+                refused[entry] = f"{place}: {error}"
                 continue
             for cell in _cells(planned, entry, sweep.name):
                 if exclusions.match(_values(cell.request)):
@@ -148,7 +148,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
                     key = run.model_copy(update={"repeat": cell.repeat}).model_dump_json()
                     if other := asked_by.get(key):
                         raise UserError(
-                            f"{where}: {other} asks for {cell.label}, too: leave one of the two out, or "
+                            f"{place}: {other} asks for {cell.label}, too: leave one of the two out, or "
                             "raise repeats to run it more often."
                         )
                     asked_by[key] = f"runs.{entry}"
@@ -186,7 +186,7 @@ def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
 
 
 def _with_labels(cells: Sequence[Cell]) -> Iterator[Cell]:
-    """The cells, told apart: where several have one label, by the fields in which they differ."""
+    """The cells with labels of their own: if several share one, the fields in which they differ follow it."""
     alike: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         alike[cell.label].append(cell)
@@ -217,7 +217,7 @@ def _costs(sweep: Sweep, cells: Sequence[Cell]) -> str:
     )
 
 
-def _told(values: Mapping[str, Any]) -> str:
+def _words(values: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name} {_text(value)}" for name, value in values.items() if name not in ("cluster", "repeats")
     )

@@ -34,7 +34,7 @@ MOST_COMBINATIONS = 10_000
 _ZIP = "zip"
 _FIELDS = tuple(PlanRequest.model_fields)
 _NOT_EXCLUDED = ("repeats", "environment")
-"""What does not tell cells apart in a way that an exclusion could name."""
+"""Fields that an exclusion cannot name."""
 
 
 def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -51,8 +51,8 @@ def _entry(entry: dict[str, JsonValue]) -> dict[str, JsonValue]:
         problems.append(Mistake("names no workload, as in workload: llama3.1"))
     lengths = {name: len(values) for name, values in zipped.items() if isinstance(values, list)}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        problems.append(Mistake(f"lists that go together are of one length, but {told}", (_ZIP,)))
+        counted = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        problems.append(Mistake(f"lists that go together are of one length, but {counted}", (_ZIP,)))
     checked = _checked_each(plain, _plain, problems, (*_FIELDS, _ZIP))
     if zipped:
         checked[_ZIP] = _checked_each(
@@ -82,7 +82,7 @@ def _checked_each(
 
 def _plain(name: str, value: JsonValue) -> JsonValue:
     if name == "gpus":
-        # A list of counts, and no matrix: then "the largest of the GPU counts" means what it says.
+        # A list of counts, and no matrix: then "the largest of the GPU counts" is what it means.
         return ",".join(_alternatives(name, value)) if isinstance(value, list) else _value(name, value)
     if name == "repeats" and isinstance(value, list):
         raise FieldError("repeats is one number, not a list", name)
@@ -150,7 +150,7 @@ class Sweep(Frozen):
     cluster: str = Field(default_factory=default_cluster)
     """Where entries run that name no other."""
     repeats: int = Field(1, ge=1, le=100)
-    """How many times each cell is run, where its entry does not say."""
+    """How many times each cell is run, if its entry has no number."""
     gpu_hours_max: PositiveFloat
     """GPUs × time limit over all jobs; a plan that may cost more is refused."""
     approval_above_gpu_hours: NonNegativeFloat | None = None
@@ -174,9 +174,9 @@ class Sweep(Frozen):
 
     def requests(self, entry: int) -> Iterator[dict[str, Any]]:
         """The combinations of an entry (counted from 0), as values of `PlanRequest` fields."""
-        told = dict(self.runs[entry])
-        together = _zipped(told.pop(_ZIP, {}))
-        lists = {name: value for name, value in told.items() if isinstance(value, list)}
+        values = dict(self.runs[entry])
+        together = _zipped(values.pop(_ZIP, {}))
+        lists = {name: value for name, value in values.items() if isinstance(value, list)}
         number = len(together) * math.prod(map(len, lists.values()))
         if number > MOST_COMBINATIONS:
             raise UserError(
@@ -184,15 +184,15 @@ class Sweep(Frozen):
                 f"{MOST_COMBINATIONS:,}: shorten its lists."
             )
         fixed = {"cluster": self.cluster, "repeats": self.repeats}
-        fixed |= {name: value for name, value in told.items() if name not in lists}
+        fixed |= {name: value for name, value in values.items() if name not in lists}
         for group in together:
-            for values in itertools.product(*lists.values()):
-                chosen = fixed | group | dict(zip(lists, values, strict=True))
+            for combination in itertools.product(*lists.values()):
+                chosen = fixed | group | dict(zip(lists, combination, strict=True))
                 yield {name: chosen[name] for name in _FIELDS if name in chosen}
 
 
 def _zipped(lists: Any) -> list[dict[str, Any]]:
-    """Lists that go together, value by value; one empty group where there are none."""
+    """Lists that go together, value by value; one empty group if there are none."""
     if not lists:
         return [{}]
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
@@ -205,13 +205,15 @@ def excludes(exclusion: Mapping[str, JsonValue], values: Mapping[str, Any]) -> b
     """
     return all(
         name in values
-        and any(_same(name, one, values[name]) for one in (told if isinstance(told, list) else [told]))
-        for name, told in exclusion.items()
+        and any(
+            _same(name, one, values[name]) for one in (excluded if isinstance(excluded, list) else [excluded])
+        )
+        for name, excluded in exclusion.items()
     )
 
 
-def _same(name: str, told: JsonValue, value: Any) -> bool:
-    one, other = str(told).lower(), str(value).lower()
+def _same(name: str, excluded: JsonValue, value: Any) -> bool:
+    one, other = str(excluded).lower(), str(value).lower()
     return one == other or (name == "workload" and one == other.rpartition("-")[0])
 
 
@@ -221,7 +223,7 @@ def list_sweeps() -> tuple[str, ...]:
 
 
 def load_sweep(name: str) -> Sweep:
-    """The sweep of that name. Raises UserError where there is none, or its file is broken."""
+    """The sweep of that name. Raises UserError if there is none, or its file is broken."""
     if name not in list_sweeps():
         raise unknown_value("sweep", name, list_sweeps())
     path = _folder() / f"{name}.yaml"

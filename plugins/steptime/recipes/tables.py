@@ -9,7 +9,7 @@ from steptime.recipes.workload_file import Printed, Workload
 
 
 def row(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as steptime runs it: `vp` is None where there is no virtual pipeline."""
+    """A recipe as steptime runs it: `vp` is None if there is no virtual pipeline."""
     parallelism, identity = recipe.parallelism, recipe.identity
     return {
         "recipe": identity.pop("workload"),
@@ -58,16 +58,16 @@ def _as_printed(cells: dict[str, Any], printed: Printed) -> dict[str, Any]:
 def launch_rows(workload: Workload) -> Iterator[dict[str, Any]]:
     """How the workload's runs are launched on GPUs: a row for each setting of each rule, in their order.
 
-    `where` is empty for all runs on the GPU types; of two rows that both hold the later one counts.
+    `condition` is empty for all runs on the GPU types; of two rows that both hold, the later one counts.
     """
     gpu_types = [name for name in workload.gpu_types if name != CPU]
     for rule in workload.performance.rules:
-        for setting, value in rule.said().items():
+        for setting, value in rule.settings().items():
             yield {
                 "recipe": workload.workload,
                 "gpu_types": ", ".join(rule.gpu_types or gpu_types),
                 "setting": setting,
                 "value": value,
-                "where": rule.conditions(),
+                "condition": rule.conditions(),
                 "source": workload.performance.sources[rule.source],
             }

@@ -1,7 +1,7 @@
 """What the parts of a workload's file must have to do with one another.
 
-Each check takes the parts that it needs and that could be read: a part that is wrong in itself is told by its
-model, and what would only follow from it is not told. Problems are located from the top of the file.
+Each check takes the parts that it needs and that could be read: what is wrong within a part is found by
+its model, and what would only follow from that is left out. Problems are located from the top of the file.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from steptime.recipes.workload_file import (
 
 
 def problems_of(document: Document, workload: Workload | None) -> list[Mistake]:
-    """What does not fit together in a workload's file; `workload` is the whole of it where that was read."""
+    """What does not fit together in a workload's file; `workload` is the whole of it if that was read."""
     problems = [problem for check in _CHECKS for problem in check(document)]
     if workload is not None and not problems:  # only then do its rows come out
         rows = ((recipe, recipe.size.removesuffix(PROXY_SUFFIX)) for recipe, _ in workload.recipes())
@@ -208,7 +208,7 @@ def _hardware(document: Document) -> Iterator[Mistake]:
 
 
 def _peaks() -> dict[str, GpuType | None] | None:
-    """The GPU types; None where their file cannot be read, which is its own problem."""
+    """The GPU types; None if their file cannot be read, which is its own problem."""
     try:
         return gpu_types()
     except UserError:
@@ -241,7 +241,7 @@ def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> I
         try:
             data = rule.data_parallel(gpus, rule.parallelism.tensor)
         except ValueError:
-            continue  # told of the GPU count
+            continue  # a problem of the GPU count
         if batch % (rule.micro_batch_size * data):
             yield Mistake(
                 f"{batch} on {gpus} GPUs is no multiple of "
@@ -279,7 +279,7 @@ def _layers(document: Document) -> Iterator[Mistake]:
     for placed in _rules(document):
         rule, model = placed.rule, _model(document, placed.size)
         if placed.kind == "proxies" and rule.num_layers is None:
-            yield Mistake("a proxy must say its num_layers", placed.location)
+            yield Mistake("a proxy needs its num_layers", placed.location)
             continue
         layers = rule.num_layers or (model.num_layers if model is not None else None)
         stages = rule.parallelism.pipeline * (rule.parallelism.virtual_pipeline or 1)
@@ -292,14 +292,14 @@ def _layers(document: Document) -> Iterator[Mistake]:
 def _cells(document: Document) -> Iterator[Mistake]:
     """No two rules are for one cell: the later one would never be taken."""
     first: dict[tuple[object, ...], _Placed] = {}
-    told = set()
+    reported = set()
     for placed in _rules(document):
         rule = placed.rule
         cells = itertools.product(rule.gpus, rule.gpu_types, rule.dtypes, rule.global_batch_size)
         for gpus, gpu_type, dtype, scaling in cells:
             other = first.setdefault((placed.size, placed.kind, gpus, gpu_type, dtype, scaling), placed)
-            if other is not placed and (other.location, placed.location) not in told:
-                told.add((other.location, placed.location))
+            if other is not placed and (other.location, placed.location) not in reported:
+                reported.add((other.location, placed.location))
                 yield Mistake(
                     f"{gpus} {gpu_type} in {dtype}, {scaling} scaling, has a rule already, {other}: "
                     "take it out of one of the two",

@@ -84,7 +84,7 @@ class Platform(Frozen):
 
     gpus_per_node: PositiveInt
     image: str | None
-    """Container image; null where the trainer's own environment is used (CPU)."""
+    """Container image; null if the trainer's own environment is used (CPU)."""
 
 
 class ModelParallelism(Frozen):
@@ -109,7 +109,7 @@ class BatchRule(Frozen):
         return self
 
     def at(self, gpus: int) -> int:
-        """The global batch size on so many GPUs. Raises ValueError where the rule gives no whole number."""
+        """The global batch size on so many GPUs. Raises ValueError if the rule gives no whole number."""
         if self.fixed is not None:
             return self.fixed
         batch = gpus * (self.per_gpu or 0)
@@ -122,7 +122,7 @@ class Printed(Frozen):
     """That a document's table has these rows, and where its cells differ from what is run."""
 
     expert_parallel: Literal["NA", ""]
-    """Empty where the table has no such column."""
+    """Empty if the table has no such column."""
     virtual_pipeline: str | None = None
 
 
@@ -134,7 +134,7 @@ class Configuration(Frozen):
     gpus: GpuCounts
     parallelism: ModelParallelism
     tensor_choices: tuple[PositiveInt, ...] | None = None
-    """Tensor parallelism that a user may ask for instead; none where a document fixes it."""
+    """Tensor parallelism that a user may ask for instead; none if a document fixes it."""
     micro_batch_size: PositiveInt
     global_batch_size: dict[Scaling, BatchRule] = Field(min_length=1)
     num_layers: PositiveInt | None = None
@@ -143,7 +143,7 @@ class Configuration(Frozen):
     """Null for rows that are in no document."""
 
     def data_parallel(self, gpus: int, tensor: int) -> int:
-        """Replicas of the model on so many GPUs. Raises ValueError where they do not come out whole."""
+        """Replicas of the model on so many GPUs. Raises ValueError if they do not come out whole."""
         replica = tensor * self.parallelism.pipeline * self.parallelism.context
         if gpus % replica:
             raise ValueError(f"{gpus} is no multiple of tensor × pipeline × context parallel = {replica}")
@@ -163,7 +163,7 @@ class Size(Frozen):
 
     model: ModelShape
     default_gpus: GpuCounts | None = None
-    """What is run where no GPU counts are given; null for the smallest documented one."""
+    """What is run if no GPU counts are given; null for the smallest documented one."""
     steps: Steps | None = None
     """Null for those of the workload."""
     configurations: tuple[Configuration, ...] = Field(min_length=1)
@@ -177,7 +177,7 @@ class Size(Frozen):
 
 
 class Defaults(Frozen):
-    """What is meant where a user does not say."""
+    """What is meant if a user names no other."""
 
     size: str
     dtype: str
@@ -238,7 +238,7 @@ class Workload(Frozen):
         gpus: int,
         tensor_parallel: int | None = None,
     ) -> Recipe:
-        """One row: a rule of `size` at one scale. Raises ValueError where the scale does not divide."""
+        """One row: a rule of `size` at one scale. Raises ValueError if the scale does not divide."""
         layout, hardware = rule.parallelism, self.gpu_types[gpu_type]
         tensor = tensor_parallel or layout.tensor
         proxy = rule.num_layers is not None

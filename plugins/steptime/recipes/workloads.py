@@ -65,6 +65,6 @@ def _changed_ns(path: Path) -> int:
 
 
 def _release(name: str) -> tuple[int, ...]:
-    """The release at the end of a name, to compare by; empty where there is none."""
+    """The release at the end of a name, to compare by; empty if there is none."""
     release = name.rpartition("-")[2]
     return tuple(map(int, release.split("."))) if re.fullmatch(r"\d+\.\d+", release, re.ASCII) else ()

@@ -14,9 +14,9 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 
 _PLANNED_COUNTS_S = 7 * 86_400
-"""How long a plan counts whose DAG run nobody hears of again; a sweep may wait six days for its approval."""
+"""How long a plan counts whose DAG run is lost; a sweep may wait six days for its approval."""
 _SETTLED_WITHIN_S = 86_400
-"""How long after its last possible end a job counts that nobody hears of again."""
+"""How long after its last possible end a job counts that is lost."""
 _ROUNDING = 1e-6
 """GPU-hours by which sums may differ from what they would be exactly."""
 
@@ -37,9 +37,9 @@ class Charge(Frozen):
     """The run's own; None is that of the cluster's file."""
     gpus: int
     time_limit_s: int | None
-    """None where only what it took is known."""
+    """None if only what it took is known."""
     counts_until: float
-    """Unix time at which it is over, if its end is never heard of."""
+    """Unix time at which it is over, if its end is never known."""
     started_at: float | None = None
     """None, too, for a job that has ended without ever running."""
     ended_at: float | None = None
@@ -84,7 +84,7 @@ class BudgetBalance(Frozen):
         )
 
     def require(self) -> None:
-        """Raise BudgetExceeded where more is asked for than is left."""
+        """Raise BudgetExceeded if more is asked for than is left."""
         if self.asked_gpu_hours <= self.left_gpu_hours + _ROUNDING:
             return
         owner, field = f"cluster '{self.cluster}'", "gpu_hours_per_month"
@@ -138,7 +138,7 @@ def job_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str) -> 
 
 
 def times_of(status: JobStatus) -> tuple[float | None, float] | None:
-    """Start (None where it never ran) and end of a job that has ended; None where they are not known.
+    """Start (None if it never ran) and end of a job that has ended; None if they are not known.
 
     A job of which nobody knows how it ended goes on to count as the most that it may have taken.
     """

@@ -2,7 +2,7 @@
 
 A plan is checked and written down in one transaction, so that of two that begin at once the second sees the
 first. Its rows become those of its jobs as these are submitted, and what a job took as it ends. Nothing here
-asks the store where no cluster has a budget.
+asks the store if no cluster has a budget.
 """
 
 import time
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 def budget_balances(
     clusters: Iterable[str], runs: Sequence[Run] = (), *, now: float | None = None
 ) -> list[BudgetBalance]:
-    """How the budgets of clusters stand, and what runs ask of them; none where no cluster has one.
+    """How the budgets of clusters stand, and what runs ask of them; none if no cluster has one.
 
-    Nothing is written. Raises UserError for a cluster's file that is broken, SystemFailure where the store
+    Nothing is written. Raises UserError for a cluster's file that is broken, SystemFailure if the store
     cannot be asked.
     """
     now = time.time() if now is None else now
@@ -225,7 +225,7 @@ def _lock(connection: "Connection") -> None:
 
 @contextmanager
 def _needed(configs: Sequence[ClusterConfig]) -> "Iterator[None]":
-    """Say why the store is needed where it fails."""
+    """Explain why the store is needed if it fails."""
     try:
         yield
     except SystemFailure as error:

@@ -14,7 +14,7 @@ from steptime.results.metrics import gpu_hours
 from steptime.results.models import Result
 
 SCHEMA_VERSION = 1
-"""Of the JSON that commands and the page's server give: raised where a name or a meaning changes."""
+"""Of the JSON that commands and the page's server give: raised when a name or a meaning changes."""
 
 Kind = Literal["text", "integer", "number", "boolean", "time"]
 
@@ -24,7 +24,7 @@ class Column:
     """One column of a listing."""
 
     name: str
-    """With its unit, where it has one: the name in the store, in CSV and in JSON."""
+    """With its unit, if it has one: the name in the store, in CSV and in JSON."""
     kind: Kind
     """`time` is Unix time in seconds."""
     description: str
@@ -38,9 +38,9 @@ class Column:
     choice: bool = False
     """Whether people select runs by its value."""
     priority: int | None = None
-    """Tables leave out the highest first where a terminal is too narrow, and never 0; None is in no table."""
+    """Tables leave out the highest first if a terminal is too narrow, and never 0; None is in no table."""
     shared: bool = False
-    """Whether it moves from the table into its title where all runs have the same value."""
+    """Whether it moves from the table into its title if all runs have the same value."""
     significant: int = 4
     """Digits that the smallest number of the column keeps in a table."""
     decimals: int = 4
@@ -63,7 +63,7 @@ class Column:
 
 
 def _identity(name: str, description: str, **options: Any) -> Column:
-    """A column that says which row of a recipe document was run."""
+    """A column of the row of a recipe document that was run."""
     kind: Kind = "integer" if name == "gpus" else "text"
     take = lambda result: result.run.recipe.identity[name]  # noqa: E731
     return Column(name, kind, description, take, required=True, choice=True, **options)
@@ -81,7 +81,7 @@ def _parallel(way: str) -> Column:
 
 
 def _measured(name: str, unit: str, description: str, **options: Any) -> Column:
-    """A column whose value is the measurement's of the same name; None where nothing could be measured."""
+    """A column whose value is the measurement's of the same name; None if nothing could be measured."""
     kind: Kind = "integer" if name == "steps_in_window" else "number"
     take = lambda result: None if result.measurement is None else getattr(result.measurement, name)  # noqa: E731
     return Column(name, kind, description, take, unit=unit, **options)
@@ -124,7 +124,7 @@ COLUMNS = (
     Column(
         "state",
         "text",
-        "`valid`, or `rejected` where a check failed.",
+        "`valid`, or `rejected` if a check failed.",
         lambda result: "valid" if result.verdict.valid else "rejected",
         required=True,
         choice=True,
@@ -231,14 +231,14 @@ COLUMNS = (
     _measured(
         "wall_time_median_s",
         "s",
-        "Median time from the end of a step to the end of the next, where the trainer logged it.",
+        "Median time from the end of a step to the end of the next, if the trainer logged it.",
         heading="wall time",
         priority=5,
     ),
     _measured(
         "published_step_time_s",
         "s",
-        "Step time that the recipe's document prints for the same row, scale and batch, where it does.",
+        "Step time that the recipe's document prints for the same row, scale and batch, if it does.",
         heading="published",
         priority=4,
     ),
@@ -317,7 +317,7 @@ COLUMNS = (
     _measured(
         "checkpoint_blocked_s",
         "s",
-        "How long training waited for that save: less, where it was asynchronous.",
+        "How long training waited for that save: less, if it was asynchronous.",
         heading="save blocked",
         priority=3,
         significant=3,

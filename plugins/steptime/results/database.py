@@ -36,14 +36,14 @@ _migrated: set[tuple[int, str]] = set()
 
 @contextmanager
 def read_connection(url: str) -> "Iterator[Connection]":
-    """A connection to read with. Raises SystemFailure where the database fails, UserError for no address."""
+    """A connection to read with. Raises SystemFailure if the database fails, UserError for no address."""
     with _named_failures(url), _engine(url).connect() as connection:
         yield connection
 
 
 @contextmanager
 def write_transaction(url: str) -> "Iterator[Connection]":
-    """One transaction: committed at the end, undone whole by an exception. Raises as `reading`."""
+    """One transaction: committed at the end, undone whole by an exception. Raises as `read_connection`."""
     with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
         yield connection
 
@@ -152,7 +152,7 @@ def _revision(connection: "Connection") -> str | None:
 
     from steptime.results.schema import VERSION_TABLE
 
-    # Without Alembic, which takes 0.4 s to import and is only needed where this is not the newest.
+    # Without Alembic, which takes 0.4 s to import and is only needed if this is not the newest.
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
@@ -194,7 +194,7 @@ def _upgrade(connection: "Connection") -> None:
 
 @contextmanager
 def _named_failures(url: str) -> Iterator[None]:
-    """Turn what databases and file systems say into one sentence, without the password."""
+    """Turn errors of databases and file systems into one sentence, without the password."""
     from filelock import Timeout
     from sqlalchemy.exc import SQLAlchemyError
 

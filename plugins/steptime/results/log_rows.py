@@ -30,7 +30,9 @@ _OF_LOGS = (
     Column("format", "text", "Format of the step lines: that of NeMo 2, of a progress bar, …"),
     Column("experiment", "text", "Name of the planned run."),
     Column(
-        "window_from", "text", "Who says the window: --window, the run.json beside the log, or the last step."
+        "window_from",
+        "text",
+        "Origin of the window: --window, the run.json beside the log, or the last step.",
     ),
     Column("steps", "integer", "Steps in the log.", priority=3),
     Column("last_step", "integer", "Global step of the last of them."),
@@ -69,12 +71,12 @@ COLUMNS = tuple(
 def log_row(
     logs: Sequence[Path], window: Window | None = None, *, on_bytes: Callable[[int], None] | None = None
 ) -> dict[str, Any]:
-    """Read the log (or, after a requeue, logs) of one run; a value for each of `COLUMNS`, None where unknown.
+    """Read the log (or, after a requeue, logs) of one run; a value for each of `COLUMNS`, None if unknown.
 
     What was planned is taken from the `run.json` beside the log, if there is one. The window is the given
     one, or the planned one, or else the last step, as the recipe documents up to 25.04 have it; `window_from`
-    says which. `state` is `complete`, `incomplete` where steps are missing without a cause, or `failed`.
-    Raises UserError where a log cannot be read.
+    names it. `state` is `complete`, `incomplete` if steps are missing without a cause, or `failed`.
+    Raises UserError if a log cannot be read.
     """
     run, remark = _planned_run(logs[-1].with_name(RUN_FILE))
     if run is None:
@@ -108,7 +110,7 @@ def log_row(
 
 
 def _planned_run(path: Path) -> tuple[Run | None, str | None]:
-    """The run that was planned, or a remark where the file is there but is no planned run."""
+    """The run that was planned, or a remark if the file is there but is no planned run."""
     if not path.is_file():
         return None, None
     try:
@@ -121,7 +123,7 @@ def _planned_run(path: Path) -> tuple[Run | None, str | None]:
 
 
 def _loop(log: TrainingLog) -> str | None:
-    """A remark where it was not NeMo that trained: its times are the hardware's, not the recipe's."""
+    """A remark if it was not NeMo that trained: its times are the hardware's, not the recipe's."""
     loop = (log.started or {}).get("loop", "nemo")
     return None if loop == "nemo" else f"trained by the trainer's {loop} loop, not by NeMo"
 
@@ -169,7 +171,7 @@ def _what_was_run(run: Run | None, log: TrainingLog) -> dict[str, Any]:
 
 
 def _missing_in(window: Window, problems: Sequence[Problem]) -> list[str]:
-    """A sentence where steps of the window are missing in the middle of the log."""
+    """A sentence if steps of the window are missing in the middle of the log."""
     missing = [
         step
         for problem in problems
@@ -181,7 +183,7 @@ def _missing_in(window: Window, problems: Sequence[Problem]) -> list[str]:
 
 
 def _cut_off(window: Window, found: int | None) -> list[str]:
-    """A sentence where the log holds only part of the window: it begins after it does, or ends before."""
+    """A sentence if the log holds only part of the window: it begins after it does, or ends before."""
     wanted = window.last - window.first + 1
     return [f"the log holds {found} of the window's {wanted} steps"] if found and found < wanted else []
 

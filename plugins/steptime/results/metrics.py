@@ -60,8 +60,8 @@ def throughput(
     """All rates of a recipe at one step time, and the published step time beside it.
 
     `peak` replaces the peak of `config/gpus.yaml`. `as_published` takes the constants that reproduce the
-    document's printed MFU where they differ from those it prints (`config/references/`). The MFU is None
-    where the peak is measured in the run, and no run is at hand. Raises UserError for a step time that is not
+    document's printed MFU if they differ from those it prints (`config/references/`). The MFU is None
+    if the peak is measured in the run, and no run is at hand. Raises UserError for a step time that is not
     positive and finite, or that no rate can be computed from.
     """
     # First, as it refuses step times that cannot be.
@@ -98,8 +98,8 @@ def throughput(
 def measure(run: Run, log: TrainingLog) -> Measurement:
     """The numbers of a run over its window, from the mean step time of the steps that were logged in it.
 
-    The peak of CPU runs is the one the trainer measured at the start. Raises UserError naming the steps where
-    the log has none of the window, or where a step time is not positive and finite. An incomplete window is
+    The peak of CPU runs is the one the trainer measured at the start. Raises UserError naming the steps if
+    the log has none of the window, or if a step time is not positive and finite. An incomplete window is
     measured over what is there: `results.quality` decides whether that counts.
     """
     times = measure_window(log, run.window)
@@ -137,10 +137,10 @@ def steady_steps(step_times: Mapping[int, float], window: Window) -> dict[int, f
 
 
 def measure_window(log: TrainingLog, window: Window) -> Measurement:
-    """What a log says without its plan: times over `window`, and tokens where the trainer recorded sizes.
+    """What a log shows without its plan: times over `window`, and tokens if the trainer recorded sizes.
 
-    An incomplete window is taken as it is. Raises UserError naming the steps where none has a step time, or
-    where one is not positive and finite.
+    An incomplete window is taken as it is. Raises UserError naming the steps if none has a step time, or
+    if one is not positive and finite.
     """
     steps = [step for step in log.steps if window.first <= step.global_step <= window.last]
     times = {step.global_step: step.step_time_s for step in steps if step.step_time_s is not None}
@@ -171,7 +171,7 @@ def checkpoint_seconds(log: TrainingLog) -> dict[str, float | None]:
     """Of the last save, which the next run loads, and the last load, which this run trained on.
 
     `checkpoint_save_s` is from its start until it was whole on disk, `checkpoint_blocked_s` how long training
-    waited for it: less, where the save was asynchronous. None where the log does not tell.
+    waited for it: less, if the save was asynchronous. None if the log has no time.
     """
     last = {checkpoint.kind: checkpoint for checkpoint in log.checkpoints}
     save, load = last.get("save"), last.get("load")
@@ -193,7 +193,7 @@ def _what_is_there(log: TrainingLog, window: Window) -> str:
 
 
 def _logged_rates(log: TrainingLog, step_time_s: float) -> dict[str, float]:
-    """Tokens per second, where the trainer's own record says how many tokens a step has."""
+    """Tokens per second, if the trainer's own record has the size of a step."""
     started = log.started or {}
     sizes: list[Any] = [started.get(name) for name in ("seq_length", "global_batch_size", "world_size")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -242,7 +242,7 @@ def _peak(recipe: Recipe, *, as_published: bool) -> Peak:
 
 
 def _peak_of_run(recipe: Recipe, log: TrainingLog) -> Peak:
-    """The data sheet's peak, or that of the trainer's start record; no tflops where neither has it."""
+    """The data sheet's peak, or that of the trainer's start record; no tflops if neither has it."""
     peak = peak_tflops(recipe.gpu_type, recipe.dtype)
     measured = (log.started or {}).get("peak_tflops_per_rank")
     if peak.tflops is None and measured is not None:

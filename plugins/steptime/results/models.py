@@ -16,7 +16,7 @@ class Measurement(Frozen):
 
     Percent is written out: `mfu_percent` 62.5 means 62.5 %. What nobody knows is None: of a given step time
     everything about a window; of a log without its plan the rates that need one. Every number that a result
-    has as a column has the column's name; `results.columns` says what it means.
+    has as a column has the column's name; `results.columns` describes it.
     """
 
     step_time_mean_s: float
@@ -29,7 +29,7 @@ class Measurement(Frozen):
     steady_step_time_iqr_s: float | None = None
     wall_time_median_s: float | None = None
     tflops_per_gpu_logged: float | None = None
-    """Mean of what the trainer itself logged in the window, where it did."""
+    """Mean of what the trainer itself logged in the window, if it did."""
     tokens_per_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
     days_per_1t_tokens: float | None = None
@@ -56,7 +56,7 @@ class Check(Frozen):
     name: str
     passed: bool
     message: str
-    """One sentence: what was expected and, where it failed, which rows (global steps) and values broke it."""
+    """One sentence: what was expected and, if it failed, which rows (global steps) and values broke it."""
     severity: Literal["error", "warning"] = "error"
     """A failed warning is shown beside the result; a failed error keeps the run out of the results."""
 

@@ -48,7 +48,7 @@ def provenance(
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of this project's folder; None where it is in no repository, or git is not there."""
+    """The output of git in this project's folder; None if that is in no repository, or without git."""
     try:
         done = subprocess.run(
             ["git", "-C", str(_PROJECT), *arguments],  # noqa: S607 (the user's git, wherever it is)

@@ -37,7 +37,7 @@ def validate(
 ) -> Verdict:
     """All checks of one run (`plug_points.CHECKS`), in their order; a failed one never raises.
 
-    Raises SystemFailure where Great Expectations itself fails, UserError for a broken
+    Raises SystemFailure if Great Expectations itself fails, UserError for a broken
     `config/expectations/steps.yaml`.
     """
     finished = FinishedRun(run, status, log, measurement, earlier_attempts)
@@ -68,7 +68,7 @@ def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
 def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
     """What the log names, but for what has a check of its own."""
     fatal = [problem for problem in finished.log.problems if problem.fatal and not _has_own_check(problem)]
-    found = "it says: " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
+    found = "it names " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
     yield judge("log_without_failure", not fatal, "the log names no failure", found)
 
 
@@ -111,7 +111,7 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
     """The trainer's own record of what it set up, against the plan."""
     expected = "parallelism and batch are as planned"
     if finished.log.started is None:
-        found = "the log has no 'steptime.start' record that would tell"
+        found = "the log has no 'steptime.start' record"
         yield judge("parallelism_as_planned", False, expected, found)
         return
     recipe = finished.run.recipe
@@ -131,9 +131,9 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
 
 
 def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
-    """`data_parallel 1 where 2 was planned, …`; empty where the record agrees."""
+    """`data_parallel 1 instead of the planned 2, …`; empty if the record agrees."""
     return ", ".join(
-        f"{name} {record.get(name, '(not stated)')} where {value} was planned"
+        f"{name} {record.get(name, '(not stated)')} instead of the planned {value}"
         for name, value in planned.items()
         if record.get(name) != value
     )
@@ -146,11 +146,11 @@ def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
     if published.ranks_per_numa_node is not None:
         bound = launch.get("numa_bound_ranks", 0)
         holds = "every rank was bound to a NUMA node, as in the publication"
-        found = f"{bound} of {ranks} were (the cluster's numa_binding and the job's log say why)"
+        found = f"{bound} of {ranks} were (the cluster's numa_binding and the job's log show why)"
         yield judge("numa_binding_as_published", bound == ranks, holds, found, severity="warning")
     if published.vboost:
         holds = "the GPUs' vboost was set, as in the publication"
-        found = "it was not (the cluster's vboost and the job's log say why)"
+        found = "it was not (the cluster's vboost and the job's log show why)"
         yield judge("vboost_as_published", launch.get("vboost") is True, holds, found, severity="warning")
 
 
@@ -219,7 +219,7 @@ def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
 
 
 def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
-    """NeMo 2.7 counts iterations from 0 (the last global step); the documents' lines say `max_steps`."""
+    """NeMo 2.7 counts iterations from 0 (the last global step); the documents' lines have `max_steps`."""
     run, log = finished.run, finished.log
     if run.mode is not Mode.CHECKPOINT_SAVE:
         return

@@ -2,7 +2,7 @@
 
 It is one JSON document without secrets. It is written once: as `record.json` beside the log on the cluster,
 and, byte for byte the same, into the metrics store. Neither is ever changed: whoever comes to another record
-of the same run gets the first one, and is told what differs.
+of the same run gets the first one, with what differs.
 """
 
 import json
@@ -27,7 +27,7 @@ RECORD_FILE = "record.json"
 
 
 class EarlierAttempt(Frozen):
-    """One job for a run: another begins where the cluster failed it, or somebody cleared its task."""
+    """One job for a run: another begins if the cluster failed it, or somebody cleared its task."""
 
     job: Job
     status: JobStatus
@@ -45,13 +45,13 @@ class RunRecord(Frozen):
     earlier_attempts: tuple[EarlierAttempt, ...]
     """Those before this job, in their order."""
     nodes: tuple[str, ...]
-    """In the order of their ranks where the training told them, else in that of the cluster."""
+    """In the order of their ranks if the training recorded them, else in that of the cluster."""
     versions: dict[str, Any]
-    """Of the libraries and drivers that the training used, as it told them itself; empty where it did not."""
+    """Of the libraries and drivers that the training used, as it recorded them; empty if it did not."""
     launch: dict[str, Any] = Field(default_factory=dict)
-    """How its ranks were started, as the training told: `numa_bound_ranks` and `vboost`."""
+    """How its ranks were started, as the training recorded: `numa_bound_ranks` and `vboost`."""
     node_check: dict[str, Any] | None = None
-    """What its nodes told before the training, with their rates; None where nobody looked."""
+    """What its nodes reported before the training, with their rates; None without a node check."""
     run: Run
     """The plan with its recipe's row, and every option that it came to."""
     request: PlanRequest | None = None
@@ -66,8 +66,8 @@ def make_record(
     earlier_attempts: tuple[EarlierAttempt, ...] = (),
 ) -> str:
     """The record of a run that has ended, as the text of its file: without secrets, see `redaction`."""
-    told = [words for words in (log.started, log.ended) if words is not None]
-    nodes = [words["node_names"] for words in told if words.get("node_names")]
+    of_trainer = [one for one in (log.started, log.ended) if one is not None]
+    nodes = [one["node_names"] for one in of_trainer if one.get("node_names")]
     record = RunRecord(
         job=submitted.job,
         attempt=submitted.attempt,
@@ -76,8 +76,8 @@ def make_record(
         nodes=tuple(map(str, nodes[-1])) if nodes else status.nodes,
         versions={
             name: version
-            for words in told
-            for name, version in (words.get("versions") or {}).items()
+            for one in of_trainer
+            for name, version in (one.get("versions") or {}).items()
             if version is not None
         },
         launch=(log.started or {}).get("launch") or {},
@@ -97,7 +97,7 @@ def as_text(record: dict[str, Any]) -> str:
 async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[EarlierAttempt, ...]:
     """The jobs that were submitted for the same run before, as the cluster knows them.
 
-    Raises SystemFailure where it cannot be asked.
+    Raises SystemFailure if it cannot be asked.
     """
     names = earlier_names(job.name, attempt)
     if not names:
@@ -108,24 +108,24 @@ async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[Ea
 
 
 def recorded_attempts(record: str) -> tuple[EarlierAttempt, ...]:
-    """The earlier attempts that a record tells of; none where somebody has changed it beyond reading."""
-    told = _told(record)
-    return () if told is None else told.earlier_attempts
+    """The earlier attempts of a record; none if somebody has changed it beyond reading."""
+    parsed = _parsed(record)
+    return () if parsed is None else parsed.earlier_attempts
 
 
 def recorded_nodes(record: str) -> tuple[str, ...]:
-    """The nodes that a record tells of; none where somebody has changed it beyond reading."""
-    told = _told(record)
-    return () if told is None else told.nodes
+    """The nodes of a record; none if somebody has changed it beyond reading."""
+    parsed = _parsed(record)
+    return () if parsed is None else parsed.nodes
 
 
 def recorded_job(record: str) -> Job | None:
-    """The job that a record is of; None where somebody has changed it beyond reading."""
-    told = _told(record)
-    return None if told is None else told.job
+    """The job that a record is of; None if somebody has changed it beyond reading."""
+    parsed = _parsed(record)
+    return None if parsed is None else parsed.job
 
 
-def _told(record: str | bytes) -> RunRecord | None:
+def _parsed(record: str | bytes) -> RunRecord | None:
     try:
         return RunRecord.model_validate_json(record)
     except ValidationError:
@@ -145,7 +145,7 @@ async def with_script(cluster: Cluster, submitted: Submitted) -> Submitted:
 
 
 async def kept_record(cluster: Cluster, job: Job) -> str:
-    """The record beside the job's log. Raises SystemFailure where it is gone."""
+    """The record beside the job's log. Raises SystemFailure if it is gone."""
     path = record_path(job.log_path)
     if not (content := await read_whole(cluster, path)):
         raise SystemFailure(
@@ -158,16 +158,16 @@ async def kept_record(cluster: Cluster, job: Job) -> str:
 async def recorded_end(cluster: Cluster, job: Job) -> JobStatus | None:
     """How the job ended by the record beside its log: clusters forget their jobs. None without its record."""
     # There may be none, that of an earlier steptime, or a broken one, which `keep_record` names.
-    record = _told(await read_whole(cluster, record_path(job.log_path)))
+    record = _parsed(await read_whole(cluster, record_path(job.log_path)))
     return record.status if record is not None and record.job == job else None
 
 
 async def keep_record(cluster: Cluster, job: Job, record: str) -> tuple[str, list[str]]:
     """Write the record beside the job's log, unless there is one.
 
-    Returns the text that stands there, and what it says otherwise than this one.
+    Returns the text that is there, and how it differs from this one.
 
-    Raises SystemFailure where it cannot be written, UserError where what stands there is no record.
+    Raises SystemFailure if it cannot be written, UserError if what stands there is no record.
     """
     path = record_path(job.log_path)
     if not (standing := await read_whole(cluster, path)):
@@ -184,7 +184,7 @@ async def keep_record(cluster: Cluster, job: Job, record: str) -> tuple[str, lis
 
 
 def differences(kept: str, new: str) -> list[str]:
-    """What a record says otherwise than another of the same run: a line for each place, none where equal."""
+    """How two records of one run differ: a line for each place, none if they are equal."""
     return [] if kept == new else list(_differing(json.loads(kept), json.loads(new), ""))
 
 

@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is recorded and shown: what names or addresses tell to be secret."""
+"""Keeps secrets out of what is recorded and shown: what is secret by its name, or in an address."""
 
 import re
 import shlex

@@ -40,7 +40,7 @@ def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
 
 
 def repeat_command(run: Run, request: PlanRequest) -> str | None:
-    """The `steptime run` command of a run's own request; None where today's recipes plan another."""
+    """The `steptime run` command of a run's own request; None if today's recipes plan another."""
     try:
         planned = plan(request).all_runs
     except UserError:
@@ -49,7 +49,7 @@ def repeat_command(run: Run, request: PlanRequest) -> str | None:
 
 
 def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
-    """The same of a run's record; None as well where today's models no longer read it."""
+    """The same of a run's record; None as well if today's models no longer read it."""
     try:
         run = Run.model_validate(record["run"])
         if record.get("request") is not None:

@@ -67,7 +67,7 @@ def compared(
 ) -> tuple[list[Column], str]:
     """What people compare runs by, from rows of `with_scaling_efficiency`: the columns, and a title.
 
-    Rows of other declared columns say which with `of`.
+    `of` names the columns of other rows.
 
     What all runs share (workload, window, MFU's formula, …) moves from the columns into the title, and
     columns that are empty throughout are left out. `full_names` names runs by their job.
@@ -119,8 +119,8 @@ def _decimals(column: Column, values: Sequence[float | None]) -> int:
 def notes(rows: Iterable[Row]) -> list[str]:
     """A sentence for each run that has a reason or a warning."""
     return [
-        f"{row['label']} ({row['job_name']}) {said}: {text}"
+        f"{row['label']} ({row['job_name']}) {what}: {text}"
         for row in rows
-        for said, text in (("is rejected", row["reason"]), ("counts, but note", row["warnings"]))
+        for what, text in (("is rejected", row["reason"]), ("counts, but note", row["warnings"]))
         if text
     ]

@@ -67,7 +67,7 @@ class _Rule(NamedTuple):
 def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
     """The checks of the steps (at least one) against the planned run, in a fixed order.
 
-    Raises SystemFailure where Great Expectations cannot evaluate one, UserError for a broken threshold file.
+    Raises SystemFailure if Great Expectations cannot evaluate one, UserError for a broken threshold file.
     """
     rules = (*_rules(run), *_steadiness(run, steps))
     broken = _evaluate(run, steps, rules)
@@ -84,7 +84,7 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
 
 
 def judge(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
-    """A check whose one sentence says what holds, or what was expected and what was found instead."""
+    """A check with its sentence: what holds, or what was expected and what was found instead."""
     sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
     return Check(name=name, passed=passed, message=sentence, severity=severity)
 
@@ -155,7 +155,7 @@ def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> lis
 
 
 def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_Rule, ...]:
-    """The warning about a noisy window; none where it has no spread (one step, or an infinite time)."""
+    """The warning about a noisy window; none if it has no spread (one step, or an infinite time)."""
     times = [time for step in steps if _in_window(step, run) and (time := step.step_time_s) is not None]
     if len(times) < 2 or not all(map(math.isfinite, times)):
         return ()

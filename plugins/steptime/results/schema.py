@@ -2,7 +2,7 @@
 
 Import it inside functions only: it brings SQLAlchemy.
 Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL; the check
-that found it tells its value. A change here needs a new revision in `migrations/versions/`.
+that found it has its value. A change here needs a new revision in `migrations/versions/`.
 """
 
 from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top

@@ -34,7 +34,7 @@ class Store:
     """The metrics store at `url` (a SQLAlchemy address, by default that of the settings).
 
     It holds no connection of its own: engines are kept per process and address, so a store costs nothing to
-    make and may be used by any thread. Every method raises SystemFailure where the database fails.
+    make and may be used by any thread. Every method raises SystemFailure if the database fails.
     """
 
     def __init__(self, url: str | None = None) -> None:
@@ -47,7 +47,7 @@ class Store:
         """Nothing to close, see above."""
 
     def exists(self) -> bool:
-        """Whether there is anything to read; reading makes an empty store where there is none."""
+        """Whether there is anything to read; reading makes an empty store if there is none."""
         return exists(self.url)
 
     def publish(self, result: Result, then: "Then | None" = None) -> bool:
@@ -122,7 +122,7 @@ class Store:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def require_dag_run(self, dag_run_id: str) -> None:
-        """Raise UserError, with the nearest match, where no run of that DAG run is in the store."""
+        """Raise UserError, with the nearest match, if no run of that DAG run is in the store."""
         if not self.results(dag_run_id=dag_run_id, include_rejected=True, limit=1):
             raise self._unknown("dag_run_id", dag_run_id, "there are no results of a DAG run")
 
@@ -162,9 +162,9 @@ class Store:
             # SQLite finds capitals for small letters, too.
             names = [name for name in connection.scalars(query) if name.startswith(beginning)]
         if len(names) > 1 and beginning not in names:
-            told = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+            listed = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise UserError(
-                f"'{shown(beginning)}' begins the names of {len(names)} runs ({told}): write more."
+                f"'{shown(beginning)}' begins the names of {len(names)} runs ({listed}): write more."
             )
         return self.run(names[0] if len(names) == 1 else beginning)
 
@@ -197,7 +197,7 @@ class Store:
         return row | {"log": log}  # rows of before have it as `dialect`
 
     def record_differences(self, result: Result) -> list[str]:
-        """What the record that is kept of this run says otherwise than the result's; it is not replaced."""
+        """How the record that is kept of this run differs from the result's; it is not replaced."""
         from sqlalchemy import select
 
         from steptime.results.schema import records, runs
@@ -266,7 +266,7 @@ class Store:
 
 
 def _upsert(connection: "Connection", runs: "Table", row: Mapping[str, Any]) -> int | None:
-    """Insert or replace the run; its id, or None where the same content is there already."""
+    """Insert or replace the run; its id, or None if the same content is there already."""
     added = insert(connection, runs).values(row)
     upsert = added.on_conflict_do_update(
         index_elements=[runs.c.job_name],

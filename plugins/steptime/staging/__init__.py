@@ -28,7 +28,7 @@ def _fetched_by_nodes(staged: Staged, name: str) -> Staged:
 async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Callable[[str], None]) -> Staged:
     """Make ready what `run` needs on the cluster, or find it there; `report` gets lines of progress.
 
-    Raises UserError where the cluster cannot offer it, SystemFailure where it fails.
+    Raises UserError if the cluster cannot offer it, SystemFailure if it fails.
     """
     if run.recipe.image is not None and config.image_form is None:
         raise UserError(

@@ -5,7 +5,7 @@
 TARGET is the environment's folder. An environment cannot be moved once it is built, so it is built in its
 place, under a claim, and is whole when it has the file `.complete`, which is written last. LOCK is the list
 of pinned packages, BOOTSTRAP that of the installer (uv). Standard library only. Exit code 0: the environment
-is there; 1: it could not be built, and the output says why.
+is there; 1: it could not be built, and the output has the reason.
 """
 
 import json
@@ -86,7 +86,7 @@ def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
     print("[4/5] installing the other packages of the lock", flush=True)
     requirements = target / "requirements-others.txt"
     requirements.write_text(others, encoding="utf-8")
-    # Certificates as pip knows them: a login over ssh often lacks the variables that would tell uv.
+    # Certificates as pip knows them: a login over ssh often lacks the variables that uv reads.
     trust = ("--system-certs",)
     run(uv, "pip", "install", *trust, "--python", python, "--no-deps", "-r", str(requirements))
     print("[5/5] checking that the packages fit together", flush=True)
@@ -114,7 +114,7 @@ def _split(lock: str) -> tuple[str, str]:
 
 
 def _install_torch(target: Path, torch: str, run: Run) -> None:
-    """Install PyTorch by pip: from where pip is told to look, else from PyTorch's own index.
+    """Install PyTorch by pip: from where pip is set to look, else from PyTorch's own index.
 
     By pip, as a machine's pip may know a folder of wheels at hand, which uv does not look at. Its
     dependencies are in the lock like all others.

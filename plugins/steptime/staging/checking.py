@@ -9,7 +9,7 @@ from steptime.staging.families import require_trainable
 
 
 def check_plan(planned: Plan) -> None:
-    """Raise UserError where the plan's cluster or the shipped trainer cannot run it; budgets are apart."""
+    """Raise UserError if the plan's cluster or the shipped trainer cannot run it; budgets are apart."""
     check_permitted(planned.all_runs)
     require_runnable(planned)
     check_runnable(planned.all_runs)

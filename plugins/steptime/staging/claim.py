@@ -1,8 +1,8 @@
-"""Who may make a thing that several hosts could make at once, where a lock may hold on one host only.
+"""Who may make a thing that several hosts could make at once, as a lock may hold on one host only.
 
 `flock` holds between processes of one host, and goes with them. Between login nodes it does not hold on every
 shared file system (Lustre with `localflock`, some NFS), and on some it fails. What holds on all of them is
-that one alone can give a file its name. So who makes the thing has both: the lock, and a file that says so,
+that one alone can give a file its name. So who makes the thing has both: the lock, and a file with that name,
 which is touched as long as its owner lives. One that nobody touches for LEASE_S was left by somebody who is
 gone. Standard library only; runs on the cluster, imported by the scripts that lie beside its package.
 """
@@ -30,17 +30,17 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 def claimed(thing: Path, doing: str) -> Iterator[int]:
     """Hold the claim on `thing`, once nobody else does; gives the lock, for what must not outlive it.
 
-    Who waits says so, with the words `doing`, as in `build of`. Who loses the claim, as it stood still for
-    longer than the lease, is ended with its process group: another is at it.
+    Whoever waits prints it, with the words `doing`, as in `build of`. Whoever loses the claim, as it stood
+    still for longer than the lease, is ended with its process group: another is at it.
     """
     thing.parent.mkdir(parents=True, exist_ok=True)
     claim = thing.parent / f".{thing.name}.claim"
     waits = f"waiting for another {doing} {thing}"
     lock = os.open(thing.parent / f".{thing.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        has_lock, has_said = _lock(lock, waits)
+        has_lock, has_printed = _lock(lock, waits)
         owner = f"{platform.node()} {os.getpid()} {uuid.uuid4().hex}"
-        _take(claim, owner, waits, has_lock=has_lock, has_said=has_said)
+        _take(claim, owner, waits, has_lock=has_lock, has_printed=has_printed)
         ended = threading.Event()
         renewing = threading.Thread(target=_renew, args=(claim, owner, ended), daemon=True)
         renewing.start()
@@ -71,7 +71,7 @@ def _lock(lock: int, waits: str) -> tuple[bool, bool]:
     return True, False
 
 
-def _take(claim: Path, owner: str, waits: str, *, has_lock: bool, has_said: bool) -> None:
+def _take(claim: Path, owner: str, waits: str, *, has_lock: bool, has_printed: bool) -> None:
     """Make the claim, after that of another has gone or has not been renewed for the lease."""
     seen: tuple[str, float] | None = None
     since = 0.0
@@ -85,9 +85,9 @@ def _take(claim: Path, owner: str, waits: str, *, has_lock: bool, has_said: bool
         if left_here or time.monotonic() - since > LEASE_S:
             _move_away(claim, found[0])
             continue
-        if not has_said:
+        if not has_printed:
             print(f"{waits} on {found[0].split(' ')[0]}", flush=True)
-            has_said = True
+            has_printed = True
         time.sleep(_LOOK_S)
 
 

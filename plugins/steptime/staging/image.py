@@ -1,4 +1,4 @@
-"""A recipe's image on the cluster: fetched or made once, recorded, and unpacked where bwrap runs it."""
+"""A recipe's image on the cluster: fetched or made once, recorded, and unpacked if bwrap runs it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -39,12 +39,12 @@ async def stage_image(
     """Make the image `name` ready for the cluster's containers, or find it there.
 
     Args:
-        cluster: where.
-        config: its configuration; `container` says for which program.
+        cluster: the cluster.
+        config: its configuration; `container` is the program.
         name: the image's name, as a recipe has it.
         venv: the trainer's environment on the cluster, for an image that is made of it.
-        folders: what containers will mount.
-        job_options: what the jobs are submitted with that do it, where jobs do.
+        mounts: what containers will mount.
+        job_options: options of the jobs, if jobs do it.
         report: gets each line of progress as it comes.
 
     Raises:
@@ -102,7 +102,7 @@ def _source(image: Image, config: ClusterConfig, venv: str | None) -> tuple[str,
 def _require_success(ended: ScriptEnd, what: str) -> None:
     if ended.exit_code == 0:
         return
-    *before, last = ended.last_lines or ("it said nothing",)
+    *before, last = ended.last_lines or ("it printed nothing",)
     why = last.removeprefix("failed: ") if last.startswith("failed: ") else f"exit code {ended.exit_code}"
     error = UserError if ended.exit_code == _NEVER else SystemFailure
     output = "\n".join(before if last.startswith("failed: ") else ended.last_lines)
@@ -119,6 +119,6 @@ async def _record(cluster: Cluster, target: PurePosixPath) -> dict[str, Any]:
 
 
 def _variables(text: str) -> dict[str, str]:
-    """What /etc/environment says, in the form in which enroot writes it: one NAME=value a line, as it is."""
+    """The variables of /etc/environment as enroot writes it: one NAME=value a line, without quotes."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
     return {name: value for name, separator, value in pairs if separator and name.isidentifier()}

@@ -9,7 +9,7 @@ recorded is kept; one that somebody copied there whole is taken, and recorded. I
 record. URI is where enroot or apptainer fetch it, with the logins of their own configuration; VENV is the
 trainer's environment, of which `squash_venv.py` beside this file makes an image.
 Standard library only. Exit code 0: the file is there; 1: it could not be made; 2: nor will it be when it is
-tried again. The last line says why.
+tried again. The last line has the reason.
 """
 
 import hashlib
@@ -121,7 +121,7 @@ def _make(target: Path, image: str, kind: str, source: str, lock: int) -> None:
 
 
 def _require_whole(path: Path) -> None:
-    """Raise `_FailedError` for a file that is empty, or is no whole squashfs where it should be one."""
+    """Raise `_FailedError` for a file that is empty, or is no whole squashfs if it should be one."""
     size = path.stat().st_size if path.exists() else 0
     whole = size > 0
     if whole and ".sqsh" in path.suffixes:
@@ -146,7 +146,7 @@ def _command(kind: str, source: str, part: Path) -> list[str]:
 
 
 def _tool_version(kind: str) -> str:
-    """Name and version of the program; `_FailedError` where it is not there."""
+    """Name and version of the program; `_FailedError` if it is not there."""
     asked = {
         "enroot": ["enroot", "version"],
         "apptainer": ["apptainer", "version"],
@@ -154,26 +154,26 @@ def _tool_version(kind: str) -> str:
     }[kind]
     if shutil.which(asked[0]) is None:
         raise _FailedError(
-            f"{asked[0]} is not installed on {platform.node()}: install it there, or say import_in_job: true "
-            "where the compute nodes have it, or put the image in its place by hand",
+            f"{asked[0]} is not installed on {platform.node()}: install it there, or set import_in_job: true "
+            "if the compute nodes have it, or put the image in its place by hand",
             2,
         )
-    told = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
-    version = told[0].strip() if told else "of an unknown version"
+    lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
+    version = lines[0].strip() if lines else "of an unknown version"
     return version if asked[0] in version else f"{asked[0]} {version}"
 
 
 def _registry_digest(kind: str, source: str) -> str | None:
-    """The digest of the registry's manifest, where the name or the program (enroot from 4.0 on) tells it."""
+    """The digest of the registry's manifest, from the name or the program (enroot from 4.0 on), or None."""
     _, pinned, digest = source.partition("@sha256:")
     if pinned:
         return f"sha256:{digest}"
     if kind != "enroot":
         return None
     asked = ["enroot", "digest", "--", source]
-    told = subprocess.run(asked, capture_output=True, text=True, check=False)
-    found = re.fullmatch(r"sha256:[0-9a-f]{64}", told.stdout.strip())
-    return found[0] if found and told.returncode == 0 else None
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    found = re.fullmatch(r"sha256:[0-9a-f]{64}", done.stdout.strip())
+    return found[0] if found and done.returncode == 0 else None
 
 
 def _pinned(source: str, digest: str | None) -> str:
@@ -198,8 +198,8 @@ def _run(argv: list[str], lock: int, target: Path) -> None:
         output = "".join(tail)
         for sign, why, exit_code in _CAUSES:
             if sign.search(output):
-                where = {"program": argv[0], "node": platform.node(), "folder": target.parent}
-                raise _FailedError(why.format(**where), exit_code)
+                values = {"program": argv[0], "node": platform.node(), "folder": target.parent}
+                raise _FailedError(why.format(**values), exit_code)
         raise _FailedError(f"{argv[0]} ended with exit code {process.returncode}", 1)
 
 

@@ -1,4 +1,4 @@
-"""Runs the staging scripts on a cluster: on its login node, or in a job where the login node forbids it."""
+"""Runs the staging scripts on a cluster: on its login node, or in a job if the login node forbids it."""
 
 import asyncio
 import codecs
@@ -64,19 +64,19 @@ async def run_script(
     """Run a script to its end by the cluster's Python; `report` gets its lines as they come.
 
     In a job, submitted with `job_options`, who asks for the same again while it waits or runs waits for that
-    very job. Raises SystemFailure where it neither succeeds nor fails by itself.
+    very job. Raises SystemFailure if it neither succeeds nor fails by itself.
     """
     argv = (config.python, str(script), *arguments)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
-    def heard(line: str) -> None:
+    def take(line: str) -> None:
         tail.append(line)
         report(line)
 
     if in_job:
-        exit_code = await _run_in_job(cluster, config, argv, job_options, heard)
+        exit_code = await _run_in_job(cluster, config, argv, job_options, take)
     else:
-        exit_code = (await cluster.run(argv, timeout_s=_TIMEOUT_S, on_output=heard)).exit_code
+        exit_code = (await cluster.run(argv, timeout_s=_TIMEOUT_S, on_output=take)).exit_code
     return ScriptEnd(exit_code, tuple(tail))
 
 
@@ -85,27 +85,27 @@ async def _run_in_job(
     config: ClusterConfig,
     argv: Sequence[str],
     options: Sequence[str],
-    heard: Callable[[str], None],
+    take: Callable[[str], None],
 ) -> int:
     job = await _live_job(cluster, config, argv, options)
-    heard(f"in job {job.name} (id {job.job_id}), which writes {job.log_path}")
+    take(f"in job {job.name} (id {job.job_id}), which writes {job.log_path}")
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    offset, pending, told = 0, "", ""
+    offset, pending, reported = 0, "", ""
     while True:
         status = (await cluster.poll([job.name]))[job.name]  # before reading: an ended job writes no more
         while chunk := await cluster.read(job.log_path, offset):
             offset += len(chunk)
             *lines, pending = (pending + decoder.decode(chunk)).split("\n")
             for line in lines:
-                heard(line)
+                take(line)
         if not status.state.is_live:
             break
-        if status.reason and status.reason != told:
-            told = status.reason
-            heard(f"{status.state}: {told}")
+        if status.reason and status.reason != reported:
+            reported = status.reason
+            take(f"{status.state}: {reported}")
         await asyncio.sleep(config.poll_interval_s)
     if pending:
-        heard(pending)
+        take(pending)
     return _exit_code(job, status)
 
 
@@ -122,7 +122,7 @@ def _exit_code(job: Job, status: JobStatus) -> int:
 async def _live_job(
     cluster: Cluster, config: ClusterConfig, argv: Sequence[str], options: Sequence[str]
 ) -> Job:
-    """The job that does this now, or a new one: its name says what it does, and the how-many-eth it is."""
+    """The job that does this now, or a new one: its name has what it does, as a hash, and a number."""
     from steptime.clusters.jobscript import staging_job_spec
 
     key = hashlib.sha256(json.dumps(argv).encode()).hexdigest()[:16]

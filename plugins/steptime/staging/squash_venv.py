@@ -50,7 +50,7 @@ def main() -> int:
             with tarfile.open(fileobj=squash.stdin, mode="w|") as archive:
                 _fill(archive, venv, python, library)
             squash.stdin.close()
-        except BrokenPipeError:  # it has ended, and has said why
+        except BrokenPipeError:  # it has ended, and has printed why
             squash.wait()
     print(f"squashed after {time.monotonic() - began:.0f} s", flush=True)
     return squash.returncode
@@ -77,7 +77,7 @@ def _compile(venv: Path) -> None:
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        check=False,  # the job will say what is wrong
+        check=False,  # the job will fail with the reason
     )
 
 
@@ -109,13 +109,13 @@ def _libraries(files: Iterable[Path], besides: tuple[Path, ...]) -> Iterator[Pat
     names = sorted({str(path) for path in files})
     found: set[str] = set()
     for start in range(0, len(names), _BATCH):
-        told = subprocess.run(
+        done = subprocess.run(
             ["ldd", *names[start : start + _BATCH]],  # noqa: S607 (wherever it is)
             capture_output=True,
             text=True,
             check=False,
         )
-        found.update(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", told.stdout, re.MULTILINE))
+        found.update(re.findall(r"(?:=> |^\s+)(/\S+) \(0x", done.stdout, re.MULTILINE))
     for name in found:
         if not any(Path(name).is_relative_to(top) for top in besides):
             yield Path(name)

@@ -17,7 +17,7 @@ async def stage_trainer(
     """Copy the package folder `source` to the cluster unless its content is there.
 
     Gives the folder on the cluster that holds the package, and the SHA-256 of its content (names and files).
-    Raises SystemFailure where it cannot be written, or where somebody has changed the copy.
+    Raises SystemFailure if it cannot be written, or if somebody has changed the copy.
     """
     files = await asyncio.to_thread(_read_package, source)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -53,7 +53,7 @@ def _read_package(source: Path) -> dict[str, bytes]:
 
 
 async def _is_there(cluster: Cluster, folder: PurePosixPath, digests: dict[str, str]) -> bool:
-    """Whether the folder is there; SystemFailure where it is not what was copied once."""
+    """Whether the folder is there; SystemFailure if it is not what was copied once."""
     names = list(digests)
     found = await cluster.run(["sha256sum", "--", *(str(folder / name) for name in names)], timeout_s=60)
     if not found.stdout:

@@ -4,7 +4,7 @@
 
 FOLDER gets the files of the squashfs IMAGE: unpacked once, under a claim, under a temporary name, and renamed
 when they are whole. A job sees them read-only, so the places where its other folders and files are mounted
-must exist: each MOUNT_POINT is a folder, or a file where it is one on this machine. Standard library only.
+must exist: each MOUNT_POINT is a folder, or a file if it is one on this machine. Standard library only.
 Exit code 0: it is there; 1: it could not be unpacked; 2: nor will it be when it is tried again.
 """
 
@@ -58,21 +58,21 @@ def _unpack(image: Path, folder: Path, lock: int) -> str | None:
         _remove(part)
         if "No space left on device" in done.stdout or "Disk quota exceeded" in done.stdout:
             return f"the disk is full: an unpacked image needs some three times its size in {folder.parent}"
-        last = (done.stdout.splitlines() or ["it said nothing"])[-1]
+        last = (done.stdout.splitlines() or ["it printed nothing"])[-1]
         return f"unsquashfs ended with exit code {done.returncode}: {last}"
-    os.sync()  # tens of thousands of files: before the new name says that they are whole
+    os.sync()  # tens of thousands of files: before they get the name of what is whole
     part.rename(folder)
     return None
 
 
 def _make_mount_point(folder: Path, path: str) -> None:
-    """An empty folder or file, made below `folder` even where a link on the way leads elsewhere."""
+    """An empty folder or file, made below `folder` even if a link on the way leads elsewhere."""
     place, outside = folder, Path(path)
     parts = [part for part in outside.parts if part not in ("/", "..")]
     for part in parts[:-1]:
         place = place / part
         if place.is_symlink():
-            return  # it is the image's own business; bwrap says so if it cannot mount there
+            return  # it is the image's own business; bwrap fails with the reason if it cannot mount there
         place.mkdir(exist_ok=True)
     place = place / parts[-1]
     if place.is_symlink() or place.exists():

@@ -23,7 +23,7 @@ async def stage_venv(
     """Build the environment unless it is there; gives its interpreter on the cluster and the lock's SHA-256.
 
     Args:
-        cluster: where.
+        cluster: the cluster.
         config: its configuration.
         lock: the pinned packages, on this machine.
         bootstrap: the pinned installer, on this machine.
@@ -48,12 +48,12 @@ async def stage_venv(
     script = await copy_scripts(cluster, config) / "build_venv.py"
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
-    def heard(line: str) -> None:
+    def take(line: str) -> None:
         tail.append(line)
         report(line)
 
     built = await cluster.run(
-        [config.python, str(script), str(target), *inputs], timeout_s=_BUILD_TIMEOUT_S, on_output=heard
+        [config.python, str(script), str(target), *inputs], timeout_s=_BUILD_TIMEOUT_S, on_output=take
     )
     if built.exit_code:
         raise SystemFailure(_failure(cluster.name, str(target), built.exit_code, list(tail)))
@@ -64,16 +64,16 @@ async def _python_version(cluster: Cluster, config: ClusterConfig) -> str:
     asked = await cluster.run(
         [config.python, "-c", "import platform; print(platform.python_version())"], timeout_s=60
     )
-    where = (
+    remedy = (
         f"the trainer's packages are locked for {_LOCKED_FOR} and do not fit others (nvidia-resiliency-ext "
         f"has nothing for 3.13): install Python {_LOCKED_FOR} there, or name it in "
         f"config/clusters/{config.name}.yaml as python:"
     )
     if asked.exit_code:
-        raise UserError(f"cluster {config.name} has no {config.python}: {where} ({asked.stderr.strip()})")
+        raise UserError(f"cluster {config.name} has no {config.python}: {remedy} ({asked.stderr.strip()})")
     version = asked.stdout.strip()
     if not version.startswith(f"{_LOCKED_FOR}."):
-        raise UserError(f"{config.python} of cluster {config.name} is Python {version}: {where}")
+        raise UserError(f"{config.python} of cluster {config.name} is Python {version}: {remedy}")
     return version
 
 

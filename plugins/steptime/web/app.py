@@ -2,7 +2,7 @@
 
 Airflow's API server mounts the app under `/steptime`. Every route, the static files included, asks for a
 logged-in user. Rows of a DAG are for users who may read that DAG; rows of a DAG that Airflow does not know
-(any more) are left out, as nobody can say who may read them. Rows without a DAG are for all who log in.
+(any more) are left out, as it is unknown who may read them. Rows without a DAG are for all who log in.
 """
 
 import json
@@ -48,7 +48,7 @@ def create_app() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        # What the metrics store raises: its sentence says what to do.
+        # What the metrics store raises: its sentence has what to do.
         exception_handlers={UserError: _unavailable, SystemFailure: _unavailable},
     )
     app.get("/", response_class=FileResponse)(_page)
@@ -64,7 +64,7 @@ def _page() -> FileResponse:
 
 
 async def _asset(path: str, request: Request) -> Response:
-    """A file of the page; 304 where the browser has it already. Not mounted: mounts skip dependencies."""
+    """A file of the page; 304 if the browser has it already. Not mounted: mounts skip dependencies."""
     response = await StaticFiles(directory=_STATIC).get_response(path, request.scope)
     response.headers.update(_HEADERS)
     return response

@@ -17,7 +17,7 @@ _MAX_RECORD_BYTES = 4096
 """No step's fields reach further: what follows is other text in the same line."""
 
 _LARGEST_COUNT = 2**53
-"""Beyond, a float no longer tells neighbours apart."""
+"""Beyond it neighbouring whole numbers are one float."""
 
 _NUMBER = re.compile(rb"\s*(" + NUMBER + rb")")
 
@@ -27,9 +27,9 @@ class StepLine(NamedTuple):
 
     step: Step
     text: bytes
-    """The step's own text: equal where a line is only printed again."""
+    """The step's own text: equal if a line is only printed again."""
     last_step: int | None = None
-    """The run's last global step, where the line says so (`iteration 3/49`)."""
+    """The run's last global step, if the line has it (`iteration 3/49`)."""
     grad_norm: float | None = None
 
     @property
@@ -48,7 +48,7 @@ class LogFormat(Protocol):
     """Whether the same step is printed again and again by design, as a progress bar does."""
 
     def read(self, line: bytes) -> Iterable[StepLine]:
-        """The steps of a line: one, several where line ends were lost, none where it only looks like one.
+        """The steps of a line: one, several if line ends were lost, none if it only looks like one.
 
         The line has no terminal codes and no number that was cut at the end of the data.
         """
@@ -77,7 +77,7 @@ def fields(text: bytes) -> dict[bytes, bytes]:
 
 
 def real(text: bytes | None) -> float | None:
-    """The number that `text` begins with, NaN and infinity included; None where there is none."""
+    """The number that `text` begins with, NaN and infinity included; None if there is none."""
     if text is None:
         return None
     try:

@@ -22,13 +22,13 @@ class NeMo2:
     redraws: ClassVar[bool] = False
 
     def read(self, line: bytes) -> Iterator[StepLine]:
-        """The steps of a line. The global step counts; where it is not printed, the iteration."""
+        """The steps of a line. The global step counts; if it is not printed, the iteration."""
         for match, text in records(line, _RECORD):
             iteration = int(match[1])
             values = fields(text)
             printed_step = whole(values.get(b"global_step"))
             global_step = iteration if printed_step is None else printed_step
-            # A further epoch counts iterations anew, and its end says nothing about the run's.
+            # A further epoch counts iterations anew, and its end is not the run's.
             last_step = int(match[2]) if match[2] and iteration == global_step else None
             grad_norm = real(values.get(b"grad_norm"))
             yield StepLine(step_of(global_step, values), text, last_step, grad_norm)

@@ -79,7 +79,7 @@ export function airflowLink(href, text, title = "") {
   return link;
 }
 
-/** Ask the Airflow UI's router, which takes this page away at once; where it does not, load the page whole. */
+/** Ask the Airflow UI's router, which takes this page away at once; if it does not, load the page whole. */
 function navigate(href) {
   const { history } = window.parent;
   history.pushState({ idx: (history.state?.idx ?? 0) + 1 }, "", href);

@@ -83,7 +83,7 @@ function datasets({ name, key, scales, style }, column) {
 
 const spread = (values) => Math.max(...values) / Math.min(...values);
 
-/** 1, 2 and 5 times powers of ten, or the powers alone where those would be many. */
+/** 1, 2 and 5 times powers of ten, or the powers alone if those would be many. */
 function roundTicks(min, max) {
   const [first, last] = [Math.floor(Math.log10(min)), Math.ceil(Math.log10(max))];
   const leading = last - first > 3 ? [1] : [1, 2, 5];
@@ -155,7 +155,7 @@ function drawLegend(series, left, redraw) {
   byId("legend").replaceChildren(...items);
 }
 
-/** Draw step time and throughput over GPUs or ranks; hides the charts where there is nothing to draw. */
+/** Draw step time and throughput over GPUs or ranks; hides the charts if there is nothing to draw. */
 export function drawScaling(rows, unit) {
   const all = seriesOf(rows).sort((a, b) => b.scales.size - a.scales.size || b.runs - a.runs);
   const section = byId("charts");

@@ -31,7 +31,7 @@ export function timestamps() {
   return (seconds) => (seconds == null ? "" : format.format(seconds * 1000));
 }
 
-/** The same without the year where all times are of this year. */
+/** The same without the year if all times are of this year. */
 export function shortTimestamps(values) {
   const format = timestamps();
   const year = format(Date.now() / 1000).slice(0, 4);

@@ -71,16 +71,16 @@ function reset() {
   choose("search", "");
 }
 
-function say(...content) {
+function announce(...content) {
   byId("message").replaceChildren(...content);
   byId("message").hidden = !content.length;
 }
 
 function explainEmpty() {
-  if (rows.length) say(element("p", {}, "No run matches these filters."), element("button", { type: "button", onclick: reset }, "Reset filters"));
-  else if (ended) say(element("p", {}, `${capitalised(ended)}.`.replace(/\.\.$/, ".")));
-  else if (scope.size) say(element("p", {}, "This DAG run has no results yet: each run appears when it has been validated."));
-  else say(element("p", {}, "No results yet. Trigger a DAG such as llama31, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
+  if (rows.length) announce(element("p", {}, "No run matches these filters."), element("button", { type: "button", onclick: reset }, "Reset filters"));
+  else if (ended) announce(element("p", {}, `${capitalised(ended)}.`.replace(/\.\.$/, ".")));
+  else if (scope.size) announce(element("p", {}, "This DAG run has no results yet: each run appears when it has been validated."));
+  else announce(element("p", {}, "No results yet. Trigger a DAG such as llama31, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
 }
 
 function summarise(shown) {
@@ -98,7 +98,7 @@ function render() {
   byId("csv").disabled = !shown.length;
   byId("search").hidden = !rows.length;
   if (shown.length) {
-    say();
+    announce();
     drawTable(shown, { order, grouped: !scope.has("dag_run_id"), reorder });
   } else explainEmpty();
   drawScaling(shown, unitOf(shown));
@@ -151,13 +151,13 @@ async function refresh() {
   await reread();
 }
 
-/** Whatever a click or a timer starts: what goes wrong is told on the page. */
+/** Whatever a click or a timer starts: what goes wrong is shown on the page. */
 async function attempt(action) {
   try {
     await action();
   } catch (error) {
     byId("summary").textContent = "";
-    say(element("p", { className: "failure" }, error.message));
+    announce(element("p", { className: "failure" }, error.message));
   }
 }
 

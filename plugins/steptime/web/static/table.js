@@ -90,7 +90,7 @@ function efficiencyHint(row) {
 /** What the runs are counted in: runs on the CPU have ranks. */
 export const unitOf = (rows) => (rows.every((row) => row.gpu_type === "cpu") ? "rank" : "GPU");
 
-/** The columns that tell these rows apart, and those in which all have the same value. */
+/** The columns in which these rows differ, and those in which all have the same value. */
 function split(rows) {
   const [shown, shared] = [[], []];
   for (const column of columnsShown) {
@@ -186,7 +186,7 @@ function grow() {
 
 /**
  * Show the rows. `order` is {key, descending}, or null for the order people read results in, in sections of
- * DAG runs where `grouped`; `reorder` is called with a new order.
+ * DAG runs if `grouped`; `reorder` is called with a new order.
  */
 export function drawTable(rows, { order, grouped, reorder }) {
   const [shown, shared] = split(rows);

@@ -54,7 +54,7 @@ def upgrade() -> None:
 
 def _record(row: sa.RowMapping) -> dict[str, Any]:
     """The record of a run as it would be written now, without what was not kept then."""
-    # A driver gives SQLite's truth values as numbers where the column's type is not named.
+    # A driver gives SQLite's truth values as numbers if the column's type is not named.
     clean = None if row["git_clean"] is None else bool(row["git_clean"])
     started = row["log"].get("started") or {}
     of_provenance = ("steptime_version", "git_commit", "staged", "script")

@@ -1,7 +1,7 @@
 """What training waited for a save gets a column of its own, beside how long the save took.
 
 Until now `duration_s` of an asynchronous save, and `checkpoint_save_s` of its run, were the wait alone. How
-long such a save took is in the trainer's own record, where the run has one; else it is not known.
+long such a save took is in the trainer's own record, if the run has one; else it is not known.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ def upgrade() -> None:
 
 
 def _durations(log: dict[str, Any], saves: int) -> list[float | None]:
-    """Of each save, as the trainer's record has it; None where it has not as many."""
+    """Of each save, as the trainer's record has it; None if it has not as many."""
     transfers = (log.get("ended") or {}).get("checkpoints") or []
     durations = [transfer["duration_s"] for transfer in transfers if transfer["kind"] == "save"]
     return durations if len(durations) == saves else [None] * saves
