@@ -274,6 +274,42 @@ def test_five_mistakes_are_five_sentences(config: Path) -> None:
     assert refusal(config, text) == expected
 
 
+OF_PERFORMANCE = (
+    ('launch: "launch.sh"}', 'launch: "launch.sh", spare: "x"}'),
+    ("  rules:\n", "  rules:\n    - {source: launch, at_least: {tensor: 8}, vboost: true}\n"),
+    ("vboost: true}\nsizes", "gpu_types: [b200], trainer: {fp8_recipe: delayed}}\nsizes"),
+)
+"""A source too many, a rule for no row, and settings that cannot go together."""
+UNUSED = "line 15, performance.sources.spare: no rule has this source."
+FOR_NO_ROW = "line 17, performance.rules.0: the rule holds for no row of this workload."
+MISFIT = (
+    "line 14, performance: 8b in bf16 on b200, performance: fp8_recipe is delayed: rows of dtype fp8 need "
+    "one, and no others."
+)
+
+
+def test_rules_of_performance_are_checked_beside_the_rest(config: Path) -> None:
+    text = changed(changed(GOOD, "size: 8b,", "size: 9b,"), "num_query_groups: 8", "num_query_groups: 12")
+    for old, new in OF_PERFORMANCE:
+        text = changed(text, old, new)
+    of_heads = MISTAKES["heads and query groups"][2].replace("line 26", "line 27")
+    of_default = MISTAKES["a default size that there is not"][2]
+    assert refusal(config, text) == [of_default, MISFIT, UNUSED, FOR_NO_ROW, of_heads]
+
+
+def test_what_follows_from_a_row_that_cannot_be_read_is_left_out(config: Path) -> None:
+    """The rule may be for that very row; the row of which more is known is judged by all rules."""
+    text = GOOD
+    for old, new in (*OF_PERFORMANCE, ("tensor: 4,", "tensor: 4.5,")):
+        text = changed(text, old, new)
+    found = refusal(config, text)
+    assert found[:2] == [MISFIT, UNUSED]
+    assert [sentence.partition(": ")[0] for sentence in found[2:]] == [f"line 35, {FIRST}.parallelism.tensor"]
+    misnamed = changed(text, "gpu_types: [b200], trainer", "gpu_types: [b2000], trainer")
+    [_, name, _] = refusal(config, misnamed)
+    assert name.startswith("line 18, performance.rules.1.gpu_types: unknown GPU type 'b2000'")
+
+
 def test_a_broken_workload_hides_no_other(config: Path) -> None:
     (config / "workloads" / "small-1.0.yaml").write_text(changed(GOOD, "size: 8b,", "size: 9b,"))
     assert plan(PlanRequest(workload="llama3.1")).runs

@@ -247,7 +247,7 @@ def test_a_rule_per_gpu_makes_the_same_accumulation_at_every_scale(
         global_batch_size={"weak": BatchRule(per_gpu=micro_batch * accumulation / replica)},
     )
     for gpus in rule.gpus:
-        batch, data = rule.global_batch_size["weak"].at(gpus), rule.data_parallel(gpus, tensor)
+        batch, data = rule.global_batch_size["weak"].at(gpus), rule.parallelism_on(gpus, tensor).data
         assert gpus == data * replica
         assert batch == micro_batch * data * accumulation
 

@@ -4,7 +4,7 @@ Those that hold for a run, laid over one another in the file's order, are its `P
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
@@ -18,6 +18,18 @@ from steptime.recipes.performance import Performance, TrainerSettings
 
 CPU = "cpu"
 """The GPU type that has no GPU: rules that name no GPU type do not hold for it."""
+
+
+class Row(NamedTuple):
+    """What decides which rules hold for a row of a workload."""
+
+    name: str
+    """The size as the tables name it, `405b-proxy`."""
+    size: str
+    """Of a proxy that of its model."""
+    dtype: str
+    gpu_type: str
+    parallelism: Parallelism
 
 
 class Least(Frozen):
@@ -72,13 +84,13 @@ class Rule(Frozen):
         asked = {"ranks_per_numa_node": self.ranks_per_numa_node, "vboost": self.vboost}
         return {name: value for name, value in asked.items() if value is not None}
 
-    def holds_for_row(self, recipe: Recipe, size: str) -> bool:
-        """Whether the rule is for a row, of the workload's size or of its proxy, whatever its mode."""
-        conditions = ((self.gpu_types, recipe.gpu_type), (self.sizes, size), (self.dtypes, recipe.dtype))
+    def holds_for_row(self, row: Row) -> bool:
+        """Whether the rule is for a row, whatever its mode."""
+        conditions = ((self.gpu_types, row.gpu_type), (self.sizes, row.size), (self.dtypes, row.dtype))
         return (
             all(not allowed or value in allowed for allowed, value in conditions)
-            and (recipe.gpu_type != CPU or CPU in self.gpu_types)
-            and self.at_least.reached(recipe.parallelism)
+            and (row.gpu_type != CPU or CPU in self.gpu_types)
+            and self.at_least.reached(row.parallelism)
         )
 
     def holds_for_job(self, mode: Mode, cluster_kind: str) -> bool:
@@ -135,60 +147,62 @@ class PerformanceRules(Frozen):
             mode: what the run is for.
             cluster_kind: of `plug_points.CLUSTER_KINDS`.
         """
+        row = Row(recipe.size, size, recipe.dtype, recipe.gpu_type, recipe.parallelism)
+        return self._of_row(row, mode, cluster_kind)
+
+    def _of_row(self, row: Row, mode: Mode, cluster_kind: str) -> Performance:
         performance = Performance()
         for rule in self.rules:
-            if rule.holds_for_row(recipe, size) and rule.holds_for_job(mode, cluster_kind):
+            if rule.holds_for_row(row) and rule.holds_for_job(mode, cluster_kind):
                 performance = rule.laid_over(performance)
         return performance
 
-    def dangling_names(
-        self, gpu_types: Collection[str], sizes: Collection[str], dtypes: Collection[str]
-    ) -> Iterator[Mistake]:
-        """Names in rules that nothing of the workload has, and sources that no rule has; below this block."""
+    def wrong_sources(self) -> Iterator[Mistake]:
+        """Sources of rules that the block lacks, and sources that no rule has; located below this block."""
         for index, rule in enumerate(self.rules):
             if rule.source not in self.sources:
                 yield Mistake.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
-            named = (
-                ("GPU type", "gpu_types", gpu_types),
-                ("size", "sizes", sizes),
-                ("dtype", "dtypes", dtypes),
-            )
-            for kind, field, known in named:
-                for value in getattr(rule, field):
-                    if value not in known:
-                        yield Mistake.of(unknown_value(kind, value, known), "rules", index, field)
         for name in self.sources.keys() - {rule.source for rule in self.rules}:
             yield Mistake("no rule has this source", ("sources", name))
 
-    def unfit_for(self, rows: Iterable[tuple[Recipe, str]]) -> Iterator[Mistake]:
-        """Rules that hold for no row, and settings of a row that cannot go together; below this block.
+    def unknown_names(
+        self, gpu_types: Collection[str], sizes: Collection[str], dtypes: Collection[str] | None
+    ) -> Iterator[Mistake]:
+        """Names in rules that nothing of the workload has (None: not known); located below this block."""
+        named = (("GPU type", "gpu_types", gpu_types), ("size", "sizes", sizes), ("dtype", "dtypes", dtypes))
+        for index, rule in enumerate(self.rules):
+            for kind, field, known in named:
+                for value in getattr(rule, field):
+                    if known is not None and value not in known:
+                        yield Mistake.of(unknown_value(kind, value, known), "rules", index, field)
 
-        Args:
-            rows: every row of the workload, with its size in the workload's file.
-        """
+    def for_no_row(self, rows: Iterable[Row]) -> Iterator[Mistake]:
+        """Rules that hold for none of the workload's rows; located below this block."""
         rows = tuple(rows)
         for index, rule in enumerate(self.rules):
-            if not any(rule.holds_for_row(recipe, size) for recipe, size in rows):
+            if not any(map(rule.holds_for_row, rows)):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
+
+    def misfits(self, rows: Iterable[Row]) -> Iterator[Mistake]:
+        """Settings of a row that cannot go together: what several rows show is one mistake."""
         found = set()
         # A row differs from its neighbours by its scale alone: to look at one of each kind is enough.
-        for recipe, size in {_kind(recipe): (recipe, size) for recipe, size in rows}.values():
+        for row in {_kind(row): row for row in rows}.values():
             for mode in Mode:
-                misfit = _misfit(recipe, self.of(recipe, size, mode, "slurm").trainer)
-                if misfit is not None and misfit not in found:  # what several rows show is one mistake
+                misfit = _misfit(row, self._of_row(row, mode, "slurm").trainer)
+                if misfit is not None and misfit not in found:
                     found.add(misfit)
-                    row = f"{recipe.size} in {recipe.dtype} on {recipe.gpu_type}, {mode.value}"
-                    yield Mistake(f"{row}: {misfit}")
+                    yield Mistake(f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {misfit}")
 
 
-def _kind(recipe: Recipe) -> tuple[object, ...]:
-    spread = recipe.parallelism
-    return (recipe.size, recipe.dtype, recipe.gpu_type, spread.pipeline, spread.tensor, spread.data > 1)
+def _kind(row: Row) -> tuple[object, ...]:
+    spread = row.parallelism
+    return (row.name, row.dtype, row.gpu_type, spread.pipeline, spread.tensor, spread.data > 1)
 
 
-def _misfit(recipe: Recipe, settings: TrainerSettings) -> str | None:
+def _misfit(row: Row, settings: TrainerSettings) -> str | None:
     """What cannot be of the settings of a row; None if all can."""
-    if (recipe.dtype == "fp8") != (settings.fp8_recipe is not None):
+    if (row.dtype == "fp8") != (settings.fp8_recipe is not None):
         return f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
     if settings.defer_embedding_wgrad_compute != (settings.wgrad_deferral_limit is not None):
         return "defer_embedding_wgrad_compute and wgrad_deferral_limit go together"
@@ -201,6 +215,6 @@ def _misfit(recipe: Recipe, settings: TrainerSettings) -> str | None:
             return f"{name} needs comm_overlap_callback, which does it"
     if settings.tp_comm_overlap_cfg is not None and not settings.tp_comm_overlap:
         return "tp_comm_overlap_cfg is for tp_comm_overlap"
-    if settings.tp_comm_overlap and recipe.parallelism.tensor == 1:
+    if settings.tp_comm_overlap and row.parallelism.tensor == 1:
         return "tp_comm_overlap needs tensor parallelism"
     return None

@@ -6,7 +6,7 @@ its model, and what would only follow from that is left out. Problems are locate
 
 import itertools
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pydantic import RootModel
@@ -18,7 +18,7 @@ from steptime.recipes.config_problems import Location, Mistake
 from steptime.recipes.flops import load_formula
 from steptime.recipes.gpus import GpuType, gpu_types
 from steptime.recipes.models import ModelShape
-from steptime.recipes.performance_rules import PerformanceRules
+from steptime.recipes.performance_rules import PerformanceRules, Row
 from steptime.recipes.workload_file import (
     EXPERIMENT_PLACEHOLDERS,
     PROXY_SUFFIX,
@@ -28,17 +28,15 @@ from steptime.recipes.workload_file import (
     Profile,
     Scaling,
     Steps,
-    Workload,
 )
 
 
-def problems_of(document: Document, workload: Workload | None) -> list[Mistake]:
-    """What does not fit together in a workload's file; `workload` is the whole of it if that was read."""
-    problems = [problem for check in _CHECKS for problem in check(document)]
-    if workload is not None and not problems:  # only then do its rows come out
-        rows = ((recipe, recipe.size.removesuffix(PROXY_SUFFIX)) for recipe, _ in workload.recipes())
-        problems = _below(("performance",), workload.performance.unfit_for(rows))
-    return problems
+def problems_of(document: Document) -> list[Mistake]:
+    """What does not fit together in a workload's file."""
+    return [problem for check in _CHECKS for problem in check(document)]
+
+
+_KINDS = ("configurations", "proxies")
 
 
 class _Placed(NamedTuple):
@@ -50,7 +48,7 @@ class _Placed(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """`configurations` or `proxies`."""
+        """Of `_KINDS`."""
         return str(self.location[2])
 
     def __str__(self) -> str:
@@ -68,7 +66,7 @@ def _keys(document: Document, *location: int | str) -> tuple[str, ...]:
 
 def _rules(document: Document) -> Iterator[_Placed]:
     for size in _keys(document, "sizes"):
-        for kind in ("configurations", "proxies"):
+        for kind in _KINDS:
             listed = document.value("sizes", size, kind)
             for index in range(len(listed) if isinstance(listed, list) else 0):
                 location = ("sizes", size, kind, index)
@@ -78,10 +76,11 @@ def _rules(document: Document) -> Iterator[_Placed]:
 
 
 def _all_read(document: Document, size: str) -> bool:
-    """Whether every configuration of a size could be read: then what they lack is lacking."""
-    listed = document.value("sizes", size, "configurations")
-    read = [placed for placed in _rules(document) if (placed.size, placed.kind) == (size, "configurations")]
-    return isinstance(listed, list) and len(listed) == len(read)
+    """Whether every configuration of a size and its proxy could be read: then what they lack is lacking."""
+    configurations, proxies = (document.value("sizes", size, kind) for kind in _KINDS)
+    if not isinstance(configurations, list) or not isinstance(proxies, list | None):
+        return False
+    return len(configurations) + len(proxies or ()) == sum(one.size == size for one in _rules(document))
 
 
 def _model(document: Document, size: str) -> ModelShape | None:
@@ -221,7 +220,7 @@ def _scales(document: Document) -> Iterator[Mistake]:
         steps = _steps(document, size)
         for index, gpus in enumerate(rule.gpus):
             try:
-                rule.data_parallel(gpus, rule.parallelism.tensor)
+                rule.parallelism_on(gpus)
             except ValueError as error:
                 yield Mistake.of(error, *location, "gpus", index)
         for scaling in rule.global_batch_size:
@@ -239,7 +238,7 @@ def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> I
             yield Mistake.of(error, *place)
             continue
         try:
-            data = rule.data_parallel(gpus, rule.parallelism.tensor)
+            data = rule.parallelism_on(gpus).data
         except ValueError:
             continue  # a problem of the GPU count
         if batch % (rule.micro_batch_size * data):
@@ -308,17 +307,30 @@ def _cells(document: Document) -> Iterator[Mistake]:
 
 
 def _performance(document: Document) -> Iterator[Mistake]:
+    """The rules' sources and names; if these are right, also what the rules come to for each row."""
     rules, _ = document.part(PerformanceRules, "performance")
-    sizes = _keys(document, "sizes")
-    if rules is None or not all(_all_read(document, size) for size in sizes):
+    if rules is None:
         return
-    dtypes = dict.fromkeys(dtype for placed in _rules(document) for dtype in placed.rule.dtypes)
-    dangling = rules.dangling_names(_keys(document, "gpu_types"), sizes, tuple(dtypes))
-    yield from _below(("performance",), dangling)
+    sizes, rows = _keys(document, "sizes"), list(_rows(document))
+    known = [row for row in rows if row is not None]
+    all_known = len(known) == len(rows) and all(_all_read(document, size) for size in sizes)
+    dtypes = {row.dtype: None for row in known} if all_known else None
+    problems = list(rules.unknown_names(_keys(document, "gpu_types"), sizes, dtypes))
+    if not problems:
+        problems = [*rules.misfits(known), *(rules.for_no_row(known) if all_known else ())]
+    for problem in (*rules.wrong_sources(), *problems):
+        yield Mistake(problem.message, ("performance", *problem.location))
 
 
-def _below(location: Location, problems: Iterable[Mistake]) -> list[Mistake]:
-    return [Mistake(problem.message, location + problem.location) for problem in problems]
+def _rows(document: Document) -> Iterator[Row | None]:
+    """The rows of all configurations that could be read; None for one whose GPUs do not come out as ranks."""
+    for placed in _rules(document):
+        rule, name = placed.rule, placed.size + PROXY_SUFFIX * (placed.kind == "proxies")
+        for gpus, gpu_type, dtype in itertools.product(rule.gpus, rule.gpu_types, rule.dtypes):
+            try:
+                yield Row(name, placed.size, dtype, gpu_type, rule.parallelism_on(gpus))
+            except ValueError:
+                yield None
 
 
 _CHECKS = (

@@ -142,12 +142,16 @@ class Configuration(Frozen):
     printed: Printed | None = None
     """Null for rows that are in no document."""
 
-    def data_parallel(self, gpus: int, tensor: int) -> int:
-        """Replicas of the model on so many GPUs. Raises ValueError if they do not come out whole."""
-        replica = tensor * self.parallelism.pipeline * self.parallelism.context
+    def parallelism_on(self, gpus: int, tensor: int | None = None) -> Parallelism:
+        """The parallelism on so many GPUs, with another `tensor` if given.
+
+        Raises ValueError if the replicas of the model do not come out whole.
+        """
+        model = self.parallelism.model_dump() | ({} if tensor is None else {"tensor": tensor})
+        replica = model["tensor"] * model["pipeline"] * model["context"]
         if gpus % replica:
             raise ValueError(f"{gpus} is no multiple of tensor × pipeline × context parallel = {replica}")
-        return gpus // replica
+        return Parallelism(**model, data=gpus // replica)
 
 
 class CheckpointLimits(Frozen):
@@ -239,8 +243,7 @@ class Workload(Frozen):
         tensor_parallel: int | None = None,
     ) -> Recipe:
         """One row: a rule of `size` at one scale. Raises ValueError if the scale does not divide."""
-        layout, hardware = rule.parallelism, self.gpu_types[gpu_type]
-        tensor = tensor_parallel or layout.tensor
+        platform = self.gpu_types[gpu_type]
         proxy = rule.num_layers is not None
         return Recipe(
             workload=self.workload,
@@ -250,17 +253,11 @@ class Workload(Frozen):
             scaling=scaling,
             proxy=proxy,
             model=self.sizes[size].shape(rule),
-            parallelism=Parallelism(
-                tensor=tensor,
-                pipeline=layout.pipeline,
-                context=layout.context,
-                virtual_pipeline=layout.virtual_pipeline,
-                data=rule.data_parallel(gpus, tensor),
-            ),
+            parallelism=rule.parallelism_on(gpus, tensor_parallel),
             micro_batch_size=rule.micro_batch_size,
             global_batch_size=rule.global_batch_size[scaling].at(gpus),
-            gpus_per_node=hardware.gpus_per_node,
-            image=hardware.image,
+            gpus_per_node=platform.gpus_per_node,
+            image=platform.image,
             step_log=self.step_log,
             flops_formula=self.flops_formula,
         )

@@ -54,7 +54,7 @@ def _load(path: Path, _changed_ns: int, _gpus_changed_ns: int) -> Workload:
     """One file, read again only when it changes, or the peaks that it is held to."""
     document = read_document(path)
     workload, problems = document.fit(Workload)
-    problems += document.misnamed("workload", problems) + problems_of(document, workload)
+    problems += document.misnamed("workload", problems) + problems_of(document)
     if workload is None or problems:
         raise document.refusal(problems)
     return workload
