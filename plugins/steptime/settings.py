@@ -65,11 +65,6 @@ def airflow_home() -> Path:
     return home() / "airflow"
 
 
-def experiments_dir() -> Path:
-    """Where runs of the local cluster write, laid out as the recipe documents do."""
-    return home() / "experiments"
-
-
 def collected_logs_dir() -> Path:
     """Copies of the logs of clusters whose files this machine cannot open."""
     return home() / "logs-collected"

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_tables import performance_rows
 from typer.testing import CliRunner
 
 from steptime.cli import app
 from steptime.errors import UserError
-from steptime.recipes.published import PerformanceRow, load_reference, performance_rows
+from steptime.recipes.published import PerformanceRow, load_reference
 
 LLAMA_8B = ["--workload", "llama3.1", "--size", "8b", "--dtype", "bf16", "--gpu-type", "h100", "--gpus", "8"]
 

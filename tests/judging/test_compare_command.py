@@ -234,4 +234,4 @@ def test_help_has_examples_and_the_exit_codes() -> None:
 
     assert "Examples" in shown
     assert "steptime results compare --since" in shown
-    assert "3 where a slowdown is confirmed" in shown.replace("│ ", "")
+    assert "3 if a slowdown is confirmed" in shown.replace("│ ", "")

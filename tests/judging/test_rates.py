@@ -103,7 +103,9 @@ def test_a_monday_without_a_slowdown_seldom_tells_one() -> None:
     share = noisy_mondays(400)
 
     assert share < 0.1
-    assert documented(f"Mondays that tell a slowdown among {CELLS} cells that never changed", f"{share:.1%}")
+    assert documented(
+        f"Mondays that report a slowdown among {CELLS} cells that never changed", f"{share:.1%}"
+    )
 
 
 def test_a_slowdown_of_the_least_size_is_seen_by_four_runs_of_five() -> None:

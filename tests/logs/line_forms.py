@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+from steptime.logs.assembly import Assembly
+from steptime.logs.models import TrainingLog
+
 
 def nemo2(
     step: int, *, last: int = 49, time: str = "2.693", loss: str = "12.81", prefix: str = "", tail: str = ""
@@ -62,3 +65,13 @@ def nccl_trace(line: int) -> bytes:
         f"count {line % 99991} datatype 9 op 0 root 0 comm 0x55d0c0ffee{line % 8:02x} [nranks=64] "
         f"stream 0x55d0deadbe{line % 8:02x}\n"
     ).encode()
+
+
+def read_chunks(chunks: Iterable[bytes], *, max_steps: int | None = None, first_step: int = 0) -> TrainingLog:
+    """Read the log of one run from pieces of any size, as `read_log` reads it from its file."""
+    assembly = Assembly()
+    assembly.begin("<stream>")
+    for chunk in chunks:
+        assembly.feed(chunk)
+    assembly.end()
+    return assembly.result(max_steps=max_steps, first_step=first_step)

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from logs.line_forms import read_chunks
 
 from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
-from steptime.logs.reader import read_chunks
 
 SAVE = (
     "Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1744408121.151s : Save duration: 4.389s"

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 from logs import line_forms
+from logs.line_forms import read_chunks
 
 from steptime.logs.formats.base import whole
 from steptime.logs.models import Step, TrainingLog
-from steptime.logs.reader import read_chunks, read_log
+from steptime.logs.reader import read_log
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from logs.line_forms import read_chunks
 from logs.upstream_lines import entries, tables
 
 from steptime.logs.models import TrainingLog
-from steptime.logs.reader import read_chunks
 
 DOCS = Path(__file__).parents[2] / "docs" / "logs.md"
 HARMLESS = {"no_steps", "empty_log", "missing_steps", "no_step_time", "short"}

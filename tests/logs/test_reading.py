@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import line_forms
+from logs.line_forms import read_chunks
 
 from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
-from steptime.logs.reader import read_chunks, read_log
+from steptime.logs.reader import read_log
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:
@@ -297,7 +298,7 @@ def test_the_trainers_sentence_comes_before_what_follows_from_it() -> None:
     assert failed.problems[0].message == "the reason."
     ended = read_chunks([start + out_of_time + result.format("terminated").encode()], max_steps=50)
     assert [problem.kind for problem in ended.problems] == ["time_limit", "short", "trainer_state"]
-    assert ended.problems[2].message == "the trainer says that it ended as 'terminated': the reason."
+    assert ended.problems[2].message == "the trainer recorded its end as 'terminated': the reason."
 
 
 def test_a_log_that_ends_within_a_number() -> None:

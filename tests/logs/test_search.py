@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import line_forms
+from logs.line_forms import read_chunks
 
 from steptime.logs.models import Step
-from steptime.logs.reader import read_chunks
 from steptime.logs.search import MAX_LINE_BYTES, LineSearch, MarkedLine
 
 unhurried = settings(deadline=None)  # other processes may keep the cores busy

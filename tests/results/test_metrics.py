@@ -3,12 +3,13 @@
 import math
 
 import pytest
+from printed_tables import performance_rows
 
 from steptime.errors import UserError
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Mode, Recipe, Run, Window
-from steptime.recipes.published import PerformanceRow, load_reference, performance_rows, published_performance
+from steptime.recipes.published import PerformanceRow, load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.results.metrics import days_per_1t_tokens, measure, throughput, tokens_per_s
 

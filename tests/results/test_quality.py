@@ -228,7 +228,7 @@ def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeR
     for name in (*planned, "micro_batch_size", "global_batch_size", "seq_length", "num_layers"):
         unstated = {field: value for field, value in (result.log.started or {}).items() if field != name}
         failure = only_failure(judged(result, started=unstated))
-        assert f"the trainer set up {name} (not stated) where" in failure.message
+        assert f"the trainer set up {name} (not stated) instead" in failure.message
 
 
 def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result: MakeResult) -> None:

@@ -13,6 +13,7 @@ import pytest
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.staging import build_venv, venv
+from steptime.staging.scripts import ScriptEnd
 from steptime.staging.venv import stage_venv
 
 from .reported import Reported, child_running
@@ -200,7 +201,7 @@ async def test_another_python_has_an_environment_of_its_own(
     ],
 )
 def test_a_failure_says_why_and_shows_the_last_lines(last_line: str, why: str) -> None:
-    message = venv._failure("here", "/venvs/x", 7, ["line before", last_line])
+    message = venv._failure("here", "/venvs/x", ScriptEnd(7, ("line before", last_line)))
     assert message.startswith(f"the trainer's environment /venvs/x could not be built on here: {why}")
     assert message.endswith(f"line before\n{last_line}")
 
@@ -238,11 +239,10 @@ def test_pytorchs_own_index_is_the_second_choice(
 ) -> None:
     calls: list[tuple[str, ...]] = []
 
-    def run(*argv: str) -> str:
+    def run(*argv: str) -> None:
         calls.append(argv)
         if len(calls) == 1:
             raise build_venv._CommandFailedError(argv, 1, output)
-        return ""
 
     if looks_at is None:
         with pytest.raises(build_venv._CommandFailedError):

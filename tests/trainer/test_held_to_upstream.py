@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_tables import ConfigurationRow, configuration_rows
 from upstream.settings_record import load, settings_of
 
 from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.recipes.published import ConfigurationRow, configuration_rows
 
 from .held_to_upstream import (
     Difference,

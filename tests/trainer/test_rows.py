@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_tables import configuration_rows
 
 from steptime import settings
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Recipe, Run
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.recipes.published import configuration_rows
 
 from .jobs import ROOT, start_trainer
 

@@ -61,7 +61,7 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
         (lambda run: run.update(first_step=20), "first_step 20 is not in 0"),
         (lambda run: run.update(first_step=5), "starts above 0, every other mode at 0"),
         (lambda run: run.update(mode="fast"), "mode 'fast' is not one this trainer has; it has: performance"),
-        (lambda run: run.update(mode="profile"), "mode 'profile' with profile None: a profile run says"),
+        (lambda run: run.update(mode="profile"), "mode 'profile' with profile None: a profile run has"),
         (lambda run: run.update(cuda_graphs=True), "cuda_graphs is for GPUs, and the plan is for the CPU"),
         (lambda run: run.update(tp_comm_overlap=True), "tp_comm_overlap is for GPUs"),
         (lambda run: run["recipe"].update(dtype="fp8"), "dtype 'fp8' with fp8_recipe None: fp8 needs one of"),

@@ -7,7 +7,6 @@ GPUs none of them is installed.
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,11 +90,6 @@ class _InOrder:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """There is nothing to do on the CPU."""
-
-
-def _resident_bytes(*_: Any) -> int:
-    with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123 (read each step: keep it cheap)
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 _BENDS: tuple[tuple[Any, str, Any], ...] = (

@@ -3,16 +3,13 @@
 import gzip
 import io
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 
 from steptime.errors import UserError
 from steptime.logs.assembly import Assembly
-from steptime.logs.files import find_logs, group_attempts
 from steptime.logs.models import TrainingLog
-
-__all__ = ["find_logs", "group_attempts", "read_chunks", "read_log"]
 
 _CHUNK_BYTES = 1 << 18
 
@@ -50,16 +47,4 @@ def read_log(
         except OSError as error:
             raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
         assembly.end()
-    return assembly.result(max_steps=max_steps, first_step=first_step)
-
-
-def read_chunks(
-    chunks: Iterable[bytes], *, path: str = "<stream>", max_steps: int | None = None, first_step: int = 0
-) -> TrainingLog:
-    """Read the log of one run from pieces of any size; otherwise as `read_log`."""
-    assembly = Assembly()
-    assembly.begin(path)
-    for chunk in chunks:
-        assembly.feed(chunk)
-    assembly.end()
     return assembly.result(max_steps=max_steps, first_step=first_step)

@@ -88,14 +88,17 @@ class Document:
         )
 
 
-def load_yaml_model(path: Path, model: type[Model]) -> Model:
+def load_yaml_model(path: Path, model: type[Model], *, named_in: str = "") -> Model:
     """The content of the YAML file `path` as `model`, without any coercion of types.
 
+    The field `named_in`, if any, has to be the file's name.
     Raises UserError naming file, line and field of everything that is wrong, if the file is missing, is no
     YAML, has a key twice, or does not fit the model.
     """
     document = read_document(path)
     fitting, problems = document.fit(model)
+    if named_in:
+        problems += document.misnamed(named_in, problems)
     if fitting is None or problems:
         raise document.refusal(problems)
     return fitting

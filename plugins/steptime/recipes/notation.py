@@ -46,14 +46,9 @@ def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[
     chosen: set[int] = set()
     valid = f"Documented{of and f' for {of}'} are: {', '.join(map(str, documented))}."
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part, re.ASCII)
-        if not match:
-            raise UserError(f"GPU counts '{shown(text)}' are not of the form 8,16 or 8-128. {valid}")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise UserError(f"GPU counts '{part.strip()}' end before they begin: write {last}-{first}.")
+        first, last, is_range = _range("GPU counts", part, text, f"8,16 or 8-128. {valid}")
         within = [count for count in documented if first <= count <= last]
-        if match[2] and not within:
+        if is_range and not within:
             raise UserError(f"GPU counts '{part.strip()}' hold no documented scale. {valid}")
         if not within:
             raise unknown_value("GPU count", first, documented, of=of)
@@ -65,11 +60,17 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     """`"0-3,8"` as ranks, ascending and each once. Raises UserError."""
     ranks: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
-        if not match:
-            raise UserError(f"profile_ranks '{shown(text)}' are not of the form 0-7 or 0,8,16.")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise UserError(f"profile_ranks '{part.strip()}' end before they begin: write {last}-{first}.")
+        first, last, _ = _range("profile_ranks", part, text, "0-7 or 0,8,16.")
         ranks.update(range(first, last + 1))
     return tuple(sorted(ranks))
+
+
+def _range(what: str, part: str, text: str, form: str) -> tuple[int, int, bool]:
+    """The ends of `8` or `8-16`, a part of `text`, and whether it is a range. Raises UserError."""
+    match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
+    if not match:
+        raise UserError(f"{what} '{shown(text)}' are not of the form {form}")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise UserError(f"{what} '{part.strip()}' end before they begin: write {last}-{first}.")
+    return first, last, match[2] is not None

@@ -1,43 +1,18 @@
-"""What the recipe documents print: their configuration tables, performance tables and constants.
+"""What the recipe documents print: their performance tables and constants.
 
-`config/references/` holds the documents' numbers as they stand, one YAML file a document, and the rows of all
-configuration tables in `configurations.csv`. Plans and measurements are compared with them; nothing here is
-computed.
+`config/references/` holds the documents' numbers as they stand, one YAML file a document, and beside them the
+rows of all configuration tables in `configurations.csv`, to compare workloads with. Nothing here is computed.
 """
 
-import csv
-from typing import Any, Self
+from typing import Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from steptime import settings
-from steptime.errors import UserError, unknown_value
+from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Recipe
-
-
-class ConfigurationRow(Frozen):
-    """One row of a document's configuration tables, under the column names of the documents."""
-
-    recipe: str
-    size: str
-    dtype: str
-    gpu_type: str
-    scaling: str
-    gpus: PositiveInt
-    seq_len: PositiveInt
-    layers: PositiveInt
-    tp: PositiveInt
-    pp: PositiveInt
-    cp: PositiveInt
-    ep: str
-    """As printed: a number, NA, or empty if the table has no such column; `vp` likewise."""
-    dp: PositiveInt
-    vp: str
-    mbs: PositiveInt
-    gbs: PositiveInt
-    ga: PositiveInt
 
 
 class PerformanceRow(Frozen):
@@ -139,21 +114,11 @@ def list_references() -> tuple[str, ...]:
 
 
 def load_reference(document: str) -> Reference:
-    """The printed numbers of one document. Raises UserError if there are none."""
-    path = settings.config_dir() / "references" / f"{document}.yaml"
-    if not path.is_file():
+    """The printed numbers of one document. Raises UserError if there are none, or their file is broken."""
+    if document not in list_references():
         raise unknown_value("reference document", document, list_references())
-    reference = load_yaml_model(path, Reference)
-    if reference.document != document:
-        raise UserError(
-            f"{path}: document is '{reference.document}' and must be '{document}', as the file's name"
-        )
-    return reference
-
-
-def performance_rows() -> tuple[PerformanceRow, ...]:
-    """Every published performance number, one row a scale."""
-    return tuple(row for document in list_references() for row in load_reference(document).rows)
+    path = settings.config_dir() / "references" / f"{document}.yaml"
+    return load_yaml_model(path, Reference, named_in="document")
 
 
 def published_performance(recipe: Recipe) -> PerformanceRow | None:
@@ -171,24 +136,3 @@ def published_performance(recipe: Recipe) -> PerformanceRow | None:
         ):
             return row
     return None
-
-
-def configuration_rows() -> tuple[ConfigurationRow, ...]:
-    """Every row of the documents' configuration tables. Raises UserError naming file, line and column."""
-    path = settings.config_dir() / "references" / "configurations.csv"
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file, restkey="more columns than the header")
-            return tuple(_configuration_row(f"{path}, line {reader.line_num}", row) for row in reader)
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file.") from None
-
-
-def _configuration_row(place: str, row: dict[str, Any]) -> ConfigurationRow:
-    try:
-        return ConfigurationRow.model_validate(row)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        raise UserError(
-            f"{place}, {problem['loc'][0]}: {problem['msg']}, not {problem['input']!r}."
-        ) from None

@@ -23,7 +23,7 @@ from pydantic import (
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import read_document
+from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
 from steptime.recipes.request import PlanRequest
 from steptime.settings import config_dir, default_cluster
@@ -226,13 +226,7 @@ def load_sweep(name: str) -> Sweep:
     """The sweep of that name. Raises UserError if there is none, or its file is broken."""
     if name not in list_sweeps():
         raise unknown_value("sweep", name, list_sweeps())
-    path = _folder() / f"{name}.yaml"
-    document = read_document(path)
-    sweep, problems = document.fit(Sweep)
-    problems += document.misnamed("name", problems)
-    if sweep is None or problems:
-        raise document.refusal(problems)
-    return sweep
+    return load_yaml_model(_folder() / f"{name}.yaml", Sweep, named_in="name")
 
 
 def _folder() -> Path:

@@ -9,7 +9,6 @@ is there; 1: it could not be built, and the output has the reason.
 """
 
 import json
-import os
 import platform
 import re
 import shutil
@@ -20,15 +19,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from steptime.staging.claim import claimed
+from steptime.files import write_whole
+from steptime.staging.claim import claimed, run_holding
 
 _PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off")
 _TORCH = re.compile(r"torch==[\w.]+(?:\+(?P<build>\w+))?")
 _TORCH_INDEX = "https://download.pytorch.org/whl"
 """PyTorch's own package index; it has a folder for each build (`cpu`, `cu130`)."""
 
-Run = Callable[..., str]
-"""Runs a command from its arguments, prints its output as it comes, and returns it."""
+Run = Callable[..., None]
+"""Runs a command from its arguments, and prints its output as it comes."""
 
 
 class _CommandFailedError(Exception):
@@ -98,11 +98,7 @@ def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
         "built_at": time.time(),
         "built_in_s": time.monotonic() - began,
     }
-    with (target / ".complete.part").open("w", encoding="utf-8") as file:
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
-    (target / ".complete.part").rename(target / ".complete")
+    write_whole(target / ".complete", json.dumps(record))
     print(f"{target} is complete after {record['built_in_s']:.0f} s", flush=True)
 
 
@@ -133,19 +129,10 @@ def _install_torch(target: Path, torch: str, run: Run) -> None:
         run(*install, "--extra-index-url", f"{_TORCH_INDEX}/{build}")
 
 
-def _run(guard: int, *argv: str) -> str:
-    # The command holds the lock too: should this process be killed, nobody builds before it has ended.
-    process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(guard,)
-    )
-    lines = []
-    with process:
-        for line in process.stdout or ():
-            print(line, end="", flush=True)
-            lines.append(line)
-    if process.returncode:
-        raise _CommandFailedError(argv, process.returncode, "".join(lines))
-    return "".join(lines)
+def _run(lock: int, *argv: str) -> None:
+    exit_code, output = run_holding(lock, argv)
+    if exit_code:
+        raise _CommandFailedError(argv, exit_code, output)
 
 
 if __name__ == "__main__":

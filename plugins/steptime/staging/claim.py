@@ -12,10 +12,12 @@ import fcntl
 import os
 import platform
 import signal
+import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +25,7 @@ RENEW_S = 15.0
 LEASE_S = 180.0
 """Hosts see each other's changes late: NFS keeps attributes of files for up to a minute."""
 _LOOK_S = 1.0
+_LINES_KEPT = 200
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
@@ -134,3 +137,22 @@ def _renew(claim: Path, owner: str, ended: threading.Event) -> None:
             os.utime(claim)
         except OSError as error:
             print(f"{claim} could not be renewed: {error}", flush=True)
+
+
+def run_holding(lock: int, argv: Sequence[str]) -> tuple[int, str]:
+    """Run a command and print its output as it comes; gives its exit code and the last lines.
+
+    The command holds the lock, too: should this process be killed, nobody begins anew before it has ended.
+    """
+    tail: deque[str] = deque(maxlen=_LINES_KEPT)
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(lock,)
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                tail.append(line)
+        except BaseException:
+            process.terminate()
+            raise
+    return process.returncode, "".join(tail)

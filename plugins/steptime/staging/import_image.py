@@ -23,11 +23,11 @@ import struct
 import subprocess
 import sys
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any, NoReturn
 
-from steptime.staging.claim import claimed
+from steptime.files import write_whole
+from steptime.staging.claim import claimed, run_holding
 
 _SQUASHFS = struct.Struct("<4s36xQ")
 """The magic number and the bytes used, at the start of a squashfs file; written last by mksquashfs."""
@@ -182,25 +182,13 @@ def _pinned(source: str, digest: str | None) -> str:
 
 
 def _run(argv: list[str], lock: int, target: Path) -> None:
-    # The command holds the lock too: should this process be killed, nobody imports before it has ended.
-    tail: deque[str] = deque(maxlen=200)
-    with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(lock,)
-    ) as process:
-        try:
-            for line in process.stdout or ():
-                print(line, end="", flush=True)
-                tail.append(line)
-        except BaseException:
-            process.terminate()
-            raise
-    if process.returncode:
-        output = "".join(tail)
-        for sign, why, exit_code in _CAUSES:
+    exit_code, output = run_holding(lock, argv)
+    if exit_code:
+        for sign, why, code in _CAUSES:
             if sign.search(output):
                 values = {"program": argv[0], "node": platform.node(), "folder": target.parent}
-                raise _FailedError(why.format(**values), exit_code)
-        raise _FailedError(f"{argv[0]} ended with exit code {process.returncode}", 1)
+                raise _FailedError(why.format(**values), code)
+        raise _FailedError(f"{argv[0]} ended with exit code {exit_code}", 1)
 
 
 _CAUSES = (
@@ -276,13 +264,7 @@ def _read_record(target: Path) -> dict[str, Any] | None:
 
 
 def _write_record(target: Path, record: dict[str, Any]) -> None:
-    path = _record_path(target)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(record, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
+    write_whole(_record_path(target), json.dumps(record, indent=2))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def script_files() -> dict[str, bytes]:
     return {
         **{name: (here / name).read_bytes() for name in _SCRIPTS},
         **dict.fromkeys(packages, b""),
+        "steptime/files.py": (here.parent / "files.py").read_bytes(),
         f"{_PACKAGE}/claim.py": (here / "claim.py").read_bytes(),
     }
 

@@ -2,19 +2,16 @@
 
 import asyncio
 import hashlib
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import SystemFailure, UserError
-from steptime.staging.scripts import copy_scripts
+from steptime.staging.scripts import ScriptEnd, copy_scripts, run_script
 
 _LOCKED_FOR = "3.11"
 """The minor version of Python that the trainer's packages are locked for."""
-_BUILD_TIMEOUT_S = 3600
-_TAIL_LINES = 15
 
 
 async def stage_venv(
@@ -46,17 +43,10 @@ async def stage_venv(
     for path, data in inputs.items():
         await cluster.write(path, data)
     script = await copy_scripts(cluster, config) / "build_venv.py"
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
-
-    def take(line: str) -> None:
-        tail.append(line)
-        report(line)
-
-    built = await cluster.run(
-        [config.python, str(script), str(target), *inputs], timeout_s=_BUILD_TIMEOUT_S, on_output=take
-    )
+    arguments = [str(target), *inputs]
+    built = await run_script(cluster, config, script, arguments, in_job=False, job_options=(), report=report)
     if built.exit_code:
-        raise SystemFailure(_failure(cluster.name, str(target), built.exit_code, list(tail)))
+        raise SystemFailure(_failure(cluster.name, str(target), built))
     return str(target / "bin" / "python"), lock_sha256
 
 
@@ -77,14 +67,14 @@ async def _python_version(cluster: Cluster, config: ClusterConfig) -> str:
     return version
 
 
-def _failure(cluster: str, target: str, exit_code: int, tail: list[str]) -> str:
-    output = "\n".join(tail)
+def _failure(cluster: str, target: str, built: ScriptEnd) -> str:
+    output = "\n".join(built.last_lines)
     if "No space left on device" in output or "Disk quota exceeded" in output:
         why = "the disk is full; an environment needs about 3 GB"
     elif "No matching distribution" in output or "not found in the package registry" in output:
         why = "a package was not found; is the package index reachable from there?"
     else:
-        why = f"exit code {exit_code}"
+        why = f"exit code {built.exit_code}"
     return (
         f"the trainer's environment {target} could not be built on {cluster}: {why}. "
         f"The last lines were:\n{output}"
