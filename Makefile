@@ -56,8 +56,9 @@ drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED
 mutants: setup ## change the code in small ways and see whether the tests notice: ROOM=logs for one room, SAMPLE=100 changes of each, SEED=1
 	@$(BIN)/python tests/mutants.py $(if $(ROOM),--room "$(ROOM)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
-screenshots: setup ## take the pictures of the README from the running demo
+screenshots: setup ## take the pictures of README and docs, from the running demo and from a made half year
 	$(BIN)/python docs/take_screenshots.py
+	STEPTIME_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/web/test_pictures.py
 
 lock: setup ## resolve the packages of the Airflow environment and of docker/Dockerfile anew
 	$(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --extra celery --group dev --generate-hashes -o requirements.lock

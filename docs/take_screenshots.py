@@ -52,7 +52,7 @@ def take(output: Path) -> None:
         page = browser.new_page(base_url=service.url, viewport=SIZE, timezone_id="UTC")
         page.set_default_timeout(PATIENCE_MS)
         log_in(page)
-        picture(page, "/plugin/step-times", output / "results.png")
+        picture(page, "/plugin/step-times/steptime/?view=runs", output / "results.png")
         run = dag_run_path(newest["dag_id"], newest["dag_run_id"])
         picture(page, f"{run}/plugin/{RUN_ROUTE}", output / "dag-run.png")
         trigger_form(page, newest["dag_id"], output / "trigger-form.png")
@@ -71,10 +71,11 @@ def log_in(page: Page) -> None:
 def picture(page: Page, address: str, path: Path) -> None:
     """One page of the Airflow UI, as soon as the results in its iframe are drawn."""
     page.goto(address)
-    page.frame_locator("iframe").locator("tbody tr[data-job]").first.wait_for()
-    page.wait_for_load_state("networkidle")
+    frame = page.frame_locator("iframe")
+    for drawn in ("tbody tr[data-job]", "#step-time"):
+        frame.locator(drawn).first.wait_for()
     page.screenshot(path=path, animations="disabled")
-    tell(path)
+    report(path)
 
 
 def trigger_form(page: Page, dag_id: str, path: Path) -> None:
@@ -87,10 +88,10 @@ def trigger_form(page: Page, dag_id: str, path: Path) -> None:
     form.locator("#element_gpus").wait_for()
     page.wait_for_load_state("networkidle")
     form.screenshot(path=path, animations="disabled")
-    tell(path)
+    report(path)
 
 
-def tell(path: Path) -> None:
+def report(path: Path) -> None:
     """Say what was written, and how large it is."""
     print(f"{path} ({path.stat().st_size / 1024:.0f} KiB)")
 

@@ -20,13 +20,17 @@ with warnings.catch_warnings():
 
 from browser import Watched, chromium, watched_page
 from fastapi import FastAPI
+from half_year import half_years
 from playwright.sync_api import Browser, Page
 from web.framed import airflow_around
 
 from steptime.recipes.models import Mode
 from steptime.results.models import Result
 from steptime.results.store import Store
+from steptime.web import answers
 from steptime.web import app as web
+
+__all__ = ["half_years"]  # a fixture
 
 
 @dataclass
@@ -43,7 +47,7 @@ class AuthManager:
 @pytest.fixture
 def auth_manager(monkeypatch: pytest.MonkeyPatch) -> AuthManager:
     manager = AuthManager()
-    monkeypatch.setattr(web, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(answers, "get_auth_manager", lambda: manager)
     return manager
 
 
@@ -56,8 +60,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def pages(auth_manager: AuthManager, store: Store) -> FastAPI:
-    """The pages as a logged-in user gets them."""
+def pages(auth_manager: AuthManager, store: Store, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
+    """The pages as a logged-in user gets them, from an Airflow that knows of no DAG run that has ended."""
+    monkeypatch.setattr(answers, "why_without_results", lambda *_: None)
     app = web.create_app()
     app.dependency_overrides[get_user] = lambda: SimpleNamespace(name="somebody")
     return app

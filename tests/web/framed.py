@@ -1,18 +1,20 @@
-"""The result page in an iframe as Airflow shows it, and how tests read it.
+"""The pages in an iframe as Airflow shows it, and how tests read them.
 
 A page stands in for the Airflow UI: the same iframe with the same sandbox, and a router that can be asked.
 """
 
 import json
+from html import escape
+from urllib.parse import urlencode
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 from playwright.sync_api import FrameLocator, Page, expect
 
 # What Airflow 3.3 does around a page of a plugin, without Airflow.
-AIRFLOW = """<!doctype html><html class="light"><head><base href="/"><title>Airflow</title>
+AIRFLOW = """<!doctype html><html lang="en" class="light"><head><base href="/"><title>Airflow</title>
 <link rel="icon" href="data:,"></head><body>
-<iframe title="Step times" src="steptime/{query}" style="border:0;width:100%;height:860px"
+<iframe title="Step times" src="{address}" style="border:0;width:100%;height:860px"
         sandbox="allow-scripts allow-same-origin allow-forms allow-downloads"></iframe>
 <script>
   const routed = {routed};
@@ -22,6 +24,12 @@ AIRFLOW = """<!doctype html><html class="light"><head><base href="/"><title>Airf
   }});
 </script></body></html>"""
 
+NAVIGATION = "/plugin/step-times/steptime/"
+"""Address of Airflow's page around the pages: what follows the view's name is theirs."""
+RUNS = f"{NAVIGATION}?view=runs"
+TAB = "/dags/llama31/runs/new/plugin/step-times-of-run?dag_run_id=new"
+"""Address of the tab of a DAG run."""
+
 
 def airflow_around(pages: FastAPI) -> FastAPI:
     """A site that shows the pages as Airflow does."""
@@ -29,16 +37,20 @@ def airflow_around(pages: FastAPI) -> FastAPI:
     airflow.mount("/steptime", pages)
 
     @airflow.get("/{path:path}", response_class=HTMLResponse)
-    def ui(path: str, dag_run_id: str = "", routed: bool = True) -> str:
+    def ui(path: str, request: Request) -> str:
         if "tasks" in path:
             return f"<title>{path}</title><link rel=icon href='data:,'>"
-        query = f"?dag_id=llama31&dag_run_id={dag_run_id}" if dag_run_id else ""
-        return AIRFLOW.format(query=query, routed=json.dumps(routed))
+        query = dict(request.query_params)
+        routed = query.pop("routed", "true")
+        if "dag_run_id" in query:
+            query = {"dag_id": "llama31"} | query
+        address = f"steptime/?{urlencode(query)}"
+        return AIRFLOW.format(address=escape(address), routed=json.dumps(routed == "true"))
 
     return airflow
 
 
-def opened(page: Page, address: str = "/plugin/step-times/steptime/") -> FrameLocator:
+def opened(page: Page, address: str = RUNS) -> FrameLocator:
     page.goto(address)
     frame = page.frame_locator("iframe")
     expect(frame.locator("#summary")).not_to_have_text("Reading the metrics store …")
@@ -51,7 +63,7 @@ def column(frame: FrameLocator, key: str) -> list[str]:
         "(heads, key) => heads.findIndex((head) => head.dataset.key === key)", key
     )
     assert index >= 0, f"there is no column {key}"
-    return frame.locator(f"tbody tr[data-job] td:nth-child({index + 1})").all_inner_texts()
+    return frame.locator(f"tbody tr:not(.group) td:nth-child({index + 1})").all_inner_texts()
 
 
 def number(written: str) -> float:

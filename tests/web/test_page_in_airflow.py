@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from browser import watched_page
+from browser import Watched, watched_page
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect
-from web.framed import column, opened
+from web.framed import RUNS, column, opened
 
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -44,6 +44,44 @@ def test_the_record_of_a_run_opens_and_closes_by_keyboard(page: Page, store: Sto
 
 
 @pytest.mark.usefixtures("sweep")
+def test_a_run_has_an_address_and_its_checks_are_one_line(page: Page) -> None:
+    frame = opened(page, f"{RUNS}&run=run-4")
+    expect(frame.locator("#detail-title")).to_contain_text("run-4")
+    checks = frame.locator(".checks li")
+    expect(checks).not_to_be_visible()
+    frame.get_by_text("The check passed").click()
+    expect(checks).to_be_visible()
+    frame.locator("#close").click()
+    expect(frame.locator("#detail")).to_be_hidden()
+    assert page.url.endswith(RUNS)
+
+
+def test_a_run_is_laid_beside_another(page: Page, publish: Publish) -> None:
+    publish("usual", step_times=[1.0] * 20)
+    publish("slow", step_times=[1.5] * 20, environment={"OMP_NUM_THREADS": "2"})
+    frame = opened(page, f"{RUNS}&run=slow")
+    frame.locator("#other").fill("usu")
+    page.keyboard.press("Enter")
+    beside = frame.locator("#differences")
+    expect(beside.locator("tr", has_text="Step time, s").first).to_contain_text("+50.0 %")
+    expect(beside.locator("tr", has_text="OMP_NUM_THREADS")).to_contain_text("2")
+    drawn = frame.locator("#overlay").evaluate(
+        "(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data}) => [label, data.at(-1).y])"
+    )
+    assert drawn == [["slow", 1.5], ["usual", 1.0]]
+    assert page.url.endswith("run=slow&with=usu")
+    page.reload()
+    expect(beside).to_contain_text("slow beside usual")
+
+
+def test_a_run_that_is_not_there_to_be_compared_is_told(watched: Watched, publish: Publish) -> None:
+    publish("usual")
+    frame = opened(watched.page, f"{RUNS}&run=usual&with=no-such")
+    expect(frame.locator("#beside")).to_contain_text("there is no run 'no-such'")
+    watched.complaints.clear()  # Chromium's, of the answer 404
+
+
+@pytest.mark.usefixtures("sweep")
 def test_a_link_to_a_log_asks_airflows_router(page: Page) -> None:
     frame = opened(page)
     frame.locator("tr[data-job=run-2]").get_by_role("link", name="Log").click()
@@ -53,7 +91,7 @@ def test_a_link_to_a_log_asks_airflows_router(page: Page) -> None:
 
 @pytest.mark.usefixtures("sweep")
 def test_a_link_to_a_log_works_where_no_router_answers(page: Page) -> None:
-    frame = opened(page, "/plugin/step-times/steptime/?routed=false")
+    frame = opened(page, f"{RUNS}&routed=false")
     frame.locator("tr[data-job=run-2]").get_by_role("link", name="Log").click()
     page.wait_for_function("document.title === 'dags/llama31/runs/new/tasks/wait/mapped/1'")
 
@@ -64,7 +102,7 @@ def test_a_link_opens_in_a_new_tab_with_the_usual_key(page: Page) -> None:
     with page.expect_popup() as popup:
         frame.locator("tr[data-job=run-2]").get_by_role("link", name="Log").click(modifiers=["Control"])
     popup.value.wait_for_url("**/tasks/wait/mapped/1")
-    expect(frame.locator("#results")).to_be_visible()
+    expect(frame.locator("#listing")).to_be_visible()
 
 
 @pytest.mark.usefixtures("sweep")
@@ -101,6 +139,7 @@ def test_new_results_come_by_refresh(page: Page, publish: Publish) -> None:
 def test_csv_has_every_column_of_the_runs_shown(page: Page, store: Store, tmp_path: Any) -> None:
     frame = opened(page)
     frame.locator("#filter-mode").select_option(label="performance")
+    expect(frame.locator("#summary")).to_have_text("4 of 6 runs")
     with page.expect_download() as download:
         frame.locator("#csv").click()
     assert download.value.suggested_filename == "steptime-results.csv"

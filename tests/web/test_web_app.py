@@ -16,7 +16,7 @@ from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
 from steptime.recipes.models import Mode
 from steptime.results.models import Result
 from steptime.results.store import Store
-from steptime.web import app as web
+from steptime.web import answers
 
 from .conftest import AuthManager
 
@@ -45,11 +45,16 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/",
         "/static/{path:path}",
         "/api/columns",
+        "/api/comparison",
+        "/api/differences",
         "/api/results",
         "/api/runs/{job_name:path}",
+        "/api/scaling",
+        "/api/series",
+        "/api/trend/{job_name:path}",
     }
     for path in paths:
-        for value in ("results.js", "vendor/chart.umd.min.js", JOB, "nothing"):
+        for value in ("main.js", "vendor/chart.umd.min.js", JOB, "nothing"):
             response = await get(pages, re.sub("{.*}", value, path))
             assert response.status_code == 401, path
             assert JOB not in response.text
@@ -69,7 +74,7 @@ async def test_forged_tokens_are_refused(pages: FastAPI, credentials: dict[str, 
 
 
 async def test_the_plugin_serves_the_same_refusal() -> None:
-    assert (await get(_serve, "/static/results.js")).status_code == 401
+    assert (await get(_serve, "/static/main.js")).status_code == 401
 
 
 async def test_no_documentation_of_the_api_is_served(pages: FastAPI) -> None:
@@ -131,7 +136,7 @@ async def test_a_dag_run_without_results_says_why_to_those_who_may_read_it(
     pages: FastAPI, store: Store, auth_manager: AuthManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "ended without results: check_params failed: no size 'x'"
-    monkeypatch.setattr(web, "why_without_results", lambda *_: why)
+    monkeypatch.setattr(answers, "why_without_results", lambda *_: why)
 
     async def ended(**query: str) -> str | None:
         found: str | None = (await get(pages, "/api/results", params=query)).json()["ended"]
@@ -153,16 +158,68 @@ async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publis
     )
 
 
-async def test_only_the_newest_runs_are_given(
-    pages: FastAPI, publish: Publish, monkeypatch: pytest.MonkeyPatch
+async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI, publish: Publish) -> None:
+    for number in range(3):
+        publish(f"run-{number}", gpus=2 if number else 1, submitted_at=1.79e9 + number)
+    (newest,) = await rows(pages, limit="1")
+    assert newest["job_name"] == "run-2"
+    answer = (await get(pages, "/api/results", params={"limit": "1", "gpus": "2"})).json()
+    assert (answer["matching"], answer["all"]) == (2, 3)
+    assert answer["choices"]["gpus"] == [1, 2]
+    (oldest,) = await rows(pages, limit="1", gpus="1")
+    assert oldest["job_name"] == "run-0"
+    assert {row["job_name"] for row in await rows(pages, since=str(1.79e9 + 1))} == {"run-1", "run-2"}
+    assert {row["job_name"] for row in await rows(pages, search="LLAMA31 un-1")} == {"run-1"}
+    assert await rows(pages, search="llama31 100%") == []
+
+
+async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> None:
+    response = await get(pages, "/api/results", params={"gpus": "many"})
+    assert (response.status_code, response.json()["detail"]) == (422, "gpus must be a number, not 'many'")
+
+
+async def test_what_a_user_may_not_read_counts_nowhere(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
 ) -> None:
-    monkeypatch.setattr(web, "MAX_RUNS", 2)
-    for number in range(2):
-        publish(f"run-{number}", submitted_at=1.79e9 + number)
-    assert not (await get(pages, "/api/results")).json()["truncated"]
-    publish("run-2", submitted_at=1.79e9 + 2)
-    assert (await get(pages, "/api/results")).json()["truncated"]
-    assert {row["job_name"] for row in await rows(pages)} == {"run-1", "run-2"}
+    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
+    publish("hidden", gpus=64, made_by=secret, submitted_at=1.79e9)
+    publish("seen", gpus=2, submitted_at=1.79e9)
+    answer = (await get(pages, "/api/results")).json()
+    assert (answer["matching"], answer["all"], answer["choices"]["gpus"]) == (1, 1, [2])
+    answer = (await get(pages, "/api/comparison", params={"since": "0"})).json()
+    assert (answer["totals"]["cells"], answer["totals"]["runs"]) == (1, 1)
+    assert answer["sentence"].startswith("1 cell: ")
+    (known,) = (await get(pages, "/api/series")).json()["series"]
+    assert known["job_name"] == "seen"
+    hidden, missing = [await get(pages, f"/api/trend/{name}") for name in ("hidden", "no-such")]
+    assert (hidden.status_code, missing.status_code) == (404, 404)
+    assert hidden.text.replace("hidden", "no-such") == missing.text
+    assert len((await get(pages, "/api/trend/seen")).json()["rows"]) == 1
+
+
+async def test_a_profile_has_no_trend(pages: FastAPI, publish: Publish) -> None:
+    publish("profile", mode=Mode.PROFILE)
+    response = await get(pages, "/api/trend/profile")
+    assert (response.status_code, response.json()["detail"]) == (
+        422,
+        "runs in mode profile are not judged: they have no trend",
+    )
+    assert (await get(pages, "/api/series")).json()["series"] == []
+
+
+async def test_runs_that_a_user_may_not_read_are_no_history_of_those_that_he_may(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
+) -> None:
+    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
+    for number in range(8):
+        publish(f"hidden-{number}", made_by=secret, step_times=[1.0] * 20, submitted_at=1.79e9 + number)
+    publish("seen", step_times=[2.0] * 20, submitted_at=1.79e9 + 10)
+    answer = (await get(pages, "/api/comparison", params={"since": str(1.79e9)})).json()
+    (row,) = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
+    assert (row["verdict"], row["baseline_runs"]) == ("insufficient history", 0)
+    auth_manager.readable.add("secret")
+    answer = (await get(pages, "/api/comparison", params={"since": str(1.79e9)})).json()
+    assert "1 slower" in answer["sentence"]
 
 
 async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publish) -> None:
@@ -175,6 +232,23 @@ async def test_a_run_is_given_whole(pages: FastAPI, store: Store, publish: Publi
     assert whole.items() >= store.parsed_log(JOB).items()
     assert {"content": whole["record"], "sha256": whole["record_sha256"]} == store.record(JOB)
     assert whole["record_path"] == f"/experiments/{JOB}/record.json"
+
+
+async def test_two_runs_are_laid_beside_each_other(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+) -> None:
+    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
+    publish("one", step_times=[1.0] * 20, environment={"OMP_NUM_THREADS": "2"})
+    publish("another", step_times=[2.0] * 20)
+    publish("hidden", made_by=secret)
+    answer = (await get(pages, "/api/differences", params={"run": "one", "other": "ano"})).json()
+    assert [answer[name]["job_name"] for name in ("run", "other")] == ["one", "another"]
+    assert answer["step_times"] == [[[step, seconds] for step in range(20)] for seconds in (1.0, 2.0)]
+    assert answer["made"] == [["OMP_NUM_THREADS", "2", "1"]]
+    for run, other in (("one", "hidden"), ("hidden", "one"), ("one", "no-such")):
+        response = await get(pages, "/api/differences", params={"run": run, "other": other})
+        assert response.status_code == 404
+        assert "secret" not in response.text
 
 
 async def test_a_planned_run_can_be_repeated_by_the_command_given(pages: FastAPI, publish: Publish) -> None:
@@ -208,7 +282,7 @@ async def test_failures_of_the_store_are_told(pages: FastAPI, monkeypatch: pytes
 
 
 async def test_pages_allow_nothing_from_elsewhere(pages: FastAPI) -> None:
-    for path in ("/", "/static/results.js", "/static/vendor/chart.umd.min.js", "/static/results.css"):
+    for path in ("/", "/static/main.js", "/static/vendor/chart.umd.min.js", "/static/results.css"):
         response = await get(pages, path)
         assert response.status_code == 200
         policy = response.headers["Content-Security-Policy"]

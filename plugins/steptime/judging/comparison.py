@@ -280,6 +280,12 @@ def _of_runs(*names: str) -> tuple[Column, ...]:
     return tuple(columns.BY_NAME[name] for name in names)
 
 
+OF_SERIES = (
+    *("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode", "gpus"),
+    *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
+)
+"""Columns of the results that say which series it is."""
+
 COLUMNS = (
     Column("cell", "text", "The series, short.", priority=0),
     Column(
@@ -338,8 +344,7 @@ COLUMNS = (
         heading="publication",
         priority=3,
     ),
-    *_of_runs("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode", "gpus"),
-    *_of_runs("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
+    *_of_runs(*OF_SERIES),
     *_of_runs("job_name", "submitted_at"),
     Column("changes", "text", "What changed between the last usual run and the first that was not."),
 )

@@ -132,13 +132,23 @@ def newest_since(store: Store, since: float) -> dict[Series, Judged | None]:
 
 
 def _as_stored(store: Store, series: Series, row: Mapping[str, Any]) -> Judged | None:
-    """How a series stands by its newest run; judged now where a store of before has not been."""
-    if row["rules"] == RULES:
+    """How a series stands by its newest run; judged now where a store of before has not been.
+
+    And where the reader may not read all of its runs: what is kept rests on those as well.
+    """
+    if row["rules"] == RULES and not store.hides(**series.key):
         (run,) = judged_runs([row])
         return Judged(run, _standing(row), tuple(row["changes"]))
-    with read_connection(store.url) as connection:
-        judged = _judged_now(connection, series)
+    judged = judged_now(store, series)
     return judged[-1] if judged else None
+
+
+def judged_now(store: Store, series: Series) -> list[Judged]:
+    """The runs of a series that the reader of the store may read, judged by no others, oldest first."""
+    runs = judged_runs(store.results(**series.key)[::-1])
+    with read_connection(store.url) as connection:
+        begin = judgement_rows.accepted(connection, series.key)
+        return judge_runs(runs, partial(judgement_rows.record, connection), begin)
 
 
 def _judged_now(connection: "Connection", series: Series) -> list[Judged]:

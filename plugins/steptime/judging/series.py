@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from steptime.errors import shown
 from steptime.recipes.models import Mode, Run
+from steptime.results.store import Store
 
 _FIGURES = {
     Mode.PERFORMANCE: ("step_time_s", "step_time_mean_s"),
@@ -118,6 +119,13 @@ def judged_runs(rows: Iterable[Mapping[str, Any]]) -> list[JudgedRun]:
     return [run for run in map(_judged, rows) if run is not None]
 
 
+def all_series(store: Store) -> list[tuple[Series, str]]:
+    """Every judged series of a store, with the job name of its newest run; latest first."""
+    rows = store.newest_of_each(Series.columns())
+    known = ((Series.of_row(row), row["job_name"]) for row in rows)
+    return [(series, job_name) for series, job_name in known if series.is_judged]
+
+
 def _judged(row: Mapping[str, Any]) -> JudgedRun | None:
     mode = Mode(row["mode"])
     figure, name = _FIGURES[mode]
@@ -128,13 +136,15 @@ def _judged(row: Mapping[str, Any]) -> JudgedRun | None:
 
 
 def changes(before: str, after: str) -> list[str]:
-    """What was made otherwise, from the record of one run to that of a later one: the events between them.
+    """What was made otherwise, from the record of one run to that of a later one: the events between them."""
+    return [f"{name} {one} → {other}" for name, one, other in record_differences(before, after)]
 
-    Image, versions, driver, commit, options and nodes, each with both values.
-    """
+
+def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
+    """What two records say otherwise of image, versions, driver, commit, options and nodes: both values."""
     one, other = _made_of(json.loads(before)), _made_of(json.loads(after))
     return [
-        f"{name} {_value(one.get(name))} → {_value(other.get(name))}"
+        (name, _value(one.get(name)), _value(other.get(name)))
         for name in dict.fromkeys((*one, *other))
         if one.get(name) != other.get(name)
     ]

@@ -125,7 +125,7 @@ def judged_rows(store: "Store", key: Key, *, since: float = 0, limit: int | None
         .limit(limit)
     )
     with read_connection(store.url) as connection:
-        return [dict(row) for row in connection.execute(query).mappings()]
+        return [dict(row) for row in connection.execute(store.readable(query)).mappings()]
 
 
 def _as_json(row: Row) -> Row:

@@ -9,10 +9,11 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from steptime.errors import UserError, shown
+from steptime.recipes.models import Mode
 from steptime.results.charges import write_taken
 from steptime.results.columns import CHOICES, STORED
 from steptime.results.database import exists, insert, read_connection, write_transaction
@@ -23,11 +24,18 @@ from steptime.settings import store_url
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection, Select, Table
 
     Then = Callable[[Connection], None]
 
 Row = dict[str, Any]
+_SEARCHED = (
+    *("label", "job_name", "workload", "gpu_type", "cluster"),
+    *("dag_id", "dag_run_id", "state", "reason", "warnings"),
+)
+"""Texts that people know a run by."""
+_NAMES_AT_ONCE = 500
+"""That one query asks for: databases limit how many values it may have."""
 
 
 class Store:
@@ -35,10 +43,14 @@ class Store:
 
     It holds no connection of its own: engines are kept per process and address, so a store costs nothing to
     make and may be used by any thread. Every method raises SystemFailure if the database fails.
+
+    With `dags` it is what a reader sees who may read these DAGs: for every reading method the runs of other
+    DAGs are not there, so that nothing shown can rest on them. Runs of no DAG always are.
     """
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(self, url: str | None = None, *, dags: Collection[str] | None = None) -> None:
         self.url = url or store_url()
+        self.dags = None if dags is None else frozenset(dags)
 
     def __enter__(self) -> Self:
         return self
@@ -94,13 +106,15 @@ class Store:
         *,
         include_rejected: bool = False,
         since: float | None = None,
+        search: str | None = None,
         limit: int | None = None,
         **equal: str | int | bool | None,
     ) -> list[Row]:
         """The runs, latest submitted first; keys are the stored ones of `results.columns`.
 
-        `since` is Unix time, compared with `submitted_at`. Other keywords name columns that must equal a
-        value (`workload=…, dag_run_id=…, job_name=…`); None means any.
+        `since` is Unix time, compared with `submitted_at`; each word of `search` is somewhere in the texts
+        that people know a run by. Other keywords name columns that must equal a value (`workload=…,
+        dag_run_id=…, job_name=…`); None means any.
         """
         from sqlalchemy import select
 
@@ -111,15 +125,68 @@ class Store:
             .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
             .limit(limit)
         )
-        if not include_rejected:
-            query = query.where(runs.c.state == "valid")
-        if since is not None:
-            query = query.where(runs.c.submitted_at >= since)
-        for column, value in equal.items():
-            if value is not None:
-                query = query.where(runs.c[column] == value)
+        query = self._selected(query, include_rejected, since, search, equal)
         with read_connection(self.url) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+    def count(
+        self,
+        *,
+        include_rejected: bool = False,
+        since: float | None = None,
+        search: str | None = None,
+        **equal: str | int | bool | None,
+    ) -> int:
+        """How many runs `results` would find without a limit."""
+        from sqlalchemy import func, select
+
+        from steptime.results.schema import runs
+
+        query = self._selected(select(func.count(runs.c.id)), include_rejected, since, search, equal)
+        with read_connection(self.url) as connection:
+            return connection.scalar(query) or 0
+
+    def newest_of_each(self, columns: Sequence[str]) -> list[Row]:
+        """Of each combination of values of these columns the valid run that was stored last, latest first."""
+        from sqlalchemy import func, select
+
+        from steptime.results.schema import runs
+
+        latest = select(func.max(runs.c.id)).where(runs.c.state == "valid")
+        latest = self.readable(latest.group_by(*(runs.c[name] for name in columns)))
+        query = (
+            select(*(runs.c[column.name] for column in STORED))
+            .where(runs.c.id.in_(latest))
+            .order_by(runs.c.submitted_at.desc())
+        )
+        with read_connection(self.url) as connection:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+    def measured_together(self, *, limit: int) -> list[Row]:
+        """Sweep runs and DAG runs that measured several scales, latest first.
+
+        Each with `together` (`dag_id/run_id`), `submitted_at` of its newest run, and its number of `runs`.
+        """
+        from sqlalchemy import distinct, func, select
+
+        from steptime.results.schema import runs
+
+        together = func.coalesce(runs.c.sweep_run, runs.c.dag_id + "/" + runs.c.dag_run_id)
+        newest = func.max(runs.c.submitted_at).label("submitted_at")
+        query = (
+            select(together.label("together"), newest, func.count().label("runs"))
+            .where(runs.c.state == "valid", runs.c.mode == Mode.PERFORMANCE, together.is_not(None))
+            .group_by(together)
+            .having(func.count(distinct(runs.c.gpus)) > 1)
+            .order_by(newest.desc())
+            .limit(limit)
+        )
+        with read_connection(self.url) as connection:
+            return [dict(row) for row in connection.execute(self.readable(query)).mappings()]
+
+    def hides(self, **equal: Any) -> bool:
+        """Whether there are valid runs of these values that the reader of this store may not read."""
+        return self.dags is not None and self.count(**equal) < Store(self.url).count(**equal)
 
     def require_dag_run(self, dag_run_id: str) -> None:
         """Raise UserError, with the nearest match, if no run of that DAG run is in the store."""
@@ -131,17 +198,17 @@ class Store:
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
 
-    def choices(self) -> dict[str, list[Any]]:
-        """For each column people filter by, the values that occur, sorted."""
+    def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
+        """For each column people filter by, the values that occur, sorted; keywords as those of `results`."""
         from sqlalchemy import select
 
         from steptime.results.schema import runs
 
+        # All columns at once: the store is gone through once, and few combinations occur.
+        query = select(*(runs.c[name] for name in CHOICES)).distinct()
         with read_connection(self.url) as connection:
-            return {
-                name: list(connection.scalars(select(runs.c[name]).distinct().order_by(runs.c[name])))
-                for name in CHOICES
-            }
+            found = connection.execute(self._selected(query, True, None, None, equal)).all()
+        return {name: sorted({row[place] for row in found}) for place, name in enumerate(CHOICES)}
 
     def run(self, job_name: str) -> Row:
         """One run, valid or rejected. Raises UserError for an unknown job name."""
@@ -160,7 +227,7 @@ class Store:
         query = select(runs.c.job_name).where(begins).order_by(runs.c.job_name)
         with read_connection(self.url) as connection:
             # SQLite finds capitals for small letters, too.
-            names = [name for name in connection.scalars(query) if name.startswith(beginning)]
+            names = [name for name in connection.scalars(self.readable(query)) if name.startswith(beginning)]
         if len(names) > 1 and beginning not in names:
             listed = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise UserError(
@@ -171,6 +238,27 @@ class Store:
     def steps(self, job_name: str) -> list[Row]:
         """The steps of one run as the log gave them. Raises UserError for an unknown job name."""
         return self._children("steps", job_name)
+
+    def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
+        """The step times of many runs, seconds by global step; unknown runs are left out."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import runs, steps
+
+        found: dict[str, dict[int, float]] = {}
+        query = (
+            select(runs.c.job_name, steps.c.global_step, steps.c.step_time_s)
+            .join(runs)
+            .where(steps.c.step_time_s.is_not(None))
+        )
+        with read_connection(self.url) as connection:
+            for first in range(0, len(job_names), _NAMES_AT_ONCE):
+                some = runs.c.job_name.in_(job_names[first : first + _NAMES_AT_ONCE])
+                for job_name, global_step, step_time_s in connection.execute(
+                    self.readable(query.where(some))
+                ):
+                    found.setdefault(job_name, {})[global_step] = step_time_s
+        return found
 
     def checkpoints(self, job_name: str) -> list[Row]:
         """The checkpoint timings of one run. Raises UserError for an unknown job name."""
@@ -217,10 +305,42 @@ class Store:
         if "position" in table.c:
             query = query.order_by(table.c.position)
         with read_connection(self.url) as connection:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
+            rows = [dict(row) for row in connection.execute(self.readable(query)).mappings()]
         if not rows:
             self.run(job_name)
         return rows
+
+    def _selected(
+        self,
+        query: "Select[*tuple[Any, ...]]",
+        include_rejected: bool,
+        since: float | None,
+        search: str | None,
+        equal: Mapping[str, str | int | bool | None],
+    ) -> "Select[*tuple[Any, ...]]":
+        """A query of runs with the conditions of `results`."""
+        from sqlalchemy import or_
+
+        from steptime.results.schema import runs
+
+        if not include_rejected:
+            query = query.where(runs.c.state == "valid")
+        if since is not None:
+            query = query.where(runs.c.submitted_at >= since)
+        for word in (search or "").split():
+            query = query.where(or_(*(runs.c[name].icontains(word, autoescape=True) for name in _SEARCHED)))
+        for column, value in equal.items():
+            if value is not None:
+                query = query.where(runs.c[column] == value)
+        return self.readable(query)
+
+    def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
+        """A query of runs without those of DAGs that the reader may not read."""
+        from steptime.results.schema import runs
+
+        if self.dags is None:
+            return query
+        return query.where(runs.c.dag_id.is_(None) | runs.c.dag_id.in_(sorted(self.dags)))
 
     def _unknown(self, column: str, value: str, sentence: str) -> UserError:
         from sqlalchemy import select
@@ -228,8 +348,8 @@ class Store:
         from steptime.results.schema import runs
 
         with read_connection(self.url) as connection:
-            known = connection.scalars(select(runs.c[column]).distinct().where(runs.c[column].is_not(None)))
-            nearest = difflib.get_close_matches(value, known.all(), n=1)
+            query = self.readable(select(runs.c[column]).distinct().where(runs.c[column].is_not(None)))
+            nearest = difflib.get_close_matches(value, connection.scalars(query).all(), n=1)
         every = f"`steptime results --all --format csv` lists all, in the column {column}."
         hint = f"did you mean '{nearest[0]}'?" if nearest else every
         return UserError(f"{sentence} '{shown(value)}' in the metrics store: {hint}")

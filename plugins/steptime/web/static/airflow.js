@@ -93,13 +93,3 @@ function clickInFrame(href, target) {
   Object.assign(link, { href, target, rel: "noopener" });
   link.click();
 }
-
-/** Keep what is filtered in the address, so that it survives a reload and can be handed on. */
-export function rememberQuery(query) {
-  for (const place of [window, window.parent]) {
-    const { pathname } = place.location;
-    // On its page in the navigation Airflow appends the address of the iframe to its own.
-    if (!pathname.endsWith(location.pathname)) continue;
-    place.history.replaceState(place.history.state, "", query.size ? `${pathname}?${query}` : pathname);
-  }
-}

@@ -8,11 +8,10 @@ const DASHES = [[], [2, 2]]; // from the ninth series on the colours come again,
 const LOGARITHMIC_FROM = 8; // ratio of the largest to the smallest value
 const SERIES = ["workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster"];
 
-const drawn = new Map();
 const hidden = new Set();
 
 /** A colour of the style sheet as the theme has it now. */
-function colour(name) {
+export function colour(name) {
   const probe = document.body.appendChild(element("span"));
   probe.style.color = `var(${name})`;
   const value = getComputedStyle(probe).color;
@@ -20,19 +19,30 @@ function colour(name) {
   return value;
 }
 
-function draw(canvasId, config, described) {
-  drawn.get(canvasId)?.destroy();
+/** Draw a chart on a canvas, in today's colours; `described` is what people hear who do not see it. */
+export function draw(canvas, config, described) {
+  Chart.getChart(canvas)?.destroy();
   Chart.defaults.color = colour("--quiet");
   Chart.defaults.borderColor = colour("--line");
   Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
   Chart.defaults.font.size = 12;
-  const canvas = byId(canvasId);
   canvas.setAttribute("aria-label", described);
   const options = { animation: false, maintainAspectRatio: false, ...config.options };
-  drawn.set(canvasId, new Chart(canvas, { ...config, options }));
+  return new Chart(canvas, { ...config, options });
 }
 
-function median(values) {
+/** Let go of all charts, whose canvases are about to leave the document. */
+export function forgetCharts() {
+  for (const chart of Object.values(Chart.instances)) chart.destroy();
+}
+
+/** A figure with room for a chart: [the figure, its canvas]. */
+export function figureFor(id, title, remark) {
+  const canvas = element("canvas", { id, role: "img" });
+  return [element("figure", {}, element("figcaption", {}, title, " ", element("span", {}, remark)), element("div", { className: "chart" }, canvas)), canvas];
+}
+
+export function median(values) {
   const ordered = [...values].sort((a, b) => a - b);
   const middle = Math.floor(ordered.length / 2);
   return ordered.length % 2 ? ordered[middle] : (ordered[middle - 1] + ordered[middle]) / 2;
@@ -101,7 +111,7 @@ function valueAxis(sets, unit) {
   return { type: "logarithmic", title, ticks, min, max, afterBuildTicks: (axis) => { axis.ticks = roundTicks(min, max); } };
 }
 
-function rankAxis(ranks, unit) {
+export function rankAxis(ranks, unit) {
   const logarithmic = spread(ranks) > LOGARITHMIC_FROM;
   const margin = logarithmic ? [ranks[0] / 1.15, ranks.at(-1) * 1.15] : [ranks[0] - 0.25, ranks.at(-1) + 0.25];
   return {
@@ -121,9 +131,9 @@ function tooltip(item, unit) {
   return `${label}: ${significant(item.parsed.y)} ${unit}${several}`;
 }
 
-function scalingChart(canvasId, series, ranks, column, unit, rankUnit, title) {
+function scalingChart(canvas, series, ranks, column, unit, rankUnit, title) {
   const sets = series.flatMap((one) => datasets(one, column));
-  draw(canvasId, {
+  draw(canvas, {
     type: "line",
     data: { datasets: sets },
     options: {
@@ -140,7 +150,7 @@ function scalingChart(canvasId, series, ranks, column, unit, rankUnit, title) {
   }, `${title} over ${rankUnit}s: ${series.map(({ name }) => name).join("; ")}`);
 }
 
-function drawLegend(series, left, redraw) {
+function legendOf(series, left, redraw) {
   const items = series.map(({ key, name, style }) => {
     const button = element("button", { type: "button", title: "Show or hide" }, element("i"), name);
     button.firstChild.style.borderTop = `3px ${style.dash.length ? "dotted" : "solid"} ${style.colour}`;
@@ -148,17 +158,17 @@ function drawLegend(series, left, redraw) {
     button.addEventListener("click", () => {
       if (!hidden.delete(key)) hidden.add(key);
       redraw();
+      byId("legend").querySelectorAll("button")[series.findIndex((one) => one.key === key)].focus();
     });
     return element("li", {}, button);
   });
   if (left) items.push(element("li", {}, `and ${left} more series: filter to see them`));
-  byId("legend").replaceChildren(...items);
+  return element("ul", { id: "legend", ariaLabel: "Series" }, ...items);
 }
 
-/** Draw step time and throughput over GPUs or ranks; hides the charts if there is nothing to draw. */
-export function drawScaling(rows, unit) {
+/** Draw step time and throughput over GPUs or ranks in a section; hides it if there is nothing to draw. */
+export function drawScaling(section, rows, unit) {
   const all = seriesOf(rows).sort((a, b) => b.scales.size - a.scales.size || b.runs - a.runs);
-  const section = byId("charts");
   section.hidden = !all.length;
   if (!all.length) return;
   const series = all.slice(0, MAX_SERIES).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
@@ -166,9 +176,12 @@ export function drawScaling(rows, unit) {
     one.style = { colour: colour(`--series-${(index % COLOURS) + 1}`), dash: DASHES[Math.floor(index / COLOURS)] };
   });
   const ranks = [...new Set(series.flatMap(({ scales }) => [...scales.keys()]))].sort((a, b) => a - b);
-  scalingChart("step-time", series, ranks, "step_time_mean_s", "s", unit, "Step time");
-  scalingChart("throughput", series, ranks, "tokens_per_s", "tokens/s", unit, "Throughput");
-  drawLegend(series, all.length - series.length, () => drawScaling(rows, unit));
+  const [times, timeCanvas] = figureFor("step-time", "Step time", "s, mean of the window; dashed: at linear scaling");
+  const [rates, rateCanvas] = figureFor("throughput", "Throughput", "tokens/s; dashed: linear from the smallest scale");
+  for (const canvas of section.querySelectorAll("canvas")) Chart.getChart(canvas)?.destroy();
+  section.replaceChildren(times, rates, legendOf(series, all.length - series.length, () => drawScaling(section, rows, unit)));
+  scalingChart(timeCanvas, series, ranks, "step_time_mean_s", "s", unit, "Step time");
+  scalingChart(rateCanvas, series, ranks, "tokens_per_s", "tokens/s", unit, "Throughput");
 }
 
 /** Draw one run's step times over global steps, the averaged window in full colour, and the loss beside it. */
@@ -187,7 +200,7 @@ export function drawSteps(run, steps) {
     const line = colour("--series-2");
     sets.unshift({ type: "line", label: "loss", data: losses, yAxisID: "loss", borderColor: line, backgroundColor: line, borderWidth: 1.5, pointRadius: steps.length > 60 ? 0 : 2 });
   }
-  draw("steps", {
+  draw(byId("steps"), {
     data: { labels: steps.map((step) => step.global_step), datasets: sets },
     options: {
       interaction: { mode: "index", intersect: false },

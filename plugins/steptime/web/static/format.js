@@ -36,6 +36,7 @@ export function shortTimestamps(values) {
   const format = timestamps();
   const year = format(Date.now() / 1000).slice(0, 4);
   const known = values.filter((value) => value != null);
+  if (!known.length) return () => "";
   const thisYear = [Math.min, Math.max].every((edge) => format(known.reduce((a, b) => edge(a, b), known[0])).startsWith(year));
   return (seconds) => format(seconds).slice(thisYear ? 5 : 0);
 }

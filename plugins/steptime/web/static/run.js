@@ -1,11 +1,15 @@
 // The dialog with one run whole: numbers, steps, checks, and what is needed to repeat it.
+import { current, viewLink } from "./address.js";
 import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
 import { drawSteps } from "./charts.js";
+import { numbersOf } from "./columns.js";
 import { byId, element } from "./dom.js";
+import { differencesOf, drawOverlay, otherRun } from "./differences.js";
 import { duration, significant, timestamps, words } from "./format.js";
-import { numbersOf, stateBadge } from "./table.js";
+import { stateBadge } from "./runs.js";
+import { read } from "./server.js";
 
-let shown = null;
+let [shown, compared] = [null, null];
 
 const unit = (value, name) => (value == null || value === "" ? null : `${value} ${name}`);
 const section = (title, ...content) => element("section", {}, element("h3", {}, title), ...content);
@@ -56,7 +60,13 @@ function settings(run, record) {
   });
 }
 
+/** What checks found: one line where all passed, to be opened. */
 function checkList(checks) {
+  if (!checks.every(({ passed }) => passed)) return everyCheck(checks);
+  return element("details", { className: "passed" }, element("summary", {}, checks.length === 1 ? "The check passed" : `All ${checks.length} checks passed`), everyCheck(checks));
+}
+
+function everyCheck(checks) {
   const kind = ({ passed, severity }) => (passed ? "passed" : severity === "warning" ? "warned" : "failed");
   const order = ["failed", "warned", "passed"];
   return element("ul", { className: "checks" }, ...[...checks].sort((a, b) => order.indexOf(kind(a)) - order.indexOf(kind(b)))
@@ -85,8 +95,42 @@ function copyable(command) {
   return element("div", { className: "command" }, line, button);
 }
 
-/** Show a run, as `api/runs/…` gives it. */
-export function showDetail(whole) {
+/** Show the run that the address names, or none. */
+export async function showRun(address) {
+  const name = address.get("run");
+  if (!name) byId("detail").close();
+  else {
+    if (!byId("detail").open || name !== shown?.run.job_name) fill(await read(`api/runs/${encodeURIComponent(name)}`));
+    await tryToCompare();
+  }
+}
+
+/** Lay the other run that the address names beside the one that is shown. */
+async function compare() {
+  const other = current().get("with");
+  const place = byId("beside");
+  if (!other) place.replaceChildren();
+  else if (place.dataset.other !== other) {
+    compared = await read(`api/differences?${new URLSearchParams({ run: shown.run.job_name, other })}`);
+    const [section, canvas] = differencesOf(compared);
+    place.replaceChildren(section);
+    if (canvas.isConnected) drawOverlay(canvas, compared);
+  }
+  place.dataset.other = other ?? "";
+}
+
+/** What goes wrong with the comparison is shown in the dialog: the page below it cannot be seen. */
+async function tryToCompare() {
+  try {
+    await compare();
+  } catch (error) {
+    byId("beside").replaceChildren(element("p", { className: "verdict rejected", role: "alert" }, error.message));
+    byId("beside").dataset.other = "";
+  }
+}
+
+/** Fill the dialog with a run, as `api/runs/…` gives it. */
+function fill(whole) {
   const { run, steps, checks } = whole;
   const record = JSON.parse(whole.record);
   shown = whole;
@@ -95,9 +139,11 @@ export function showDetail(whole) {
   const chart = element("div", { className: "chart" }, element("canvas", { id: "steps" }));
   chart.firstChild.setAttribute("role", "img");
   byId("detail-body").replaceChildren(
-    element("p", { className: "links" }, ...links(run)),
+    element("p", { className: "links" }, viewLink({ view: "trend", series: run.job_name }, "Trend of its series"), ...links(run)),
     ...(note ? [element("p", { className: run.reason ? "verdict rejected" : "verdict warned" }, note)] : []),
     numbers(run),
+    otherRun(run, current().get("with"), tryToCompare),
+    element("div", { id: "beside" }),
     ...(steps.length ? [section("Steps", chart)] : []),
     section("Data-quality checks", checkList(checks)),
     section("What ran", settings(run, record)),
@@ -107,14 +153,16 @@ export function showDetail(whole) {
     folded("Record (JSON)", whole.record, `${whole.record_path}, never changed; sha256 ${whole.record_sha256}`),
     folded("Everything else (JSON)", JSON.stringify({ ...whole, steps: `${steps.length} steps`, record: undefined }, null, 2)),
   );
-  byId("detail").showModal();
+  if (!byId("detail").open) byId("detail").showModal();
   byId("detail-body").scrollTop = 0;
   if (steps.length) drawSteps(run, steps);
 }
 
 /** Draw what is shown anew, in the colours of another theme. */
-export function redrawDetail() {
-  if (byId("detail").open && shown.steps.length) drawSteps(shown.run, shown.steps);
+export function redrawRun() {
+  if (!byId("detail").open) return;
+  if (shown.steps.length) drawSteps(shown.run, shown.steps);
+  if (byId("overlay")) drawOverlay(byId("overlay"), compared);
 }
 
 byId("close").addEventListener("click", () => byId("detail").close());

@@ -1,0 +1,67 @@
+"""A series over time: each of its runs with what was known of it then, and what changed before it."""
+
+from itertools import pairwise
+from typing import Any
+
+from steptime.judging import comparison
+from steptime.judging.detection import Standing
+from steptime.judging.judgements import judged_now
+from steptime.judging.series import JudgedRun, Series, changes
+from steptime.recipes.models import Mode
+from steptime.results import columns
+from steptime.results.columns import Column
+from steptime.results.store import Store
+
+_COMPARED = {column.name: column for column in comparison.COLUMNS}
+
+COLUMNS = (
+    *(columns.BY_NAME[name] for name in ("submitted_at", "job_name")),
+    Column("judged_s", "number", "What the run is judged by.", heading="time", unit="s", priority=0),
+    *(_COMPARED[name] for name in ("change_percent", "verdict", "suspicion", "baseline_s")),
+    Column("low_s", "number", "Above it, one run is usual.", heading="usual from", unit="s", priority=3),
+    Column("high_s", "number", "Below it, one run is usual.", heading="usual to", unit="s", priority=3),
+    columns.BY_NAME["published_step_time_s"],
+    Column("changes", "text", "What changed since the run before it.", heading="changed", priority=2),
+    *(_COMPARED[name] for name in ("judged_on", *comparison.OF_SERIES)),
+)
+"""Of a trend, a row for each run."""
+
+
+def trend(store: Store, series: Series) -> list[dict[str, Any]]:
+    """A row for each judged run of a series, oldest first, with columns of a comparison.
+
+    Beside them `low_s` and `high_s`: between these a run was usual then; None with too few runs before it.
+    """
+    judged = judged_now(store, series)
+    runs = [one.run for one in judged]
+    events = [*([""] if runs else []), *(_changes(store, before, after) for before, after in pairwise(runs))]
+    return [_row(one.run, one.standing, event) for one, event in zip(judged, events, strict=True)]
+
+
+def _changes(store: Store, before: JudgedRun, after: JudgedRun) -> str:
+    return "; ".join(changes(*(store.record(run.job_name)["content"] for run in (before, after))))
+
+
+def _row(run: JudgedRun, standing: Standing, events: str) -> dict[str, Any]:
+    against = standing.against
+    low, high = (_usual(standing, sign) for sign in (-1, 1))
+    found = standing.direction if standing.state in ("suspected", "confirmed") else None
+    performance = run.row["mode"] == Mode.PERFORMANCE
+    return dict(run.row) | {
+        "published_step_time_s": run.row["published_step_time_s"] if performance else None,
+        "verdict": found or ("unchanged" if against.suffices else "insufficient history"),
+        "suspicion": standing.state if standing.direction else "",
+        "judged_s": run.seconds,
+        "judged_on": run.judged_on,
+        "baseline_s": against.mean if against.runs else None,
+        "change_percent": 100 * against.change([run.seconds]) if against.suffices else None,
+        "low_s": low,
+        "high_s": high,
+        "changes": events,
+    }
+
+
+def _usual(standing: Standing, sign: int) -> float | None:
+    """The least or the most that one run may take, in seconds."""
+    against = standing.against
+    return against.mean * (1 + sign * against.bound()) if against.suffices else None

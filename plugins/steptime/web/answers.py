@@ -1,0 +1,234 @@
+"""What the pages' server answers, as JSON: each from the runs that the user may read, and from no others."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import Depends, HTTPException, Query, Request, Response
+
+from steptime.errors import UserError
+from steptime.judging.comparison import COLUMNS as COMPARED
+from steptime.judging.comparison import compare_since
+from steptime.judging.series import Series, all_series, record_differences
+from steptime.judging.trend import COLUMNS as TREND
+from steptime.judging.trend import trend
+from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
+from steptime.results.record import record_path
+from steptime.results.repeating import repeat_command_of_record
+from steptime.results.report import with_scaling_efficiency
+from steptime.results.store import Store
+from steptime.web.dag_runs import why_without_results
+
+HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+MAX_RUNS = 100_000
+"""That one answer has: a page asks for few, an export for all that it selects."""
+
+_KNOWN_TOGETHER = 50
+"""Sweep runs and DAG runs that people can choose of."""
+_OF_NEWEST = ("scaling_efficiency_percent", "gpu_hours", "queue_wait_s")
+"""What a comparison on the page has beside the columns of a comparison, of the newest run of each cell."""
+
+
+def _readable(user: GetUserDep) -> Store:
+    """The metrics store, with the runs that the user may read."""
+    return Store(dags=get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+Readable = Annotated[Store, Depends(_readable)]
+
+
+def columns() -> Response:
+    """What each column of the results, of comparisons and of trends is: heading, unit, how it is written."""
+    compared = [*COMPARED, *(BY_NAME[name] for name in _OF_NEWEST)]
+    return _json(
+        {
+            "columns": [column.published for column in COLUMNS],
+            "comparison": [column.published for column in compared],
+            "trend": [column.published for column in TREND],
+        }
+    )
+
+
+def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
+    """What got slower or faster among the cells that ran since then (Unix time), and what all of it took.
+
+    `{"sentence", "remarks", "columns": […], "rows": [[…], …], "totals"}`; the totals are of all runs since,
+    rejected ones included.
+    """
+    compared = compare_since(store, since)
+    runs = store.results(since=since, include_rejected=True)
+    newest = {row["job_name"]: row for row in _efficient(runs)}
+    rows = [row | {name: newest[row["job_name"]][name] for name in _OF_NEWEST} for row in compared.rows]
+    totals = {
+        "cells": len(compared.findings) + compared.without_runs,
+        "runs": len(runs),
+        "rejected": sum(row["state"] != "valid" for row in runs),
+        "gpu_hours": math.fsum(row["gpu_hours"] or 0 for row in runs),
+    }
+    answer = {"sentence": compared.sentence, "remarks": compared.remarks, "totals": totals}
+    return _json(answer | _table([*(column.name for column in COMPARED), *_OF_NEWEST], rows))
+
+
+def results(
+    store: Readable,
+    request: Request,
+    since: Annotated[float | None, Query()] = None,
+    search: Annotated[str, Query()] = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_RUNS)] = MAX_RUNS,
+) -> Response:
+    """The newest runs of a selection in the order people read them, rejected ones included.
+
+    The query may name any column of `CHOICES`, and the DAG run; the runs of a sweep's DAG run are those of
+    its cells. Beside the rows: how many runs the whole selection has (`matching`), how many there are without
+    it (`all`), the values to select by (`choices`), and why a DAG run has `ended` without results.
+    """
+    chosen = {
+        name: _value(name, request.query_params[name]) for name in CHOICES if request.query_params.get(name)
+    }
+    dag_id, dag_run_id = (request.query_params.get(name) for name in ("dag_id", "dag_run_id"))
+    scope = _scope(store, dag_id, dag_run_id)
+    every = store.count(include_rejected=True, **scope)
+    selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
+    rows = _efficient(store.results(limit=limit, **selection))
+    return _json(
+        _table([column.name for column in COLUMNS], rows)
+        | {
+            "matching": store.count(**selection),
+            "all": every,
+            "ended": None if every else _why_empty(store, dag_id, dag_run_id),
+            "choices": store.choices(**scope),
+        }
+    )
+
+
+def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
+    """How the runs of one sweep run or DAG run scale, by default of the latest with several scales.
+
+    `{"known": […], "together", "columns", "rows"}`, where `known` is what there is to choose.
+    """
+    known = store.measured_together(limit=_KNOWN_TOGETHER)
+    chosen = together or next((one["together"] for one in known), None)
+    rows = []
+    if chosen is not None:
+        dag_id, _, dag_run_id = chosen.partition("/")
+        rows = store.results(mode="performance", **_scope(store, dag_id, dag_run_id))
+    answer = {"known": known, "together": chosen}
+    return _json(answer | _table([column.name for column in COLUMNS], _efficient(rows)))
+
+
+def series(store: Readable) -> Response:
+    """Every series that is judged, with a run that it is known by; the one that ran last first."""
+    known = all_series(store)
+    return _json({"series": [asdict(one) | {"label": one.label, "job_name": job} for one, job in known]})
+
+
+def trend_of(store: Readable, job_name: str) -> Response:
+    """The series of a run over time: `{"label", "series", "columns", "rows"}`, oldest first."""
+    row = _row_of(store, job_name)
+    own = Series.of_row(row)
+    if not own.is_judged:
+        raise HTTPException(
+            status_code=422, detail=f"runs in mode {own.mode} are not judged: they have no trend"
+        )
+    points = trend(store, own)
+    answer = {"label": own.label, "series": asdict(own)}
+    return _json(answer | _table([column.name for column in TREND], points))
+
+
+def run(store: Readable, job_name: str) -> Response:
+    """One run with its steps, its checkpoints, its checks, and its record."""
+    row = _row_of(store, job_name)
+    record = store.record(job_name)
+    return _json(
+        {
+            "run": row,
+            "steps": store.steps(job_name),
+            "checkpoints": store.checkpoints(job_name),
+            "checks": store.checks(job_name),
+            **store.parsed_log(job_name),
+            # As text: through numbers of a browser, 1.0 would become 1, and the checksum wrong.
+            "record": record["content"],
+            "record_sha256": record["sha256"],
+            "record_path": record_path(row["log_path"]),
+            "repeat_command": repeat_command_of_record(json.loads(record["content"])),
+        }
+    )
+
+
+def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:
+    """What two runs have otherwise: their rows, their step times, and how each was made by its record.
+
+    The other one may be named by the beginning of its name.
+    """
+    row = _row_of(store, run)
+    try:
+        another = store.run_named(other)
+    except UserError as error:
+        raise HTTPException(status_code=404, detail=str(error)) from None
+    names = [row["job_name"], another["job_name"]]
+    records = [store.record(name)["content"] for name in names]
+    times = store.step_times(names)
+    return _json(
+        {
+            "run": row,
+            "other": another,
+            "step_times": [sorted(times.get(name, {}).items()) for name in names],
+            "made": record_differences(*records),
+        }
+    )
+
+
+def _scope(store: Store, dag_id: str | None, dag_run_id: str | None) -> dict[str, Any]:
+    """What selects the runs of a DAG run, for a sweep's those of its cells; nothing where none is named."""
+    own: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
+    if dag_id is None or dag_run_id is None or store.count(include_rejected=True, **own):
+        return own
+    return {"sweep_run": f"{dag_id}/{dag_run_id}"}
+
+
+def _why_empty(store: Store, dag_id: str | None, dag_run_id: str | None) -> str | None:
+    if dag_id is None or dag_run_id is None or dag_id not in (store.dags or ()):
+        return None
+    return why_without_results(dag_id, dag_run_id)
+
+
+def _value(name: str, text: str) -> str | int:
+    """What a filter of the page asks for, as the column has it."""
+    if BY_NAME[name].kind != "integer":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise HTTPException(status_code=422, detail=f"{name} must be a number, not '{text}'") from None
+
+
+def _row_of(store: Store, job_name: str) -> dict[str, Any]:
+    """A run that the user may read: who may not, learns as little as of one that is not there."""
+    rows = store.results(job_name=job_name, include_rejected=True)
+    if not rows:
+        raise HTTPException(status_code=404, detail=f"there is no run '{job_name}'")
+    return rows[0]
+
+
+def _efficient(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, each with how it scales from the smallest scale of its sweep or DAG run, else of all rows."""
+    groups: dict[Any, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["sweep_run"] or (row["dag_id"], row["dag_run_id"]), []).append(row)
+    together = [row for group in groups.values() for row in with_scaling_efficiency(group)]
+    known = {row["job_name"]: row for row in together if row["scaling_base_gpus"] is not None}
+    return [known.get(row["job_name"], row) for row in with_scaling_efficiency(rows)]
+
+
+def _table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rows without their names, which are given once: ten thousand rows are usual."""
+    return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
+
+
+def _json(content: dict[str, Any]) -> Response:
+    text = json.dumps({"schema_version": SCHEMA_VERSION} | content, separators=(",", ":"), allow_nan=False)
+    return Response(text.encode(), media_type="application/json", headers=HEADERS)

@@ -1,0 +1,66 @@
+// The address of what is shown: it survives a reload, can be handed on, and goes back with the browser's button.
+// On its page in the navigation, Airflow appends the address of this page to its own, which follows it.
+import { element } from "./dom.js";
+
+const SCOPE = ["dag_id", "dag_run_id"];
+const here = new URLSearchParams(location.search);
+
+/** The DAG run whose tab this page is; empty on the page in the navigation. */
+export const scope = here.has("dag_run_id") ? new URLSearchParams(SCOPE.map((key) => [key, here.get(key)]).filter(([, value]) => value !== null)) : new URLSearchParams();
+
+let arrived = () => {};
+
+/** Call `show` whenever the address has changed, by a link or by the browser's buttons. */
+export function followAddress(show) {
+  arrived = show;
+  window.addEventListener("popstate", () => {
+    remember("replaceState", current());
+    show();
+  });
+}
+
+/** What the address says, without the DAG run's scope. */
+export function current() {
+  return new URLSearchParams([...new URLSearchParams(location.search)].filter(([key, value]) => value && !(scope.size && SCOPE.includes(key))));
+}
+
+function remember(way, query) {
+  const whole = new URLSearchParams([...scope, ...query]);
+  for (const place of [window, window.parent]) {
+    const { pathname } = place.location;
+    if (!pathname.endsWith(location.pathname)) continue;
+    place.history[place === window ? way : "replaceState"](place.history.state, "", whole.size ? `${pathname}?${whole}` : pathname);
+  }
+}
+
+/** The address with some values changed; those that are null or empty are taken away. */
+function changed(query, values) {
+  const next = new URLSearchParams(query);
+  for (const [key, value] of Object.entries(values)) {
+    if (value === null || value === undefined || value === "") next.delete(key);
+    else next.set(key, value);
+  }
+  return next;
+}
+
+/** Change some values in place, where a step back would be of no use: filters, for example. */
+export const keep = (values) => remember("replaceState", changed(current(), values));
+
+/** Go where some values are changed, and show it. */
+export function go(values) {
+  remember("pushState", changed(current(), values));
+  arrived();
+}
+
+/** A link to a view with these values alone; with a key for new tabs the browser does what it always does. */
+export function viewLink(values, ...content) {
+  const query = changed(new URLSearchParams(), values);
+  const link = element("a", { href: `?${new URLSearchParams([...scope, ...query])}` }, ...content);
+  link.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    remember("pushState", query);
+    arrived();
+  });
+  return link;
+}

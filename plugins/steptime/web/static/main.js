@@ -1,0 +1,68 @@
+// The pages: one view at a time by its address, and the run over it. No framework, no network.
+import { current, followAddress, keep, scope, viewLink } from "./address.js";
+import { followTheme, followTimeZone } from "./airflow.js";
+import { forgetCharts } from "./charts.js";
+import { readColumns } from "./columns.js";
+import { byId } from "./dom.js";
+import { redrawRun, showRun } from "./run.js";
+import * as runs from "./runs.js";
+import * as scaling from "./scaling.js";
+import { announce, attempt, summarise } from "./messages.js";
+import * as trend from "./trend.js";
+import * as week from "./week.js";
+
+const REREAD_MS = 15_000;
+// In the tab of a DAG run its own runs come first.
+const VIEWS = scope.size ? { runs, scaling, trend } : { week, runs, trend, scaling };
+
+let shown = null;
+
+function wanted() {
+  const name = current().get("view");
+  return Object.hasOwn(VIEWS, name) ? name : Object.keys(VIEWS)[0];
+}
+
+function drawNavigation(name) {
+  const focused = [...byId("views").children].indexOf(document.activeElement);
+  const links = Object.entries(VIEWS).map(([view, { title }]) => {
+    const link = viewLink({ view }, title);
+    if (view === name) link.setAttribute("aria-current", "page");
+    return link;
+  });
+  byId("views").hidden = links.length < 2;
+  byId("views").replaceChildren(...links);
+  links[focused]?.focus();
+}
+
+function open(name) {
+  drawNavigation(name);
+  announce();
+  summarise("Reading the metrics store …");
+  forgetCharts();
+  byId("view").replaceChildren();
+  VIEWS[name].open(byId("view"));
+  shown = name;
+}
+
+/** Show what the address says: the view, and the run over it. */
+async function show() {
+  await readColumns();
+  if (wanted() !== shown) open(wanted());
+  await VIEWS[shown].show();
+  await showRun(current());
+}
+
+function redraw() {
+  if (!shown) return;
+  VIEWS[shown].redraw();
+  redrawRun();
+}
+
+byId("refresh").addEventListener("click", () => attempt(show));
+byId("detail").addEventListener("close", () => keep({ run: null, with: null }));
+followAddress(() => attempt(show));
+followTheme(redraw);
+followTimeZone(redraw);
+// Runs of a DAG run arrive one by one while it goes on.
+if (scope.size) setInterval(() => document.visibilityState === "visible" && !byId("detail").open && attempt(show), REREAD_MS);
+attempt(show);

@@ -1,0 +1,221 @@
+// The runs: selected on the server by the filters of the address, as a table with charts.
+import { current, go, keep, scope } from "./address.js";
+import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
+import { drawScaling } from "./charts.js";
+import { capitalised, choices, columnsOf } from "./columns.js";
+import { byId, element } from "./dom.js";
+import { timestamps, words } from "./format.js";
+import { read, readText, rowsOf } from "./server.js";
+import { makeTable, unitOf } from "./table.js";
+import { announce, attempt, summarise } from "./messages.js";
+
+export const title = scope.size ? "This DAG run" : "Runs";
+
+const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "last year" };
+const DAY_S = 86400;
+const TYPING_MS = 250;
+const SHOWN = 1000;
+const EVERY = 100_000;
+
+// What the page adds to the declared columns.
+const ADDED = {
+  job_name: { left_out: true },
+  label: { cell: runCell, className: "run" },
+  state: { value: verdict, cell: stateBadge },
+  warnings: { heading: "note", value: (row) => row.reason ?? row.warnings, hint: (row) => row.reason ?? row.warnings, className: "note", place: 1 },
+  gpus: { title: ({ unit }) => (unit === "rank" ? "Ranks" : "GPUs") },
+  tensor_parallel: { heading: "parallelism", kind: "text", value: parallelism },
+  step_time_mean_s: { className: "main" },
+  step_time_std_s: { className: "quiet" },
+  tokens_per_s_per_gpu: { title: ({ unit }) => `Tokens/s/${unit}` },
+  scaling_efficiency_percent: { hint: efficiencyHint },
+  scaling_base_gpus: { left_out: true },
+  submitted_at: { left_out: true }, // stands above the runs of a DAG run
+  ended_at: {},
+  task_id: { heading: "task", cell: logCell },
+};
+
+let [answer, rows, parts, typing] = [null, [], null, null];
+
+const count = (number) => number.toLocaleString("en-US");
+const runsOf = (number) => `${count(number)} run${number === 1 ? "" : "s"}`;
+
+function verdict(row) {
+  return row.state === "valid" && row.warnings ? "warned" : row.state;
+}
+
+export function stateBadge(row) {
+  return element("span", { className: `state ${verdict(row)}`, title: row.reason ?? row.warnings ?? "" }, row.state);
+}
+
+function runCell(row) {
+  return element("button", { type: "button", className: "open", title: row.job_name }, row.label);
+}
+
+function logCell(row) {
+  const address = logAddress(row);
+  return address ? airflowLink(address, "Log", "The log of the Airflow task that waited for this run") : "";
+}
+
+/** As TP4 PP8 DP16: ways of parallelism that are not used are left out, data parallelism never is. */
+function parallelism(row) {
+  const ways = [["TP", row.tensor_parallel], ["PP", row.pipeline_parallel], ["CP", row.context_parallel]];
+  return [...ways.filter(([, size]) => size > 1), ["DP", row.data_parallel]].map((way) => way.join("")).join(" ");
+}
+
+function efficiencyHint(row) {
+  const base = row.scaling_base_gpus;
+  return base == null ? "" : `tokens/s per GPU relative to ${base} GPU${base === 1 ? "" : "s"} of the same series`;
+}
+
+/** What the address selects, for the server. */
+function selection(limit) {
+  const address = current();
+  const query = new URLSearchParams([...scope, ...[...address].filter(([key]) => key === "search" || choices().some(({ name }) => name === key))]);
+  if (address.has("period")) query.set("since", Math.floor(Date.now() / 1000 - Number(address.get("period")) * DAY_S));
+  query.set("limit", limit);
+  return query;
+}
+
+const filters = () => [...choices().map(({ name }) => name), "period", "search"].filter((name) => current().has(name));
+
+function choose(key, value) {
+  keep({ [key]: value });
+  attempt(show);
+}
+
+function reset() {
+  byId("search").value = "";
+  keep(Object.fromEntries(filters().map((name) => [name, null])));
+  attempt(show);
+}
+
+function select(key, heading, options) {
+  const wanted = current().get(key) ?? "";
+  const made = element("select", { id: `filter-${key}`, onchange: ({ target }) => choose(key, target.value) }, element("option", { value: "" }, "all"),
+    ...options.map(([value, name]) => element("option", { value }, name)));
+  made.value = wanted;
+  made.classList.toggle("active", wanted !== "");
+  return element("label", {}, heading, made);
+}
+
+/** A filter for every column in which runs differ, and one for the time. */
+function drawFilters() {
+  const focused = document.activeElement?.id;
+  const selects = choices().flatMap(({ name, heading }) => {
+    const options = answer.choices[name].map((value) => [String(value), words(value)]);
+    const ranks = name === "gpus" && unitOf(rows) === "rank" && rows.length;
+    return options.length > 1 || current().has(name) ? [select(name, ranks ? "Ranks" : capitalised(heading), options)] : [];
+  });
+  if (!scope.size && answer.all) selects.push(select("period", "Submitted", Object.entries(PERIODS)));
+  if (filters().length) selects.push(element("button", { id: "reset", type: "button", onclick: reset }, "Reset filters"));
+  parts.filters.hidden = !selects.length;
+  parts.filters.replaceChildren(...selects);
+  if (focused) byId(focused)?.focus();
+}
+
+function explainEmpty() {
+  if (answer.all) announce(element("p", {}, "No run matches these filters."), element("button", { type: "button", onclick: reset }, "Reset filters"));
+  else if (answer.ended) announce(element("p", {}, `${capitalised(answer.ended)}.`.replace(/\.\.$/, ".")));
+  else if (scope.size) announce(element("p", {}, "This DAG run has no results yet: each run appears when it has been validated."));
+  else announce(element("p", {}, "No results yet. Trigger a DAG such as llama31, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
+}
+
+function summariseShown() {
+  const rejected = rows.filter((row) => row.state === "rejected").length;
+  const of = answer.matching === answer.all ? runsOf(answer.all) : `${count(answer.matching)} of ${runsOf(answer.all)}`;
+  const newest = answer.matching > rows.length ? `; the newest ${count(rows.length)} are shown` : "";
+  summarise(`${of}${rejected ? `, ${count(rejected)} rejected` : ""}${newest}`);
+}
+
+/** Rows as sections of one DAG run each, latest first; a run alone needs no heading. */
+function byDagRun(all) {
+  const groups = new Map();
+  for (const row of all) {
+    const key = row.dag_run_id == null ? row.job_name : `${row.dag_id}\n${row.dag_run_id}`;
+    if (!groups.has(key)) groups.set(key, { rows: [], latest: 0 });
+    const group = groups.get(key);
+    group.rows.push(row);
+    group.latest = Math.max(group.latest, row.submitted_at);
+  }
+  const when = timestamps();
+  return [...groups.values()].sort((a, b) => b.latest - a.latest)
+    .map((group) => [scope.size || group.rows.length === 1 ? null : (columns) => groupRow(group, columns, when), group.rows]);
+}
+
+function groupRow({ rows: [row, ...others], latest }, columns, when) {
+  const address = dagRunAddress(row);
+  const name = address ? airflowLink(address, row.dag_run_id, "The DAG run") : element("span", {}, row.dag_run_id);
+  const summary = `${runsOf(others.length + 1)}, submitted ${when(latest)}`;
+  return element("tr", { className: "group" }, element("th", { colSpan: columns.length, scope: "rowgroup" },
+    element("div", {}, row.dag_id ? `${row.dag_id} · ` : "", name, element("small", {}, summary))));
+}
+
+function openRow({ target }) {
+  const row = target.closest("tr[data-job]");
+  if (!row || target.closest("a") || !getSelection().isCollapsed) return;
+  row.querySelector(".open").focus(); // where the focus returns to
+  go({ run: row.dataset.job });
+}
+
+function csvOf(all) {
+  const names = Object.keys(all[0]);
+  const quoted = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const cell = (value) => (value == null ? "" : quoted(String(value)));
+  return [names, ...all.map((row) => names.map((name) => row[name]))].map((line) => line.map(cell).join(",")).join("\n").concat("\n");
+}
+
+async function download() {
+  const all = answer.matching > rows.length ? rowsOf(await read(`api/results?${selection(EVERY)}`)) : rows;
+  const href = URL.createObjectURL(new Blob([csvOf(all)], { type: "text/csv" }));
+  element("a", { href, download: "steptime-results.csv" }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+}
+
+function typed({ target }) {
+  clearTimeout(typing);
+  typing = setTimeout(() => choose("search", target.value.trim()), TYPING_MS);
+}
+
+function toolbar() {
+  const search = element("input", { id: "search", type: "search", placeholder: "Search", ariaLabel: "Search in all runs", value: current().get("search") ?? "", oninput: typed });
+  const csv = element("button", { id: "csv", type: "button", title: "All runs that match, with every column", onclick: () => attempt(download) }, "Download CSV");
+  return element("div", { className: "toolbar" }, search, csv);
+}
+
+/** Make what the view is made of: in the tab of a DAG run, as everywhere, the table comes first. */
+export function open(box) {
+  const filtersForm = element("form", { className: "filters", ariaLabel: "Filters", onsubmit: (event) => event.preventDefault() });
+  const listing = element("section", { id: "listing", ariaLabel: "Runs" });
+  const charts = element("section", { id: "charts", ariaLabel: "Charts" });
+  const draw = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; }, sections: byDagRun });
+  listing.querySelector("tbody").addEventListener("click", openRow);
+  listing.append(element("p", { className: "footnote" },
+    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale of the same DAG run, else of the runs shown. MFU by different formulas must not be compared."));
+  box.append(toolbar(), filtersForm, listing, charts);
+  parts = { filters: filtersForm, listing, charts, draw };
+}
+
+/** Draw what was read last, in today's colours and time zone. */
+export function redraw() {
+  if (!answer) return;
+  drawFilters();
+  summariseShown();
+  parts.listing.hidden = !rows.length;
+  byId("csv").disabled = !rows.length;
+  byId("search").hidden = !answer.all;
+  if (rows.length) {
+    announce();
+    parts.draw(rows, columnsOf("results", ADDED));
+  } else explainEmpty();
+  drawScaling(parts.charts, rows, unitOf(rows));
+}
+
+/** Read the runs that the address selects, and draw them if they differ from those shown. */
+export async function show() {
+  const text = await readText(`api/results?${selection(SHOWN)}`);
+  if (text === answer?.text && parts.listing.querySelector("tbody").childElementCount) return;
+  answer = { ...JSON.parse(text), text };
+  rows = rowsOf(answer);
+  redraw();
+}

@@ -1,0 +1,21 @@
+// What the pages' server answers. What goes wrong becomes one sentence that says what to do.
+
+/** The text of an answer, by its address below the page's. */
+export async function readText(address) {
+  let reply;
+  try {
+    reply = await fetch(address, { credentials: "same-origin" });
+  } catch {
+    throw new Error("Airflow's API server does not answer: see that it is up, then press Refresh.");
+  }
+  if (reply.ok) return reply.text();
+  if (reply.status === 401) throw new Error("Your session has ended: log in to Airflow again.");
+  const { detail } = await reply.json().catch(() => ({}));
+  throw new Error(typeof detail === "string" ? detail : `Airflow's API server answered with status ${reply.status}: its log says why.`);
+}
+
+/** An answer as it is meant. */
+export const read = async (address) => JSON.parse(await readText(address));
+
+/** The rows of a table whose columns are named once. */
+export const rowsOf = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]])));

@@ -1,0 +1,162 @@
+// A series over time: its runs, what was usual then, what changed, and what is published.
+import { current, go } from "./address.js";
+import { timeZone } from "./airflow.js";
+import { colour, draw, figureFor } from "./charts.js";
+import { columnsOf } from "./columns.js";
+import { element } from "./dom.js";
+import { fixed, significant, timestamps } from "./format.js";
+import { read, rowsOf } from "./server.js";
+import { makeTable } from "./table.js";
+import { announce, summarise } from "./messages.js";
+import { verdictBadge } from "./week.js";
+
+export const title = "Trend";
+
+const DAY_S = 86400;
+const COLOURS = { slower: "--bad", faster: "--good", unchanged: "--series-1", "insufficient history": "--series-8" };
+const change = fixed(1);
+const ADDED = {
+  submitted_at: { cell: openCell, className: "run" },
+  judged_s: { className: "main" },
+  change_percent: { write: (value) => (value > 0 ? "+" : "") + change(value) },
+  verdict: { cell: verdictBadge },
+  changes: { write: (value) => value, className: "note", hint: ({ changes }) => changes },
+};
+const LEFT_OUT = ["suspicion", "baseline_s", "published_step_time_s", "job_name"];
+
+let [answer, known, parts] = [null, [], null];
+
+function openCell(row) {
+  return element("button", { type: "button", className: "open", title: row.job_name, onclick: () => go({ run: row.job_name }) }, timestamps()(row.submitted_at));
+}
+
+function nameOf({ label, workload, scaling, gpu_type: type, cluster, tensor_parallel: tp, pipeline_parallel: pp }) {
+  return `${label} · ${workload}, ${scaling}, ${type} of ${cluster}, TP${tp} PP${pp}`;
+}
+
+/** Make what the view is made of. */
+export function open(box) {
+  const choice = element("select", { id: "series", onchange: ({ target }) => go({ series: target.value }) });
+  const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, element("label", {}, "Series", choice));
+  const charts = element("section", { className: "wide", ariaLabel: "Chart" });
+  const listing = element("section", { id: "listing", ariaLabel: "Runs of the series" });
+  const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.run = row.job_name; } });
+  const remark = element("p", { className: "footnote" });
+  box.append(form, charts, remark, listing);
+  parts = { choice, charts, listing, remark, drawRows };
+  answer = null;
+}
+
+/** The range of y that the data fill, and whether the published value is near enough to be in it. */
+function range(rows, published) {
+  const values = rows.flatMap(({ judged_s: s, low_s: low, high_s: high }) => [s, low, high]).filter((value) => value != null);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const room = Math.max(high - low, high * 0.02);
+  const near = published != null && published > low - room && published < high + room;
+  const ends = near ? [Math.min(low, published), Math.max(high, published)] : [low, high];
+  const margin = (ends[1] - ends[0] || high * 0.02) * 0.06;
+  return { min: ends[0] - margin, max: ends[1] + margin, near };
+}
+
+/** Marks what changed: a line at each run whose record differs from the one before. */
+const events = (rows) => ({
+  id: "events",
+  beforeDatasetsDraw({ ctx, chartArea: { top, bottom }, scales: { x } }) {
+    ctx.save();
+    Object.assign(ctx, { strokeStyle: colour("--quiet"), fillStyle: colour("--quiet"), lineWidth: 1 });
+    ctx.setLineDash([2, 3]);
+    for (const row of rows.filter(({ changes }) => changes)) {
+      const at = x.getPixelForValue(row.submitted_at);
+      ctx.beginPath();
+      ctx.moveTo(at, top);
+      ctx.lineTo(at, bottom);
+      ctx.stroke();
+      ctx.fillRect(at - 3, top, 6, 6);
+    }
+    ctx.restore();
+  },
+});
+
+function datasets(rows, published, near) {
+  const line = (label, key, options) => ({ label, data: rows.map((row) => ({ x: row.submitted_at, y: row[key] })), pointRadius: 0, pointHitRadius: 0, borderWidth: 0, ...options });
+  const colours = rows.map(({ verdict }) => colour(COLOURS[verdict]));
+  const band = colour("--band");
+  return [
+    { label: "runs", data: rows.map((row) => ({ x: row.submitted_at, y: row.judged_s, row })), borderColor: colour("--faint"), borderWidth: 1,
+      pointBackgroundColor: colours, pointBorderColor: colours, pointRadius: 5, pointHoverRadius: 7, pointStyle: rows.map(({ suspicion }) => (suspicion === "confirmed" ? "rectRot" : "circle")) },
+    line("usual, at most", "high_s", { stepped: "middle", fill: "+1", backgroundColor: band }),
+    line("usual, at least", "low_s", { stepped: "middle" }),
+    line("baseline", "baseline_s", { borderWidth: 1.5, borderColor: colour("--series-8"), stepped: "middle" }),
+    ...(near ? [line("published", "published_step_time_s", { data: [rows[0], rows.at(-1)].map((row) => ({ x: row.submitted_at, y: published })), borderWidth: 1.5, borderDash: [7, 5], borderColor: colour("--series-2") })] : []),
+  ];
+}
+
+function dateAxis(rows) {
+  const format = new Intl.DateTimeFormat("en", { timeZone: timeZone(), day: "numeric", month: "short" });
+  const [first, last] = [rows[0].submitted_at, rows.at(-1).submitted_at];
+  const margin = Math.max((last - first) * 0.02, DAY_S / 4);
+  return { type: "linear", min: first - margin, max: last + margin, grid: { display: false }, ticks: { callback: (seconds) => format.format(seconds * 1000), maxRotation: 0, maxTicksLimit: 9 } };
+}
+
+function pointText({ raw: { row } }) {
+  const known = row.change_percent == null ? "" : `, ${row.change_percent > 0 ? "+" : ""}${change(row.change_percent)} %`;
+  const suspicion = row.suspicion ? `, ${row.suspicion}` : "";
+  return [`${significant(row.judged_s)} s${known}: ${row.verdict}${suspicion}`, ...(row.changes ? row.changes.split("; ").map((one) => `changed: ${one}`) : [])];
+}
+
+function drawChart(rows, label) {
+  const published = rows.at(-1).published_step_time_s;
+  const { min, max, near } = range(rows, published);
+  const [figure, canvas] = figureFor("trend", label, "seconds; band: usual for one run; ◆ confirmed; dotted: something changed; dashed: published");
+  for (const old of parts.charts.querySelectorAll("canvas")) Chart.getChart(old)?.destroy();
+  parts.charts.replaceChildren(figure);
+  draw(canvas, {
+    type: "line",
+    data: { datasets: datasets(rows, published, near) },
+    plugins: [events(rows)],
+    options: {
+      interaction: { mode: "nearest", intersect: false },
+      onClick: (_, [point]) => point && go({ run: rows[point.index].job_name }),
+      scales: { x: dateAxis(rows), y: { min, max, title: { display: true, text: "s" }, ticks: { callback: (value) => significant(value, 4), maxTicksLimit: 8 } } },
+      plugins: { legend: { display: false }, tooltip: { filter: ({ datasetIndex }) => datasetIndex === 0, callbacks: { title: ([item]) => (item ? timestamps()(item.parsed.x) : ""), label: pointText } } },
+    },
+  }, `Times of ${label} over dates; the table below has the same`);
+  parts.remark.textContent = published == null || near ? "A point leads to its run."
+    : `A point leads to its run. The published step time, ${significant(published)} s, is too far away for this picture.`;
+}
+
+function drawChoice(own) {
+  parts.choice.replaceChildren(...known.map((one) => element("option", { value: one.job_name }, nameOf(one))));
+  const same = known.find((one) => Object.keys(own).every((name) => one[name] === own[name]));
+  if (same) parts.choice.value = same.job_name;
+}
+
+/** Draw what was read last, in today's colours and time zone. */
+export function redraw() {
+  if (!answer) return;
+  const rows = rowsOf(answer);
+  drawChoice(answer.series);
+  parts.listing.hidden = !rows.length;
+  if (!rows.length) {
+    announce(element("p", {}, "No run of this series has a time to be judged by."));
+    return;
+  }
+  announce();
+  const newest = rows.at(-1);
+  summarise(element("strong", {}, `${answer.label}: ${significant(newest.judged_s)} s, ${[newest.verdict, newest.suspicion].filter(Boolean).join(", ")}`), `, after ${rows.length} run${rows.length === 1 ? "" : "s"}.`);
+  drawChart(rows, nameOf({ ...answer.series, label: answer.label }));
+  parts.drawRows([...rows].reverse(), columnsOf("trend", ADDED).filter(({ name }) => !LEFT_OUT.includes(name) && !(name in answer.series)));
+}
+
+/** Read the series that the address names, by any of its runs; else that which ran last. */
+export async function show() {
+  ({ series: known } = await read("api/series"));
+  const wanted = current().get("series") ?? known[0]?.job_name;
+  if (wanted) {
+    answer = await read(`api/trend/${encodeURIComponent(wanted)}`);
+    redraw();
+  } else {
+    summarise("No series.");
+    announce(element("p", {}, "Nothing has run that could be judged. Type:"), element("code", {}, "steptime run llama3.1 --wait"));
+  }
+}

@@ -1,0 +1,53 @@
+"""Scaling, on the page: efficiency over ranks of what was measured together, one chart for each model."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+from web.framed import NAVIGATION, TAB, opened
+
+from steptime.results.models import Result
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+LINES = """(canvas) => Chart.getChart(canvas).data.datasets.filter(({kind}) => !kind)
+    .map(({data}) => data.map(({x, y}) => [x, y]))"""
+
+
+@pytest.fixture
+def scales(publish: Callable[..., Result]) -> None:
+    """Two models in a newer DAG run, and one in an older one."""
+    for size, slower in (("tiny", 1.25), ("small", 2.0)):
+        for gpus in (1, 2):
+            times = [slower if gpus == 2 else 1.0] * 20
+            publish(f"{size}-{gpus}", size=size, gpus=gpus, step_times=times, dag_run_id="new")
+    for gpus in (1, 4):
+        publish(f"old-{gpus}", gpus=gpus, step_times=[1.0] * 20, dag_run_id="old", submitted_at=1.78e9)
+
+
+@pytest.mark.usefixtures("scales")
+def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> None:
+    frame = opened(page, f"{NAVIGATION}?view=scaling")
+    expect(frame.locator("#summary")).to_have_text("llama31/new: 2 models at several scales")
+    drawn = [frame.locator(f"#scaling-{index}").evaluate(LINES) for index in range(2)]
+    # Weak scaling: a step of two ranks that takes 1.25 as long has 80 % of the tokens per second and rank.
+    assert sorted(drawn) == [[[[1, 100], [2, 50]]], [[[1, 100], [2, 80]]]]
+    frame.locator("#together").select_option("llama31/old")
+    expect(frame.locator("#summary")).to_have_text("llama31/old: 1 model at several scales")
+    assert page.url.endswith("?view=scaling&together=llama31%2Fold")
+    assert frame.locator("#scaling-0").evaluate(LINES) == [[[1, 100], [4, 100]]]
+    expect(frame.locator("canvas")).to_have_count(1)
+
+
+@pytest.mark.usefixtures("scales")
+def test_the_tab_of_a_dag_run_has_its_own(page: Page) -> None:
+    frame = opened(page, TAB)
+    frame.get_by_role("link", name="Scaling").click()
+    expect(frame.locator("#summary")).to_have_text("llama31/new: 2 models at several scales")
+    expect(frame.locator("#together")).to_be_hidden()
+
+
+def test_without_several_scales_it_says_what_to_do(page: Page, publish: Callable[..., Result]) -> None:
+    publish("alone")
+    frame = opened(page, f"{NAVIGATION}?view=scaling")
+    expect(frame.locator("#message")).to_contain_text("steptime run llama3.1 --gpus 1,2 --wait")

@@ -1,0 +1,68 @@
+"""The trend of a series, on the page: what was usual when, what changed, and where its runs are."""
+
+import pytest
+from browser import Watched
+from playwright.sync_api import Page, expect
+from web.framed import NAVIGATION, column, opened
+
+from steptime.judging.series import Series, judged_runs
+from steptime.judging.trend import trend
+from steptime.results.store import Store
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+SLOWER = "small-4-27"
+"""The newest run of `small·fp32·4`, the second of two fresh ones."""
+SETS = """(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data, pointBackgroundColor}) =>
+    ({label, values: data.map(({y}) => y), colours: pointBackgroundColor}))"""
+
+
+@pytest.fixture(autouse=True)
+def half_a_year(half_years: tuple[str, str], store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
+    return Store(half_years[1])
+
+
+def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_year: Store) -> None:
+    frame = opened(page, NAVIGATION)
+    frame.get_by_role("link", name="small·fp32·4").click()
+    expect(frame.locator("#summary")).to_contain_text("slower, confirmed, after 28 runs")
+    assert page.url.endswith(f"{NAVIGATION}?view=trend&series={SLOWER}")
+    (series,) = {Series.of_row(half_a_year.run(SLOWER))}
+    known = {one["label"]: one for one in frame.locator("canvas#trend").evaluate(SETS)}
+    assert known["runs"]["values"] == [
+        run.seconds for run in judged_runs(half_a_year.results(**series.key)[::-1])
+    ]
+    rows = trend(half_a_year, series)
+    assert known["usual, at most"]["values"] == [row["high_s"] for row in rows]
+    # The first of the slow runs, and what came after it, have another colour than all before.
+    assert len(set(known["runs"]["colours"][6:25])) == 1
+    assert known["runs"]["colours"][-1] != known["runs"]["colours"][24]
+    # y is fitted to the data: it does not begin at zero.
+    low = frame.locator("canvas#trend").evaluate("(canvas) => Chart.getChart(canvas).scales.y.min")
+    assert low > 0.9 * min(value for value in known["runs"]["values"])
+    assert "OMP_NUM_THREADS 1 → 2" in column(frame, "changes")[2]
+    place = frame.locator("canvas#trend").evaluate(
+        "(canvas) => { const {x, y} = Chart.getChart(canvas).getDatasetMeta(0).data.at(-1); return {x, y}; }"
+    )
+    frame.locator("canvas#trend").click(position=place)
+    expect(frame.locator("#detail-title")).to_contain_text(SLOWER)
+    assert page.url.endswith(f"series={SLOWER}&run={SLOWER}")
+
+
+def test_its_address_can_be_handed_on_and_another_series_chosen(page: Page) -> None:
+    frame = opened(page, f"{NAVIGATION}?view=trend&series=tiny-1-03")
+    expect(frame.locator("#summary")).to_contain_text("tiny·fp32·1: ")
+    frame.locator("#series").select_option(value=SLOWER)
+    expect(frame.locator("#summary")).to_contain_text("small·fp32·4: ")
+    frame.locator("tr[data-run] .open").first.click()
+    expect(frame.locator("#detail-title")).to_contain_text(SLOWER)
+    page.keyboard.press("Escape")
+    expect(frame.locator("#detail")).to_be_hidden()
+    assert page.url.endswith(f"series={SLOWER}")
+
+
+def test_an_unknown_series_is_told(watched: Watched) -> None:
+    frame = opened(watched.page, f"{NAVIGATION}?view=trend&series=none")
+    expect(frame.locator("#message")).to_contain_text("there is no run 'none'")
+    watched.complaints.clear()  # Chromium's, of the answer 404
