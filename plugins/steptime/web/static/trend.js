@@ -117,7 +117,7 @@ function drawChart(rows, label) {
     options: {
       interaction: { mode: "nearest", intersect: false },
       onClick: (_, [point]) => point && go({ run: rows[point.index].job_name }),
-      scales: { x: dateAxis(rows), y: { min, max, title: { display: true, text: "s" }, ticks: { callback: (value) => significant(value, 4), maxTicksLimit: 8 } } },
+      scales: { x: dateAxis(rows), y: { min, max, title: { display: true, text: "s" }, ticks: { callback: (value) => significant(value, 4), maxTicksLimit: 8, includeBounds: false } } },
       plugins: { legend: { display: false }, tooltip: { filter: ({ datasetIndex }) => datasetIndex === 0, callbacks: { title: ([item]) => (item ? timestamps()(item.parsed.x) : ""), label: pointText } } },
     },
   }, `Times of ${label} over dates; the table below has the same`);
