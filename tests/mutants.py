@@ -20,6 +20,7 @@ import tempfile
 import threading
 import traceback
 import types
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -249,8 +250,11 @@ class Warm:
         if status:
             raise pytest.UsageError("the tests fail before anything is changed")
         told = json.loads((self.work / "traced").read_text(encoding="utf-8"))
-        for module in told["modules"]:
-            importlib.import_module(module)
+        with warnings.catch_warnings():
+            # Outside of a test nothing tempers what other packages warn of, and a warning is an error here.
+            warnings.simplefilter("ignore")
+            for module in told["modules"]:
+                importlib.import_module(module)
         self.calls, self.took = {name: set(places) for name, places in told["calls"].items()}, told["took"]
         again = []
         for index, mutant in enumerate(self.drawn):
@@ -322,8 +326,9 @@ class Warm:
 
     def _callers(self, items: list[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
         """The tests that call the changed function, fastest first."""
-        code = self._changed(mutant)[0]
-        if code is None:
+        code, changed = self._changed(mutant)
+        # A function takes no code that has other free variables, as where a call of super() is dropped.
+        if code is None or changed is None or len(code.co_freevars) != len(changed.co_freevars):
             return []
         place = f"{code.co_filename}:{code.co_firstlineno}"
         return sorted(
