@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from steptime.errors import UserError
 from steptime.judging.detection import Baseline, Standing, standings
-from steptime.judging.series import JudgedRun, Series, changes, judged_runs
+from steptime.judging.series import JudgedRun, Series, all_series, changes, judged_runs
 from steptime.recipes.models import Mode
 from steptime.results import judgement_rows
 from steptime.results.database import read_connection, write_transaction
@@ -68,8 +68,8 @@ def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _al
 
     `each` is called after each series, with the number of those done and of all.
     """
-    found = [series for series in map(Series.of_row, store.series(Series.columns())) if series.is_judged]
-    for number, series in enumerate(found, start=1):
+    found = all_series(store)
+    for number, (series, _) in enumerate(found, start=1):
         with write_transaction(store.url) as connection:
             judge_series(connection, series)
         each(number, len(found))
@@ -79,7 +79,7 @@ def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _al
 def judge_series(connection: "Connection", series: Series) -> list[Judged]:
     """Judge all runs of a series, and keep what has changed; within a transaction."""
     judgement_rows.lock(connection, series.key)
-    judged = _judged_now(connection, series)
+    judged = _judge_rows(connection, series, judgement_rows.runs_of(connection, series.key))
     rows = {one.run.row["id"]: _rows(one) for one in judged}
     judgement_rows.write(connection, series.key, rows)
     return judged
@@ -103,7 +103,11 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     series, job_name = Series.of_row(row), row["job_name"]
     with write_transaction(store.url) as connection:
         judgement_rows.lock(connection, series.key)
-        judged = _judged_now(connection, series) if series.is_judged else []
+        judged = (
+            _judge_rows(connection, series, judgement_rows.runs_of(connection, series.key))
+            if series.is_judged
+            else []
+        )
         by_name = {one.run.job_name: one for one in judged}
         if job_name not in by_name:
             raise UserError(f"run {job_name} is not judged, so that there is no level to accept.")
@@ -145,14 +149,14 @@ def _as_stored(store: Store, series: Series, row: Mapping[str, Any]) -> Judged |
 
 def judged_now(store: Store, series: Series) -> list[Judged]:
     """The runs of a series that the reader of the store may read, judged by no others, oldest first."""
-    runs = judged_runs(store.results(**series.key)[::-1])
+    rows = store.results(**series.key)[::-1]
     with read_connection(store.url) as connection:
-        begin = judgement_rows.accepted(connection, series.key)
-        return judge_runs(runs, partial(judgement_rows.record, connection), begin)
+        return _judge_rows(connection, series, rows)
 
 
-def _judged_now(connection: "Connection", series: Series) -> list[Judged]:
-    runs = judged_runs(judgement_rows.runs_of(connection, series.key))
+def _judge_rows(connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """Stored runs of a series, oldest first, as they stand; from its accepted levels on."""
+    runs = judged_runs(rows)
     begin = judgement_rows.accepted(connection, series.key)
     return judge_runs(runs, partial(judgement_rows.record, connection), begin)
 

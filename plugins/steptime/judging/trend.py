@@ -34,12 +34,9 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     """
     judged = judged_now(store, series)
     runs = [one.run for one in judged]
-    events = [*([""] if runs else []), *(_changes(store, before, after) for before, after in pairwise(runs))]
+    records = [store.record(run.job_name)["content"] for run in runs]
+    events = ["" for _ in runs[:1]] + ["; ".join(changes(*both)) for both in pairwise(records)]
     return [_row(one.run, one.standing, event) for one, event in zip(judged, events, strict=True)]
-
-
-def _changes(store: Store, before: JudgedRun, after: JudgedRun) -> str:
-    return "; ".join(changes(*(store.record(run.job_name)["content"] for run in (before, after))))
 
 
 def _row(run: JudgedRun, standing: Standing, events: str) -> dict[str, Any]:

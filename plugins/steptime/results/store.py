@@ -91,16 +91,6 @@ class Store:
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
         return self.results(sweep_run=last[0]["sweep_run"], include_rejected=True) if last else []
 
-    def series(self, columns: Sequence[str]) -> list[Row]:
-        """The different values of these columns among valid runs."""
-        from sqlalchemy import select
-
-        from steptime.results.schema import runs
-
-        query = select(*(runs.c[name] for name in columns)).where(runs.c.state == "valid").distinct()
-        with read_connection(self.url) as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
-
     def results(
         self,
         *,
