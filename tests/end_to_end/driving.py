@@ -48,7 +48,7 @@ class Airflow:
 
     def trigger(self, dag_id: str = "llama31", **params: Any) -> DagRun:
         """Start a DAG of Llama 3.1: by default one short run on one rank and no checkpoint."""
-        return self.client.trigger(dag_id, {"gpus": "1", "checkpoint": False, **params})
+        return self.client.trigger(dag_id, {"gpus": "1", "checkpoint": False, **params}, patience_s=60)
 
     def trigger_as(self, dag_run_id: str, dag_id: str = "llama31") -> int:
         """Start a DAG under an id of one's own; the status of Airflow's answer."""

@@ -70,6 +70,13 @@ def test_an_unknown_dag_lists_the_known(api: Any, client: AirflowClient) -> None
         client.trigger("llama32", {})
 
 
+def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api: Any, client: AirflowClient) -> None:
+    looks = iter([(404, {"detail": "not found"}), (200, {"dag_id": "llama31", "is_paused": False})])
+    api.answers["GET /api/v2/dags/llama31"] = lambda _: next(looks)
+    api.answers["POST /api/v2/dags/llama31/dagRuns"] = lambda body: (200, {**RUN, **body})
+    assert client.trigger("llama31", {}, patience_s=60).dag_id == "llama31"
+
+
 def test_a_paused_dag_is_not_triggered(api: Any, client: AirflowClient) -> None:
     api.answers["GET /api/v2/dags/llama31"] = (200, {"dag_id": "llama31", "is_paused": True})
     with pytest.raises(UserError, match=r"'llama31' is paused: unpause it at http://"):

@@ -20,6 +20,9 @@ User = Annotated[
     typer.Option(envvar="STEPTIME_AIRFLOW_USER", help=f"User there; the password comes from {_PASSWORD}."),
 ]
 
+DAG_PATIENCE_S = 30.0
+"""For a DAG of a known workload: an Airflow that has just started reads its files one after the other."""
+
 
 def airflow_client(url: str | None, user: str | None) -> AirflowClient:
     """The named Airflow, or the one of `steptime up`. A password is never taken from the command line."""

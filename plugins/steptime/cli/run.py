@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from steptime.cli.airflow_client import Url, User, airflow_client
+from steptime.cli.airflow_client import DAG_PATIENCE_S, Url, User, airflow_client
 from steptime.cli.following import follow
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, complain
@@ -59,7 +59,7 @@ def run(
     with airflow_client(url, user) as client:
         # With every default filled in: what was checked here is what runs there.
         conf = planned.request.model_dump(mode="json", exclude={"workload"})
-        dag_run = client.trigger(dag_id(planned.request.workload), conf)
+        dag_run = client.trigger(dag_id(planned.request.workload), conf, patience_s=DAG_PATIENCE_S)
         address = client.run_address(dag_run.dag_id, dag_run.dag_run_id)
         if not wait:
             typer.echo(f"run id:  {dag_run.dag_run_id}\naddress: {address}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.airflow.slots.names import Slots
-from steptime.cli.airflow_client import Url, User, airflow_client
+from steptime.cli.airflow_client import DAG_PATIENCE_S, Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
@@ -103,7 +103,7 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
     check_budgets(_runs(planned), err=True)
     with airflow_client(url, user) as client:
         require_pools(client, slots)
-        started = client.trigger(DAG_ID, {"sweep": name})
+        started = client.trigger(DAG_ID, {"sweep": name}, patience_s=DAG_PATIENCE_S)
         address = client.run_address(started.dag_id, started.dag_run_id)
     typer.echo(f"{_total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
 

@@ -26,8 +26,10 @@ _LONGEST_ROOT = 60
 _PLAIN = re.compile(r"[A-Za-z0-9._/-]+")
 """What needs no quotes in any of the daemons' files."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
-_FIRST_PORT, _PORTS_EACH, _BLOCKS = 20_480, 16, 700
-"""Blocks of ports end below those that the kernel hands out by itself (32768 and up)."""
+_FIRST_PORT, _PORTS_EACH, _BLOCKS = 10_240, 16, 610
+"""Blocks of ports end below those on which the ranks of jobs meet (20000 and up)."""
+_JOBS_EACH = 19
+"""Job ids from one block's first to the next one's: those of all blocks end below 12000."""
 _FIRST_SLURMD = 8
 
 
@@ -54,6 +56,11 @@ class Ports(Frozen):
     def slurmd(self, node: str) -> int:
         """The daemon's of a node."""
         return self.first + _FIRST_SLURMD + NODES.index(node)
+
+    @property
+    def first_job_id(self) -> int:
+        """The id of its first job: on one host the ports of two clusters' jobs follow from different ids."""
+        return 1 + (self.first - _FIRST_PORT) // _PORTS_EACH * _JOBS_EACH % (_BLOCKS * _JOBS_EACH)
 
     def by_daemon(self) -> dict[str, int]:
         """Every one of them, by the daemon that listens on it."""

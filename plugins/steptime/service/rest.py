@@ -6,6 +6,7 @@ Airflow's words; an Airflow that does not answer, or answers with an error of it
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 30.0
 _PAGE = 100
+_POLL_S = 0.5
 
 
 class _Answer(BaseModel):
@@ -178,15 +180,18 @@ class AirflowClient:
         found = self._pages("/api/v2/importErrors", "import_errors")
         return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in found}
 
-    def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> DagRun:
+    def trigger(self, dag_id: str, conf: Mapping[str, Any], *, patience_s: float = 0) -> DagRun:
         """Start a DAG with params. Raises UserError with Airflow's words where it refuses them.
 
+        An Airflow that has just started may not have read the DAG's file: it gets `patience_s` seconds.
         The run's id is chosen here, so that a reply that was lost can be looked up and never starts it twice.
         """
         path = f"/api/v2/dags/{quote(dag_id)}"
-        answer = self._call("GET", path, missing=None)
-        if answer is None:
-            raise unknown_value("DAG", dag_id, [dag.dag_id for dag in self.dags()])
+        deadline = time.monotonic() + patience_s
+        while (answer := self._call("GET", path, missing=None)) is None:
+            if time.monotonic() >= deadline:
+                raise unknown_value("DAG", dag_id, [dag.dag_id for dag in self.dags()])
+            time.sleep(_POLL_S)
         if Dag.model_validate(answer).is_paused:
             raise UserError(f"the DAG '{dag_id}' is paused: unpause it at {self.url}/dags/{quote(dag_id)}")
         run_id = f"steptime_run__{datetime.now(UTC).isoformat(timespec='milliseconds')}"

@@ -20,26 +20,29 @@ queued() {
         squeue --local --me --states=all --noheader --name="$name" --Format="$format") || return
     printf '%s\n' "$of_name" | grep -F -e "|$root/" || :
 }
+take_away() {
+    mv "$claim" "$claim.of-$$" 2>/dev/null || return 0
+    [ "$(cat "$claim.of-$$")" = "$1" ] || ln "$claim.of-$$" "$claim" 2>/dev/null || :
+    rm -f "$claim.of-$$"
+}
+trap '[ "$(cat "$claim" 2>/dev/null)" != "$mine" ] || rm -f "$claim"' EXIT
 found='' waited=0 seen=''
-until (set -C; printf '%s\n' "$mine" >"$claim") 2>/dev/null; do
+while [ -z "$found" ] && [ "$(cat "$claim" 2>/dev/null)" != "$mine" ]; do
+    if ! (set -C; printf '%s\n' "$mine" >"$claim") 2>/dev/null; then
+        holder=$(cat "$claim" 2>/dev/null)
+        [ "$holder" = "$seen" ] || { seen=$holder waited=0; }
+        if [ "$waited" -gt "$patience" ]; then
+            echo "$claim cannot be made" >&2; exit 1
+        fi
+        if [ "${holder%% *}" = "$node" ] || [ "$waited" -eq "$patience" ]; then
+            take_away "$holder"
+        else
+            sleep 1
+        fi
+        waited=$((waited + 1))
+    fi
     found=$(queued) || exit
-    [ -z "$found" ] || break
-    if [ "$waited" -gt "$patience" ]; then
-        echo "$claim cannot be made" >&2; exit 1
-    fi
-    holder=$(cat "$claim" 2>/dev/null)
-    [ "$holder" = "$seen" ] || { seen=$holder waited=0; }
-    if [ "${holder%% *}" = "$node" ] || [ "$waited" -eq "$patience" ]; then
-        rm -f "$claim"
-    else
-        sleep 1
-    fi
-    waited=$((waited + 1))
 done
-if [ -z "$found" ]; then
-    trap '[ "$(cat "$claim" 2>/dev/null)" != "$mine" ] || rm -f "$claim"' EXIT
-    found=$(queued) || exit
-fi
 if [ -z "$found" ]; then
     federation=$(timeout -s KILL "$limit" scontrol show federation) || exit
     here=$(printf '%s\n' "$federation" | sed -n 's/^Self: *\([^:]*\):.*/\1/p')
@@ -54,6 +57,8 @@ printf '%s\n' "$found"
 The lock keeps two of one login node apart. On some shared file systems no lock holds between two, so the node
 that submits also leaves a claim, a file made with O_EXCL. Who finds that of another waits for as long as that
 one can be at it, and looks for the job; one of its own node was left by somebody killed, as it has the lock.
+Several may come to take a dead one's claim away: it is moved first, and put back if it is another's by then.
+Before anybody submits, the claim is looked at once more.
 
 In a federation the job is for this cluster alone: what is staged, and its folder, lie here.
 """
