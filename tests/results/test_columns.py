@@ -7,10 +7,10 @@ import pytest
 
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.results.columns import BY_NAME, COLUMNS, STORED, documentation
+from steptime.results.columns import BY_NAME, COLUMNS, documentation
 from steptime.results.metrics import throughput
 from steptime.results.models import Result
-from steptime.results.report import with_scaling_efficiency, written
+from steptime.results.report import written
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -34,10 +34,10 @@ def test_a_row_is_what_the_declaration_takes(tmp_path: Path, make_result: MakeRe
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     store.publish(result)
 
-    (row,) = with_scaling_efficiency(store.results())
+    (row,) = store.results()
 
     assert list(row) == [column.name for column in COLUMNS]
-    taken = {column.name: column.take(result) for column in STORED if column.take}
+    taken = {column.name: column.take(result) for column in COLUMNS if column.take}
     assert {name: row[name] for name in taken if name != "published_at"} == {
         name: value for name, value in taken.items() if name != "published_at"
     }

@@ -1,6 +1,6 @@
-"""Result rows for readers: scaling efficiency, table columns, notes."""
+"""Result rows for readers: their order, table columns, notes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.report import compared, notes, with_scaling_efficiency, written
+from steptime.results.report import compared, in_reading_order, notes, written
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -32,68 +32,6 @@ def flat(result_times: float, **changes: Any) -> dict[str, Any]:
     return {"step_times": [result_times] * 20, **changes}
 
 
-def efficiencies(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[float | None, int | None]]:
-    return {
-        row["job_name"]: (row["scaling_efficiency_percent"], row["scaling_base_gpus"])
-        for row in with_scaling_efficiency(rows)
-    }
-
-
-def test_efficiency_is_throughput_per_gpu_relative_to_the_smallest_scale_listed(
-    stored_rows: StoredRows, make_result: MakeResult
-) -> None:
-    rows = stored_rows(
-        make_result("one", gpus=1, **flat(0.2)),
-        make_result("two", gpus=2, **flat(0.25)),
-        make_result("four", gpus=4, **flat(0.4)),
-    )
-
-    found = efficiencies(rows)
-    assert found["one"] == (100, 1)
-    assert found["two"] == (pytest.approx(80), 1)
-    assert found["four"] == (pytest.approx(50), 1)
-    without_one = efficiencies([row for row in rows if row["gpus"] > 1])
-    assert without_one == {"two": (100, 2), "four": (pytest.approx(62.5), 2)}
-
-
-def test_repeats_at_the_smallest_scale_are_averaged(stored_rows: StoredRows, make_result: MakeResult) -> None:
-    found = efficiencies(
-        stored_rows(
-            make_result("one-a", gpus=1, **flat(0.2)),
-            make_result("one-b", gpus=1, **flat(0.1)),
-            make_result("two", gpus=2, **flat(0.2)),
-        )
-    )
-
-    assert found["two"] == (pytest.approx(100 * 2 / 3), 1)
-    assert found["one-b"] == (pytest.approx(100 * 4 / 3), 1)
-
-
-def test_only_comparable_runs_have_an_efficiency(stored_rows: StoredRows, make_result: MakeResult) -> None:
-    bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
-    found = efficiencies(
-        stored_rows(
-            make_result("rejected", gpus=1, verdict=bad, measurement=None),
-            make_result("save", gpus=1, mode=Mode.CHECKPOINT_SAVE),
-            make_result("small", size="small", gpus=1),
-            make_result("two", gpus=2),
-        )
-    )
-
-    assert set(found.values()) == {(None, None)}
-
-
-def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_series(
-    stored_rows: StoredRows, make_result: MakeResult
-) -> None:
-    one, two = stored_rows(make_result("one", gpus=1), make_result("two", gpus=2))
-    assert len({row["scaling_base_gpus"] for row in with_scaling_efficiency([one, two])} - {None}) == 1
-    differing = ("workload", "size", "dtype", "gpu_type", "scaling", "cluster")
-    for other in ({**two, "proxy": True}, *({**two, name: "another"} for name in differing)):
-        rows = with_scaling_efficiency([one, other])
-        assert {row["scaling_efficiency_percent"] for row in rows} == {None}, other
-
-
 def test_rows_are_ordered_as_people_read_them(stored_rows: StoredRows, make_result: MakeResult) -> None:
     rows = stored_rows(
         make_result("save", gpus=2, mode=Mode.CHECKPOINT_SAVE),
@@ -102,13 +40,13 @@ def test_rows_are_ordered_as_people_read_them(stored_rows: StoredRows, make_resu
         make_result("load", gpus=2, mode=Mode.CHECKPOINT_LOAD),
     )
 
-    assert [row["job_name"] for row in with_scaling_efficiency(rows)] == ["one", "four", "save", "load"]
+    assert [row["job_name"] for row in in_reading_order(rows)] == ["one", "four", "save", "load"]
 
 
 def test_what_all_runs_share_is_said_once(stored_rows: StoredRows, make_result: MakeResult) -> None:
     rows = stored_rows(make_result("one", gpus=1, **flat(0.2)), make_result("two", gpus=2, **flat(0.25)))
 
-    columns, title = compared(with_scaling_efficiency(rows))
+    columns, title = compared(in_reading_order(rows))
 
     assert title == (
         "state valid, workload llama3.1-25.04, GPU type cpu, scaling weak, cluster local, MBS 1, "
@@ -129,7 +67,7 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     )
     other = [{**row, "workload": "nemotron4-25.04", "flops_formula": "nemotron4-24.11"} for row in rows[:1]]
 
-    listed = with_scaling_efficiency([*rows, *other])
+    listed = in_reading_order([*rows, *other])
     columns, title = compared(listed, full_names=True)
 
     assert title == "GPU type cpu, scaling weak, cluster local, MBS 1"

@@ -11,7 +11,7 @@ import pytest
 from steptime.errors import UserError
 from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
-from steptime.results.columns import CHOICES, STORED
+from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -35,7 +35,7 @@ def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResul
         assert store.publish(result)
         row = store.run(result.job.name)
 
-        assert list(row) == [column.name for column in STORED]
+        assert list(row) == [column.name for column in COLUMNS]
         assert store.results() == [row]
         assert row["state"] == "valid"
         assert row["reason"] is None

@@ -100,3 +100,19 @@ def test_threads_share_a_store(store_url: str, make_result: MakeResult) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(publish_and_read, range(24))) == [20] * 24
     assert len(store.results()) == 24
+
+
+def test_scales_that_are_published_at_once_are_all_relative_to_the_smallest(
+    store_url: str, make_result: MakeResult
+) -> None:
+    results = [make_result(f"run-{gpus}", gpus=gpus, tensor=gpus) for gpus in (1, 2, 3, 4, 6, 8)]
+    Store(store_url).count()
+    for repeat in range(4):
+        some = [
+            result.model_copy(update={"log": result.log.model_copy(update={"bytes_read": repeat})})
+            for result in results
+        ]
+        with ThreadPoolExecutor(len(some)) as threads:
+            list(threads.map(Store(store_url).publish, some))
+
+        assert {row["scaling_base_jobs"] for row in Store(store_url).results()} == {"run-1"}

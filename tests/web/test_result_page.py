@@ -10,7 +10,6 @@ from web.framed import TAB, column, number, opened
 from steptime.clusters.base import JobState
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.record import EarlierAttempt, make_record
-from steptime.results.report import with_scaling_efficiency
 from steptime.results.store import Store
 from steptime.web import answers
 
@@ -23,7 +22,7 @@ HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title
 @pytest.mark.usefixtures("sweep")
 def test_numbers_are_those_of_the_store(page: Page, store: Store) -> None:
     frame = opened(page)
-    rows = {row["job_name"]: row for row in with_scaling_efficiency(store.results())}
+    rows = {row["job_name"]: row for row in store.results()}
     jobs = frame.locator("tbody tr[data-job]").evaluate_all("(rows) => rows.map((row) => row.dataset.job)")
     assert jobs == ["run-1", "run-2", "run-4", "save", "load", "older"]
     for key, digits in {

@@ -1,5 +1,6 @@
 """Scaling, on the page: efficiency over ranks of what was measured together, one chart for each model."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -28,12 +29,12 @@ def scales(publish: Callable[..., Result]) -> None:
 @pytest.mark.usefixtures("scales")
 def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> None:
     frame = opened(page, f"{NAVIGATION}?view=scaling")
-    expect(frame.locator("#summary")).to_have_text("llama31/new: 2 models at several scales")
+    expect(frame.locator("#summary")).to_have_text("llama31/new: how 2 models scale")
     drawn = [frame.locator(f"#scaling-{index}").evaluate(LINES) for index in range(2)]
     # Weak scaling: a step of two ranks that takes 1.25 as long has 80 % of the tokens per second and rank.
     assert sorted(drawn) == [[[[1, 100], [2, 50]]], [[[1, 100], [2, 80]]]]
     frame.locator("#together").select_option("llama31/old")
-    expect(frame.locator("#summary")).to_have_text("llama31/old: 1 model at several scales")
+    expect(frame.locator("#summary")).to_have_text("llama31/old: how 1 model scales")
     assert page.url.endswith("?view=scaling&together=llama31%2Fold")
     assert frame.locator("#scaling-0").evaluate(LINES) == [[[1, 100], [4, 100]]]
     expect(frame.locator("canvas")).to_have_count(1)
@@ -43,8 +44,31 @@ def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> No
 def test_the_tab_of_a_dag_run_has_its_own(page: Page) -> None:
     frame = opened(page, TAB)
     frame.get_by_role("link", name="Scaling").click()
-    expect(frame.locator("#summary")).to_have_text("llama31/new: 2 models at several scales")
+    expect(frame.locator("#summary")).to_have_text("llama31/new: how 2 models scale")
     expect(frame.locator("#together")).to_be_hidden()
+
+
+def test_repeats_have_an_interval(page: Page, publish: Callable[..., Result]) -> None:
+    for gpus in (1, 2):
+        for number, slower in enumerate((1.0, 1.01, 1.02)):
+            publish(f"{gpus}-{number}", gpus=gpus, step_times=[slower * (1.0 if gpus == 1 else 1.25)] * 20)
+    frame = opened(page, f"{NAVIGATION}?view=scaling")
+    chart = frame.get_by_role("img", name="Efficiency of")
+    expect(chart).to_have_attribute(
+        "aria-label", re.compile(r"100\.0 % at 1, 80\.0 % at 2, between 7\d\.\d and 8\d\.\d %")
+    )
+    page.goto(f"{NAVIGATION}?view=runs")
+    expect(frame.locator("td[title*='between 7']")).to_have_count(3)
+
+
+def test_a_scale_alone_is_drawn_relative_to_an_earlier_run(
+    page: Page, publish: Callable[..., Result]
+) -> None:
+    publish("one", gpus=1, step_times=[1.0] * 20, dag_run_id="old", submitted_at=1.78e9)
+    publish("two", gpus=2, step_times=[1.25] * 20, dag_run_id="new")
+    frame = opened(page, f"{NAVIGATION}?view=scaling&together=llama31/new")
+    expect(frame.locator("#summary")).to_have_text("llama31/new: how 1 model scales")
+    assert frame.locator("#scaling-0").evaluate(LINES) == [[[2, 80]]]
 
 
 def test_without_several_scales_it_says_what_to_do(page: Page, publish: Callable[..., Result]) -> None:

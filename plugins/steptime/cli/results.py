@@ -117,15 +117,15 @@ def show_results(
 ) -> None:
     """Print rows of the metrics store, and below a table what its readers must know."""
     from steptime.results.columns import COLUMNS
-    from steptime.results.report import compared, notes, with_scaling_efficiency
+    from steptime.results.report import compared, in_reading_order, notes
 
-    complete = with_scaling_efficiency(rows)
+    ordered = in_reading_order(rows)
     if output_format is not Format.TABLE:
-        show_columns(complete, COLUMNS, output_format, called="results")
+        show_columns(ordered, COLUMNS, output_format, called="results")
     elif rows:
-        columns, title = compared(complete, full_names=full_names)
-        show_table(complete, columns, title=title, wide=wide)
-        for note in notes(complete):
+        columns, title = compared(ordered, full_names=full_names)
+        show_table(ordered, columns, title=title, wide=wide)
+        for note in notes(ordered):
             typer.echo(note)
 
 
@@ -230,9 +230,9 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, str]:
     """Every number that was measured, by its heading and with its unit."""
-    from steptime.results.columns import STORED
+    from steptime.results.columns import COLUMNS
 
-    known = (column for column in STORED if column.kind == "number" and row[column.name] is not None)
+    known = (column for column in COLUMNS if column.kind == "number" and row[column.name] is not None)
     return {column.heading: f"{row[column.name]:,.6g} {column.unit}".strip() for column in known}
 
 

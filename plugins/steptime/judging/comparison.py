@@ -336,7 +336,7 @@ COLUMNS = (
     ),
     Column("p_value", "number", "How often so large a change is chance in an unchanged series."),
     Column("q_value", "number", "The same for all cells of the comparison, after Benjamini and Hochberg."),
-    *_of_runs("step_time_over_published"),
+    *_of_runs("step_time_over_published", "scaling_efficiency_percent"),
     Column(
         "against_publication",
         "text",

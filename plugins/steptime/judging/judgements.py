@@ -16,8 +16,8 @@ from steptime.errors import UserError
 from steptime.judging.detection import Baseline, Standing, standings
 from steptime.judging.series import JudgedRun, Series, all_series, changes, judged_runs
 from steptime.recipes.models import Mode
-from steptime.results import judgement_rows
-from steptime.results.database import read_connection, write_transaction
+from steptime.results import efficiency, judgement_rows
+from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.models import Result
 from steptime.results.store import Store
 
@@ -64,10 +64,11 @@ def reject(store: Store, result: Result) -> bool:
 
 
 def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _all: None) -> int:
-    """Judge every run of the store anew; how many series that were.
+    """Judge every run of the store anew, and compute how each scales; how many series that were.
 
     `each` is called after each series, with the number of those done and of all.
     """
+    efficiency.compute_all(store.url)
     found = all_series(store)
     for number, (series, _) in enumerate(found, start=1):
         with write_transaction(store.url) as connection:
@@ -78,7 +79,7 @@ def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _al
 
 def judge_series(connection: "Connection", series: Series) -> list[Judged]:
     """Judge all runs of a series, and keep what has changed; within a transaction."""
-    judgement_rows.lock(connection, series.key)
+    lock_series(connection, series.key)
     judged = _judge_rows(connection, series, judgement_rows.runs_of(connection, series.key))
     rows = {one.run.row["id"]: _rows(one) for one in judged}
     judgement_rows.write(connection, series.key, rows)
@@ -102,7 +103,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     row = store.run_named(beginning)
     series, job_name = Series.of_row(row), row["job_name"]
     with write_transaction(store.url) as connection:
-        judgement_rows.lock(connection, series.key)
+        lock_series(connection, series.key)
         judged = (
             _judge_rows(connection, series, judgement_rows.runs_of(connection, series.key))
             if series.is_judged

@@ -29,7 +29,7 @@ class Column:
     """`time` is Unix time in seconds."""
     description: str
     take: Callable[[Result], Any] | None = None
-    """Its value for a result; None for what only a listing of several runs has."""
+    """Its value for a result; None for what several runs say together."""
     heading: str = ""
     """What people read above it; by default the name in words."""
     unit: str = ""
@@ -264,12 +264,26 @@ COLUMNS = (
     Column(
         "scaling_efficiency_percent",
         "number",
-        "Tokens/s per GPU relative to the smallest scale of the same series in this listing.",
+        "Tokens/s per GPU relative to the smallest scale of the same sweep run or DAG run, else of the "
+        "nearest earlier runs.",
         heading="efficiency",
         unit="%",
         priority=2,
         significant=3,
         decimals=1,
+    ),
+    *(
+        Column(
+            f"scaling_efficiency_{end}_percent",
+            "number",
+            f"{words} end of a 95 % interval of its scale's, over jobs; none below 3 of both scales.",
+            heading=f"efficiency {preposition}",
+            unit="%",
+            priority=8,
+            significant=3,
+            decimals=1,
+        )
+        for end, words, preposition in (("low", "Lower", "from"), ("high", "Upper", "to"))
     ),
     Column(
         "scaling_base_gpus",
@@ -280,6 +294,7 @@ COLUMNS = (
         priority=8,
         shared=True,
     ),
+    Column("scaling_base_jobs", "text", "The jobs of that scale, whose mean it is relative to."),
     _measured(
         "mfu_percent",
         "%",
@@ -391,8 +406,8 @@ COLUMNS = (
 )
 """All columns in the order of CSV, JSON and documentation."""
 
-STORED = tuple(column for column in COLUMNS if column.take is not None)
-"""What the table `runs` has, beside its keys."""
+COMPUTED = tuple(column.name for column in COLUMNS if column.take is None)
+"""What the store computes of several runs, see `results.efficiency`."""
 
 CHOICES = tuple(column.name for column in COLUMNS if column.choice)
 """Columns by whose values people select runs."""

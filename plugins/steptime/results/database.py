@@ -3,9 +3,11 @@
 SQLite and PostgreSQL. Safe to call from many threads and processes at once, on an empty database too.
 """
 
+import hashlib
+import json
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +56,17 @@ def insert(connection: "Connection", table: "Table") -> Any:
 
     kind = sqlite if connection.dialect.name == "sqlite" else postgresql
     return kind.insert(table)
+
+
+def lock_series(connection: "Connection", key: Mapping[str, Any]) -> None:
+    """Until the transaction ends, let nobody else lock what has these values of the columns of `runs`.
+
+    So the last writer of several sees what all have written. SQLite has one writer anyway.
+    """
+    if connection.dialect.name == "postgresql":
+        content = json.dumps(dict(key), sort_keys=True)
+        number = int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], signed=True)
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
 
 
 def exists(url: str) -> bool:

@@ -3,12 +3,11 @@
 A series is named by the columns of `runs` and their values.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from steptime.results.columns import STORED
+from steptime.results.columns import COLUMNS
 from steptime.results.database import insert, read_connection
 
 if TYPE_CHECKING:
@@ -25,14 +24,6 @@ def columns() -> tuple[str, ...]:
     from steptime.results.schema import judgements, own_columns
 
     return tuple(column.name for column in own_columns(judgements))
-
-
-def lock(connection: "Connection", key: Key) -> None:
-    """Let one at a time judge a series, so that the last one sees all runs; SQLite has one writer anyway."""
-    if connection.dialect.name == "postgresql":
-        content = json.dumps(dict(key), sort_keys=True)
-        number = int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], signed=True)
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
 
 
 def runs_of(connection: "Connection", key: Key) -> list[Row]:
@@ -117,7 +108,7 @@ def judged_rows(store: "Store", key: Key, *, since: float = 0, limit: int | None
 
     against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
     query = (
-        select(*(runs.c[column.name] for column in STORED), *own_columns(judgements))
+        select(*(runs.c[column.name] for column in COLUMNS), *own_columns(judgements))
         .outerjoin(judgements, against_history)
         .where(runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items()))
         .where(runs.c.submitted_at >= since)

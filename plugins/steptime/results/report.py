@@ -1,7 +1,6 @@
-"""Result rows for readers: scaling efficiency, what a table of them shows, notes."""
+"""Result rows for readers: their order, what a table of them shows, notes."""
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -11,61 +10,24 @@ from steptime.results.columns import BY_NAME, COLUMNS, Column
 
 Row = Mapping[str, Any]
 
-# Runs that differ in nothing else but their number of GPUs may be compared.
-_SERIES = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode")
+_SERIES = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster")
+_MODES = tuple(mode.value for mode in Mode)
 
 
-def with_scaling_efficiency(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows in the order people read them, with how well each run scales from the smallest of its series.
-
-    `scaling_efficiency_percent` is tokens/s per GPU over the mean of that at `scaling_base_gpus`, the
-    smallest number of GPUs of the same series among these rows: 100 means linear, for weak and strong scaling
-    alike. None for rejected runs, other modes than performance, and series of one scale.
-    """
-    bases = _bases(rows)
-    ordered = sorted(rows, key=_reading_order)
-    complete = (dict(row) | _efficiency(row, bases.get(_series(row))) for row in ordered)
-    return [{column.name: row[column.name] for column in COLUMNS} for row in complete]
-
-
-def _series(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in _SERIES)
+def in_reading_order(rows: Iterable[Row]) -> list[Row]:
+    """The rows as people read them: by series, mode and scale, the earliest first."""
+    return sorted(rows, key=_reading_order)
 
 
 def _reading_order(row: Row) -> tuple[Any, ...]:
-    *series, mode = _series(row)
-    return (*series, list(Mode).index(Mode(mode)), row["gpus"], row["submitted_at"])
-
-
-def _counts(row: Row) -> bool:
-    return bool(row["state"] == "valid" and row["mode"] == Mode.PERFORMANCE.value)
-
-
-def _bases(rows: Iterable[Row]) -> dict[tuple[Any, ...], tuple[int, float]]:
-    """Smallest scale and its tokens/s/GPU of each series with more than one."""
-    by_series: dict[tuple[Any, ...], dict[int, list[float]]] = {}
-    for row in filter(_counts, rows):
-        scales = by_series.setdefault(_series(row), {})
-        scales.setdefault(row["gpus"], []).append(row["tokens_per_s_per_gpu"])
-    return {
-        series: (min(scales), statistics.fmean(scales[min(scales)]))
-        for series, scales in by_series.items()
-        if len(scales) > 1
-    }
-
-
-def _efficiency(row: Row, base: tuple[int, float] | None) -> dict[str, Any]:
-    known = base if _counts(row) else None
-    return {
-        "scaling_efficiency_percent": 100 * row["tokens_per_s_per_gpu"] / known[1] if known else None,
-        "scaling_base_gpus": known[0] if known else None,
-    }
+    series = (row[name] for name in _SERIES)
+    return (*series, _MODES.index(row["mode"]), row["gpus"], row["submitted_at"])
 
 
 def compared(
     rows: Sequence[Row], *, full_names: bool = False, of: Sequence[Column] = COLUMNS
 ) -> tuple[list[Column], str]:
-    """What people compare runs by, from rows of `with_scaling_efficiency`: the columns, and a title.
+    """What people compare runs by, from rows of the store: the columns, and a title.
 
     `of` names the columns of other rows.
 

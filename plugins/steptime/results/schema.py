@@ -19,9 +19,9 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Text,
 )
 
-from steptime.results.columns import STORED
+from steptime.results.columns import COLUMNS
 
-REVISION = "0009"
+REVISION = "0010"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -46,7 +46,7 @@ runs = Table(
         Column(
             column.name, _TYPES[column.kind], nullable=not column.required, unique=column.name == "job_name"
         )
-        for column in STORED
+        for column in COLUMNS
     ),
     Column("content_sha256", Text, nullable=False),
     Index(None, "workload", "size", "dtype", "gpu_type", "mode", "gpus"),

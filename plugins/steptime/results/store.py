@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
+from steptime.results import efficiency
 from steptime.results.charges import write_taken
-from steptime.results.columns import CHOICES, STORED
+from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.database import exists, insert, read_connection, write_transaction
 from steptime.results.models import Result
 from steptime.results.record import differences, recorded_attempts
@@ -111,7 +112,7 @@ class Store:
         from steptime.results.schema import runs
 
         query = (
-            select(*(runs.c[column.name] for column in STORED))
+            select(*(runs.c[column.name] for column in COLUMNS))
             .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
             .limit(limit)
         )
@@ -145,7 +146,7 @@ class Store:
         latest = select(func.max(runs.c.id)).where(runs.c.state == "valid")
         latest = self.readable(latest.group_by(*(runs.c[name] for name in columns)))
         query = (
-            select(*(runs.c[column.name] for column in STORED))
+            select(*(runs.c[column.name] for column in COLUMNS))
             .where(runs.c.id.in_(latest))
             .order_by(runs.c.submitted_at.desc())
         )
@@ -357,6 +358,8 @@ class Store:
         }
         sha256 = hashlib.sha256(result.record.encode()).hexdigest()
         with write_transaction(self.url) as connection:
+            # Before the run's own row, for all in this order: they never wait for each other in a circle.
+            efficiency.lock(connection, run)
             run_id = _upsert(connection, schema.runs, run)
             if run_id is None:
                 return False
@@ -370,6 +373,7 @@ class Store:
             ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
             ends |= {result.job.name: result.status}
             write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
+            efficiency.compute(connection, run)
             if then is not None:
                 then(connection)
         return True
@@ -401,7 +405,7 @@ def _storable(value: Any) -> Any:
 
 
 def _run_row(result: Result) -> Row:
-    row = {column.name: column.take(result) for column in STORED if column.take}
+    row = {column.name: column.take(result) for column in COLUMNS if column.take}
     row["content_sha256"] = hashlib.sha256(result.model_dump_json().encode()).hexdigest()
     return {name: _storable(value) for name, value in row.items()}
 

@@ -19,7 +19,7 @@ from steptime.judging.trend import trend
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
-from steptime.results.report import with_scaling_efficiency
+from steptime.results.report import in_reading_order
 from steptime.results.store import Store
 from steptime.web.dag_runs import why_without_results
 
@@ -29,7 +29,7 @@ MAX_RUNS = 100_000
 
 _KNOWN_TOGETHER = 50
 """Sweep runs and DAG runs that people can choose of."""
-_OF_NEWEST = ("scaling_efficiency_percent", "gpu_hours", "queue_wait_s")
+_OF_NEWEST = ("gpu_hours", "queue_wait_s")
 """What a comparison on the page has beside the columns of a comparison, of the newest run of each cell."""
 
 
@@ -61,7 +61,7 @@ def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     """
     compared = compare_since(store, since)
     runs = store.results(since=since, include_rejected=True)
-    newest = {row["job_name"]: row for row in _efficient(runs)}
+    newest = {row["job_name"]: row for row in runs}
     rows = [row | {name: newest[row["job_name"]][name] for name in _OF_NEWEST} for row in compared.rows]
     totals = {
         "cells": len(compared.findings) + compared.without_runs,
@@ -93,7 +93,7 @@ def results(
     scope = _scope(store, dag_id, dag_run_id)
     every = store.count(include_rejected=True, **scope)
     selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
-    rows = _efficient(store.results(limit=limit, **selection))
+    rows = in_reading_order(store.results(limit=limit, **selection))
     return _json(
         _table([column.name for column in COLUMNS], rows)
         | {
@@ -117,7 +117,7 @@ def scaling(store: Readable, together: Annotated[str | None, Query()] = None) ->
         dag_id, _, dag_run_id = chosen.partition("/")
         rows = store.results(mode="performance", **_scope(store, dag_id, dag_run_id))
     answer = {"known": known, "together": chosen}
-    return _json(answer | _table([column.name for column in COLUMNS], _efficient(rows)))
+    return _json(answer | _table([column.name for column in COLUMNS], in_reading_order(rows)))
 
 
 def series(store: Readable) -> Response:
@@ -212,16 +212,6 @@ def _row_of(store: Store, job_name: str) -> dict[str, Any]:
     if not rows:
         raise HTTPException(status_code=404, detail=f"there is no run '{job_name}'")
     return rows[0]
-
-
-def _efficient(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, each with how it scales from the smallest scale of its sweep or DAG run, else of all rows."""
-    groups: dict[Any, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["sweep_run"] or (row["dag_id"], row["dag_run_id"]), []).append(row)
-    together = [row for group in groups.values() for row in with_scaling_efficiency(group)]
-    known = {row["job_name"]: row for row in together if row["scaling_base_gpus"] is not None}
-    return [known.get(row["job_name"], row) for row in with_scaling_efficiency(rows)]
 
 
 def _table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

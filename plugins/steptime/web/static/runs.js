@@ -29,6 +29,8 @@ const ADDED = {
   step_time_std_s: { className: "quiet" },
   tokens_per_s_per_gpu: { title: ({ unit }) => `Tokens/s/${unit}` },
   scaling_efficiency_percent: { hint: efficiencyHint },
+  scaling_efficiency_low_percent: { left_out: true },
+  scaling_efficiency_high_percent: { left_out: true },
   scaling_base_gpus: { left_out: true },
   submitted_at: { left_out: true }, // stands above the runs of a DAG run
   ended_at: {},
@@ -65,7 +67,9 @@ function parallelism(row) {
 
 function efficiencyHint(row) {
   const base = row.scaling_base_gpus;
-  return base == null ? "" : `tokens/s per GPU relative to ${base} GPU${base === 1 ? "" : "s"} of the same series`;
+  if (base == null) return "";
+  const [low, high] = [row.scaling_efficiency_low_percent, row.scaling_efficiency_high_percent].map((value) => value?.toFixed(1));
+  return `tokens/s per GPU relative to ${base} GPU${base === 1 ? "" : "s"}: ${row.scaling_base_jobs}${low ? `; its scale's is between ${low} and ${high} %` : ""}`;
 }
 
 /** What the address selects, for the server. */

@@ -1,6 +1,6 @@
 // Scaling: efficiency over GPUs of one sweep run or DAG run, a small chart for each model.
 import { current, go, scope } from "./address.js";
-import { colour, draw, figureFor, median, rankAxis } from "./charts.js";
+import { colour, draw, figureFor, rankAxis } from "./charts.js";
 import { element } from "./dom.js";
 import { fixed, timestamps } from "./format.js";
 import { read, rowsOf } from "./server.js";
@@ -11,6 +11,7 @@ export const title = "Scaling";
 
 const APART = ["dtype", "scaling", "gpu_type", "cluster", "proxy"];
 const percent = fixed(1);
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 let [answer, parts] = [null, null];
 
@@ -20,7 +21,7 @@ export function open(box) {
   const form = element("form", { className: "filters", hidden: scope.size > 0, onsubmit: (event) => event.preventDefault() }, element("label", {}, "Sweep run or DAG run", choice));
   const multiples = element("section", { id: "multiples", ariaLabel: "Charts, one for each model" });
   box.append(form, multiples, element("p", { className: "footnote" },
-    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale measured together. Dashed: 100 %. Triangles: the publication, relative to its own number at the same smallest scale."));
+    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale measured together, or where only one was, to the smallest of the nearest earlier runs. Whiskers: its 95 % interval over jobs, from three of a scale on. Dashed: 100 %. Triangles: the publication, relative to its own number at the same smallest scale."));
   parts = { choice, multiples };
   answer = null;
 }
@@ -34,11 +35,38 @@ function groupsOf(rows, names) {
   return groups;
 }
 
-/** Efficiency by GPUs: the median of repeats, with each of them. */
+/** Efficiency by GPUs: the mean of repeats, with each of them, and the interval that it is in. */
 function pointsOf(rows) {
-  return [...groupsOf(rows, ["gpus"]).values()].map((some) => ({ x: some[0].gpus, rows: some, y: median(some.map((row) => row.scaling_efficiency_percent)) }))
-    .sort((a, b) => a.x - b.x);
+  return [...groupsOf(rows, ["gpus"]).values()].map((some) => ({
+    x: some[0].gpus, rows: some, y: mean(some.map((row) => row.scaling_efficiency_percent)),
+    low: some[0].scaling_efficiency_low_percent, high: some[0].scaling_efficiency_high_percent,
+  })).sort((a, b) => a.x - b.x);
 }
+
+/** Whiskers from end to end of each point's interval. */
+const intervals = {
+  id: "intervals",
+  afterDatasetsDraw(chart) {
+    const { ctx, scales: { y } } = chart;
+    chart.data.datasets.forEach(({ data, borderColor }, index) => {
+      if (!chart.isDatasetVisible(index)) return;
+      data.forEach(({ low, high }, place) => {
+        if (low == null) return;
+        const { x } = chart.getDatasetMeta(index).data[place];
+        const [top, bottom] = [y.getPixelForValue(high), y.getPixelForValue(low)];
+        ctx.save();
+        Object.assign(ctx, { strokeStyle: borderColor, lineWidth: 1.5 });
+        ctx.beginPath();
+        for (const [from, to] of [[[x, top], [x, bottom]], [[x - 4, top], [x + 4, top]], [[x - 4, bottom], [x + 4, bottom]]]) {
+          ctx.moveTo(...from);
+          ctx.lineTo(...to);
+        }
+        ctx.stroke();
+        ctx.restore();
+      });
+    });
+  },
+};
 
 /** What the publication has at the same scales, relative to its smallest of them. */
 function publishedPoints(rows) {
@@ -65,15 +93,18 @@ function datasets(lines, scales) {
   return [ideal, ...made];
 }
 
+const between = ({ low, high }) => (low == null ? "" : `, between ${percent(low)} and ${percent(high)} %`);
+
 function drawModel(canvas, model, rows) {
   const unit = unitOf(rows);
   const scales = [...new Set(rows.map(({ gpus }) => gpus))].sort((a, b) => a - b);
   const apart = APART.filter((name) => rows.some((row) => row[name] !== rows[0][name]));
   const sets = datasets(groupsOf(rows, apart.length ? apart : ["dtype"]), scales);
-  const values = sets.flatMap(({ data }) => data.map(({ y }) => y));
+  const values = sets.flatMap(({ data }) => data.flatMap(({ y, low, high }) => [y, low ?? y, high ?? y]));
   draw(canvas, {
     type: "line",
     data: { datasets: sets },
+    plugins: [intervals],
     options: {
       interaction: { mode: "nearest", intersect: false },
       onClick: (_, [point]) => {
@@ -86,14 +117,14 @@ function drawModel(canvas, model, rows) {
       },
       plugins: {
         legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12, filter: ({ datasetIndex }) => !["ideal", "repeat"].includes(sets[datasetIndex].kind) } },
-        tooltip: { filter: ({ dataset }) => dataset.kind !== "ideal", callbacks: { title: ([item]) => (item ? `${item.parsed.x} ${unit}${item.parsed.x === 1 ? "" : "s"}` : ""), label: ({ dataset, parsed }) => `${dataset.label}: ${percent(parsed.y)} %` } },
+        tooltip: { filter: ({ dataset }) => dataset.kind !== "ideal", callbacks: { title: ([item]) => (item ? `${item.parsed.x} ${unit}${item.parsed.x === 1 ? "" : "s"}` : ""), label: ({ dataset, parsed, raw }) => `${dataset.label}: ${percent(parsed.y)} %${between(raw)}` } },
       },
     },
-  }, `Efficiency of ${model} over ${unit}s: ${sets.filter(({ kind }) => !kind).map(({ label, data }) => `${label} ${data.map(({ x, y }) => `${percent(y)} % at ${x}`).join(", ")}`).join("; ")}`);
+  }, `Efficiency of ${model} over ${unit}s: ${sets.filter(({ kind }) => !kind).map(({ label, data }) => `${label} ${data.map((point) => `${percent(point.y)} % at ${point.x}${between(point)}`).join(", ")}`).join("; ")}`);
 }
 
 function explainEmpty() {
-  if (scope.size) announce(element("p", {}, "No model ran at several scales in this DAG run: efficiency needs two."));
+  if (scope.size) announce(element("p", {}, "No model ran at several scales in this DAG run, or at a smaller one before: efficiency needs two."));
   else announce(element("p", {}, "No sweep run or DAG run has measured several scales. Type, for example:"), element("code", {}, "steptime run llama3.1 --gpus 1,2 --wait"));
 }
 
@@ -106,7 +137,7 @@ export function redraw() {
   for (const canvas of parts.multiples.querySelectorAll("canvas")) Chart.getChart(canvas)?.destroy();
   const rows = rowsOf(answer).filter((row) => row.scaling_efficiency_percent != null);
   const models = groupsOf(rows, ["workload", "size"]);
-  summarise(rows.length ? `${answer.together}: ${models.size} model${models.size === 1 ? "" : "s"} at several scales` : "");
+  summarise(rows.length ? `${answer.together}: how ${models.size} model${models.size === 1 ? " scales" : "s scale"}` : "");
   if (rows.length) announce();
   else explainEmpty();
   const figures = [...models.keys()].map((model, index) => figureFor(`scaling-${index}`, model, "efficiency, %"));

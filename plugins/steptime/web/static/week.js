@@ -67,7 +67,7 @@ export function open(box) {
 
 const footnote = () => element("p", { className: "footnote" },
   "Change: the runs judged over the baseline, above 0 is slower. Least seen: the slowdown that one run of the cell shows in 4 of 5 cases. "
-  + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its DAG run. A cell leads to its trend.");
+  + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. A cell leads to its trend.");
 
 function drawTotals({ cells, runs, rejected, gpu_hours: hours }) {
   const some = (number, name) => `${number.toLocaleString("en-US")} ${name}${number === 1 ? "" : "s"}`;

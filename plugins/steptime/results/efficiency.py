@@ -1,0 +1,188 @@
+"""Scaling efficiency: computed as runs are stored, and kept with what it rests on.
+
+Tokens/s per GPU of a run over that of its base: the smallest scale of the same sweep run or DAG run; of a run
+whose scale is alone there, the smallest scale of the nearest earlier runs. A base is of the same family (the
+same but for the number of GPUs) and of the same DAG, so that whoever may read a run may read its base, too.
+"""
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from steptime.recipes.models import Mode
+from steptime.results.columns import COMPUTED
+from steptime.results.database import lock_series, read_connection, write_transaction
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+Row = Mapping[str, Any]
+
+CONFIDENCE = 0.95
+"""Of the interval."""
+FEWEST_REPEATS = 3
+"""Of both scales, for an interval: resampled pairs would cover the truth in 7 of 10 cases only."""
+EARLIER_S = 7 * 86_400.0
+"""Runs are compared with the smallest scale of so long, where their own sweep or DAG run has only one."""
+
+_FAMILY = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode", "dag_id")
+_REPEATED = (
+    *("gpus", "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
+    *("global_batch_size", "micro_batch_size"),
+)
+"""What repeats of a run have in common, beside the family."""
+_READ = ("id", "job_name", "state", "submitted_at", "tokens_per_s_per_gpu", "dag_run_id", "sweep_run")
+_RESAMPLES = 2000
+
+
+def lock(connection: "Connection", run: Row) -> None:
+    """Let one at a time write runs of a family (`run` is a stored one): each looks at those of the others."""
+    lock_series(connection, _family(run))
+
+
+def compute(connection: "Connection", run: Row) -> None:
+    """Store how all runs scale that may rest on this one (a row of the store), itself included."""
+    if run["mode"] != Mode.PERFORMANCE:
+        return
+    rows = _rows_of(connection, _family(run))
+    # Only what was measured together with it, or later, can rest on it.
+    since = min(row["submitted_at"] for row in rows if _together(row) == _together(run))
+    _write(connection, rows, since)
+
+
+def compute_all(url: str) -> None:
+    """Store how every run of the store at this address scales: one of before does not know it."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    families = select(*(runs.c[name] for name in _FAMILY)).where(runs.c.mode == Mode.PERFORMANCE).distinct()
+    with read_connection(url) as connection:
+        found = [dict(row) for row in connection.execute(families).mappings()]
+    for family in found:
+        with write_transaction(url) as connection:
+            lock_series(connection, family)
+            _write(connection, _rows_of(connection, family))
+
+
+def _write(connection: "Connection", rows: Sequence[Row], since: float = -math.inf) -> None:
+    from steptime.results.schema import runs
+
+    unknown: Row = dict.fromkeys(COMPUTED)
+    known = [row for row in rows if row["state"] == "valid" and row["tokens_per_s_per_gpu"]]
+    found = efficiencies(known, since)
+    for row in rows:
+        values = found.get(row["id"], unknown)
+        if row["submitted_at"] >= since and any(row[name] != value for name, value in values.items()):
+            connection.execute(runs.update().where(runs.c.id == row["id"]).values(values))
+
+
+def _rows_of(connection: "Connection", family: Row) -> list[Row]:
+    """The runs of a family, rejected ones included, oldest first."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    query = (
+        select(*(runs.c[name] for name in (*_READ, *_REPEATED, *COMPUTED)))
+        .where(*(runs.c[name] == value for name, value in family.items()))
+        .order_by(runs.c.submitted_at, runs.c.id)
+    )
+    dag_id = family["dag_id"]
+    return [{"dag_id": dag_id, **row} for row in connection.execute(query).mappings()]
+
+
+def efficiencies(rows: Sequence[Row], since: float = -math.inf) -> dict[int, Row]:
+    """What `COMPUTED` names, by the id of each run submitted since then that has a base.
+
+    `rows` are the valid runs of one family, oldest first.
+    """
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[_together(row)].append(row)
+    found: dict[int, Row] = {}
+    intervals: dict[Any, tuple[float | None, float | None]] = {}
+    for place, row in enumerate(rows):
+        if row["submitted_at"] < since:
+            continue
+        group = groups[_together(row)]
+        if len({one["gpus"] for one in group}) > 1:
+            base = _smallest(group)
+        elif earlier := _nearest_earlier(rows, place):
+            base = _smallest(groups[_together(earlier)])
+        else:
+            continue
+        repeats = [one for one in group if _repeated(one) == _repeated(row)]
+        key = (_together(row), _repeated(row), base[0]["id"])
+        if key not in intervals:
+            intervals[key] = (None, None) if repeats[0] in base else interval(_rates(repeats), _rates(base))
+        low, high = intervals[key]
+        found[row["id"]] = {
+            "scaling_efficiency_percent": 100 * row["tokens_per_s_per_gpu"] / statistics.fmean(_rates(base)),
+            "scaling_efficiency_low_percent": low,
+            "scaling_efficiency_high_percent": high,
+            "scaling_base_gpus": base[0]["gpus"],
+            "scaling_base_jobs": ", ".join(one["job_name"] for one in base),
+        }
+    return found
+
+
+def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
+    """Between which percent the efficiency of a scale is, by a bootstrap over its jobs and those of its base.
+
+    None with fewer than `FEWEST_REPEATS` of either. The same numbers give the same interval: the dice have a
+    seed. The percentiles are those that Student's t asks of so few jobs, else the interval would be too
+    narrow (Hesterberg, 2015, "expanded percentile interval").
+    """
+    fewest = min(len(rates), len(base))
+    if fewest < FEWEST_REPEATS:
+        return None, None
+    import numpy as np
+    from scipy import stats
+
+    dice = np.random.default_rng(12)
+    means = [dice.choice(some, (_RESAMPLES, len(some))).mean(axis=1) for some in (rates, base)]
+    t = stats.t.ppf((1 + CONFIDENCE) / 2, fewest - 1) * math.sqrt(fewest / (fewest - 1))
+    tail = float(stats.norm.sf(t))
+    low, high = np.quantile(100 * means[0] / means[1], (tail, 1 - tail))
+    return float(low), float(high)
+
+
+def _nearest_earlier(rows: Sequence[Row], place: int) -> Row | None:
+    """Of the week that ends with the nearest earlier run of fewer GPUs the newest of the smallest scale."""
+    found: Row | None = None
+    until = -math.inf
+    for row in (rows[before] for before in reversed(range(place))):
+        if row["submitted_at"] < until:
+            break
+        if found is None and row["gpus"] < rows[place]["gpus"]:
+            found, until = row, row["submitted_at"] - EARLIER_S
+        elif found is not None and row["gpus"] < found["gpus"]:
+            found = row
+    return found
+
+
+def _smallest(rows: Iterable[Row]) -> list[Row]:
+    """Of runs measured together those of the fewest GPUs."""
+    rows = list(rows)
+    fewest = min(row["gpus"] for row in rows)
+    return [row for row in rows if row["gpus"] == fewest]
+
+
+def _together(row: Row) -> Any:
+    """What the runs of one sweep run or DAG run have in common; a run of neither is by itself."""
+    return row["sweep_run"] or (row["dag_id"] and row["dag_run_id"]) or ("", row["job_name"])
+
+
+def _repeated(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _REPEATED)
+
+
+def _family(row: Row) -> dict[str, Any]:
+    return {name: row[name] for name in _FAMILY}
+
+
+def _rates(rows: Iterable[Row]) -> list[float]:
+    return [row["tokens_per_s_per_gpu"] for row in rows]

@@ -1,0 +1,251 @@
+"""Scaling efficiency as it is stored: relative to which runs, how certain, and when it is computed anew."""
+
+import csv
+import random
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.judging.judgements import judge_all
+from steptime.recipes.models import Mode
+from steptime.results import efficiency, schema
+from steptime.results.columns import COMPUTED
+from steptime.results.database import write_transaction
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+
+BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty store, which commands read, too."""
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
+    return Store()
+
+
+@pytest.fixture
+def make(make_result: MakeResult) -> MakeResult:
+    """Makes a run of `rate` times the usual tokens per second and GPU."""
+
+    def run(name: str, gpus: int, rate: float = 1.0, *, together: str = "one", **options: Any) -> Result:
+        made_by = make_result("x").submitted.made_by.model_copy(
+            update={"sweep": "weekly", "sweep_run": together, "dag_id": "llama31", "dag_run_id": name}
+        )
+        given: dict[str, Any] = {"step_times": [1 / rate] * 20, "made_by": made_by, **options}
+        return make_result(name, gpus=gpus, **given)
+
+    return run
+
+
+def of(store: Store) -> dict[str, tuple[float | None, int | None, str | None]]:
+    """Efficiency of each run, and of how many GPUs and which jobs it is relative to."""
+    names = ("scaling_efficiency_percent", "scaling_base_gpus", "scaling_base_jobs")
+    rows = store.results(include_rejected=True)
+    found = {row["job_name"]: tuple(row[name] for name in names) for row in rows}
+    return {
+        name: (None if percent is None else round(percent, 6), *base)
+        for name, (percent, *base) in found.items()
+    }
+
+
+def publish(store: Store, *results: Result) -> None:
+    for result in results:
+        (store.publish if result.verdict.valid else store.reject)(result)
+
+
+def test_page_command_and_csv_say_the_same_of_a_run_after_a_slowdown_of_all(
+    store: Store, make_result: MakeResult
+) -> None:
+    """Half a year of cells, each in a DAG run of its own; all are slower by 4 % in the last week."""
+    for week in range(26):
+        for gpus, rate in ((1, 1.0), (2, 0.99), (4, 0.97)):
+            slower = 0.96 if week == 25 else 1.0
+            name = f"run-{gpus}-{week}"
+            times = [1 / (rate * slower)] * 20
+            publish(
+                store,
+                make_result(
+                    name,
+                    gpus=gpus,
+                    step_times=times,
+                    dag_run_id=name,
+                    submitted_at=2e9 + week * 7 * DAY_S + gpus,
+                ),
+            )
+
+    def listed(*arguments: str) -> float:
+        shown = CliRunner().invoke(app, ["results", "--format", "csv", *arguments], catch_exceptions=False)
+        rows = {row["job_name"]: row for row in csv.DictReader(StringIO(shown.stdout))}
+        return float(rows["run-4-25"]["scaling_efficiency_percent"])
+
+    everywhere = [listed(), listed("--limit", "3"), listed("--limit", "1"), of(store)["run-4-25"][0]]
+    assert everywhere == pytest.approx([97.0] * 4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_efficiency_is_relative_to_the_smallest_scale_of_its_sweep_in_whatever_order_runs_end(
+    store: Store, make: MakeResult, seed: int
+) -> None:
+    runs = [
+        make("a-1", 1, together="a", submitted_at=1e9),
+        make("b-4", 4, 0.8, together="b", submitted_at=2e9),
+        make("b-2", 2, 0.9, together="b", submitted_at=2e9 + 1),
+        make("b-1", 1, 1.25, together="b", submitted_at=2e9 + 2),
+    ]
+    random.Random(seed).shuffle(runs)  # noqa: S311 - an order, no secret
+
+    publish(store, *runs)
+
+    assert of(store) == {
+        "a-1": (None, None, None),
+        "b-1": (100, 1, "b-1"),
+        "b-2": (72, 1, "b-1"),
+        "b-4": (64, 1, "b-1"),
+    }
+
+
+def test_a_base_that_comes_last_counts(store: Store, make: MakeResult) -> None:
+    publish(store, make("four", 4, 0.8), make("two", 2))
+    assert of(store)["four"] == (80, 2, "two")
+
+    publish(store, make("one", 1, 2.0))
+
+    assert of(store) == {"one": (100, 1, "one"), "two": (50, 1, "one"), "four": (40, 1, "one")}
+
+
+def test_a_base_that_is_rejected_after_all_counts_no_more(store: Store, make: MakeResult) -> None:
+    publish(store, make("one", 1), make("two", 2, 0.9), make("four", 4, 0.72))
+
+    store.reject(make("one", 1, verdict=BAD))
+
+    assert of(store) == {"one": (None, None, None), "two": (100, 2, "two"), "four": (80, 2, "two")}
+
+
+def test_repeats_of_the_base_are_averaged(store: Store, make: MakeResult) -> None:
+    publish(store, make("one-a", 1), make("one-b", 1, 2.0), make("two", 2))
+
+    assert of(store) == {
+        "one-a": (pytest.approx(100 * 2 / 3), 1, "one-a, one-b"),
+        "one-b": (pytest.approx(100 * 4 / 3), 1, "one-a, one-b"),
+        "two": (pytest.approx(100 * 2 / 3), 1, "one-a, one-b"),
+    }
+
+
+def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
+    store: Store, make: MakeResult
+) -> None:
+    """Those of the week that ended with the nearest one of fewer GPUs."""
+    days = {"old": 0.0, "tuesday": 20.0, "wednesday": 21.0, "thursday": 22.0, "late": 50.0}
+    runs = {
+        "old": (1, 9.0),
+        "tuesday": (2, 2.0),
+        "wednesday": (4, 1.8),
+        "thursday": (8, 1.6),
+        "late": (2, 3.0),
+    }
+    publish(
+        store,
+        *(
+            make(name, gpus, rate, together=name, submitted_at=1e9 + days[name] * DAY_S)
+            for name, (gpus, rate) in runs.items()
+        ),
+    )
+
+    assert of(store) == {
+        "old": (None, None, None),
+        "tuesday": (pytest.approx(100 * 2 / 9), 1, "old"),
+        "wednesday": (90, 2, "tuesday"),
+        "thursday": (80, 2, "tuesday"),
+        "late": (pytest.approx(100 * 3 / 9), 1, "old"),
+    }
+
+
+def test_of_an_earlier_sweep_all_repeats_of_its_smallest_scale_count(store: Store, make: MakeResult) -> None:
+    earlier = [
+        make("s-1a", 1, together="s", submitted_at=1e9),
+        make("s-2", 2, together="s", submitted_at=1e9 + 1),
+        make("s-1b", 1, 3.0, together="s", submitted_at=1e9 + 9),
+    ]
+    publish(store, make("alone", 4, together="t", submitted_at=1e9 + 5), *earlier)
+
+    assert of(store)["alone"] == (50, 1, "s-1a, s-1b")
+
+
+def test_only_comparable_runs_have_an_efficiency(store: Store, make: MakeResult) -> None:
+    publish(
+        store,
+        make("rejected", 1, verdict=BAD, measurement=None),
+        make("save", 1, mode=Mode.CHECKPOINT_SAVE),
+        make("small", 1, size="small"),
+        make("two", 2),
+    )
+
+    assert set(of(store).values()) == {(None, None, None)}
+
+
+@pytest.mark.parametrize("name", ["workload", "size", "dtype", "gpu_type", "scaling", "proxy"])
+def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(
+    store: Store, make: MakeResult, name: str
+) -> None:
+    two = make("two", 2)
+    other = two.run.recipe.model_copy(update={name: True if name == "proxy" else "another"})
+    publish(store, make("one", 1), make("two", 2, run=two.run.model_copy(update={"recipe": other})))
+
+    assert set(of(store).values()) == {(None, None, None)}
+
+
+def test_what_its_reader_may_not_read_is_no_base(store: Store, make: MakeResult) -> None:
+    """A reader sees whole DAGs: a base is of the same."""
+    one = make("one", 1)
+    secret = one.submitted.made_by.model_copy(update={"dag_id": "secret"})
+    publish(store, make("one", 1, made_by=secret), make("two", 2, 0.9), make("four", 4, 0.72))
+
+    assert of(store)["four"] == (80, 2, "two")
+
+
+def test_with_fewer_than_three_repeats_there_is_no_interval(store: Store, make: MakeResult) -> None:
+    publish(store, *(make(f"one-{number}", 1, 1 + number / 10) for number in range(4)))
+    publish(store, make("two-a", 2), make("two-b", 2, 1.1))
+
+    assert {row["scaling_efficiency_low_percent"] for row in store.results()} == {None}
+
+
+def test_repeats_of_both_scales_give_an_interval_of_the_scale(store: Store, make: MakeResult) -> None:
+    rates = (0.99, 1.0, 1.01, 1.0, 0.995)
+    publish(store, *(make(f"one-{number}", 1, rate) for number, rate in enumerate(rates)))
+    publish(store, *(make(f"two-{number}", 2, 0.9 * rate) for number, rate in enumerate(rates)))
+
+    rows = [row for row in store.results() if row["gpus"] == 2]
+
+    ((low, high),) = {
+        (row["scaling_efficiency_low_percent"], row["scaling_efficiency_high_percent"]) for row in rows
+    }
+    assert 88 < low < 90 < high < 92
+    assert {row["scaling_efficiency_low_percent"] for row in store.results() if row["gpus"] == 1} == {None}
+
+
+def test_an_interval_is_the_same_each_time() -> None:
+    assert efficiency.interval([0.9, 0.91, 0.95], [1, 1.02, 1.03]) == efficiency.interval(
+        [0.9, 0.91, 0.95], [1, 1.02, 1.03]
+    )
+
+
+def test_a_store_of_before_gets_it_by_a_command(store: Store, make: MakeResult) -> None:
+    publish(store, make("one", 1), make("two", 2, 0.9), make("two-b", 2, 0.9), make("one-b", 1))
+    kept = {row["job_name"]: {name: row[name] for name in COMPUTED} for row in store.results()}
+    with write_transaction(store.url) as connection:
+        connection.execute(schema.runs.update().values(dict.fromkeys(COMPUTED)))
+    assert of(store)["two"] == (None, None, None)
+
+    judge_all(store)
+
+    assert {row["job_name"]: {name: row[name] for name in COMPUTED} for row in store.results()} == kept
