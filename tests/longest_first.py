@@ -42,7 +42,6 @@ _SHARED = {
 _LONG = (
     *_SHARED,
     "tests/trainer/test_one_gpu.py",
-    "tests/airflow/test_dags_test_command.py",
     "tests/trainer/test_rows.py",
     "tests/web/test_result_page.py",
     "tests/trainer/test_held_to_upstream.py",

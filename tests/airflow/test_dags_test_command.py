@@ -1,4 +1,4 @@
-"""`airflow dags test llama31`, as people type it: a tiny Llama trained for real, with no Airflow running."""
+"""`airflow dags test llama31`, as people type it, with no Airflow running; a stand-in trains."""
 
 import json
 import os
@@ -7,24 +7,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from stand_ins.trainer_python import STAND_IN, add_stand_in
 
 from steptime import settings
 from steptime.results.store import Store
 
-pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 
 def test_airflow_dags_test_trains_and_publishes(tmp_path: Path) -> None:
-    venvs = settings.home() / "venvs"  # built once: it takes minutes
-    venvs.mkdir(parents=True, exist_ok=True)
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "venvs").symlink_to(venvs)
+    add_stand_in(tmp_path / "config")
     environment = os.environ | {
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(settings.shipped("dags")),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "STEPTIME_HOME": str(home),
+        "STEPTIME_HOME": str(tmp_path / "home"),
+        "STEPTIME_CONFIG_DIR": str(tmp_path / "config"),
     }
 
     def airflow(*arguments: str) -> str:
@@ -40,10 +38,11 @@ def test_airflow_dags_test_trains_and_publishes(tmp_path: Path) -> None:
         return done.stdout
 
     airflow("db", "migrate")
-    said = airflow("dags", "test", "llama31", "--conf", json.dumps({"gpus": "2", "checkpoint": False}))
+    params = {"cluster": STAND_IN, "gpus": "2", "checkpoint": False}
+    printed = airflow("dags", "test", "llama31", "--conf", json.dumps(params))
 
-    assert "all 1 planned runs have valid results" in said
-    [row] = Store(f"sqlite:///{home}/store/steptime.db").results()
+    assert "all 1 planned runs have valid results" in printed
+    [row] = Store(f"sqlite:///{tmp_path}/home/store/steptime.db").results()
     assert row["label"] == "tiny·fp32·2"
     assert row["step_time_mean_s"] > 0
     assert row["steps_in_window"] == 10

@@ -297,9 +297,9 @@ _SLURM = (
         params=_PREEMPTIBLE,
     ),
     Drill(
-        "worker killed while it submits a fresh job",
+        "worker killed while it resubmits",
         (points.TRAINING,),
-        faults.kill_worker_of_fresh_job,
+        faults.kill_worker_of_resubmission,
         {"valid": (2,)},
         mend=faults.give_back,
         ways=_WORKER,

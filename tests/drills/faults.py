@@ -162,7 +162,7 @@ def clear(scene: "Scene") -> None:
 
 
 def clear_last_cell(scene: "Scene") -> None:
-    """The last of several cells is cleared: while it trains, or after that; until it has its fresh job."""
+    """The last of several cells is cleared: while it trains, or after that; until it is resubmitted."""
     cell = scene.cells[-1]
     told = scene.site.airflow.log_text(scene.run, scene.known_task(WAIT, cell))
     (first,) = [job for job in scene.queue() if f"waiting for job {job.name} " in told]
@@ -414,11 +414,11 @@ def preempt(scene: "Scene") -> None:
     _wait_for_end(scene, job)
 
 
-def kill_worker_of_fresh_job(scene: "Scene") -> None:
-    """After a preemption, the worker of the task that waits dies when Slurm has the fresh job."""
+def kill_worker_of_resubmission(scene: "Scene") -> None:
+    """After a preemption, the worker of the task that waits dies when Slurm has the second job."""
     points.AFTER_SBATCH.prepare(scene)
     preempt(scene)
-    wait_until("the fresh job's sbatch", partial(points.AFTER_SBATCH.reached, scene), _NOTICED_S)
+    wait_until("the resubmission's sbatch", partial(points.AFTER_SBATCH.reached, scene), _NOTICED_S)
     kill_worker(scene)
     points.AFTER_SBATCH.go_on(scene)
 

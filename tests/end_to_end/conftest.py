@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from end_to_end.driving import Airflow, assert_nothing_lives, steptime
+from stand_ins.trainer_python import add_stand_in
 
 from steptime import settings
 from steptime.service.rest import AirflowClient
@@ -26,11 +27,13 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     for shipped in settings.shipped("dags").glob("*.py"):
         shutil.copy(shipped, dags)
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
+    add_stand_in(config := tmp_path_factory.mktemp("config"))
     venvs = settings.home() / "venvs"  # built once for all tests: it takes minutes
     venvs.mkdir(parents=True, exist_ok=True)
     (home / "venvs").symlink_to(venvs)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("STEPTIME_DAGS_DIR", str(dags))
+        environment.setenv("STEPTIME_CONFIG_DIR", str(config))
         up = steptime(home, "up", "--timeout", "900", timeout_s=1000)
     assert up.returncode == 0, up.stderr
     said = dict(line.split(":", 1) for line in up.stdout.splitlines() if ":" in line)

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
+from stand_ins.trainer_python import STAND_IN
 
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
@@ -159,14 +160,14 @@ class Airflow:
         return sorted(members.values(), key=psutil.Process.create_time)
 
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """The records of all jobs that this machine's cluster has ever had, by name."""
-        folder = self.home / "clusters" / "local" / "jobs"
+        """The records of all jobs that the stand-in's cluster has ever had, by name."""
+        folder = self.home / STAND_IN / "clusters" / STAND_IN / "jobs"
         return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/job.json")}
 
     def cancel_jobs(self) -> None:
-        """End every job that lives, and wait until it has."""
+        """End every job of the stand-in's cluster that lives, and wait until it has."""
 
-        config = LocalConfig(name="local", kind="local", gpu_type="cpu", work_dir=str(self.home))
+        config = LocalConfig(name=STAND_IN, kind="local", gpu_type="cpu", work_dir=str(self.home / STAND_IN))
 
         async def cancel() -> None:
             async with LocalCluster(config) as cluster:
@@ -177,7 +178,7 @@ class Airflow:
 
     def ended_job(self, job_name: str) -> dict[str, Any] | None:
         """The record of a job's end; None while it lives."""
-        path = self.home / "clusters" / "local" / "jobs" / job_name / "ended.json"
+        path = self.home / STAND_IN / "clusters" / STAND_IN / "jobs" / job_name / "ended.json"
         return json.loads(path.read_text()) if path.is_file() else None
 
 

@@ -1,6 +1,7 @@
 """What happens to a training job when Airflow's processes die, and when people take its task away.
 
-Everything here is real: processes are killed with SIGKILL, and jobs are counted in the cluster's records.
+Everything here is real but for the training itself, for which a stand-in prints the lines: processes are
+killed with SIGKILL, and jobs are counted in the cluster's records.
 """
 
 import re
@@ -10,13 +11,22 @@ from typing import Any
 import psutil
 import pytest
 from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
+from stand_ins.trainer_python import STAND_IN
 
 from steptime.service.rest import DagRun, TaskInstance
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
-ENDLESS = {"max_steps": 100_000, "window": "10:19"}
+ENDLESS = {"cluster": STAND_IN, "max_steps": 100_000, "window": "10:19"}
 """More training than the time limit allows: the test ends it."""
+SLOWLY = {"STAND_IN_STEP_S": "0.5"}
+OF_SECONDS = {
+    "cluster": STAND_IN,
+    "max_steps": 40,
+    "window": "10:39",
+    "environment": SLOWLY,
+}
+"""Long enough to be struck while it trains."""
 WAIT = "performance.wait"
 
 
@@ -69,7 +79,7 @@ def state_of(airflow: Airflow, job_name: str) -> str | None:
 
 def test_a_killed_worker_comes_back_to_the_same_job(airflow: Airflow) -> None:
     before = set(airflow.jobs())
-    run = airflow.trigger("llama31_in_worker", max_steps=40, window="10:39")
+    run = airflow.trigger("llama31_in_worker", **OF_SECONDS)
     job_name = started_training(airflow, before)
     task = wait_in_state(airflow, run, "running")
     workers = airflow.worker_of(run, task)
@@ -88,7 +98,7 @@ def test_a_killed_worker_comes_back_to_the_same_job(airflow: Airflow) -> None:
 
 def test_a_killed_triggerer_comes_back_to_the_same_job(airflow: Airflow) -> None:
     before = set(airflow.jobs())
-    run = airflow.trigger(max_steps=40, window="10:39")
+    run = airflow.trigger(**OF_SECONDS)
     job_name = started_training(airflow, before)
     wait_in_state(airflow, run, "deferred")
     triggerers = [
@@ -154,7 +164,7 @@ def test_params_that_do_not_fit_are_refused_before_anything_is_submitted(
 
 
 def test_the_log_of_the_waiting_task_tells_script_states_and_steps(airflow: Airflow) -> None:
-    run = airflow.ended(airflow.trigger())
+    run = airflow.ended(airflow.trigger(cluster=STAND_IN, environment=SLOWLY))
     submit, wait = airflow.task(run, "performance.submit"), airflow.task(run, WAIT)
     assert submit is not None
     assert wait is not None
