@@ -18,7 +18,7 @@ import pytest
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.local import state
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
-from steptime.clusters.local.state import JobFolder, LocalJob, Runner
+from steptime.clusters.local.state import Ended, JobFolder, LocalJob, Runner, Started, settle_abandoned
 from steptime.errors import SystemFailure
 from steptime.process_identity import start_tick
 
@@ -185,6 +185,16 @@ async def test_a_job_whose_runner_died_before_it_started_can_be_cancelled(
 
 
 # --- a runner that is killed -----------------------------------------------------------------------
+
+
+def test_of_a_job_whose_own_record_is_gone_nothing_is_said_to_be_killed(local: LocalCluster) -> None:
+    folder = job_folder(local, "bare")
+    folder.path.mkdir(parents=True)
+    folder.write(Started(started_at=1.0, node="here"))
+    ended = settle_abandoned(folder)
+    assert ended == folder.read(Ended)
+    assert ended is not None
+    assert (ended.state, ended.reason) == ("unknown", "its runner died, so how the job ended is not known")
 
 
 async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(

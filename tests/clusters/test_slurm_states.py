@@ -44,6 +44,24 @@ def test_live_jobs_in_squeue(name: str, state: str, reason: str) -> None:
     assert in_short(status_of(EARLY[name][0])) == (state, reason, None)
 
 
+def test_what_people_are_told_of_states_that_no_recorded_squeue_has() -> None:
+    told = {
+        "CONFIGURING": (JobState.QUEUED, "its nodes are being made ready"),
+        "REQUEUE_HOLD": (JobState.QUEUED, "held after it was requeued: 'scontrol release' lets it go"),
+        "RESV_DEL_HOLD": (
+            JobState.QUEUED,
+            "held because its reservation was deleted: 'scontrol release' lets it go",
+        ),
+        "STOPPED": (JobState.RUNNING, "stopped"),
+        "REVOKED": (JobState.RUNNING, "another cluster of the federation has taken it"),
+        "LAUNCH_FAILED": (JobState.FAILED, "its nodes could not launch it"),
+        "RECONFIG_FAIL": (JobState.FAILED, "its nodes could not be set up"),
+    }
+    for word, (state, reason) in told.items():
+        status = status_of(EARLY["nodefail"][0].model_copy(update={"state": word}))
+        assert (status.state, status.reason) == (state, reason)
+
+
 @pytest.mark.parametrize(
     ("name", "state", "reason", "exit_code"),
     [
