@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from steptime.judging.judgements import publish, reject
+from steptime.clusters.base import JobState, JobStatus
+from steptime.judging.judgements import judge_all, publish, reject
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
 Stores = tuple[str, str]
+MovedTogether = dict[str, str]
 
 WEEK_S = 7 * 86_400.0
 WEEKS = 26
@@ -91,3 +93,67 @@ def half_years(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult
     slow = {"step_times": [9.0] * 20, "submitted_at": now}
     reject(planted, make_result("rejected", size="tiny", gpus=2, verdict=bad, **slow))
     return unchanged.url, planted.url
+
+
+MANY_WEEKS = 13
+MANY_CELLS = [(size, gpus) for size in ("a", "b", "c", "d", "e", "f") for gpus in (1, 2, 4, 8)]
+NODES = [f"n{number:02}" for number in range(1, 13)]
+BAD_NODE = "n07"
+PLANTED_TOGETHER: dict[str, Callable[[Sequence[str]], float]] = {
+    "unchanged": lambda _nodes: 1.0,
+    "node": lambda nodes: 1.06 if BAD_NODE in nodes else 1.0,
+    "common-mode": lambda _nodes: 1.03,
+}
+"""Levels of the step time in the last week, by the nodes of a run."""
+
+
+def a_week_of_many_cells(
+    make_result: MakeResult, week: int, *, end: float, level: Callable[[Sequence[str]], float], **options: Any
+) -> Iterator[Result]:
+    """A run of each cell on nodes that were free; runs differ by 1 %, their steps by 2 %."""
+    dice = random.Random(f"week-{week}")  # noqa: S311 - step times, not secrets
+    for place, (size, gpus) in enumerate(MANY_CELLS):
+        nodes = tuple(sorted(dice.sample(NODES, max(1, gpus // 2))))
+        mean = 0.2 * gpus * level(nodes) * dice.gauss(1, 0.01)
+        submitted_at = end - (MANY_WEEKS - 1 - week) * WEEK_S - 3600 + 60 * place
+        yield make_result(
+            f"{size}-{gpus}-{week:02}",
+            size=size,
+            gpus=gpus,
+            step_times=[round(mean * dice.gauss(1, 0.02), 6) for _ in range(20)],
+            submitted_at=submitted_at,
+            dag_run_id=f"week-{week:02}",
+            status=JobStatus(
+                state=JobState.SUCCEEDED,
+                exit_code=0,
+                started_at=submitted_at + 1.5,
+                ended_at=submitted_at + 40,
+                nodes=nodes,
+            ),
+            **options,
+        )
+
+
+@pytest.fixture(scope="session")
+def moved_together(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> MovedTogether:
+    """Addresses of stores of a quarter of a year that differ in their last week: see `PLANTED_TOGETHER`.
+
+    Where all cells are slower, another variable is set in all of their runs.
+    """
+    folder, now = tmp_path_factory.mktemp("moved-together"), time.time()
+    before = Store(f"sqlite:///{folder / 'before'}.db")
+    with closing(sqlite3.connect(folder / "before.db")):
+        for week in range(MANY_WEEKS - 1):
+            usual = PLANTED_TOGETHER["unchanged"]
+            for result in a_week_of_many_cells(make_result, week, end=now, level=usual):
+                before.publish(result)
+        judge_all(before)
+    stores: MovedTogether = {}
+    for name, level in PLANTED_TOGETHER.items():
+        shutil.copy(folder / "before.db", folder / f"{name}.db")
+        stores[name] = f"sqlite:///{folder / name}.db"
+        options = {"environment": {"NCCL_ALGO": "Ring"}} if name == "common-mode" else {}
+        last = a_week_of_many_cells(make_result, MANY_WEEKS - 1, end=now, level=level, **options)
+        for result in last:
+            publish(Store(stores[name]), result)
+    return stores

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from half_year import half_years
+from half_year import half_years, moved_together
 
 from steptime.results.store import Store
 
-__all__ = ["half_years"]  # a fixture
+__all__ = ["half_years", "moved_together"]  # fixtures
 
 
 @pytest.fixture

@@ -47,6 +47,17 @@ def test_nothing_is_named_where_nothing_was_planted(
     expect(frame.locator(".remarks li")).to_have_count(0)
 
 
+def test_a_cause_stands_beside_the_cells_that_it_explains(
+    page: Page, moved_together: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", moved_together["node"])
+    frame = opened(page, NAVIGATION)
+    expect(frame.locator("#summary")).to_contain_text("by node n07")
+    expect(frame.locator(".remarks li").first).to_contain_text("node n07: slower in ")
+    named = dict(zip(column(frame, "cell"), column(frame, "cause"), strict=True))
+    assert set(named.values()) == {"node n07", ""}
+
+
 def test_another_time_is_chosen_and_stays_in_the_address(page: Page) -> None:
     frame = opened(page, NAVIGATION)
     frame.locator("#period").select_option("1")

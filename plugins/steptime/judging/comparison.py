@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from steptime.errors import UserError, shown
+from steptime.judging.causes import Cause, causes
 from steptime.judging.detection import (
     FALSE_DISCOVERY_RATE,
     FEWEST_RUNS,
@@ -21,11 +22,11 @@ from steptime.judging.detection import (
     Standing,
     adjusted,
 )
-from steptime.judging.judgements import PUBLISHED_THROUGHPUT, Judged, newest, newest_since
+from steptime.judging.judgements import PUBLISHED_THROUGHPUT, Judged, judged_since, newest
 from steptime.judging.series import JudgedRun, Series, changes, judged_runs
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
-from steptime.results import columns
+from steptime.results import columns, judgement_rows
 from steptime.results.columns import Column
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.store import Store
@@ -77,6 +78,8 @@ class Comparison:
     findings: tuple[Finding, ...]
     without_runs: int = 0
     """Cells of the selection that have no run to judge."""
+    causes: tuple[Cause, ...] = ()
+    """What cells that moved have in common."""
 
     @property
     def confirmed_slower(self) -> bool:
@@ -106,14 +109,16 @@ class Comparison:
         if counts["slower"]:
             worst = self.findings[0]
             sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
+        for cause in self.causes:
+            sentence += f"; {len(cause.cells)} by {cause.name}"
         if waiting := sum(one.standing.state == "suspected" for one in self.findings):
             sentence += f"; {waiting} wait{'s' if waiting == 1 else ''} for fresh runs"
         return sentence
 
     @property
     def remarks(self) -> list[str]:
-        """A sentence for each cell that is slower, faster or suspected: what changed, or what to do."""
-        return [
+        """A sentence for each cause, then for each cell that moved: what changed, or what to do."""
+        return [cause.sentence for cause in self.causes] + [
             f"{name}: {remark}"
             for name, one in zip(self.names, self.findings, strict=True)
             for remark in _remarks(one)
@@ -122,12 +127,18 @@ class Comparison:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """A row for each finding, by `COLUMNS`."""
-        return [_row(name, one) for name, one in zip(self.names, self.findings, strict=True)]
+        return [
+            _row(name, one) | {"cause": "; ".join(self._names_of_causes(one.series))}
+            for name, one in zip(self.names, self.findings, strict=True)
+        ]
+
+    def _names_of_causes(self, series: Series) -> list[str]:
+        return [cause.name for cause in self.causes if series in cause.cells]
 
 
 def compare_since(store: Store, since: float) -> Comparison:
     """The cells that have run since then (Unix time)."""
-    return _compare(store, newest_since(store, since))
+    return _compare(store, judged_since(store, since))
 
 
 def compare_sweep(store: Store, name: str) -> Comparison:
@@ -137,8 +148,8 @@ def compare_sweep(store: Store, name: str) -> Comparison:
     """
     if rows := store.newest_sweep_run(name):
         cells = dict.fromkeys(Series.of_row(row) for row in rows)
-        stand = newest_since(store, min(row["submitted_at"] for row in rows))
-        return _compare(store, {one: stand.get(one) for one in cells if one.is_judged})
+        stand = judged_since(store, min(row["submitted_at"] for row in rows))
+        return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
     planned = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
     return _compare(store, {one: newest(store, one) for one in planned if one.is_judged})
 
@@ -190,13 +201,20 @@ def among_all(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted((*known, *unknown), key=_worst_first))
 
 
-def _compare(store: Store, cells: Mapping[Series, Judged | None]) -> Comparison:
+def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparison:
+    """Each cell by the latest of its runs, which come first."""
     findings = [
         Finding(series, one.run, one.standing, one.changes, _fresh_runs(store, one.run, one.standing))
-        for series, one in cells.items()
-        if one is not None
+        for series, (one, *_) in ((series, some) for series, some in cells.items() if some)
     ]
-    return Comparison(among_all(findings), len(cells) - len(findings))
+    return Comparison(among_all(findings), len(cells) - len(findings), causes(cells, _began(store, cells)))
+
+
+def _began(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> dict[str, float]:
+    """When the jobs were submitted with which suspicions began, in Unix time."""
+    runs = [one for some in cells.values() for one in some]
+    known = {one.run.job_name: one.run.row["submitted_at"] for one in runs}
+    return known | judgement_rows.submitted_at(store, {one.began_with for one in runs} - known.keys())
 
 
 def _changes(store: Store, before: JudgedRun, after: JudgedRun) -> tuple[str, ...]:
@@ -347,5 +365,8 @@ COLUMNS = (
     *_of_runs(*OF_SERIES),
     *_of_runs("job_name", "submitted_at"),
     Column("changes", "text", "What changed between the last usual run and the first that was not."),
+    Column(
+        "cause", "text", "What several cells have in common that moved: a node, or `common-mode`.", priority=2
+    ),
 )
 """Of a comparison, in the order of CSV and JSON; `job_name` and what follows is of the newest run."""

@@ -66,14 +66,16 @@ class Baseline:
         """By how much the mean of runs differs: 0.03 is 3 % slower."""
         return _mean(runs) / self.mean - 1
 
-    def bound(self, runs: int = 1) -> float:
+    def bound(self, runs: int = 1, *, alpha: float = ALPHA, least: float = LEAST_CHANGE) -> float:
         """The change from which on the mean of so many runs is no longer usual, either way."""
-        return max(LEAST_CHANGE, _quantile(1 - ALPHA, len(self.runs) - 1) * self._error(runs))
+        return max(least, _quantile(1 - alpha, len(self.runs) - 1) * self._error(runs))
 
-    def direction(self, runs: Sequence[float]) -> Direction | None:
+    def direction(
+        self, runs: Sequence[float], *, alpha: float = ALPHA, least: float = LEAST_CHANGE
+    ) -> Direction | None:
         """Whether the mean of runs is slower or faster than usual; None if it is neither."""
         change = self.change(runs)
-        if abs(change) < self.bound(len(runs)):
+        if abs(change) < self.bound(len(runs), alpha=alpha, least=least):
             return None
         return "slower" if change > 0 else "faster"
 

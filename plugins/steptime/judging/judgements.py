@@ -52,6 +52,12 @@ class Judged:
     changes: tuple[str, ...] = ()
     """From the last usual run to the first that was not, where it is suspected or confirmed."""
 
+    @property
+    def began_with(self) -> str:
+        """The job with which began what is suspected or confirmed; its own where nothing is."""
+        since = [job_name for job_name, _ in _named(self.standing.since)]
+        return since[0] if since else self.run.job_name
+
 
 def publish(store: Store, result: Result) -> bool:
     """Put a valid run into the results and judge its series, in one transaction; as `Store.publish`."""
@@ -112,8 +118,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
         by_name = {one.run.job_name: one for one in judged}
         if job_name not in by_name:
             raise UserError(f"run {job_name} is not judged, so that there is no level to accept.")
-        since = [run for run, _ in _named(by_name[job_name].standing.since)]
-        first = by_name[since[0] if since else job_name].run
+        first = by_name[by_name[job_name].began_with].run
         accepted_at = time.time() if now is None else now
         judgement_rows.accept(
             connection, first.row["id"], note=note, accepted_by=accepted_by, accepted_at=accepted_at
@@ -122,30 +127,29 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     return first.job_name
 
 
-def newest(store: Store, series: Series) -> Judged | None:
-    """How a series stands; None where no run of it has a number to be judged by."""
-    rows = judgement_rows.judged_rows(store, series.key, limit=1)
-    return _as_stored(store, series, rows[0]) if rows else None
+def newest(store: Store, series: Series) -> list[Judged]:
+    """How a series stands: its newest run, or none where it has no number to be judged by."""
+    return _as_stored(store, series, judgement_rows.judged_rows(store, series.key, limit=1))
 
 
-def newest_since(store: Store, since: float) -> dict[Series, Judged | None]:
-    """The same of every series that has run since then (Unix time)."""
-    rows: dict[Series, dict[str, Any]] = {}
+def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
+    """Of every series that has run since then (Unix time) these runs, latest first."""
+    rows: dict[Series, list[dict[str, Any]]] = {}
     for row in judgement_rows.judged_rows(store, {}, since=since):
-        rows.setdefault(Series.of_row(row), row)
-    return {series: _as_stored(store, series, row) for series, row in rows.items() if series.is_judged}
+        rows.setdefault(Series.of_row(row), []).append(row)
+    return {series: _as_stored(store, series, some) for series, some in rows.items() if series.is_judged}
 
 
-def _as_stored(store: Store, series: Series, row: Mapping[str, Any]) -> Judged | None:
-    """How a series stands by its newest run; judged now where a store of before has not been.
+def _as_stored(store: Store, series: Series, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """How a series stood after each of its runs, latest first; judged now for a store of before.
 
     And where the reader may not read all of its runs: what is kept rests on those as well.
     """
-    if row["rules"] == RULES and not store.hides(**series.key):
-        (run,) = judged_runs([row])
-        return Judged(run, _standing(row), tuple(row["changes"]))
-    judged = judged_now(store, series)
-    return judged[-1] if judged else None
+    if all(row["rules"] == RULES for row in rows) and not store.hides(**series.key):
+        runs = judged_runs(rows)
+        return [Judged(run, _standing(run.row), tuple(run.row["changes"])) for run in runs]
+    names = {row["job_name"] for row in rows}
+    return [one for one in reversed(judged_now(store, series)) if one.run.job_name in names]
 
 
 def judged_now(store: Store, series: Series) -> list[Judged]:

@@ -119,6 +119,17 @@ def judged_rows(store: "Store", key: Key, *, since: float = 0, limit: int | None
         return [dict(row) for row in connection.execute(store.readable(query)).mappings()]
 
 
+def submitted_at(store: "Store", job_names: Iterable[str]) -> dict[str, float]:
+    """When these jobs were submitted, in Unix time; unknown ones are left out."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    query = select(runs.c.job_name, runs.c.submitted_at).where(runs.c.job_name.in_(sorted(job_names)))
+    with read_connection(store.url) as connection:
+        return {row.job_name: row.submitted_at for row in connection.execute(store.readable(query))}
+
+
 def _as_json(row: Row) -> Row:
     """As it is read back: JSON has no tuples."""
     as_read: Row = json.loads(json.dumps(row))

@@ -17,16 +17,17 @@ const change = fixed(1);
 const ADDED = {
   cell: { cell: trendLink, className: "run", place: 1 },
   verdict: { cell: verdictBadge, hint: ({ changes }) => changes, place: 2 },
-  change_percent: { write: (value) => (value > 0 ? "+" : "") + change(value), className: "main", place: 3 },
-  judged_s: { place: 4 },
-  baseline_s: { className: "quiet", place: 5 },
-  step_time_over_published: { hint: ({ against_publication: verdict }) => verdict ?? "", place: 6 },
-  against_publication: { cell: publicationBadge, place: 7 },
-  scaling_efficiency_percent: { place: 8 },
-  gpu_hours: { place: 9 },
-  queue_wait_s: { place: 10 },
-  minimum_detectable_change_percent: { place: 11 },
-  baseline_runs: { place: 12 },
+  cause: { place: 3 },
+  change_percent: { write: (value) => (value > 0 ? "+" : "") + change(value), className: "main", place: 4 },
+  judged_s: { place: 5 },
+  baseline_s: { className: "quiet", place: 6 },
+  step_time_over_published: { hint: ({ against_publication: verdict }) => verdict ?? "", place: 7 },
+  against_publication: { cell: publicationBadge, place: 8 },
+  scaling_efficiency_percent: { place: 9 },
+  gpu_hours: { place: 10 },
+  queue_wait_s: { place: 11 },
+  minimum_detectable_change_percent: { place: 12 },
+  baseline_runs: { place: 13 },
 };
 
 let answer = null;

@@ -1,0 +1,231 @@
+"""Causes of several cells that move: a bad node and a common mode are named, and without them nothing is."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from half_year import BAD_NODE, MANY_CELLS
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.judging.causes import WEEK_S, Cause, causes
+from steptime.judging.comparison import compare_since
+from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
+from steptime.judging.judgements import Judged
+from steptime.judging.series import JudgedRun, Series
+from steptime.results.store import Store
+
+PAGE = Path(__file__).parents[2] / "docs" / "judging.md"
+SERIES = Series("h100", "h100", "llama3.1-25.04", "8b", False, 8, "bf16", 1, 1, 1, 8, "weak", "performance")
+CELLS, NODES = 54, 64
+USUAL = tuple(1 + 0.01 * (-1) ** number for number in range(BASELINE_RUNS))
+"""Seconds of runs, 1 % around their mean."""
+
+
+def judged(
+    seconds: float,
+    nodes: Sequence[str] = (),
+    *,
+    job: str = "job",
+    at: float = 1e9,
+    before: Standing | None = None,
+    changes: tuple[str, ...] = (),
+) -> Judged:
+    """A run, judged by a usual history, or after other runs."""
+    row = {"job_name": job, "nodes": ", ".join(nodes) or None, "submitted_at": at}
+    standing = judge(before or Standing("unchanged", baseline=Baseline(USUAL)), seconds)
+    return Judged(JudgedRun(row, seconds, ""), standing, changes)
+
+
+def cells(*runs: Judged | list[Judged]) -> dict[Series, list[Judged]]:
+    """A cell for each run, or for several."""
+    return {
+        replace(SERIES, size=f"{number}b"): run if isinstance(run, list) else [run]
+        for number, run in enumerate(runs)
+    }
+
+
+def names(found: Sequence[Cause]) -> list[tuple[str, int]]:
+    return [(cause.name, len(cause.cells)) for cause in found]
+
+
+def compare(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the command says of the last week, as JSON."""
+    monkeypatch.setenv("STEPTIME_STORE_URL", url)
+    shown = CliRunner().invoke(
+        app, ["results", "compare", "--since", "7d", "--format", "json"], catch_exceptions=False
+    )
+    told: dict[str, Any] = json.loads(shown.stdout)
+    return told
+
+
+def test_a_bad_node_is_named_with_the_cells_that_ran_there(
+    moved_together: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = compare(moved_together["node"], monkeypatch)
+
+    on_node = {
+        row["cell"]
+        for row in told["cells"]
+        if BAD_NODE in str(Store().run(row["job_name"])["nodes"]).split(", ")
+    }
+    explained = {row["cell"]: row["cause"] for row in told["cells"] if row["cause"]}
+    assert set(explained) == on_node
+    assert set(explained.values()) == {"node n07"}
+    assert f"; {len(on_node)} by node n07" in told["sentence"]
+    assert told["remarks"][0].startswith(f"node n07: slower in {len(on_node)} of the {len(on_node)} cells ")
+    assert not any("common-mode" in remark for remark in told["remarks"])
+
+
+def test_cells_that_move_together_are_named_with_what_all_have_changed(
+    moved_together: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = compare(moved_together["common-mode"], monkeypatch)
+
+    explained = [row["cell"] for row in told["cells"] if row["cause"] == "common-mode"]
+    assert len(explained) > 0.6 * len(MANY_CELLS)
+    assert f"; {len(explained)} by common-mode" in told["sentence"]
+    (remark, *others) = told["remarks"]
+    assert remark.startswith(f"common-mode: {len(explained)} of 24 cells on local are slower together, by ")
+    assert remark.endswith("; changed: NCCL_ALGO none → Ring")
+    assert not any(other.startswith("node") for other in others)
+
+
+def test_nothing_is_named_where_nothing_was_planted(
+    moved_together: dict[str, str], half_years: tuple[str, str]
+) -> None:
+    for url in (moved_together["unchanged"], *half_years):
+        found = compare_since(Store(url), 0)
+        assert not found.causes, "not of changes in single cells either"
+        assert {row["cause"] for row in found.rows} == {""}
+
+
+def test_a_suspicion_that_other_nodes_dismissed_is_still_that_nodes() -> None:
+    usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(20)]
+    moved = []
+    for number in range(4):
+        first = judged(1.08, ["bad", f"n{number}"], job=f"first-{number}")
+        second = judged(1.0, ["n1"], job=f"second-{number}", before=first.standing)
+        moved.append([judged(1.0, ["n2"], job=f"third-{number}", before=second.standing), second, first])
+
+    assert names(causes(cells(*usual, *moved), {})) == [("node bad", 4)]
+
+
+def test_one_cell_that_is_slow_again_and_again_is_not_its_node() -> None:
+    usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(30)]
+    slow = [judged(1.08, ["same"], job=f"slow-{number}") for number in range(6)]
+
+    assert causes(cells(*usual, slow), {}) == ()
+
+
+def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apart() -> None:
+    usual = [judged(1.0, [f"n{number}"], job=f"usual-{number}") for number in range(40)]
+    pair = [judged(1.08, ["b", "a"], job=f"pair-{number}") for number in range(5)]
+    other = [judged(1.08, ["c", f"n{number}"], job=f"other-{number}") for number in range(5)]
+
+    assert sorted(names(causes(cells(*usual, *pair, *other), {}))) == [("node c", 5), ("nodes a, b", 5)]
+
+
+def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> None:
+    usual = [judged(1.0, job=f"usual-{number}") for number in range(4)]
+    moved = [judged(1.08, job=f"moved-{number}") for number in range(6)]
+    together = {f"moved-{number}": 1e9 for number in range(6)}
+    apart = {f"moved-{number}": 1e9 - 2 * number * WEEK_S for number in range(6)}
+
+    assert names(causes(cells(*usual, *moved), together)) == [("common-mode", 6)]
+    assert causes(cells(*usual, *moved), apart) == ()
+
+
+def test_clusters_are_looked_at_apart() -> None:
+    moved = cells(*(judged(1.08, job=f"moved-{number}") for number in range(6)))
+    apart = {
+        replace(cell, cluster=f"c{number % 2}"): some for number, (cell, some) in enumerate(moved.items())
+    }
+
+    assert names(causes(moved, {})) == [("common-mode", 6)]
+    assert causes(apart, {}) == ()
+
+
+def test_faster_together_is_named_too_and_what_only_some_have_changed_is_not() -> None:
+    changed = [
+        ("image a → b", "commit 1 → 2"),
+        ("image a → b",),
+        ("nodes x → y", "image a → b"),
+        ("image a → b",),
+    ]
+    moved = [judged(0.9, job=f"moved-{place}", changes=some) for place, some in enumerate(changed)]
+
+    (cause,) = causes(cells(*moved), {})
+
+    assert cause.sentence == (
+        "common-mode: 4 of 4 cells on h100 are faster together, by 10.0 % at the median; changed: image a → b"
+    )
+
+
+def test_cells_without_history_and_runs_of_long_ago_say_nothing() -> None:
+    new = [judged(1.08, job=f"new-{number}", before=Standing()) for number in range(9)]
+    old = [judged(1.08, job=f"old-{number}", at=1e9 - 2 * WEEK_S) for number in range(9)]
+
+    assert causes(cells(*new, *old, judged(1.0)), {}) == ()
+    assert causes({}, {}) == ()
+
+
+def mondays(number: int, level: Callable[[Sequence[str]], float]) -> list[set[str]]:
+    """The causes that are named on Mondays of 54 cells, of 1 to 16 of 64 nodes, at a noise of 1 %."""
+    dice = random.Random(12)  # noqa: S311 - step times, not secrets
+    every = [f"n{node:02}" for node in range(NODES)]
+    found = []
+    for _ in range(number):
+        runs = []
+        for cell in range(CELLS):
+            nodes = dice.sample(every, 2 ** (cell % 5))
+            usual = Standing(
+                "unchanged", baseline=Baseline(tuple(dice.gauss(1, 0.01) for _ in range(BASELINE_RUNS)))
+            )
+            runs.append(judged(dice.gauss(level(nodes), 0.01), nodes, job=f"job-{cell}", before=usual))
+        found.append({cause.name for cause in causes(cells(*runs), {})})
+    return found
+
+
+def documented(*figures: str) -> bool:
+    """Whether docs/judging.md has a row of its table that begins with these."""
+    return f"| {' | '.join(figures)} |" in PAGE.read_text()
+
+
+@pytest.mark.service
+@pytest.mark.parametrize(
+    ("what", "level", "named", "number"),
+    [
+        (f"Mondays that name a cause among {CELLS} cells that never changed", lambda _: 1.0, None, 1000),
+        (
+            "a node that slows its runs by 5% named on the first Monday",
+            lambda nodes: 1 + 0.05 * ("n07" in nodes),
+            "node n07",
+            300,
+        ),
+        (
+            "a slowdown of all cells by 2% named common-mode on the first Monday",
+            lambda _: 1.02,
+            "common-mode",
+            300,
+        ),
+        (
+            "a slowdown of all cells by 3% named common-mode on the first Monday",
+            lambda _: 1.03,
+            "common-mode",
+            300,
+        ),
+    ],
+)
+def test_how_often_a_cause_is_named(
+    what: str, level: Callable[[Sequence[str]], float], named: str | None, number: int
+) -> None:
+    found = mondays(number, level)
+
+    share = sum(bool(some) if named is None else named in some for some in found) / number
+    assert documented(what, f"{share:.1%}" if named is None else f"{share:.0%}"), share
+    assert share < 0.02 if named is None else share > 0.6
