@@ -129,7 +129,8 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
 
 def newest(store: Store, series: Series) -> list[Judged]:
     """How a series stands: its newest run, or none where it has no number to be judged by."""
-    return _as_stored(store, series, judgement_rows.judged_rows(store, series.key, limit=1))
+    rows = judgement_rows.judged_rows(store, series.key, limit=1)
+    return _as_stored(store, series, rows, _hidden(store))
 
 
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
@@ -137,15 +138,25 @@ def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
     rows: dict[Series, list[dict[str, Any]]] = {}
     for row in judgement_rows.judged_rows(store, {}, since=since):
         rows.setdefault(Series.of_row(row), []).append(row)
-    return {series: _as_stored(store, series, some) for series, some in rows.items() if series.is_judged}
+    hidden = _hidden(store)
+    return {
+        series: _as_stored(store, series, some, hidden) for series, some in rows.items() if series.is_judged
+    }
 
 
-def _as_stored(store: Store, series: Series, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+def _hidden(store: Store) -> set[Series]:
+    """The series with runs that the reader of the store may not read."""
+    return {Series(*values) for values in store.hidden(Series.columns())}
+
+
+def _as_stored(
+    store: Store, series: Series, rows: Sequence[Mapping[str, Any]], hidden: Collection[Series]
+) -> list[Judged]:
     """How a series stood after each of its runs, latest first; judged now for a store of before.
 
     And where the reader may not read all of its runs: what is kept rests on those as well.
     """
-    if all(row["rules"] == RULES for row in rows) and not store.hides(**series.key):
+    if all(row["rules"] == RULES for row in rows) and series not in hidden:
         runs = judged_runs(rows)
         return [Judged(run, _standing(run.row), tuple(run.row["changes"])) for run in runs]
     names = {row["job_name"] for row in rows}

@@ -175,9 +175,18 @@ class Store:
         with read_connection(self.url) as connection:
             return [dict(row) for row in connection.execute(self.readable(query)).mappings()]
 
-    def hides(self, **equal: Any) -> bool:
-        """Whether there are valid runs of these values that the reader of this store may not read."""
-        return self.dags is not None and self.count(**equal) < Store(self.url).count(**equal)
+    def hidden(self, columns: Sequence[str]) -> set[tuple[Any, ...]]:
+        """The combinations of values of these columns that valid runs have which the reader may not read."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import runs
+
+        if self.dags is None:
+            return set()
+        query = select(*(runs.c[name] for name in columns)).distinct()
+        query = query.where(runs.c.state == "valid", runs.c.dag_id.not_in(sorted(self.dags)))
+        with read_connection(self.url) as connection:
+            return {tuple(row) for row in connection.execute(query)}
 
     def require_dag_run(self, dag_run_id: str) -> None:
         """Raise UserError, with the nearest match, if no run of that DAG run is in the store."""
