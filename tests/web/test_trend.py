@@ -1,12 +1,16 @@
 """The trend of a series, on the page: what was usual when, what changed, and where its runs are."""
 
+from collections.abc import Callable
+
 import pytest
 from browser import Watched
 from playwright.sync_api import Page, expect
 from web.framed import NAVIGATION, column, opened
 
+from steptime.judging import judgements
 from steptime.judging.series import Series, judged_runs
 from steptime.judging.trend import trend
+from steptime.results.models import Result
 from steptime.results.store import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -66,3 +70,20 @@ def test_an_unknown_series_is_told(watched: Watched) -> None:
     frame = opened(watched.page, f"{NAVIGATION}?view=trend&series=none")
     expect(frame.locator("#message")).to_contain_text("there is no run 'none'")
     watched.complaints.clear()  # Chromium's, of the answer 404
+
+
+def test_a_drift_and_an_accepted_level_are_marked(
+    page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    for week in range(26):
+        level = 1.2 if week < 3 else 1 + 0.002 * week + 0.01 * (-1) ** week
+        publish(f"run-{week:02}", step_times=[level] * 20, submitted_at=1.78e9 + week * 604_800)
+    judgements.accept(store, "run-03", note="half of it", accepted_by="somebody")
+    frame = opened(page, f"{NAVIGATION}?view=trend&series=run-00")
+    labels = frame.locator("#trend").evaluate(
+        "(canvas) => Chart.getChart(canvas).data.datasets.map(({label}) => label)"
+    )
+    expect(frame.locator("tr[data-run='run-03']")).to_contain_text("half of it (somebody)")
+    expect(frame.locator("#drift")).to_contain_text("It drifts slowly, by ")
+    assert "level" in labels

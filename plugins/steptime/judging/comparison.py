@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import takewhile
 from typing import Any
 
@@ -22,6 +23,7 @@ from steptime.judging.detection import (
     Standing,
     adjusted,
 )
+from steptime.judging.drift import Drift
 from steptime.judging.judgements import PUBLISHED_THROUGHPUT, Judged, judged_since, newest
 from steptime.judging.series import JudgedRun, Series, changes, judged_runs
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
@@ -44,6 +46,10 @@ class Finding:
     """What changed between its last usual run and the first that was not, if it is slower or faster."""
     fresh_runs: str | None = None
     """What starts the runs that a suspicion waits for; None if today's recipes have no such run."""
+    drift: Drift | None = None
+    """How it drifted slower, if no run of it did."""
+    drift_since: float | None = None
+    """Unix time."""
     q_values: Mapping[Direction, float] | None = None
     """Its p-values, adjusted for all cells of the comparison."""
 
@@ -111,6 +117,8 @@ class Comparison:
             sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
         for cause in self.causes:
             sentence += f"; {len(cause.cells)} by {cause.name}"
+        if drifting := sum(one.drift is not None for one in self.findings):
+            sentence += f"; {drifting} drift{'s' if drifting == 1 else ''} slowly"
         if waiting := sum(one.standing.state == "suspected" for one in self.findings):
             sentence += f"; {waiting} wait{'s' if waiting == 1 else ''} for fresh runs"
         return sentence
@@ -121,7 +129,7 @@ class Comparison:
         return [cause.sentence for cause in self.causes] + [
             f"{name}: {remark}"
             for name, one in zip(self.names, self.findings, strict=True)
-            for remark in _remarks(one)
+            for remark in (*_remarks(one), *_drift_remarks(one))
         ]
 
     @property
@@ -203,18 +211,28 @@ def among_all(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparison:
     """Each cell by the latest of its runs, which come first."""
+    began = _began(store, cells)
     findings = [
-        Finding(series, one.run, one.standing, one.changes, _fresh_runs(store, one.run, one.standing))
+        Finding(
+            series,
+            one.run,
+            one.standing,
+            one.changes,
+            _fresh_runs(store, one.run, one.standing),
+            one.drift,
+            began.get(one.drift.since) if one.drift else None,
+        )
         for series, (one, *_) in ((series, some) for series, some in cells.items() if some)
     ]
-    return Comparison(among_all(findings), len(cells) - len(findings), causes(cells, _began(store, cells)))
+    return Comparison(among_all(findings), len(cells) - len(findings), causes(cells, began))
 
 
 def _began(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> dict[str, float]:
-    """When the jobs were submitted with which suspicions began, in Unix time."""
+    """When the jobs were submitted with which suspicions and drifts began, in Unix time."""
     runs = [one for some in cells.values() for one in some]
     known = {one.run.job_name: one.run.row["submitted_at"] for one in runs}
-    return known | judgement_rows.submitted_at(store, {one.began_with for one in runs} - known.keys())
+    wanted = {one.began_with for one in runs} | {one.drift.since for one in runs if one.drift}
+    return known | judgement_rows.submitted_at(store, wanted - known.keys())
 
 
 def _changes(store: Store, before: JudgedRun, after: JudgedRun) -> tuple[str, ...]:
@@ -268,6 +286,17 @@ def _remarks(finding: Finding) -> list[str]:
     return [sentence]
 
 
+def _drift_remarks(finding: Finding) -> list[str]:
+    drift = finding.drift
+    if drift is None or finding.drift_since is None:
+        return []
+    since = datetime.fromtimestamp(finding.drift_since).astimezone()
+    levels = " → ".join(f"{level.seconds:.4g} s" for level in drift.levels)
+    return [
+        f"drifts slowly, by {100 * drift.change:.1f} % since {since:%Y-%m-%d} ({levels}); advice, no verdict"
+    ]
+
+
 def _row(name: str, finding: Finding) -> dict[str, Any]:
     standing, row = finding.standing, finding.run.row
     against, over = standing.against, row["step_time_over_published"]
@@ -287,6 +316,8 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
         "q_value": finding.q_value if standing.direction else None,
         "against_publication": None if over is None else _publication(over),
         "changes": "; ".join(finding.changes),
+        "drift_percent": finding.drift and 100 * finding.drift.change,
+        "drift_since": finding.drift_since,
     }
 
 
@@ -365,6 +396,16 @@ COLUMNS = (
     *_of_runs(*OF_SERIES),
     *_of_runs("job_name", "submitted_at"),
     Column("changes", "text", "What changed between the last usual run and the first that was not."),
+    Column(
+        "drift_percent",
+        "number",
+        "How much slower its level is than its fastest was, where no run stood out: advice alone.",
+        heading="drift",
+        unit="%",
+        priority=3,
+        decimals=1,
+    ),
+    Column("drift_since", "time", "Until when it had its fastest level.", heading="drifts since"),
     Column(
         "cause", "text", "What several cells have in common that moved: a node, or `common-mode`.", priority=2
     ),

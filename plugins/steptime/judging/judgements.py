@@ -1,19 +1,21 @@
 """Judgements: how each run of the store was judged, kept with all that it rests on.
 
 They are written in the transaction that publishes a run, and those of its series after it are judged anew:
-runs do not end in the order in which they were submitted. Two kinds: against `history`, by
-`judging.detection`, and against the `publication`, by the documented number.
+runs do not end in the order in which they were submitted. Three kinds: against `history`, by
+`judging.detection`, against the `publication`, by the documented number, and the `drift` of a series, with
+its newest run.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from steptime.errors import UserError
-from steptime.judging.detection import Baseline, Standing, standings
+from steptime.judging.detection import LEAST_CHANGE, Baseline, Standing, standings
+from steptime.judging.drift import Drift, Level, find_drift
 from steptime.judging.series import JudgedRun, Series, all_series, changes, judged_runs
 from steptime.recipes.models import Mode
 from steptime.results import efficiency, judgement_rows
@@ -51,6 +53,8 @@ class Judged:
     standing: Standing
     changes: tuple[str, ...] = ()
     """From the last usual run to the first that was not, where it is suspected or confirmed."""
+    drift: Drift | None = None
+    """How its series drifted slower to it, though none of it is told as slower; of the newest run alone."""
 
     @property
     def began_with(self) -> str:
@@ -158,7 +162,10 @@ def _as_stored(
     """
     if all(row["rules"] == RULES for row in rows) and series not in hidden:
         runs = judged_runs(rows)
-        return [Judged(run, _standing(run.row), tuple(run.row["changes"])) for run in runs]
+        return [
+            Judged(run, _standing(run.row), tuple(run.row["changes"]), _drift(run.row["drift"]))
+            for run in runs
+        ]
     names = {row["job_name"] for row in rows}
     return [one for one in reversed(judged_now(store, series)) if one.run.job_name in names]
 
@@ -183,10 +190,15 @@ def judge_runs(
     """Runs of one series, oldest first, each judged by those before it, from the last of `begin_anew` on."""
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
     stood = standings((_Seconds.of(run.job_name, run.seconds) for run in runs), places)
-    return [
+    judged = [
         Judged(run, standing, _changes(runs, place, standing, record_of))
         for place, (run, standing) in enumerate(zip(runs, stood, strict=True))
     ]
+    if judged and (judged[-1].standing.direction != "slower" or judged[-1].standing.state == "dismissed"):
+        of_level = runs[max(places, default=0) :]
+        found = find_drift([(run.job_name, run.seconds) for run in of_level])
+        judged[-1] = replace(judged[-1], drift=found)
+    return judged
 
 
 def _judge_series_of(result: Result, connection: "Connection") -> None:
@@ -211,6 +223,8 @@ def _rows(one: Judged) -> Iterator[dict[str, Any]]:
     row = one.run.row
     if row["mode"] == Mode.PERFORMANCE and row["step_time_over_published"] is not None:
         yield _against_publication(row)
+    if one.drift is not None:
+        yield _drifted(one.run, one.drift)
 
 
 def _against_history(one: Judged) -> dict[str, Any]:
@@ -261,6 +275,28 @@ def _against_publication(row: Mapping[str, Any]) -> dict[str, Any]:
         rests_on={},
         changes=[],
     )
+
+
+def _drifted(run: JudgedRun, drift: Drift) -> dict[str, Any]:
+    return _row(
+        run.figure,
+        "drift",
+        verdict="slower",
+        direction="slower",
+        judged_on=run.judged_on,
+        judged_s=drift.levels[-1].seconds,
+        ratio=1 + drift.change,
+        limit_ratio=1 + LEAST_CHANGE,
+        baseline_median_s=drift.fastest.seconds,
+        baseline_runs=drift.fastest.runs,
+        rests_on={"levels": [astuple(level) for level in drift.levels]},
+        changes=[],
+    )
+
+
+def _drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
+    """What a stored judgement of that kind says."""
+    return None if rests_on is None else Drift(tuple(Level(*level) for level in rests_on["levels"]))
 
 
 def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """A series over time: each of its runs with what was known of it then, and what changed before it."""
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from steptime.judging import comparison
 from steptime.judging.detection import Standing
-from steptime.judging.judgements import judged_now
+from steptime.judging.judgements import Judged, judged_now
 from steptime.judging.series import JudgedRun, Series, changes
 from steptime.recipes.models import Mode
-from steptime.results import columns
+from steptime.results import columns, judgement_rows
 from steptime.results.columns import Column
+from steptime.results.database import read_connection
 from steptime.results.store import Store
 
 _COMPARED = {column.name: column for column in comparison.COLUMNS}
@@ -22,6 +24,15 @@ COLUMNS = (
     Column("high_s", "number", "Below it, one run is usual.", heading="usual to", unit="s", priority=3),
     columns.BY_NAME["published_step_time_s"],
     Column("changes", "text", "What changed since the run before it.", heading="changed", priority=2),
+    Column("accepted", "text", "Why the level that begins with it was accepted, and by whom.", priority=3),
+    Column(
+        "level_s",
+        "number",
+        "Of a series that drifts slowly, the level that the run belongs to.",
+        heading="level",
+        unit="s",
+        priority=4,
+    ),
     *(_COMPARED[name] for name in ("judged_on", *comparison.OF_SERIES)),
 )
 """Of a trend, a row for each run."""
@@ -36,7 +47,32 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     runs = [one.run for one in judged]
     records = [store.record(run.job_name)["content"] for run in runs]
     events = ["" for _ in runs[:1]] + ["; ".join(changes(*both)) for both in pairwise(records)]
-    return [_row(one.run, one.standing, event) for one, event in zip(judged, events, strict=True)]
+    with read_connection(store.url) as connection:
+        accepted = judgement_rows.accepted(connection, series.key)
+    levels = _levels(judged)
+    return [
+        _row(one.run, one.standing, event)
+        | {"level_s": levels.get(one.run.job_name), "accepted": _accepted(accepted.get(one.run.job_name))}
+        for one, event in zip(judged, events, strict=True)
+    ]
+
+
+def _levels(judged: Sequence[Judged]) -> dict[str, float]:
+    """The level of each run that has one, by its job."""
+    drift = judged[-1].drift if judged else None
+    found: dict[str, float] = {}
+    if drift is not None:
+        begins = {level.first: level.seconds for level in drift.levels}
+        seconds = None
+        for one in judged:
+            seconds = begins.get(one.run.job_name, seconds)
+            if seconds is not None:
+                found[one.run.job_name] = seconds
+    return found
+
+
+def _accepted(level: Mapping[str, Any] | None) -> str:
+    return "" if level is None else f"{level['note']} ({level['accepted_by']})"
 
 
 def _row(run: JudgedRun, standing: Standing, events: str) -> dict[str, Any]:

@@ -48,15 +48,15 @@ def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
     connection.execute(added.on_conflict_do_update(index_elements=[accepted_levels.c.run_id], set_=accepted))
 
 
-def accepted(connection: "Connection", key: Key) -> set[str]:
-    """The jobs of a series with which an accepted level begins."""
+def accepted(connection: "Connection", key: Key) -> dict[str, Row]:
+    """The jobs of a series with which an accepted level begins: the note, and who accepted it when."""
     from sqlalchemy import select
 
-    from steptime.results.schema import accepted_levels, runs
+    from steptime.results.schema import accepted_levels, own_columns, runs
 
     same = [runs.c[name] == value for name, value in key.items()]
-    query = select(runs.c.job_name).join(accepted_levels).where(*same)
-    return set(connection.scalars(query))
+    query = select(runs.c.job_name, *own_columns(accepted_levels)).join(accepted_levels).where(*same)
+    return {row["job_name"]: dict(row) for row in connection.execute(query).mappings()}
 
 
 def record(connection: "Connection", job_name: str) -> str:
@@ -100,16 +100,23 @@ def judged_rows(store: "Store", key: Key, *, since: float = 0, limit: int | None
     """Valid runs with their judgements against their history, latest submitted first.
 
     `key` may be that of a series or nothing, `since` is Unix time. The columns of the judgement are None
-    where there is none: a run without a number, or one of a store of before.
+    where there is none: a run without a number, or one of a store of before. `drift` is what a drift of the
+    series rests on that ends with the run.
     """
     from sqlalchemy import and_, select
 
     from steptime.results.schema import judgements, own_columns, runs
 
+    drifts = judgements.alias()
     against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
     query = (
-        select(*(runs.c[column.name] for column in COLUMNS), *own_columns(judgements))
+        select(
+            *(runs.c[column.name] for column in COLUMNS),
+            *own_columns(judgements),
+            drifts.c.rests_on.label("drift"),
+        )
         .outerjoin(judgements, against_history)
+        .outerjoin(drifts, and_(drifts.c.run_id == runs.c.id, drifts.c.kind == "drift"))
         .where(runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items()))
         .where(runs.c.submitted_at >= since)
         .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())

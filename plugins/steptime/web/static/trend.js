@@ -41,9 +41,9 @@ export function open(box) {
   const charts = element("section", { className: "wide", ariaLabel: "Chart" });
   const listing = element("section", { id: "listing", ariaLabel: "Runs of the series" });
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.run = row.job_name; } });
-  const remark = element("p", { className: "footnote" });
-  box.append(form, charts, remark, listing);
-  parts = { choice, charts, listing, remark, drawRows };
+  const [remark, drift] = [element("span"), element("span", { id: "drift" })];
+  box.append(form, charts, element("p", { className: "footnote" }, remark, drift), listing);
+  parts = { choice, charts, listing, remark, drift, drawRows };
   answer = null;
 }
 
@@ -58,22 +58,32 @@ function range(rows, published) {
   return { min: ends[0] - margin, max: ends[1] + margin, near };
 }
 
-/** Marks what changed: a line at each run whose record differs from the one before. */
+/** Marks what changed, dotted at each run whose record differs from the one before, and accepted levels. */
 const events = (rows) => ({
   id: "events",
   beforeDatasetsDraw({ ctx, chartArea: { top, bottom }, scales: { x } }) {
-    ctx.save();
-    Object.assign(ctx, { strokeStyle: colour("--quiet"), fillStyle: colour("--quiet"), lineWidth: 1 });
-    ctx.setLineDash([2, 3]);
-    for (const row of rows.filter(({ changes }) => changes)) {
+    const mark = (row, dashes, tone, drawHead) => {
       const at = x.getPixelForValue(row.submitted_at);
+      ctx.save();
+      Object.assign(ctx, { strokeStyle: colour(tone), fillStyle: colour(tone), lineWidth: 1 });
+      ctx.setLineDash(dashes);
       ctx.beginPath();
       ctx.moveTo(at, top);
       ctx.lineTo(at, bottom);
       ctx.stroke();
-      ctx.fillRect(at - 3, top, 6, 6);
+      drawHead(at);
+      ctx.restore();
+    };
+    for (const row of rows.filter(({ changes }) => changes)) mark(row, [2, 3], "--quiet", (at) => ctx.fillRect(at - 3, top, 6, 6));
+    for (const row of rows.filter(({ accepted }) => accepted)) {
+      mark(row, [], "--series-3", (at) => {
+        ctx.beginPath();
+        ctx.moveTo(at, top);
+        ctx.lineTo(at + 10, top + 5);
+        ctx.lineTo(at, top + 10);
+        ctx.fill();
+      });
     }
-    ctx.restore();
   },
 });
 
@@ -87,8 +97,19 @@ function datasets(rows, published, near) {
     line("usual, at most", "high_s", { stepped: "middle", fill: "+1", backgroundColor: band }),
     line("usual, at least", "low_s", { stepped: "middle" }),
     line("baseline", "baseline_s", { borderWidth: 1.5, borderColor: colour("--series-8"), stepped: "middle" }),
+    ...(rows.some(drifts) ? [line("level", "level_s", { borderWidth: 2, borderColor: colour("--series-4"), stepped: "middle" })] : []),
     ...(near ? [line("published", "published_step_time_s", { data: [rows[0], rows.at(-1)].map((row) => ({ x: row.submitted_at, y: published })), borderWidth: 1.5, borderDash: [7, 5], borderColor: colour("--series-2") })] : []),
   ];
+}
+
+const drifts = ({ level_s: level }) => level != null;
+
+/** What a search for slow drift found, in a sentence; nothing where it found none. */
+function driftText(rows) {
+  const levels = rows.filter(drifts).map(({ level_s: level }) => level);
+  if (!levels.length) return "";
+  const percent = 100 * (levels.at(-1) / Math.min(...levels) - 1);
+  return ` It drifts slowly, by ${change(percent)} % since its fastest level: advice, no verdict.`;
 }
 
 function dateAxis(rows) {
@@ -101,13 +122,13 @@ function dateAxis(rows) {
 function pointText({ raw: { row } }) {
   const known = row.change_percent == null ? "" : `, ${row.change_percent > 0 ? "+" : ""}${change(row.change_percent)} %`;
   const suspicion = row.suspicion ? `, ${row.suspicion}` : "";
-  return [`${significant(row.judged_s)} s${known}: ${row.verdict}${suspicion}`, ...(row.changes ? row.changes.split("; ").map((one) => `changed: ${one}`) : [])];
+  return [`${significant(row.judged_s)} s${known}: ${row.verdict}${suspicion}`, ...(row.changes ? row.changes.split("; ").map((one) => `changed: ${one}`) : []), ...(row.accepted ? [`accepted: ${row.accepted}`] : [])];
 }
 
 function drawChart(rows, label) {
   const published = rows.at(-1).published_step_time_s;
   const { min, max, near } = range(rows, published);
-  const [figure, canvas] = figureFor("trend", label, "seconds; band: usual for one run; ◆ confirmed; dotted: something changed; dashed: published");
+  const [figure, canvas] = figureFor("trend", label, "seconds; band: usual for one run; ◆ confirmed; dotted: something changed; flag: level accepted; dashed: published");
   for (const old of parts.charts.querySelectorAll("canvas")) Chart.getChart(old)?.destroy();
   parts.charts.replaceChildren(figure);
   draw(canvas, {
@@ -144,6 +165,7 @@ export function redraw() {
   announce();
   const newest = rows.at(-1);
   summarise(element("strong", {}, `${answer.label}: ${significant(newest.judged_s)} s, ${[newest.verdict, newest.suspicion].filter(Boolean).join(", ")}`), `, after ${rows.length} run${rows.length === 1 ? "" : "s"}.`);
+  parts.drift.textContent = driftText(rows);
   drawChart(rows, nameOf({ ...answer.series, label: answer.label }));
   parts.drawRows([...rows].reverse(), columnsOf("trend", ADDED).filter(({ name }) => !LEFT_OUT.includes(name) && !(name in answer.series)));
 }

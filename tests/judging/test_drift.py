@@ -1,0 +1,210 @@
+"""Slow drift: levels that no run of a series shows are found in all of them together, as advice."""
+
+import json
+import random
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.judging.comparison import Comparison, compare_since
+from steptime.judging.detection import FEWEST_RUNS
+from steptime.judging.drift import LONGEST_RUNS, _clearness, find_drift
+from steptime.judging.judgements import accept, judge_all, publish
+from steptime.judging.series import Series
+from steptime.judging.trend import trend
+from steptime.results.models import Result
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+
+PAGE = Path(__file__).parents[2] / "docs" / "judging.md"
+WEEK_S = 7 * 86_400.0
+WEEKS = 26
+DRIFT = 0.05
+"""Of the cell `tiny·fp32·2`, over half a year."""
+
+
+def runs(level: Callable[[int], float], number: int = WEEKS, *, seed: int = 12) -> list[tuple[str, float]]:
+    """Jobs and seconds of a series with a noise of 1 %."""
+    dice = random.Random(seed)  # noqa: S311 - step times, not secrets
+    return [(f"run-{week:02}", dice.gauss(level(week), 0.01)) for week in range(number)]
+
+
+def steadily(total: float) -> Callable[[int], float]:
+    return lambda week: 1 + total * week / WEEKS
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
+    """A store of half a year with three cells, of which the second drifts slower."""
+    path = tmp_path_factory.mktemp("drift") / "steptime.db"
+    store, now = Store(f"sqlite:///{path}"), time.time()
+    with closing(sqlite3.connect(path)):
+        for gpus in (1, 2, 4):
+            level = steadily(DRIFT if gpus == 2 else 0.0)
+            for week, (_, seconds) in enumerate(runs(level, seed=gpus)):
+                at = now - (WEEKS - 1 - week) * WEEK_S - 3600
+                times = [seconds] * 20
+                store.publish(make_result(f"{gpus}-{week:02}", gpus=gpus, step_times=times, submitted_at=at))
+    judge_all(store)
+    return path
+
+
+@pytest.fixture
+def half_a_year(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A copy of it, which commands read."""
+    copy = shutil.copy(filled, tmp_path / "copy.db")
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{copy}")
+    return Store()
+
+
+def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_a_year: Store) -> None:
+    shown = CliRunner().invoke(app, ["results", "compare", "--format", "json"], catch_exceptions=False)
+
+    told = json.loads(shown.stdout)
+    cells = {row["cell"]: row for row in told["cells"]}
+    assert {name: row["drift_percent"] is not None for name, row in cells.items()} == {
+        "tiny·fp32·1": False,
+        "tiny·fp32·2": True,
+        "tiny·fp32·4": False,
+    }
+    assert cells["tiny·fp32·2"]["verdict"] == "unchanged"
+    assert 1.5 <= cells["tiny·fp32·2"]["drift_percent"] < 5
+    assert cells["tiny·fp32·2"]["drift_since"] < time.time() - 4 * WEEK_S
+    assert told["sentence"].endswith("3 unchanged; 1 drifts slowly")
+    (remark,) = told["remarks"]
+    assert remark.startswith("tiny·fp32·2: drifts slowly, by ")
+    assert remark.endswith("; advice, no verdict")
+    assert shown.exit_code == 0, "advice stops no script"
+
+
+def test_what_is_stored_says_the_same_as_judging_anew(
+    half_a_year: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = compare_since(half_a_year, 0)
+    monkeypatch.setattr("steptime.judging.judgements.RULES", -1)
+
+    assert compare_since(half_a_year, 0).rows == told.rows
+
+
+def test_a_trend_has_the_levels_that_its_runs_belong_to(half_a_year: Store) -> None:
+    rows = trend(half_a_year, Series.of_row(half_a_year.run("2-00")))
+    usual = trend(half_a_year, Series.of_row(half_a_year.run("1-00")))
+
+    levels = list(dict.fromkeys(row["level_s"] for row in rows))
+    assert levels == sorted(levels)
+    assert len(levels) >= 2
+    assert {row["level_s"] for row in usual} == {None}
+
+
+def test_an_accepted_level_is_in_the_trend_and_ends_the_drift(half_a_year: Store) -> None:
+    accept(half_a_year, "2-20", note="meant", accepted_by="somebody")
+
+    rows = trend(half_a_year, Series.of_row(half_a_year.run("2-00")))
+
+    assert {row["job_name"]: row["accepted"] for row in rows if row["accepted"]} == {
+        "2-20": "meant (somebody)"
+    }
+    assert drifting(compare_since(half_a_year, 0)) == []
+
+
+def test_a_cell_that_is_told_as_slower_does_not_drift_as_well(
+    half_a_year: Store, make_result: MakeResult
+) -> None:
+    assert drifting(compare_since(half_a_year, 0)) == ["tiny·fp32·2"]
+
+    publish(half_a_year, make_result("slow", step_times=[1.3] * 20, submitted_at=time.time()))
+
+    assert drifting(compare_since(half_a_year, 0)) == []
+
+
+def test_of_the_half_year_with_steps_nothing_drifts(half_years: tuple[str, str]) -> None:
+    for url in half_years:
+        assert drifting(compare_since(Store(url), 0)) == []
+
+
+def drifting(found: Comparison) -> list[Any]:
+    return [row["cell"] for row in found.rows if row["drift_percent"] is not None]
+
+
+def test_a_drift_is_told_by_its_levels() -> None:
+    found = find_drift(runs(lambda week: 1 + 0.05 * (week // 12), 36))
+
+    assert found is not None
+    assert [level.first for level in found.levels] == ["run-00", "run-12", "run-24"]
+    assert [level.runs for level in found.levels] == [12, 12, 12]
+    assert found.since == "run-12"
+    assert found.change == pytest.approx(0.1, abs=0.015)
+
+
+def test_it_is_relative_to_the_fastest_level() -> None:
+    found = find_drift(runs(lambda week: 1.1 if week < 8 else 1.0 if week < 17 else 1.04))
+
+    assert found is not None
+    assert found.change == pytest.approx(0.04, abs=0.01)
+    assert found.since == "run-17"
+
+
+@pytest.mark.parametrize(
+    ("what", "level", "number"),
+    [
+        ("steady", lambda _: 1.0, 104),
+        ("faster", lambda week: 1.0 if week < 13 else 0.95, WEEKS),
+        ("a trifle", lambda week: 1.0 if week < 26 else 1.008, 104),
+        ("a few runs of late", lambda week: 1.0 if week < WEEKS - FEWEST_RUNS + 2 else 1.03, WEEKS),
+        ("long ago", lambda week: 1.0 if week < 30 else 1.04, 30 + LONGEST_RUNS),
+        ("one outlier", lambda week: 1.5 if week == 12 else 1.0, WEEKS),
+        ("hardly any runs", lambda week: 1.0 if week < 5 else 1.1, 2 * FEWEST_RUNS - 1),
+    ],
+)
+def test_what_is_no_drift(what: str, level: Callable[[int], float], number: int) -> None:
+    assert find_drift(runs(level, number)) is None, what
+
+
+def test_clearness_is_the_energy_distance_of_both_sides() -> None:
+    some = np.array([seconds for _, seconds in runs(steadily(0.1), 15)])
+
+    for place, clear in zip(range(FEWEST_RUNS, 15), _clearness(some), strict=False):
+        one, other = some[:place], some[place:]
+        pairs = [
+            sum(abs(a - b) for index, a in enumerate(side) for b in side[:index])
+            / (len(side) * (len(side) - 1) / 2)
+            for side in (one, other)
+        ]
+        between = np.mean([abs(a - b) for a in one for b in other])
+        assert clear == pytest.approx((2 * between - sum(pairs)) * len(one) * len(other) / 15)
+
+
+def documented(*figures: str) -> bool:
+    """Whether docs/judging.md has a row of its table that begins with these."""
+    return f"| {' | '.join(figures)} |" in PAGE.read_text()
+
+
+@pytest.mark.service
+def test_how_often_a_steady_series_is_said_to_drift() -> None:
+    """Of series that never change, looked at each week of a year, after half a year of runs."""
+    series, told = 400, 0
+    for seed in range(series):
+        history = runs(lambda _: 1.0, WEEKS + 52, seed=seed)
+        told += any(find_drift(history[:until]) for until in range(WEEKS + 1, len(history) + 1))
+
+    share = told / series
+    assert documented("a series that never changes said to drift slowly, a year", f"{share:.4f}"), share
+    assert share < 0.02
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("total", [0.03, 0.04, 0.05])
+def test_how_often_a_drift_is_seen_after_half_a_year(total: float) -> None:
+    share = sum(find_drift(runs(steadily(total), seed=seed)) is not None for seed in range(100)) / 100
+
+    assert documented(f"a slow drift of {total:.0%} in half a year seen at its end", f"{share:.0%}"), share
