@@ -12,6 +12,7 @@ from steptime.errors import UserError
 from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS
+from steptime.results.judgement_rows import judged_rows
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -293,3 +294,34 @@ def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) ->
     assert "MY_PASSWORD='(not stored)' TOKENIZERS_PARALLELISM=false" in script
     assert 'HUGGING_FACE_HUB_TOKEN="$HF_TOKEN"' in script, "a reference is no secret"
     assert "Bearer (not stored)'" in script
+
+
+def test_totals_are_of_all_runs_since_then(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    assert store.totals(0) == {"runs": 0, "rejected": 0, "gpu_hours": 0}
+    store.publish(make_result("old", submitted_at=1e9))
+    for number in range(3):
+        store.publish(make_result(f"run-{number}", submitted_at=2e9))
+    store.reject(make_result("bad", submitted_at=2e9, verdict=BAD, measurement=None))
+
+    hours = sum(row["gpu_hours"] for row in store.results(since=2e9, include_rejected=True))
+    assert store.totals(2e9) == {"runs": 4, "rejected": 1, "gpu_hours": pytest.approx(hours)}
+    assert Store(store_url, dags=["another"]).totals(0)["runs"] == 0
+
+
+def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store = Store(store_url)
+    for number in range(4):
+        for gpus in (1, 2):
+            store.publish(make_result(f"{gpus}-{number}", gpus=gpus, submitted_at=1e9 + number))
+
+    def read(**options: Any) -> list[str]:
+        return [row["job_name"] for row in judged_rows(store, {}, **options)]
+
+    assert read(limit=2, of_each=["gpus"]) == ["2-3", "1-3", "2-2", "1-2"]
+    assert read(limit=2, of_each=["gpus"], since=1e9 + 3) == ["2-3", "1-3"]
+    assert read(limit=3) == ["2-3", "1-3", "2-2"]
+    assert [row["job_name"] for row in judged_rows(store, {"gpus": 1}, limit=1)] == ["1-3"]
+    assert judged_rows(Store(store_url, dags=["another"]), {}, limit=2) == []

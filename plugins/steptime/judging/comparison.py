@@ -385,7 +385,7 @@ COLUMNS = (
     ),
     Column("p_value", "number", "How often so large a change is chance in an unchanged series."),
     Column("q_value", "number", "The same for all cells of the comparison, after Benjamini and Hochberg."),
-    *_of_runs("step_time_over_published", "scaling_efficiency_percent"),
+    *_of_runs("step_time_over_published", "scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
     Column(
         "against_publication",
         "text",
@@ -410,4 +410,4 @@ COLUMNS = (
         "cause", "text", "What several cells have in common that moved: a node, or `common-mode`.", priority=2
     ),
 )
-"""Of a comparison, in the order of CSV and JSON; `job_name` and what follows is of the newest run."""
+"""Of a comparison, in the order of CSV and JSON; what is named as in the results is of the newest run."""

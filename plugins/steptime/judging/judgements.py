@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 RULES = 1
 """Of judging: raised where the same runs would be judged otherwise, so that stores are judged anew."""
+_LATEST_RUNS = 6
+"""Of a series that a comparison looks at: one a week, its fresh runs, and some more."""
 PUBLISHED_THROUGHPUT = 0.95
 """Part of the published throughput that passes."""
 
@@ -138,9 +140,11 @@ def newest(store: Store, series: Series) -> list[Judged]:
 
 
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
-    """Of every series that has run since then (Unix time) these runs, latest first."""
+    """Of every series that has run since then (Unix time) its latest runs, the last of them first."""
     rows: dict[Series, list[dict[str, Any]]] = {}
-    for row in judgement_rows.judged_rows(store, {}, since=since):
+    for row in judgement_rows.judged_rows(
+        store, {}, since=since, limit=_LATEST_RUNS, of_each=Series.columns()
+    ):
         rows.setdefault(Series.of_row(row), []).append(row)
     hidden = _hidden(store)
     return {

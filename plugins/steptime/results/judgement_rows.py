@@ -96,17 +96,25 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[Row]])
         connection.execute(judgements.insert(), added)
 
 
-def judged_rows(store: "Store", key: Key, *, since: float = 0, limit: int | None = None) -> list[Row]:
+def judged_rows(
+    store: "Store", key: Key, *, since: float = 0, limit: int, of_each: Iterable[str] = ()
+) -> list[Row]:
     """Valid runs with their judgements against their history, latest submitted first.
 
-    `key` may be that of a series or nothing, `since` is Unix time. The columns of the judgement are None
-    where there is none: a run without a number, or one of a store of before. `drift` is what a drift of the
-    series rests on that ends with the run.
+    `key` may be that of a series or nothing, `since` is Unix time, and there are so many at most of each
+    combination of values of `of_each`. The columns of the judgement are None where there is none: a run
+    without a number, or one of a store of before. `drift` is what a drift of the series rests on that ends
+    with the run.
     """
-    from sqlalchemy import and_, select
+    from sqlalchemy import and_, func, select
 
     from steptime.results.schema import judgements, own_columns, runs
 
+    latest_first = (runs.c.submitted_at.desc(), runs.c.id.desc())
+    place = func.row_number().over(partition_by=[runs.c[name] for name in of_each], order_by=latest_first)
+    valid = [runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items())]
+    selected = select(runs.c.id, place.label("place")).where(*valid, runs.c.submitted_at >= since)
+    numbered = store.readable(selected).subquery()
     drifts = judgements.alias()
     against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
     query = (
@@ -117,13 +125,11 @@ def judged_rows(store: "Store", key: Key, *, since: float = 0, limit: int | None
         )
         .outerjoin(judgements, against_history)
         .outerjoin(drifts, and_(drifts.c.run_id == runs.c.id, drifts.c.kind == "drift"))
-        .where(runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items()))
-        .where(runs.c.submitted_at >= since)
-        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
-        .limit(limit)
+        .where(runs.c.id.in_(select(numbered.c.id).where(numbered.c.place <= limit)))
+        .order_by(*latest_first)
     )
     with read_connection(store.url) as connection:
-        return [dict(row) for row in connection.execute(store.readable(query)).mappings()]
+        return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def submitted_at(store: "Store", job_names: Iterable[str]) -> dict[str, float]:

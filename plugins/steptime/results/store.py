@@ -137,6 +137,20 @@ class Store:
         with read_connection(self.url) as connection:
             return connection.scalar(query) or 0
 
+    def totals(self, since: float) -> Row:
+        """Of all runs since then (Unix time): how many `runs`, how many `rejected`, and their `gpu_hours`."""
+        from sqlalchemy import case, func, select
+
+        from steptime.results.schema import runs
+
+        query = select(
+            func.count().label("runs"),
+            func.coalesce(func.sum(case((runs.c.state == "valid", 0), else_=1)), 0).label("rejected"),
+            func.coalesce(func.sum(runs.c.gpu_hours), 0.0).label("gpu_hours"),
+        ).where(runs.c.submitted_at >= since)
+        with read_connection(self.url) as connection:
+            return dict(connection.execute(self.readable(query)).mappings().one())
+
     def newest_of_each(self, columns: Sequence[str]) -> list[Row]:
         """Of each combination of values of these columns the valid run that was stored last, latest first."""
         from sqlalchemy import func, select

@@ -1,7 +1,6 @@
 """What the pages' server answers, as JSON: each from the runs that the user may read, and from no others."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -29,8 +28,6 @@ MAX_RUNS = 100_000
 
 _KNOWN_TOGETHER = 50
 """Sweep runs and DAG runs that people can choose of."""
-_OF_NEWEST = ("gpu_hours", "queue_wait_s")
-"""What a comparison on the page has beside the columns of a comparison, of the newest run of each cell."""
 
 
 def _readable(user: GetUserDep) -> Store:
@@ -43,11 +40,10 @@ Readable = Annotated[Store, Depends(_readable)]
 
 def columns() -> Response:
     """What each column of the results, of comparisons and of trends is: heading, unit, how it is written."""
-    compared = [*COMPARED, *(BY_NAME[name] for name in _OF_NEWEST)]
     return _json(
         {
             "columns": [column.published for column in COLUMNS],
-            "comparison": [column.published for column in compared],
+            "comparison": [column.published for column in COMPARED],
             "trend": [column.published for column in TREND],
         }
     )
@@ -60,17 +56,9 @@ def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     rejected ones included.
     """
     compared = compare_since(store, since)
-    runs = store.results(since=since, include_rejected=True)
-    newest = {row["job_name"]: row for row in runs}
-    rows = [row | {name: newest[row["job_name"]][name] for name in _OF_NEWEST} for row in compared.rows]
-    totals = {
-        "cells": len(compared.findings) + compared.without_runs,
-        "runs": len(runs),
-        "rejected": sum(row["state"] != "valid" for row in runs),
-        "gpu_hours": math.fsum(row["gpu_hours"] or 0 for row in runs),
-    }
+    totals = {"cells": len(compared.findings) + compared.without_runs} | store.totals(since)
     answer = {"sentence": compared.sentence, "remarks": compared.remarks, "totals": totals}
-    return _json(answer | _table([*(column.name for column in COMPARED), *_OF_NEWEST], rows))
+    return _json(answer | _table([column.name for column in COMPARED], compared.rows))
 
 
 def results(
