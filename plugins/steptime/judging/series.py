@@ -6,8 +6,9 @@ are the commonest cause of a slowdown.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any, Self
 
 from steptime.errors import shown
@@ -137,12 +138,22 @@ def _judged(row: Mapping[str, Any]) -> JudgedRun | None:
 
 def changes(before: str, after: str) -> list[str]:
     """What was made otherwise, from the record of one run to that of a later one: the events between them."""
-    return [f"{name} {one} → {other}" for name, one, other in record_differences(before, after)]
+    return next(events([before, after]))
+
+
+def events(records: Iterable[str]) -> Iterator[list[str]]:
+    """The same between each of several records and the next."""
+    made = map(_made_of, map(json.loads, records))
+    for before, after in pairwise(made):
+        yield [f"{name} {one} → {other}" for name, one, other in _differences(before, after)]
 
 
 def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
     """What two records say otherwise of image, versions, driver, commit, options and nodes: both values."""
-    one, other = _made_of(json.loads(before)), _made_of(json.loads(after))
+    return _differences(_made_of(json.loads(before)), _made_of(json.loads(after)))
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [
         (name, _value(one.get(name)), _value(other.get(name)))
         for name in dict.fromkeys((*one, *other))

@@ -1,13 +1,12 @@
 """A series over time: each of its runs with what was known of it then, and what changed before it."""
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from steptime.judging import comparison
 from steptime.judging.detection import Standing
 from steptime.judging.judgements import Judged, judged_now
-from steptime.judging.series import JudgedRun, Series, changes
+from steptime.judging.series import JudgedRun, Series, events
 from steptime.recipes.models import Mode
 from steptime.results import columns, judgement_rows
 from steptime.results.columns import Column
@@ -44,16 +43,15 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     Beside them `low_s` and `high_s`: between these a run was usual then; None with too few runs before it.
     """
     judged = judged_now(store, series)
-    runs = [one.run for one in judged]
-    records = [store.record(run.job_name)["content"] for run in runs]
-    events = ["" for _ in runs[:1]] + ["; ".join(changes(*both)) for both in pairwise(records)]
+    records = store.records([one.run.job_name for one in judged])
+    changed = events(records[one.run.job_name] for one in judged)
     with read_connection(store.url) as connection:
         accepted = judgement_rows.accepted(connection, series.key)
     levels = _levels(judged)
     return [
-        _row(one.run, one.standing, event)
+        _row(one.run, one.standing, "; ".join(next(changed)) if place else "")
         | {"level_s": levels.get(one.run.job_name), "accepted": _accepted(accepted.get(one.run.job_name))}
-        for one, event in zip(judged, events, strict=True)
+        for place, one in enumerate(judged)
     ]
 
 

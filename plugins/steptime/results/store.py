@@ -265,14 +265,28 @@ class Store:
             .join(runs)
             .where(steps.c.step_time_s.is_not(None))
         )
+        for job_name, global_step, step_time_s in self._of_each(job_names, query):
+            found.setdefault(job_name, {})[global_step] = step_time_s
+        return found
+
+    def records(self, job_names: Sequence[str]) -> dict[str, str]:
+        """The texts of many runs' records by job name; unknown runs are left out."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import records, runs
+
+        query = select(runs.c.job_name, records.c.content).select_from(runs).join(records)
+        return {row[0]: row[1] for row in self._of_each(job_names, query)}
+
+    def _of_each(
+        self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]"
+    ) -> Iterator[Sequence[Any]]:
+        from steptime.results.schema import runs
+
         with read_connection(self.url) as connection:
             for first in range(0, len(job_names), _NAMES_AT_ONCE):
                 some = runs.c.job_name.in_(job_names[first : first + _NAMES_AT_ONCE])
-                for job_name, global_step, step_time_s in connection.execute(
-                    self.readable(query.where(some))
-                ):
-                    found.setdefault(job_name, {})[global_step] = step_time_s
-        return found
+                yield from connection.execute(self.readable(query.where(some)))
 
     def checkpoints(self, job_name: str) -> list[Row]:
         """The checkpoint timings of one run. Raises UserError for an unknown job name."""
