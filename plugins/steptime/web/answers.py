@@ -85,7 +85,7 @@ def results(
     return _json(
         _table([column.name for column in COLUMNS], rows)
         | {
-            "matching": store.count(**selection),
+            "matching": store.count(**selection) if len(rows) == limit else len(rows),
             "all": every,
             "ended": None if every else _why_empty(store, dag_id, dag_run_id),
             "choices": store.choices(**scope),
