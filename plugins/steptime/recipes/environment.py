@@ -20,19 +20,11 @@ _LEAD_TO_CODE = (
     *("LD_*", "GCONV_PATH", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
     # Python: modules, and folders that it takes them from.
     *("PYTHONBREAKPOINT", "PYTHONEXECUTABLE", "PYTHONHOME", "PYTHONINSPECT", "PYTHONPLATLIBDIR"),
-    *("PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONWARNINGS"),
+    *("PYTHONPYCACHEPREFIX", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONWARNINGS", "PYTHON_PRESITE"),
     # Compilers that a training calls, and folders that compiled code is loaded from.
-    *(
-        "CC",
-        "CXX",
-        "CUDAHOSTCXX",
-        "CUDA_HOME",
-        "CUDA_PATH",
-        "NVCC_*",
-        "NVTE_CUDA_INCLUDE_*",
-        "CUDA_CACHE_PATH",
-    ),
-    *("TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_*DIR", "TRITON_*PATH", "TRITON_HOME"),
+    *("CC", "CXX", "CUDAHOSTCXX", "CUDA_HOME", "CUDA_PATH", "NVCC_*", "NVTE_CUDA_INCLUDE_*"),
+    *("CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"),
+    *("TRITON_*DIR", "TRITON_*PATH", "TRITON_HOME"),
     # Plugins of the libraries below the training, and what is loaded into a process to watch it.
     *("NCCL_*PLUGIN*", "NCCL_CONF_FILE", "NVSHMEM_*PLUGIN*", "UCC_COMPONENT_PATH", "UCX_MODULE_DIR"),
     *("FI_PROVIDER_PATH", "IBV_DRIVERS", "RDMAV_DRIVERS", "OMPI_MCA_*component_path", "OPAL_*"),

@@ -32,12 +32,15 @@ _OF_THE_JOB = (
 _OF_THE_PLAN = {
     "gpus": "gpus",
     "gpus-per-node": "gpus_per_node",
+    "gpus-per-socket": "gpus_per_node",
     "gpus-per-task": "gpus_per_node",
     "gres": "gres",
     "nodes": "gpus",
     "ntasks": "gpus",
+    "ntasks-per-core": "gpus_per_node",
     "ntasks-per-gpu": "gpus_per_node",
     "ntasks-per-node": "gpus_per_node",
+    "ntasks-per-socket": "gpus_per_node",
 }
 """Options of sbatch that follow from the plan, and the parameter that changes them."""
 _FIELDS = ("partition", "account", "nodelist", "exclude", "reservation", "segment")
@@ -46,19 +49,9 @@ _OFFERED = (
     *("acctg-freq", "bb", "begin", "comment", "constraint", "contiguous", "core-spec", "cores-per-socket"),
     *("cpu-freq", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot", "dependency", "distribution"),
     *("exclusive", "extra", "extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "hold"),
-    *("licenses", "mail-type", "mail-user", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus"),
-    *(
-        "network",
-        "nice",
-        "oversubscribe",
-        "power",
-        "prefer",
-        "priority",
-        "profile",
-        "qos",
-        "reboot",
-        "signal",
-    ),
+    *("licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu"),
+    *("mincpus", "network", "nice", "oversubscribe", "power", "prefer", "priority", "profile"),
+    *("propagate", "qos", "reboot", "signal"),
     *("sockets-per-node", "spread-job", "switches", "thread-spec", "threads-per-core", "tmp", "tres-bind"),
     *("tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
 )

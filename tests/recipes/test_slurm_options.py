@@ -1,0 +1,212 @@
+"""Every option of sbatch: what becomes of it where a run asks for it, and where a cluster's file has it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from steptime.errors import UserError
+from steptime.recipes.slurm_options import SlurmOptions, check_of_every_job, parse_slurm_options
+
+HELP = Path(__file__).parents[1] / "data" / "slurm" / "sbatch-help.txt"
+"""What `sbatch --help` prints, of Slurm 22.05.8 in Debian 12."""
+NOT_IN_HELP = (
+    *("acctg-freq", "hint", "kill-on-invalid-dep", "mem-bind", "network", "ntasks-per-gpu", "open-mode"),
+    *("prefer", "test-only", "wait-all-nodes"),
+    *("extra", "segment", "tres-bind", "tres-per-task"),  # of later releases
+)
+"""What sbatch takes beside: its manual has them."""
+
+BY_IT = "cannot be given, because steptime finds and ends its jobs by it: leave it out"
+LEFT_OUT = "leave it out: steptime finds, follows and ends its jobs by it"
+UNKNOWN = "unknown option of sbatch"
+PASSES = ""
+
+WHAT_BECOMES = (
+    # of a run's request, of a cluster's file, of which options
+    (
+        *(BY_IT, LEFT_OUT),
+        *("array", "chdir", "error", "gid", "help", "input", "job-name", "kill-on-invalid-dep", "no-kill"),
+        *("no-requeue", "open-mode", "output", "parsable", "test-only", "time-min", "uid", "usage"),
+        *("version", "wait", "wrap"),
+    ),
+    (BY_IT, "give that cluster a file of its own", "cluster-constraint", "clusters"),
+    (BY_IT, "set variables in environment", "export", "export-file", "get-user-env"),
+    (BY_IT, "write resubmissions", "requeue"),
+    (BY_IT, "leave it out: the time limit is each run's", "time"),
+    ("follows from the plan: use gpus instead", "follows from each run's gpus", "gpus", "nodes", "ntasks"),
+    (
+        *("follows from the plan: use gpus_per_node instead", "write gpus_per_node"),
+        *("gpus-per-node", "gpus-per-task", "ntasks-per-node"),
+    ),
+    (
+        *("follows from the plan: use gpus_per_node instead", "follows from each run's gpus"),
+        # They would have fewer ranks or GPUs fit on a node than the plan has there: no node would do.
+        *("gpus-per-socket", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"),
+    ),
+    ("follows from the plan: use gres instead", PASSES, "gres"),
+    (PASSES, PASSES, "partition", "account", "nodelist", "exclude", "reservation", "segment"),
+    (PASSES, "give it to a run, in additional_slurm_params", "begin", "deadline", "dependency", "hold"),
+    (
+        *(PASSES, PASSES),
+        *("acctg-freq", "bb", "comment", "constraint", "contiguous", "core-spec", "cores-per-socket"),
+        *("cpu-freq", "cpus-per-gpu", "cpus-per-task", "delay-boot", "distribution", "exclusive", "extra"),
+        *("extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "licenses", "mail-type"),
+        *("mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network"),
+        *("nice", "oversubscribe", "power", "prefer", "priority", "profile", "propagate", "qos", "reboot"),
+        *("signal", "sockets-per-node", "spread-job", "switches", "thread-spec", "threads-per-core", "tmp"),
+        *("tres-bind", "tres-per-task", "use-min-nodes", "wait-all-nodes", "wckey"),
+    ),
+    # No run's to choose; a site has its reasons.
+    (UNKNOWN, PASSES, "bbf", "nodefile"),  # files of the login node; bb and nodelist say the same in a line
+    (UNKNOWN, PASSES, "container"),  # an image that no permitted_images was asked about
+    (UNKNOWN, PASSES, "ignore-pbs"),  # the script has no such lines
+    (UNKNOWN, PASSES, "overcommit"),  # ranks that share processors: no times to compare
+    (UNKNOWN, PASSES, "quiet", "verbose"),  # what sbatch prints has no reader
+)
+
+
+def of_help() -> set[str]:
+    found = re.findall(r"^ +(?:-\w,? +)?--([a-z-]+)", HELP.read_text(), re.MULTILINE)
+    return set(found)
+
+
+def of_a_run(option: str) -> str:
+    """Why a run cannot ask for it; empty where it can."""
+    try:
+        taken = parse_slurm_options({}, option).as_given
+    except UserError as error:
+        return str(error)
+    return "" if taken == (f"--{option}",) else f"became {taken}"
+
+
+def of_a_file(option: str) -> str:
+    """Why a cluster's file cannot have it for every job; empty where it can."""
+    try:
+        check_of_every_job(f"--{option}")
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_every_option_of_sbatch_was_thought_of_once() -> None:
+    named = [option for _, _, *options in WHAT_BECOMES for option in options]
+    assert sorted(named) == sorted(of_help() | set(NOT_IN_HELP))
+
+
+def test_what_becomes_of_every_option() -> None:
+    wrong = []
+    for of_runs, of_files, *options in WHAT_BECOMES:
+        for option in options:
+            for given in (f"{option}=1", *([option] if option not in SlurmOptions.model_fields else ())):
+                for expected, said in ((of_runs, of_a_run(given)), (of_files, of_a_file(given))):
+                    if expected not in said or (said and not expected):
+                        wrong.append(f"{given}: expected {expected!r}, and it said {said!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_shortened_name_gets_past_a_list() -> None:
+    """`--job-na` is `--job-name` to sbatch."""
+    whole = {option: of_files for _, of_files, *options in WHAT_BECOMES for option in options}
+    passed = []
+    for option, of_files in whole.items():
+        for length in range(1, len(option)):
+            short = option[:length]
+            if short in whole:
+                continue
+            if UNKNOWN not in of_a_run(f"{short}=1"):
+                passed.append(f"{short} in a run")
+            if of_files and "cannot be every job's" not in of_a_file(f"{short}=1"):
+                passed.append(f"{short} in a file")
+    assert not passed, passed
+
+
+def test_a_refusal_in_a_file_says_what_the_option_given_is_replaced_by() -> None:
+    """Of two that begin alike, each has its own."""
+    assert of_a_file("time-min=1").endswith(f"{LEFT_OUT}.")
+    assert of_a_file("export-file=1").endswith("set variables in environment.")
+    assert of_a_file("requeu") == (
+        "Slurm option '--requeu' cannot be every job's: write resubmissions, how often a run is resubmitted "
+        "after the cluster failed its job."
+    )
+
+
+LONG = "a" * 2000
+FORMS = (
+    # a request; what sbatch gets, or why it does not
+    ({}, None, ()),
+    ({}, "", ()),
+    ({}, " ; ;", ()),
+    ({}, "exclusive", ("--exclusive",)),
+    ({}, " qos=a ;constraint=a&b; ", ("--qos=a", "--constraint=a&b")),
+    ({}, "comment=a=b", ("--comment=a=b",)),
+    ({}, f"comment={LONG}", (f"--comment={LONG}",)),
+    ({}, f"comment={LONG}a", "the value 'aaa"),
+    ({}, "comment=", "the value '' of comment cannot be given: use at least one character"),
+    ({}, "comment=a b", "the value 'a b' of comment cannot be given"),
+    ({}, "comment=$(x)", "the value '$(x)' of comment"),
+    ({}, "comment=a#b", "the value 'a#b' of comment"),
+    ({}, "comment=a\n#SBATCH --uid=0", "of comment cannot be given"),
+    ({}, "hold;hold", "additional_slurm_params has 'hold' twice"),
+    ({}, "mem=1;mem=2", "additional_slurm_params has 'mem' twice"),
+    ({}, "Qos=1", "'Qos=1' is not of the form option=value"),
+    ({}, "=1", "'=1' is not of the form option=value"),
+    ({}, "partition=a", ("--partition=a",)),
+    ({}, "partition", "'partition' needs a value, as in partition="),
+    ({}, "segment=12", ("--segment=12",)),
+    ({}, "segment=0", "segment '0' cannot be given to Slurm: write a number of nodes"),
+    ({}, "segment=12345", "segment '12345' cannot be given to Slurm"),
+    ({"segment": 3}, None, ("--segment=3",)),
+    ({"segment": 3}, "segment=3", "segment is also in additional_slurm_params: keep one of the two"),
+    ({"account": "a"}, "hold;partition=b", ("--partition=b", "--account=a", "--hold")),
+    ({"partition": f"{LONG}"}, None, (f"--partition={LONG}",)),
+    ({"partition": f"{LONG}a"}, None, "partition 'aaa"),
+    ({"partition": "a,b.c+d-e"}, None, ("--partition=a,b.c+d-e",)),
+    ({"reservation": "a"}, None, ("--reservation=a",)),
+    *(
+        ({name: value}, None, f"{name} '{value}' cannot be given to Slurm: write a name of letters")
+        for name in ("partition", "account", "reservation")
+        for value in ("", "a b", "-a", "a,", ",a", "a;b", "a$b", "ä")
+    ),
+    *(
+        ({name: value}, None, (f"--{name}={value}",))
+        for name in ("nodelist", "exclude")
+        for value in ("n1", "n1,n2", "node[001-016,020]", "r[1-2]n[1,3],login-1.site")
+    ),
+    *(
+        ({name: value}, None, f"{name} '{value}' cannot be given to Slurm: write nodes as in")
+        for name in ("nodelist", "exclude")
+        for value in ("", "./n", "/n", "n1,", "n[1", "n[a]", "n[1-]", "n1 n2")
+    ),
+    ({"gpus_per_node": 4, "gres": False}, None, ()),  # they need the plan
+)
+
+
+def test_the_form_of_what_a_run_asks_for() -> None:
+    wrong = []
+    for asked, additional, expected in FORMS:
+        try:
+            became: tuple[str, ...] | str = parse_slurm_options(asked, additional).as_given
+        except UserError as error:
+            became = str(error)
+        good = (
+            expected in became
+            if isinstance(expected, str) and isinstance(became, str)
+            else expected == became
+        )
+        if not good:
+            wrong.append(f"{asked} {additional!r}: expected {expected!r}, and it became {became!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_asked_for_is_nothing_set() -> None:
+    assert parse_slurm_options({}, None) == SlurmOptions()
+    assert set(SlurmOptions().model_dump().values()) == {None, ()}
+
+
+def test_a_files_option_has_a_form() -> None:
+    for option in ("--qos=a", "--exclusive", "--mail-user=a@b", "--uenv=prgenv:default", "--comment=a;b"):
+        check_of_every_job(option)
+    for option in ("qos=a", "-q=a", "--qos=", "--qos=a b", "--qos=$a", "--qos='a'", "--qos=a\n", "--", "--Q"):
+        with pytest.raises(UserError, match="cannot be given: write --option or --option=value"):
+            check_of_every_job(option)
