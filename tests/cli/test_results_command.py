@@ -94,7 +94,7 @@ def test_a_narrow_terminal_hides_whole_columns_and_says_so(monkeypatch: pytest.M
     assert max(map(len, table.splitlines()[-8:])) <= 80
     assert "0.2500" in table
     assert "GBS" not in table
-    assert re.search(r"\d columns are hidden \(.*submitted; GBS\): --wide shows all", hidden)
+    assert re.search(r"\d columns hidden: GBS, .*submitted; --wide shows them", hidden)
     assert "GBS" in call("--wide").stdout.partition("└")[0]
 
 

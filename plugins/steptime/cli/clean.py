@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from steptime.cli.ages import age_s
-from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.errors import UserError, shown
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def clean(
     ] = "30d",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """Remove what this machine keeps of jobs long ended: copies of other clusters' logs, notes of local jobs.
 
@@ -53,7 +54,12 @@ def clean(
     if age < _AT_LEAST_S:
         raise UserError(f"--older-than '{shown(older_than)}' is too short: write 1d or more.")
     found = prune(before=time.time() - age, dry_run=dry_run)
-    show([old._asdict() | {"last_used": _day(old)} for old in found], output_format, columns=Old._fields)
+    show(
+        [old._asdict() | {"last_used": _day(old)} for old in found],
+        output_format,
+        columns=Old._fields,
+        wide=wide,
+    )
     done = "would be removed" if dry_run else "removed"
     typer.echo(f"{len(found)} {done}, {sum(old.size_bytes for old in found) / 1e6:,.1f} MB", err=True)
     refuse(load_clusters()[1])  # whose jobs' notes nobody could look for

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.errors import UserError, shown
 from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Recipe
@@ -64,6 +64,7 @@ def metrics(
         ),
     ] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """Tokens per second, MFU and days to a trillion tokens of a recipe at one step time.
 
@@ -78,7 +79,7 @@ def metrics(
     if output_format is Format.TABLE:
         title = f"{recipe.workload} {recipe.size} {recipe.dtype} on {recipe.gpus} × {recipe.gpu_type}"
         columns = ["metric", "value", *(["published"] if published else []), "basis"]
-        show(_lines(recipe, rates, published), Format.TABLE, columns=columns, title=title)
+        show(_lines(recipe, rates, published), Format.TABLE, columns=columns, title=title, wide=wide)
     elif output_format is Format.JSON:
         typer.echo(json.dumps(_record(recipe, rates, published), indent=2))
     else:

@@ -66,11 +66,15 @@ def show(
     columns: Sequence[str] | None = None,
     title: str | None = None,
     headings: Mapping[str, str] | None = None,
+    wide: bool | None = None,
+    least: Sequence[str] = (),
 ) -> None:
     """Print rows; `columns` fixes their order (by default that of the first row).
 
     `headings` renames columns in the table only: CSV and JSON keep the full names with their units.
-    A missing value is empty in a table and in CSV, null in JSON.
+    A missing value is empty in a table and in CSV, null in JSON. A terminal that is too narrow for the table
+    goes without the columns of `least`, the first of them first, then without those on the right. With `wide`
+    it has all, as where that is None, for a table of which nothing may be missing.
     """
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
     if output_format is Format.JSON:
@@ -78,8 +82,13 @@ def show(
     elif output_format is Format.CSV:
         _print_csv(rows, names)
     else:
-        shown_ones = [_plain(rows, name, (headings or {}).get(name, name)) for name in names]
-        _print_table(shown_ones, title, terminal_width())
+        order = names[:1] if wide is None else (*names, *reversed(least))
+        priorities = {name: place for place, name in enumerate(order)}
+        _print_fitting(
+            [_plain(rows, name, (headings or {}).get(name, name), priorities.get(name, 0)) for name in names],
+            title,
+            wide=bool(wide),
+        )
 
 
 def show_columns(
@@ -111,46 +120,37 @@ def show_table(
     title: str | None = None,
     wide: bool = False,
 ) -> None:
-    """Print rows of declared columns for people, no number of them cropped.
-
-    If the terminal is too narrow, columns are left out by their priority, and a line names them.
-    Redirected and `wide` output has all.
-    """
+    """Print rows of declared columns for people; a narrow terminal goes without some, by their priority."""
     from steptime.results.report import written
 
-    shown_ones = {
-        column.name: _Shown(
+    shown_ones = [
+        _Shown(
             column.title,
+            column.heading,
             [shown(cell, at_most=None) for cell in written(column, rows)],
             column.kind in ("number", "integer"),
+            column.priority or 0,
         )
         for column in columns
-    }
-    kept, hidden = list(columns), []
-    width = None if wide else terminal_width()
-    while width is not None and _least_width([shown_ones[column.name] for column in kept]) > width:
-        least = max(reversed(kept), key=lambda column: column.priority or 0)
-        if not least.priority:
-            break
-        kept.remove(least)
-        hidden.append(least.title)
-    _print_table([shown_ones[column.name] for column in kept], title, width)
-    if hidden:
-        are = "column is" if len(hidden) == 1 else "columns are"
-        typer.echo(f"{len(hidden)} {are} hidden ({'; '.join(reversed(hidden))}): --wide shows all")
+    ]
+    _print_fitting(shown_ones, title, wide=wide)
 
 
 class _Shown(NamedTuple):
     """A column as it is printed."""
 
-    heading: str
+    title: str
+    name: str
+    """Its title without the unit."""
     cells: Sequence[str]
     numeric: bool
+    priority: int
+    """Of those that do not fit the highest is left out first, and 0 never."""
 
     @property
     def widths(self) -> tuple[int, int]:
         """That of its longest word, which is never broken, and that of its longest cell."""
-        texts = [self.heading, *self.cells]
+        texts = [self.title, *self.cells]
         return max(cell_len(word) for text in texts for word in (text.split() or [""])), max(
             map(cell_len, texts)
         )
@@ -162,18 +162,18 @@ def _print_csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
     writer.writerows([["" if row.get(name) is None else row[name] for name in names] for row in rows])
 
 
-def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str) -> _Shown:
+def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority: int) -> _Shown:
     """A column that is declared nowhere."""
+    from steptime.results.columns import Column
+    from steptime.results.report import written
+
     values = [row.get(name) for row in rows]
-    return _Shown(
-        heading, [_cell(value) for value in values], any(isinstance(v, int | float) for v in values)
-    )
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return "" if value is None else shown(value, at_most=None)
+    numbers = all(value is None or isinstance(value, int | float) for value in values)
+    if numbers and any(isinstance(value, float) for value in values):
+        cells = written(Column(name, "number", "", significant=3), rows)
+    else:
+        cells = ["" if value is None else shown(value, at_most=None) for value in values]
+    return _Shown(heading, heading, cells, any(isinstance(v, int | float) for v in values), priority)
 
 
 def _frame(columns: Sequence[_Shown]) -> int:
@@ -184,6 +184,23 @@ def _frame(columns: Sequence[_Shown]) -> int:
 def _least_width(columns: Sequence[_Shown]) -> int:
     """The least that a table of these takes without breaking a word."""
     return sum(column.widths[0] for column in columns) + _frame(columns)
+
+
+def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) -> None:
+    """Print a table, no number cropped: columns that the terminal has no room for are left out and named.
+
+    Redirected and `wide` output has all.
+    """
+    kept, width = list(columns), None if wide else terminal_width()
+    while width is not None and _least_width(kept) > width:
+        least = max(reversed(kept), key=lambda column: column.priority)
+        if not least.priority:
+            break
+        kept.remove(least)
+    _print_table(kept, title, width)
+    if hidden := [column.name for column in columns if column not in kept]:
+        what = "1 column" if len(hidden) == 1 else f"{len(hidden)} columns"
+        typer.echo(f"{what} hidden: {', '.join(hidden)}; --wide shows {'it' if len(hidden) == 1 else 'them'}")
 
 
 def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None) -> None:
@@ -204,7 +221,7 @@ def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None
     for column, column_width in zip(columns, widths, strict=True):
         justify: Literal["left", "right"] = "right" if column.numeric else "left"
         # By themselves rich's tables are cropped if the least widths of their columns do not fit.
-        table.add_column(Text(column.heading), justify=justify, width=column_width)
+        table.add_column(Text(column.title), justify=justify, width=column_width)
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(Text, row))
     Console(width=sum(widths) + _frame(columns)).print(table)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from steptime.cli.options import takes_plan_request
-from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.errors import UserError
 from steptime.recipes import tables
 from steptime.recipes.config_problems import load_each, refuse
@@ -53,6 +53,8 @@ _RUN_COLUMNS = (
     *("label", "tp", "pp", "cp", "dp", "vp", "mbs", "gbs", "ga"),
     *("steps", "window", "time_limit", "gpu_hours_max"),
 )
+_LEAST = ("vp", "ga", "mbs", "steps", "window", "cp", "pp", "tp", "dp")
+"""Of a plan, what a narrow terminal goes without, the first of them first; never what it costs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -76,6 +78,7 @@ def recipes(
         typer.Option("--launch", help="Only how runs are launched on GPUs: each setting with its source."),
     ] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """Every recipe there is: sizes, dtypes, GPU types, scales, parallelism and batch sizes.
 
@@ -93,7 +96,7 @@ def recipes(
     rows = [cells for document in workloads for cells in make_rows(document)]
     in_brief = output_format is Format.TABLE and not (published or launch)
     if rows or broken is None:
-        show(rows, output_format, columns=_RECIPE_COLUMNS if in_brief else None)
+        show(rows, output_format, columns=_RECIPE_COLUMNS if in_brief else None, wide=wide)
     refuse(broken, broken_gpu_types())
 
 
@@ -104,16 +107,19 @@ def _plan(
         bool, typer.Option("--show-script", help="Also print the job script of every run.")
     ] = False,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
     """The runs that `steptime run` would start, and what they cost at most. Nothing is submitted.
 
     The exit code is 1 if it would start nothing, with the reason below the plan.
     """
     planned = plan(request)
-    show_plan(planned, output_format, _scripts(planned) if show_script else ())
+    show_plan(planned, output_format, _scripts(planned) if show_script else (), wide=wide)
 
 
-def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ()) -> None:
+def show_plan(
+    planned: Plan, output_format: Format, scripts: Sequence[str] = (), *, wide: bool = False
+) -> None:
     """Print the runs of a plan, their job scripts if given, and what all of it costs at most.
 
     Raises UserError: at once for what the cluster does not permit, and after it was printed for what could
@@ -131,7 +137,9 @@ def show_plan(planned: Plan, output_format: Format, scripts: Sequence[str] = ())
     if output_format is Format.TABLE:
         what = f"{first.workload} {first.size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
         headings = {"label": "run", "gpu_hours_max": f"{unit} ≤"}
-        show(rows, output_format, columns=_RUN_COLUMNS, title=what, headings=headings)
+        show(
+            rows, output_format, columns=_RUN_COLUMNS, title=what, headings=headings, wide=wide, least=_LEAST
+        )
         for run, script in zip(planned.all_runs, scripts, strict=False):
             typer.echo(f"# ---- {run.label}: job script ----\n{script.rstrip()}\n")
     else:

@@ -129,13 +129,16 @@ def show_results(
             typer.echo(note)
 
 
-def show_declarations(output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+def show_declarations(
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
+) -> None:
     """What each column of the results means, with its type and its unit."""
     from steptime.results.columns import COLUMNS
 
     rows = [column.published for column in COLUMNS]
     names = ("name", "kind", "unit", "description")
-    show(rows, output_format, columns=names if output_format is Format.TABLE else None)
+    show(rows, output_format, columns=names if output_format is Format.TABLE else None, wide=wide)
 
 
 def show_run(

@@ -52,7 +52,7 @@ def run(
     """
     planned = plan(request)
     if dry_run:
-        show_plan(planned, output_format)
+        show_plan(planned, output_format, wide=wide)
         return
     check_plan(planned)
     check_budgets(planned.all_runs, err=True)

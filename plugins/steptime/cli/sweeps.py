@@ -8,7 +8,7 @@ import typer
 
 from steptime.airflow.slots.names import Slots
 from steptime.cli.airflow_client import DAG_PATIENCE_S, Url, User, airflow_client
-from steptime.cli.output import FORMAT_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
 from steptime.recipes.config_problems import load_each, refuse
@@ -72,15 +72,24 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="sweep", help="Many runs as one: plan and start a file of config/sweeps.")
 
 
-def _list(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+def _list(
+    *,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
+) -> None:
     """Every sweep there is."""
     columns = ("name", "description", "cluster", "repeats", "gpu_hours_max", "approval_above_gpu_hours")
     sweeps, broken = load_each(list_sweeps(), load_sweep)
-    show([sweep.model_dump(mode="json") for sweep in sweeps], output_format, columns=columns)
+    show([sweep.model_dump(mode="json") for sweep in sweeps], output_format, columns=columns, wide=wide)
     refuse(broken)
 
 
-def plan(name: Name, *, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
+def plan(
+    name: Name,
+    *,
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
+) -> None:
     """The runs of a sweep and what they cost at most. Nothing is submitted.
 
     Every run is planned: what cannot be run, and a plan above the sweep's budget, is refused here.
@@ -89,7 +98,7 @@ def plan(name: Name, *, output_format: Annotated[Format, FORMAT_OPTION] = Format
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
     columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id")
-    show(_rows(planned), output_format, columns=columns if table else None, headings=headings)
+    show(_rows(planned), output_format, columns=columns if table else None, headings=headings, wide=wide)
     typer.echo(f"{_total(planned)}. Nothing was submitted.", err=not table)
     check_budgets(_runs(planned), err=not table)
 

@@ -1,0 +1,108 @@
+"""Tables in terminals of any width: no column goes in silence, no number is cropped."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app, output
+
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+COMMANDS = [
+    "recipes --workload llama3.1",
+    "recipes --published --workload llama3.1",
+    "plan llama3.1 --size 8b --gpus 8-128",
+    "run llama3.1 --dry-run",
+    "sweep list",
+    "sweep plan weekly",
+    "metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8 --step-time 12.27",
+    f"parse {LOGS}",
+    "results columns",
+]
+HINT = re.compile(r"^(?:1 column|(\d+) columns) hidden: (.+); --wide shows (?:it|them)$", re.MULTILINE)
+
+
+def printed(command: str) -> str:
+    shown = CliRunner().invoke(app, command.split(), catch_exceptions=False)
+    assert shown.exit_code in (0, 1)
+    return shown.stdout
+
+
+def table_of(text: str) -> list[str]:
+    """The lines of the table, without its title and what stands below it."""
+    return [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│└")]
+
+
+def headings(text: str) -> str:
+    """The words of the head, as wide terminals have them in one line."""
+    cells = [line.strip("┃").split("┃") for line in table_of(text) if line.startswith("┃")]
+    return "|".join(" ".join(" ".join(column).split()) for column in zip(*cells, strict=True))
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_does_not_fit_is_hidden_whole_and_named(
+    command: str, width: int, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = headings(printed(command)).split("|")
+    monkeypatch.setattr(output, "terminal_width", lambda: width)
+
+    narrow = printed(command)
+
+    assert max(map(len, table_of(narrow))) <= width
+    hint = HINT.search(narrow)
+    hidden = hint[2].split(", ") if hint else []
+    assert hint is None or int(hint[1] or 1) == len(hidden)
+    kept = headings(narrow).split("|")
+    assert len(kept) + len(hidden) == len(everything)
+    assert kept[0] == everything[0]
+    assert set(kept) <= set(everything)
+    assert headings(printed(f"{command} --wide")).split("|") == everything
+
+
+def test_a_plan_keeps_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda: 60)
+    assert "GPU-hours ≤" in headings(printed("plan llama3.1 --size 8b --gpus 8-128"))
+
+
+def test_numbers_of_a_column_have_equal_decimals(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"hours": 0.16667}, {"hours": 4.0}, {"hours": 12_345.5}, {"hours": None}]
+    output.show(rows, output.Format.TABLE)
+    numbers = re.findall(r"│ +([\d.,]+) │", capsys.readouterr().out)
+    assert numbers == ["0.167", "4.000", "12,345.500"]
+
+
+def test_what_is_no_number_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show([{"value": 0.5}, {"value": "auto"}, {"value": True}], output.Format.TABLE)
+    assert re.findall(r"│ +(\S+) │", capsys.readouterr().out) == ["0.5", "auto", "True"]
+
+
+def test_a_real_terminal_of_70_columns(here: Path) -> None:
+    """As a process of its own, whose width only the terminal tells."""
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 70))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    program = Path(sys.executable).with_name("steptime")
+    process = subprocess.Popen(
+        [program, "plan", "llama3.1"],
+        stdout=terminal,
+        env={**environment, "NO_COLOR": "1", "TERM": "xterm"},
+    )
+    os.close(terminal)
+    told = b""
+    while True:
+        try:
+            told += os.read(controller, 65536)
+        except OSError:  # Linux says so once nobody holds the terminal
+            break
+    assert process.wait(timeout=60) == 0
+    lines = re.sub(r"\x1b\[\d*m", "", told.decode()).splitlines()
+    assert any("tiny·fp32·1" in line for line in lines)
+    assert max(map(len, table_of("\n".join(lines)))) <= 70
+    assert HINT.search("\n".join(lines))
