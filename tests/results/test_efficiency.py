@@ -192,13 +192,15 @@ def test_only_comparable_runs_have_an_efficiency(store: Store, make: MakeResult)
     assert set(of(store).values()) == {(None, None, None)}
 
 
-@pytest.mark.parametrize("name", ["workload", "size", "dtype", "gpu_type", "scaling", "proxy"])
+@pytest.mark.parametrize("name", ["workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster"])
 def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(
     store: Store, make: MakeResult, name: str
 ) -> None:
-    two = make("two", 2)
-    other = two.run.recipe.model_copy(update={name: True if name == "proxy" else "another"})
-    publish(store, make("one", 1), make("two", 2, run=two.run.model_copy(update={"recipe": other})))
+    run = make("two", 2).run
+    other = {name: True if name == "proxy" else "another"}
+    if name != "cluster":
+        other = {"recipe": run.recipe.model_copy(update=other)}
+    publish(store, make("one", 1), make("two", 2, run=run.model_copy(update=other)))
 
     assert set(of(store).values()) == {(None, None, None)}
 
