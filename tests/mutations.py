@@ -29,8 +29,8 @@ ARITHMETIC: dict[type[ast.operator], ast.operator] = {
     ast.BitOr: ast.BitAnd(),
 }
 OTHER_FUNCTION = {"min": "max", "max": "min", "any": "all", "all": "any"}
-TEXT_FOR_PEOPLE = {"description", "title", "help"}
-"""Keywords whose values no program reads."""
+TEXT_FOR_PEOPLE = {"description", "title", "help", "examples"}
+"""Keywords whose values no program reads: they are neither dropped nor changed."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
             return  # before Python 3.12 its parts have no places
         case ast.Assign([ast.Name("__all__")]):
             return  # for those who read, and for the linter
+        case ast.keyword(str(name)) if name in TEXT_FOR_PEOPLE:
+            return
     for kind, replacement in _of(node):
         yield node, kind, replacement
     for test in _plain_conditions(node):

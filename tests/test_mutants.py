@@ -17,6 +17,7 @@ CHANGES = {
     "a: int | str = 0": ["a: int | str = 1"],
     "a = f(b, c=d)": ["a = (f(b))"],
     "a = f(description=d)": [],
+    "a = f(examples=[1, 2])": [],
     "a = sorted(b)": ["a = (sorted(b, reverse=True))"],
     "a = min(b)": ["a = (max(b))"],
     "a = {b, c}": ["a = ({b})", "a = ({c})"],
