@@ -15,7 +15,7 @@ from typer.testing import Result as Shown
 
 from steptime.cli import app, main, output
 from steptime.recipes.models import Mode
-from steptime.results.columns import COLUMNS
+from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -131,10 +131,49 @@ def test_csv_and_json_have_every_column_to_the_last_digit() -> None:
         (["--since", "2020-01-01", "--all"], ["one", "two", "bad", "saved"]),
         (["--since", "45m", "--limit", "1"], ["two"]),
         (["--dag-run", "manual__2026-11-21"], ["one", "two", "saved"]),
+        (["--dag", "llama31", "--dag-run", "manual__2026-11-21"], ["one", "two", "saved"]),
+        (["--state", "rejected"], ["bad"]),
+        (["--state", "Valid", "--all"], ["one", "two", "saved"]),
+        (["--cluster", "LOCAL", "--scaling", "weak"], ["one", "two", "saved"]),
+        (["--gpus", "2"], ["two", "saved"]),
+        (["--search", "expected 3.", "--all"], ["bad"]),
+        (["--search", "FP32·1"], ["one"]),
     ],
 )
 def test_filters(arguments: list[str], expected: list[str]) -> None:
     assert jobs(*arguments) == expected
+
+
+def test_every_filter_of_the_page_is_a_flag() -> None:
+    flags = call("--help").stdout
+    for name in (*CHOICES, "search", "since", "dag", "dag_run"):
+        assert f"--{name.replace('_', '-')} " in flags
+
+
+def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) -> None:
+    for name in ("cell", "other"):
+        one = make_result(name)
+        told = {"dag_run_id": name, "sweep": "weekly", "sweep_run": f"scaling_sweep/week-{name}"}
+        made_by = one.submitted.made_by.model_copy(update=told)
+        Store().publish(make_result(name, made_by=made_by))
+
+    assert jobs("--dag", "scaling_sweep", "--dag-run", "week-cell") == ["cell"]
+
+
+@pytest.mark.usefixtures("filled_store")
+@pytest.mark.parametrize(("named", "job"), [("tw", "two"), ("two", "two"), ("last", "bad"), ("sa", "saved")])
+def test_a_run_is_named_by_its_beginning_or_as_the_last(named: str, job: str) -> None:
+    assert json.loads(call("show", named, "--format", "json").stdout)["result"]["job_name"] == job
+    assert json.loads(call("show", named, "--record").stdout)["job"]["name"] == job
+
+
+def test_last_of_a_store_without_runs_says_what_to_do(
+    make_result: MakeResult, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store().results()  # makes an empty one
+    assert "there is no run 'last' in the metrics store: `steptime results --all" in refusal(
+        capsys, monkeypatch, "show", "last"
+    )
 
 
 @pytest.mark.usefixtures("filled_store")
@@ -164,6 +203,16 @@ def test_nothing_found_is_said() -> None:
             r"'x\ny' in the metrics store: `steptime results --all --format csv` lists all",
         ),
         (["show", "tow"], "no run 'tow' in the metrics store: did you mean 'two'?"),
+        (["show", ""], "'' begins the names of 4 runs (bad, one, saved, …): write more."),
+        (["compare", "one", "nine"], "no run 'nine' in the metrics store: `steptime results --all"),
+        (["--dag", "lama31"], "no results of a DAG 'lama31' in the metrics store: did you mean 'llama31'?"),
+        (
+            ["--dag", "llama31", "--dag-run", "manual"],
+            "no results of a DAG run 'manual' in the metrics store",
+        ),
+        (["--cluster", "locl"], "unknown cluster of stored results 'locl': did you mean 'local'?"),
+        (["--gpus", "3"], "unknown gpus of stored results '3': did you mean '2'? Valid are: 1, 2, 4."),
+        (["--state", "ok"], "unknown state of stored results 'ok'. Valid are: rejected, valid."),
     ],
 )
 def test_a_wrong_value_is_answered_with_the_valid_ones(

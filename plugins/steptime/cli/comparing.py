@@ -35,8 +35,8 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="RUN RUN",
-            help="Two jobs, the earlier first: their names as results --full-names lists them, or unique "
-            "beginnings.",
+            help="Two jobs, the earlier first: their names as results --full-names lists them, unique "
+            "beginnings, or last.",
             show_default=False,
         ),
     ] = None,
@@ -130,7 +130,7 @@ def accept(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="JOB", help="A run of the new level: its job's name, or a unique beginning of it."
+            metavar="JOB", help="A run of the new level: its job's name, a unique beginning of it, or last."
         ),
     ],
     *,

@@ -47,6 +47,12 @@ WIDE_OPTION = typer.Option("--wide", help="Every column of the table, however na
 """Use as `wide: Annotated[bool, WIDE_OPTION] = False`."""
 
 
+RUN_ARGUMENT = typer.Argument(
+    metavar="JOB", help="Job name as 'results --full-names' lists it, a unique beginning of it, or last."
+)
+"""Use as `run: Annotated[str, RUN_ARGUMENT]`."""
+
+
 def terminal_width() -> int | None:
     """Columns of the terminal that stdout is; None if it is redirected."""
     return Console().width if sys.stdout.isatty() else None

@@ -2,19 +2,25 @@
 
 import json
 import shlex
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from steptime.cli.ages import since_when
 from steptime.cli.comparing import ACCEPT_EXAMPLES, COMPARE_EXAMPLES, JUDGE_EXAMPLES, accept, compare, judge
-from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show, show_columns, show_table
+from steptime.cli.output import (
+    FORMAT_OPTION,
+    RUN_ARGUMENT,
+    WIDE_OPTION,
+    Format,
+    show,
+    show_columns,
+    show_table,
+)
+from steptime.cli.selecting import Selection, takes_selection
 from steptime.cli.usage import Commands
-from steptime.errors import UserError, unknown_value
+from steptime.errors import UserError
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -27,15 +33,19 @@ steptime results --mode checkpoint_save --all --full-names
 
 steptime results --format csv > results.csv
 
-steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d
+steptime results --cluster mycluster --gpus 64 --state rejected --search NCCL
+
+steptime results show last
 """
 
 SHOW_EXAMPLES = """
 [bold]Examples[/bold]
 
-steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d
+steptime results show last
 
-steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b3c4d --record | jq .run > run.json
+steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b
+
+steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b --record | jq .run > run.json
 """
 
 _NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'steptime run llama3.1 --wait'."
@@ -54,21 +64,11 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="results")
 
 
+@takes_selection
 def results(
     context: typer.Context,
     *,
-    workload: Annotated[
-        str | None,
-        typer.Option(help="Only this one: llama3.1-25.04, or llama3.1 for the newest.", show_default=False),
-    ] = None,
-    size: Annotated[str | None, typer.Option(help="Only this model size, as tiny or 405b.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Only this number format, as bf16.")] = None,
-    gpu_type: Annotated[str | None, typer.Option(help="Only this type of GPU, as h100 or cpu.")] = None,
-    mode: Annotated[str | None, typer.Option(help="Only this mode, as performance.")] = None,
-    dag_run: Annotated[str | None, typer.Option(help="Only runs of this Airflow DAG run.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only runs submitted since then: 30m, 12h, 7d, 2w or 2026-11-21.")
-    ] = None,
+    selection: Selection,
     everything: Annotated[bool, typer.Option("--all", help="Rejected runs too, with the reason.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many, the latest ones.")] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
@@ -84,28 +84,12 @@ def results(
         return
     from steptime.results.store import Store
 
-    start = None if since is None else since_when(since, time.time())
     with Store() as store:
-        choices = store.choices() if store.exists() else {}
-        if not choices.get("state"):
+        if not (store.exists() and store.count(include_rejected=True)):
             show_results([], output_format)
             typer.echo(_NO_RESULTS, err=True)
             return
-        asked = {"size": size, "dtype": dtype, "gpu_type": gpu_type, "mode": mode}
-        wanted = {name: value and value.lower() for name, value in asked.items()}
-        for name, value in wanted.items():
-            if value is not None and value not in choices[name]:
-                raise unknown_value(f"{name.replace('_', ' ')} of stored results", value, choices[name])
-        if dag_run is not None:
-            store.require_dag_run(dag_run)
-        rows = store.results(
-            workload=None if workload is None else _stored_workload(workload, choices["workload"]),
-            dag_run_id=dag_run,
-            since=start,
-            include_rejected=everything,
-            limit=None if limit is None else min(limit, sys.maxsize),
-            **wanted,
-        )
+        rows = selection.rows(store, include_rejected=everything, limit=limit)
     show_results(rows, output_format, full_names=full_names, wide=wide)
     if not rows:
         hint = "" if everything else " --all lists rejected ones too."
@@ -142,7 +126,7 @@ def show_declarations(
 
 
 def show_run(
-    job_name: Annotated[str, typer.Argument(metavar="JOB", help="Job name, as --full-names lists it.")],
+    run: Annotated[str, RUN_ARGUMENT],
     *,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     record_only: Annotated[bool, typer.Option("--record", help="Only the record, as in its file.")] = False,
@@ -160,7 +144,8 @@ def show_run(
     with Store() as store:
         if not store.exists():
             raise UserError(_NO_RESULTS)
-        row = store.run(job_name)
+        row = store.run_named(run)
+        job_name = row["job_name"]
         kept = store.record(job_name)
         if record_only:
             typer.echo(kept["content"], nl=False)
@@ -268,11 +253,3 @@ def _local_time(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %z}"
-
-
-def _stored_workload(asked: str, stored: Sequence[str]) -> str:
-    """A workload of the store by its name, with or without the release (the newest one then)."""
-    releases = [name for name in stored if asked.lower() in (name, name.rpartition("-")[0])]
-    if not releases:
-        raise unknown_value("workload of stored results", asked, stored)
-    return max(releases)

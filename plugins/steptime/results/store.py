@@ -35,6 +35,8 @@ _SEARCHED = (
     *("dag_id", "dag_run_id", "state", "reason", "warnings"),
 )
 """Texts that people know a run by."""
+LAST = "last"
+"""Names the run that was submitted last."""
 _NAMES_AT_ONCE = 500
 """That one query asks for: databases limit how many values it may have."""
 
@@ -202,10 +204,18 @@ class Store:
         with read_connection(self.url) as connection:
             return {tuple(row) for row in connection.execute(query)}
 
-    def require_dag_run(self, dag_run_id: str) -> None:
-        """Raise UserError, with the nearest match, if no run of that DAG run is in the store."""
-        if not self.results(dag_run_id=dag_run_id, include_rejected=True, limit=1):
-            raise self._unknown("dag_run_id", dag_run_id, "there are no results of a DAG run")
+    def require(self, column: str, value: str, what: str) -> None:
+        """Raise UserError, with the nearest match, if the store has no run of that value; `what` names it."""
+        equal: dict[str, Any] = {column: value}
+        if not self.count(include_rejected=True, **equal):
+            raise self._unknown(column, value, f"there are no results of {what}")
+
+    def scope(self, dag_id: str | None, dag_run_id: str | None) -> dict[str, Any]:
+        """What selects the runs of a DAG run, of a sweep's those of its cells; nothing if none is named."""
+        own: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
+        if dag_id is None or dag_run_id is None or self.count(include_rejected=True, **own):
+            return own
+        return {"sweep_run": f"{dag_id}/{dag_run_id}"}
 
     def runs_of(self, dag_id: str, dag_run_id: str) -> list[Row]:
         """All runs of one DAG run, rejected ones included, in the order of their mapped tasks."""
@@ -232,11 +242,16 @@ class Store:
         return rows[0]
 
     def run_named(self, beginning: str) -> Row:
-        """The run of this job name, or whose name alone begins so. Raises UserError for none or several."""
+        """The run of this job name, or whose name alone begins so; `last` is the one submitted last.
+
+        Raises UserError for none or several.
+        """
         from sqlalchemy import select
 
         from steptime.results.schema import runs
 
+        if beginning == LAST and (newest := self.results(include_rejected=True, limit=1)):
+            return newest[0]
         begins = runs.c.job_name.startswith(beginning, autoescape=True)
         query = select(runs.c.job_name).where(begins).order_by(runs.c.job_name)
         with read_connection(self.url) as connection:

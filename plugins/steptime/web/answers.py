@@ -78,7 +78,7 @@ def results(
         name: _value(name, request.query_params[name]) for name in CHOICES if request.query_params.get(name)
     }
     dag_id, dag_run_id = (request.query_params.get(name) for name in ("dag_id", "dag_run_id"))
-    scope = _scope(store, dag_id, dag_run_id)
+    scope = store.scope(dag_id, dag_run_id)
     every = store.count(include_rejected=True, **scope)
     selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
     rows = in_reading_order(store.results(limit=limit, **selection))
@@ -103,7 +103,7 @@ def scaling(store: Readable, together: Annotated[str | None, Query()] = None) ->
     rows = []
     if chosen is not None:
         dag_id, _, dag_run_id = chosen.partition("/")
-        rows = store.results(mode="performance", **_scope(store, dag_id, dag_run_id))
+        rows = store.results(mode="performance", **store.scope(dag_id, dag_run_id))
     answer = {"known": known, "together": chosen}
     return _json(answer | _table([column.name for column in COLUMNS], in_reading_order(rows)))
 
@@ -168,14 +168,6 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
             "made": record_differences(*records),
         }
     )
-
-
-def _scope(store: Store, dag_id: str | None, dag_run_id: str | None) -> dict[str, Any]:
-    """What selects the runs of a DAG run, for a sweep's those of its cells; nothing where none is named."""
-    own: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
-    if dag_id is None or dag_run_id is None or store.count(include_rejected=True, **own):
-        return own
-    return {"sweep_run": f"{dag_id}/{dag_run_id}"}
 
 
 def _why_empty(store: Store, dag_id: str | None, dag_run_id: str | None) -> str | None:

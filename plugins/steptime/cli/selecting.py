@@ -1,0 +1,117 @@
+"""The flags that select runs of the metrics store, as the filters of the page do: one for each choice column.
+
+    @app.command()
+    @takes_selection
+    def results(*, selection: Selection, wide: bool = False) -> None: ...
+
+gives a command `results --workload … --gpus … --search … --wide`.
+"""
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from steptime.cli.ages import since_when
+from steptime.errors import unknown_value
+from steptime.results.columns import BY_NAME, CHOICES
+
+if TYPE_CHECKING:
+    from steptime.results.store import Store
+
+_HELP = {
+    "state": "Only this state; rejected runs are listed then without --all.",
+    "workload": "Only this one: llama3.1-25.04, or llama3.1 for the newest.",
+    "size": "Only this model size, as tiny or 405b.",
+    "dtype": "Only this number format, as bf16.",
+    "gpu_type": "Only this type of GPU, as h100 or cpu.",
+    "scaling": "Only this scaling: weak or strong.",
+    "cluster": "Only runs of this cluster.",
+    "mode": "Only this mode, as performance.",
+    "gpus": "Only this number of GPUs, on CPUs of ranks.",
+}
+_OTHERS = {
+    "search": "Only runs with these words in their names, DAG run, reason or warnings.",
+    "dag": "Only runs of this Airflow DAG.",
+    "dag_run": "Only runs of this Airflow DAG run; of a sweep's, with its --dag, those of its cells.",
+    "since": "Only runs submitted since then: 30m, 12h, 7d, 2w or 2026-11-21.",
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was asked for with the flags."""
+
+    values: Mapping[str, Any]
+    """As they were written, by the names of the flags; None selects nothing."""
+    since: float | None
+    """Unix time."""
+
+    def rows(
+        self, store: "Store", *, include_rejected: bool = False, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The selected runs, latest submitted first.
+
+        Raises UserError for a value that no stored run has, with those that there are.
+        """
+        values, stored = self.values, store.choices()
+        equal = {name: _stored(name, values[name], stored[name]) for name in CHOICES}
+        for flag, column, what in (("dag_run", "dag_run_id", "a DAG run"), ("dag", "dag_id", "a DAG")):
+            if values[flag] is not None and not store.count(
+                include_rejected=True, **store.scope(values["dag"], values["dag_run"])
+            ):
+                store.require(column, values[flag], what)
+        return store.results(
+            include_rejected=include_rejected or equal["state"] is not None,
+            since=self.since,
+            search=values["search"],
+            limit=None if limit is None else min(limit, sys.maxsize),
+            **equal,
+            **store.scope(values["dag"], values["dag_run"]),
+        )
+
+
+def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace the parameter `selection` of `command` by one flag for each filter."""
+    flags = [_parameter(name, _HELP.get(name, f"Only this {BY_NAME[name].heading}.")) for name in CHOICES]
+    flags += [_parameter(name, text) for name, text in _OTHERS.items()]
+
+    @wraps(command)
+    def with_flags(*arguments: Any, **values: Any) -> Any:
+        asked = {flag.name: values.pop(flag.name) for flag in flags}
+        since = None if asked["since"] is None else since_when(asked["since"], time.time())
+        selection = Selection(asked, since)
+        return command(*arguments, selection=selection, **values)
+
+    given = inspect.signature(command, eval_str=True).parameters.values()
+    own = [parameter for parameter in given if parameter.name != "selection"]
+    before = [parameter for parameter in own if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+    parameters = [*before, *flags, *own[len(before) :]]
+    # Typer reads both: the signature for names and defaults, the annotations for the types.
+    with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_flags
+
+
+def _parameter(name: str, text: str) -> inspect.Parameter:
+    is_number = name in BY_NAME and BY_NAME[name].kind == "integer"
+    kind: Any = int if is_number else str
+    annotation = Annotated[kind | None, typer.Option(help=text, show_default=False)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _stored(name: str, asked: Any, stored: Sequence[Any]) -> Any:
+    """The value of the store that is meant; None if none was asked for."""
+    if asked is None:
+        return None
+    found = [value for value in stored if str(asked).lower() == str(value).lower()]
+    if name == "workload":  # without the release the newest one is meant
+        found = found or [value for value in stored if asked.lower() == value.rpartition("-")[0].lower()]
+    if not found:
+        raise unknown_value(f"{name.replace('_', ' ')} of stored results", asked, stored)
+    return max(found)
