@@ -1,12 +1,18 @@
 """Mistakes in a workload's file: each has its sentence, all are told at once, and no other file suffers."""
 
+import copy
+import functools
 import json
+import operator
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from steptime import settings
 from steptime.errors import UserError
@@ -272,6 +278,33 @@ def test_five_mistakes_are_five_sentences(config: Path) -> None:
         text = changed(text, *MISTAKES[name][:2])
     expected = sorted((MISTAKES[name][2] for name in five), key=lambda told: int(told.split()[1].strip(",")))
     assert refusal(config, text) == expected
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Of everything that stands in a file, as it is read."""
+    if place:
+        yield place
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in inside:
+        yield from places(below, (*place, key))
+
+
+def test_whatever_is_of_a_wrong_type_is_all_that_is_told(config: Path) -> None:
+    """What needs it to be judged is left out: there is one mistake, and it is told where it stands."""
+    content = yaml.safe_load(GOOD)
+    small = copy.deepcopy(content["sizes"]["8b"]) | {"steps": content["steps"], "proxies": []}
+    content["sizes"]["7b"] = small | {"configurations": small["configurations"][:1]}
+    elsewhere = []
+    for place in places(content):
+        text = json.loads(json.dumps(content))
+        *above, last = place
+        inside = functools.reduce(operator.getitem, above, text)
+        inside[last] = True if isinstance(inside[last], dict) else {"wrong": 1}
+        told = refusal(config, json.dumps(text, indent=1))
+        where = ".".join(map(str, place))
+        if not all(sentence.partition(", ")[2].startswith(where) for sentence in told):
+            elsewhere.append(f"{where}: {told}")
+    assert not elsewhere, "\n".join(elsewhere)
 
 
 OF_PERFORMANCE = (

@@ -122,6 +122,10 @@ def misfits(error: ValidationError) -> list[Mistake]:
         cause = found.get("ctx", {}).get("error")
         if isinstance(cause, FieldErrors):
             mistakes += [Mistake(one.message, location + one.location) for one in cause.problems]
+        elif kind == "too_short" and any(
+            other["loc"][: len(location)] == location != other["loc"] for other in errors
+        ):
+            continue  # its entries are there, and each has its own problem
         elif kind == "missing" and location not in meant_ones:
             mistakes.append(Mistake("is missing", location))
         elif kind not in ("missing", "extra_forbidden"):

@@ -33,9 +33,13 @@ from steptime.recipes.workload_file import (
 
 def problems_of(document: Document) -> list[Mistake]:
     """What does not fit together in a workload's file."""
+    if not all(isinstance(document.value(part), dict) for part in _NAMED):
+        return []
     return [problem for check in _CHECKS for problem in check(document)]
 
 
+_NAMED = ("gpu_types", "sizes")
+"""Parts that all others name entries of: without one of them there is nothing to hold those to."""
 _KINDS = ("configurations", "proxies")
 
 
@@ -59,9 +63,9 @@ class _Counts(RootModel[GpuCounts]):
     pass
 
 
-def _keys(document: Document, *location: int | str) -> tuple[str, ...]:
-    value = document.value(*location)
-    return tuple(value) if isinstance(value, dict) else ()
+def _keys(document: Document, part: str) -> tuple[str, ...]:
+    """Of one of `_NAMED`."""
+    return tuple(document.value(part))
 
 
 def _rules(document: Document) -> Iterator[_Placed]:
