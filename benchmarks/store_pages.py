@@ -29,9 +29,16 @@ STEPS = 50
 ROUNDS = 9
 AT_ONCE = 2_000
 NOISE = 0.01
-EXPORT = "import sys, resource; from steptime.cli import main; sys.argv[0] = 'steptime'\n" + (
-    "try: main()\nfinally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
-)
+EXPORT = """
+import sys
+from steptime.cli import main
+sys.argv[0] = "steptime"
+try:
+    main()
+finally:
+    # Not by getrusage: what it tells of a program includes the memory of the one that started it.
+    print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")), file=sys.stderr)
+"""
 
 
 def read_runs(url: str) -> list[tuple[dict[str, Any], dict[str, dict[str, Any]]]]:
@@ -168,7 +175,7 @@ def export(url: str, form: str) -> tuple[float, float, int]:
         size = out.seek(0, os.SEEK_END)
     if done.returncode:
         raise SystemExit(f"the export as {form} failed: {done.stderr}")
-    return time.perf_counter() - begin, int(done.stderr.split()[-1]) / 1024, size
+    return time.perf_counter() - begin, int(done.stderr.split()[-2]) / 1024, size
 
 
 def progress(sentence: str) -> None:

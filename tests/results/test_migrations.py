@@ -17,7 +17,8 @@ from steptime.results import database, schema
 from steptime.results.columns import COLUMNS, COMPUTED
 from steptime.results.models import Result
 from steptime.results.record import RunRecord
-from steptime.results.store import Store, _run_row
+from steptime.results.store import Store
+from steptime.results.writing import run_row
 
 MakeResult = Callable[..., Result]
 
@@ -33,7 +34,7 @@ def make_store_of_0001(url: str, result: Result, monkeypatch: pytest.MonkeyPatch
             tables.reflect(connection)
             assert "records" not in tables.tables
             runs = tables.tables["runs"]
-            row = _as_then(_run_row(result))
+            row = _as_then(run_row(result))
             row = {name: value for name, value in row.items() if name in runs.c}
             run_id = connection.scalar(runs.insert().values(row).returning(runs.c.id))
             row = {"run_id": run_id, **_provenance_row(result)}

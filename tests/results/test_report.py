@@ -1,4 +1,4 @@
-"""Result rows for readers: their order, table columns, notes."""
+"""Result rows for readers: table columns, notes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from steptime.recipes.models import Mode
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.report import compared, in_reading_order, notes, written
+from steptime.results.report import compared, notes, written
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -23,7 +23,7 @@ def stored_rows(tmp_path: Path) -> StoredRows:
         store = Store(f"sqlite:///{tmp_path / 's.db'}")
         for result in results:
             (store.publish if result.verdict.valid else store.reject)(result)
-        return store.results(include_rejected=True)
+        return list(store.in_reading_order(include_rejected=True))
 
     return store_all
 
@@ -32,21 +32,10 @@ def flat(result_times: float, **changes: Any) -> dict[str, Any]:
     return {"step_times": [result_times] * 20, **changes}
 
 
-def test_rows_are_ordered_as_people_read_them(stored_rows: StoredRows, make_result: MakeResult) -> None:
-    rows = stored_rows(
-        make_result("save", gpus=2, mode=Mode.CHECKPOINT_SAVE),
-        make_result("four", gpus=4),
-        make_result("one", gpus=1),
-        make_result("load", gpus=2, mode=Mode.CHECKPOINT_LOAD),
-    )
-
-    assert [row["job_name"] for row in in_reading_order(rows)] == ["one", "four", "save", "load"]
-
-
 def test_what_all_runs_share_is_said_once(stored_rows: StoredRows, make_result: MakeResult) -> None:
     rows = stored_rows(make_result("one", gpus=1, **flat(0.2)), make_result("two", gpus=2, **flat(0.25)))
 
-    columns, title = compared(in_reading_order(rows))
+    columns, title = compared(rows)
 
     assert title == (
         "state valid, workload llama3.1-25.04, GPU type cpu, scaling weak, cluster local, MBS 1, "
@@ -67,7 +56,7 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     )
     other = [{**row, "workload": "nemotron4-25.04", "flops_formula": "nemotron4-24.11"} for row in rows[:1]]
 
-    listed = in_reading_order([*rows, *other])
+    listed = [*rows, *other]
     columns, title = compared(listed, full_names=True)
 
     assert title == "GPU type cpu, scaling weak, cluster local, MBS 1"

@@ -2,16 +2,20 @@
 
 import hashlib
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from steptime.errors import UserError
 from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
+from steptime.results import schema
 from steptime.results.columns import CHOICES, COLUMNS
+from steptime.results.database import write_transaction
 from steptime.results.judgement_rows import judged_rows
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -209,6 +213,69 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert tuple(store.choices()) == CHOICES
     assert store.choices()["size"] == ["small", "tiny"]
     assert store.choices()["gpus"] == [1, 2, 4]
+
+
+def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store = Store(store_url)
+    store.publish(make_result("job_1", size="tiny"))
+    store.publish(make_result("Other", size="small", submitted_at=1.0))
+
+    def found(search: str) -> list[str]:
+        listed = [row["job_name"] for row in store.results(search=search)]
+        assert store.count(search=search) == len(listed)
+        return listed
+
+    assert found("OTHER") == ["Other"], "capitals are small letters"
+    assert found("JOB LLAMA3") == ["job_1"], "each word, each in any text"
+    assert found("b_1") == ["job_1"]
+    assert found("o%r") == found("jobx1") == [], "what LIKE reads as any text is itself here"
+
+
+def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    for number, (name, gpus, mode) in enumerate(
+        [
+            ("save", 2, Mode.CHECKPOINT_SAVE),
+            ("four", 4, Mode.PERFORMANCE),
+            ("one", 1, Mode.PERFORMANCE),
+            ("load", 2, Mode.CHECKPOINT_LOAD),
+            ("again", 1, Mode.PERFORMANCE),
+        ]
+    ):
+        store.publish(make_result(name, gpus=gpus, mode=mode, submitted_at=1000.0 + number))
+    store.reject(make_result("bad", gpus=1, verdict=BAD, submitted_at=3000.0))
+
+    def names(**filters: Any) -> list[str]:
+        rows = list(store.in_reading_order(**filters))
+        assert all(row in store.results(**filters) for row in rows)
+        return [row["job_name"] for row in rows]
+
+    assert names() == ["one", "again", "four", "save", "load"]
+    assert names(include_rejected=True, gpus=1) == ["one", "again", "bad"]
+    assert names(limit=3) == ["one", "again", "load"], "the latest three"
+
+
+def test_rows_in_reading_order_come_a_few_at_a_time(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    store.publish(make_result("job"))
+    with write_transaction(store_url) as connection:
+        row = dict(connection.execute(select(schema.runs)).mappings().one())
+        del row["id"]
+        connection.execute(schema.runs.insert(), [row | {"job_name": f"job{n}"} for n in range(5000)])
+
+    def peak_bytes(read: Callable[[], object]) -> int:
+        tracemalloc.start()
+        read()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    assert sum(1 for _ in store.in_reading_order()) == 5001
+    one_by_one = peak_bytes(lambda: sum(1 for _ in store.in_reading_order()))
+    at_once = peak_bytes(store.results)
+    assert one_by_one < at_once / 4
 
 
 @pytest.mark.parametrize(

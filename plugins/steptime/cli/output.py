@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -98,7 +98,7 @@ def show(
 
 
 def show_columns(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, Any]],
     columns: "Sequence[Column]",
     output_format: Format,
     *,
@@ -107,6 +107,7 @@ def show_columns(
 ) -> None:
     """Print rows of declared columns for programs, whole: as CSV, or as JSON that names its schema's version.
 
+    Each is printed as it comes: all results of a store may be more than fits into memory.
     `called` is the key of the rows in the JSON, and `beside` is what stands before them there.
     """
     from steptime.results.columns import SCHEMA_VERSION
@@ -115,8 +116,13 @@ def show_columns(
     if output_format is Format.CSV:
         _print_csv(rows, names)
         return
-    listed = [{name: row.get(name) for name in names} for row in rows]
-    typer.echo(json.dumps({"schema_version": SCHEMA_VERSION, **(beside or {}), called: listed}, indent=2))
+    around = json.dumps({"schema_version": SCHEMA_VERSION, **(beside or {}), called: []}, indent=2)
+    sys.stdout.write(around.removesuffix("]\n}"))
+    separator = "\n    "
+    for row in rows:
+        sys.stdout.write(separator + json.dumps({name: row.get(name) for name in names}))
+        separator = ",\n    "
+    sys.stdout.write("\n  ]\n}\n")
 
 
 def show_table(
@@ -162,10 +168,10 @@ class _Shown(NamedTuple):
         )
 
 
-def _print_csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([["" if row.get(name) is None else row[name] for name in names] for row in rows])
+    writer.writerows(["" if row.get(name) is None else row[name] for name in names] for row in rows)
 
 
 def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority: int) -> _Shown:

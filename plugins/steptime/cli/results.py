@@ -2,8 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
@@ -90,26 +91,26 @@ def results(
             typer.echo(_NO_RESULTS, err=True)
             return
         rows = selection.rows(store, include_rejected=everything, limit=limit)
-    show_results(rows, output_format, full_names=full_names, wide=wide)
-    if not rows:
+        first = list(islice(rows, 1))
+        show_results(chain(first, rows), output_format, full_names=full_names, wide=wide)
+    if not first:
         hint = "" if everything else " --all lists rejected ones too."
         typer.echo(f"No result fits these filters.{hint}", err=True)
 
 
 def show_results(
-    rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
+    rows: Iterable[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
-    """Print rows of the metrics store, and below a table what its readers must know."""
+    """Print rows of the metrics store as they come, and below a table what its readers must know."""
     from steptime.results.columns import COLUMNS
-    from steptime.results.report import compared, in_reading_order, notes
+    from steptime.results.report import compared, notes
 
-    ordered = in_reading_order(rows)
     if output_format is not Format.TABLE:
-        show_columns(ordered, COLUMNS, output_format, called="results")
-    elif rows:
-        columns, title = compared(ordered, full_names=full_names)
-        show_table(ordered, columns, title=title, wide=wide)
-        for note in notes(ordered):
+        show_columns(rows, COLUMNS, output_format, called="results")
+    elif listed := list(rows):
+        columns, title = compared(listed, full_names=full_names)
+        show_table(listed, columns, title=title, wide=wide)
+        for note in notes(listed):
             typer.echo(note)
 
 

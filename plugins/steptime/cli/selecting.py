@@ -10,7 +10,7 @@ gives a command `results --workload … --gpus … --search … --wide`.
 import inspect
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,8 +54,8 @@ class Selection:
 
     def rows(
         self, store: "Store", *, include_rejected: bool = False, limit: int | None = None
-    ) -> list[dict[str, Any]]:
-        """The selected runs, latest submitted first.
+    ) -> Iterator[dict[str, Any]]:
+        """The selected runs in the order in which people read them, each as it is asked for.
 
         Raises UserError for a value that no stored run has, with those that there are.
         """
@@ -66,7 +66,7 @@ class Selection:
                 include_rejected=True, **store.scope(values["dag"], values["dag_run"])
             ):
                 store.require(column, values[flag], what)
-        return store.results(
+        return store.in_reading_order(
             include_rejected=include_rejected or equal["state"] is not None,
             since=self.since,
             search=values["search"],

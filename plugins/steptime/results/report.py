@@ -1,27 +1,13 @@
-"""Result rows for readers: their order, what a table of them shows, notes."""
+"""Result rows for readers: what a table of them shows, notes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from steptime.recipes.models import Mode
 from steptime.results.columns import BY_NAME, COLUMNS, Column
 
 Row = Mapping[str, Any]
-
-_SERIES = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster")
-_MODES = tuple(mode.value for mode in Mode)
-
-
-def in_reading_order(rows: Iterable[Row]) -> list[Row]:
-    """The rows as people read them: by series, mode and scale, the earliest first."""
-    return sorted(rows, key=_reading_order)
-
-
-def _reading_order(row: Row) -> tuple[Any, ...]:
-    series = (row[name] for name in _SERIES)
-    return (*series, _MODES.index(row["mode"]), row["gpus"], row["submitted_at"])
 
 
 def compared(

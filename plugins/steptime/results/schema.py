@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import COLUMNS
 
-REVISION = "0010"
+REVISION = "0011"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -49,7 +49,13 @@ runs = Table(
         for column in COLUMNS
     ),
     Column("content_sha256", Text, nullable=False),
-    Index(None, "workload", "size", "dtype", "gpu_type", "mode", "gpus"),
+    # What makes a series (judging.series), and what else its newest run is found by: the table is not read.
+    Index(
+        "ix_runs_series",
+        *("workload", "size", "dtype", "gpu_type", "mode", "gpus", "cluster", "scaling", "proxy"),
+        *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
+        *("state", "dag_id"),
+    ),
     Index(None, "dag_id", "dag_run_id"),
     Index(None, "sweep_run"),
     Index(None, "submitted_at"),

@@ -18,7 +18,6 @@ from steptime.judging.trend import trend
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
-from steptime.results.report import in_reading_order
 from steptime.results.store import Store
 from steptime.web.dag_runs import why_without_results
 
@@ -81,7 +80,7 @@ def results(
     scope = store.scope(dag_id, dag_run_id)
     every = store.count(include_rejected=True, **scope)
     selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
-    rows = in_reading_order(store.results(limit=limit, **selection))
+    rows = list(store.in_reading_order(limit=limit, **selection))
     return _json(
         _table([column.name for column in COLUMNS], rows)
         | {
@@ -103,9 +102,9 @@ def scaling(store: Readable, together: Annotated[str | None, Query()] = None) ->
     rows = []
     if chosen is not None:
         dag_id, _, dag_run_id = chosen.partition("/")
-        rows = store.results(mode="performance", **store.scope(dag_id, dag_run_id))
+        rows = list(store.in_reading_order(mode="performance", **store.scope(dag_id, dag_run_id)))
     answer = {"known": known, "together": chosen}
-    return _json(answer | _table([column.name for column in COLUMNS], in_reading_order(rows)))
+    return _json(answer | _table([column.name for column in COLUMNS], rows))
 
 
 def series(store: Readable) -> Response:

@@ -1,0 +1,100 @@
+"""Writing a run into the metrics store: its row and what belongs to it, in one transaction."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from steptime.results import efficiency
+from steptime.results.charges import write_taken
+from steptime.results.columns import COLUMNS
+from steptime.results.database import insert, write_transaction
+from steptime.results.models import Result
+from steptime.results.record import recorded_attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Table
+
+    Then = Callable[[Connection], None]
+
+Row = dict[str, Any]
+
+
+def write(url: str, result: Result, then: "Then | None" = None) -> bool:
+    """Store a run with all that belongs to it; False where exactly this is already there.
+
+    `then` is called within the same transaction, once the run is in it. The run's row is the lock: concurrent
+    writers of one run take turns.
+    """
+    from steptime.results import schema
+
+    run = run_row(result)
+    children = {
+        schema.steps: [step.model_dump() for step in result.log.steps],
+        schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
+        schema.validations: [check.model_dump() for check in result.verdict.checks],
+        schema.readings: [_parsed_log_row(result)],
+    }
+    sha256 = hashlib.sha256(result.record.encode()).hexdigest()
+    with write_transaction(url) as connection:
+        # Before the run's own row, for all in this order: they never wait for each other in a circle.
+        efficiency.lock(connection, run)
+        run_id = _upsert(connection, schema.runs, run)
+        if run_id is None:
+            return False
+        for table, rows in children.items():
+            connection.execute(table.delete().where(table.c.run_id == run_id))
+            if rows:
+                connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
+        record = {"run_id": run_id, "content": result.record, "sha256": sha256}
+        kept = insert(connection, schema.records).values(record)
+        connection.execute(kept.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
+        ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
+        ends |= {result.job.name: result.status}
+        write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
+        efficiency.compute(connection, run)
+        if then is not None:
+            then(connection)
+    return True
+
+
+def _upsert(connection: "Connection", runs: "Table", row: Mapping[str, Any]) -> int | None:
+    """Insert or replace the run; its id, or None if the same content is there already."""
+    added = insert(connection, runs).values(row)
+    upsert = added.on_conflict_do_update(
+        index_elements=[runs.c.job_name],
+        set_={name: added.excluded[name] for name in row if name != "job_name"},
+        where=runs.c.content_sha256 != added.excluded.content_sha256,
+    )
+    run_id: int | None = connection.scalar(upsert.returning(runs.c.id))
+    return run_id
+
+
+def _numbered(table: "Table", run_id: int, rows: Sequence[Row]) -> Iterator[Row]:
+    for position, row in enumerate(rows):
+        place = {"run_id": run_id} | ({"position": position} if "position" in table.c else {})
+        yield place | {name: _storable(value) for name, value in row.items()}
+
+
+def _storable(value: Any) -> Any:
+    """Without what JSON and PostgreSQL refuse: NaN and infinity in numbers, NUL (of a torn log) in text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+
+
+def run_row(result: Result) -> Row:
+    """The row of `runs` that a result is stored as."""
+    row = {column.name: column.take(result) for column in COLUMNS if column.take}
+    row["content_sha256"] = hashlib.sha256(result.model_dump_json().encode()).hexdigest()
+    return {name: _storable(value) for name, value in row.items()}
+
+
+def _parsed_log_row(result: Result) -> Row:
+    # Through pydantic's JSON, which knows no NaN: PostgreSQL refuses it.
+    whole = json.loads(result.model_dump_json(include={"measurement", "log"}))
+    log = {name: value for name, value in whole["log"].items() if name not in ("steps", "checkpoints")}
+    return {"measurement": whole["measurement"], "log": log}
