@@ -219,6 +219,13 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"gpus": "2", "load_checkpoint": ""}, "load_checkpoint '' is no folder on a cluster"),
     ({"gpus": "2", "load_checkpoint": "/a/../etc"}, "is no folder on a cluster"),
+    ({"gpus": "2", "load_checkpoint": f"/{'a' * 1000}"}, "is no folder on a cluster"),
+    ({"gpus": "2", "load_checkpoint": "/a-consumed_samples=0"}, "which are no whole steps of the global"),
+    ({"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 21}, "was saved at step 20, and max_steps is"),
+    ({"profile": True, "gpus": "2", "profile_ranks": "0,2"}, "a run on 2 GPUs has the ranks 0 to 1."),
+    ({"profile": True, "profile_start": 25, "profile_stop": 25}, "profiling from step 25 to step 25 cannot"),
+    ({"gpus": "2", "window": "19:20"}, "window 19:20 lies outside of a run of 20 steps: choose a window"),
+    ({"async_save": True, "profile": True}, "async_save is for runs that save"),
     ({"gpus": "2", "load_checkpoint": "/a\nb"}, r"load_checkpoint '/a\nb' is no folder on a cluster"),
     (
         {"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 9},
@@ -297,6 +304,39 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"environment": {"SLURM_JOB_ID": "1"}}, "environment: 'SLURM_JOB_ID' is set by the job script"),
     ({"environment": {"BASH_ENV": "$(x)"}}, "environment: 'BASH_ENV' is set by the job script"),
 ]
+
+
+JUST_POSSIBLE: list[dict[str, Any]] = [
+    {"profile": True, "gpus": "2", "profile_ranks": "1"},
+    {"profile": True, "profile_start": 24},
+    {"profile": True, "profile_start": 0, "profile_stop": 1},
+    {"profile": True, "max_steps": 25},
+    {"profile": True, "gpus": "2", "gpu_metrics": False},
+    {"profile": True, "size": "8b", "gpu_metrics": True},
+    {"gpus": "2", "load_checkpoint": SAVED_320, "max_steps": 20},
+    {"gpus": "2", "load_checkpoint": f"/{'a' * 999}"},
+    {"gpus": "2", "load_checkpoint": "/a/..b/c..d"},
+    {"size": "8b", "gpus": "16", "save_checkpoint": True},
+    {"size": "405b", "gpus": "512", "save_checkpoint": True},
+    {"size": "405b", "gpus": "1024", "load_checkpoint": "/x"},
+    {"gpus": "2", "window": "19:19"},
+    {"checkpoint": True, "async_save": True},
+    {**SLURM, "gpus": "8", "gpus_per_node": 16},
+    {**SLURM, "gpus": "16", "gpus_per_node": 16},
+    {"size": "70b", "tp_comm_overlap": True},
+    {"size": "8b", "tp_comm_overlap": False, "cuda_graphs": False},
+]
+"""At the very edge of what is refused above."""
+
+
+def test_what_is_just_possible_is_planned() -> None:
+    refused = []
+    for values in JUST_POSSIBLE:
+        try:
+            planned(**values)
+        except UserError as error:
+            refused.append(f"{values}: {error}")
+    assert not refused, "\n".join(refused)
 
 
 @pytest.mark.parametrize(("values", "complaint"), REFUSALS, ids=[complaint[:60] for _, complaint in REFUSALS])

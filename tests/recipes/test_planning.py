@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.errors import UserError
+from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode, Window
+from steptime.recipes.performance import Performance
 from steptime.recipes.planning import Plan, parse_request, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -41,6 +43,57 @@ def test_defaults_are_filled_in_and_mean_the_same_again(name: str) -> None:
     unset = {field for field, value in asked.items() if value is None}
     assert unset == {"tensor_parallel", *LEFT_TO_OTHERS}
     assert plan(made.request) == made
+
+
+def test_a_run_has_what_was_asked_for() -> None:
+    (run,) = planned(
+        **{"workload": "llama3.1", "size": "70b", "dtype": "fp8", "gpus": "64", "max_steps": 30},
+        **{"window": "11:19", "time_limit": "00:07:00", "environment": {"NCCL_DEBUG": "INFO"}},
+        **{"cuda_graphs": True, "tp_comm_overlap": False},
+    ).runs
+    workload = load_workload("llama3.1")
+    assert (run.max_steps, str(run.window), run.time_limit_s) == (30, "11:19", 420)
+    assert (run.environment, run.cuda_graphs, run.tp_comm_overlap) == ({"NCCL_DEBUG": "INFO"}, True, False)
+    assert (run.first_step, run.cluster, run.seed, run.checkpoint_path) == (0, "local", 1234, None)
+    assert run.model_flops == pytest.approx(model_flops(workload.sizes["70b"].model, "llama3.1-25.04"))
+    assert run.performance == workload.performance.of(run.recipe, "70b", Mode.PERFORMANCE, "local")
+    assert run.performance != Performance()
+    assert run.recipe.model == workload.sizes["70b"].model
+    assert (run.recipe.image, run.recipe.gpus_per_node) == (workload.gpu_types["h100"].image, 8)
+    assert (run.recipe.workload, run.recipe.flops_formula) == ("llama3.1-25.04", "llama3.1-25.04")
+
+
+def test_how_steps_are_logged_is_the_workloads() -> None:
+    """Release 24.11 draws a progress bar."""
+    logged = {name: planned(workload=name).runs[0].recipe.step_log for name in list_workloads()}
+    assert {name for name, step_log in logged.items() if step_log == "bar"} == {"nemotron4-340b-24.11"}
+
+
+CAME_TO: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"size": "8b", "gpus": "8-32"},
+        {"gpus": "8,16,32", "gpu_type": "h100", "dtype": "bf16", "max_steps": 50, "window": "49:49"},
+    ),
+    ({"size": "405b-proxy"}, {"size": "405b", "proxy": True, "time_limit": "00:30:00", "gpus": "32"}),
+    ({"scaling": "STRONG", "size": "Tiny"}, {"scaling": "strong", "size": "tiny", "gpus": "1,2"}),
+    ({"size": "8b", "dtype": "FP8", "gpu_type": "H100"}, {"dtype": "fp8", "gpu_type": "h100", "gpus": "8"}),
+    (
+        {"gpus": "2", "load_checkpoint": "/a-consumed_samples=320"},
+        {"max_steps": 20, "window": None, "load_checkpoint": "/a-consumed_samples=320"},
+    ),
+    (
+        {"profile": True, "size": "8b"},
+        {"profile_start": 20, "profile_stop": 25, "max_steps": 25, "profile_ranks": None, "window": "24:24"},
+    ),
+    ({"profile": True, "profile_stop": 23}, {"profile_start": 20, "profile_stop": 23, "max_steps": 23}),
+]
+
+
+def test_a_plan_says_what_its_request_came_to() -> None:
+    for values, filled_in in CAME_TO:
+        asked = planned(workload="llama3.1", **values).request.model_dump()
+        expected = {"workload": "llama3.1-25.04", **filled_in}
+        assert {name: asked[name] for name in expected} == expected, values
 
 
 @pytest.mark.parametrize(
