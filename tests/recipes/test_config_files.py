@@ -69,6 +69,16 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
         ("name: hand cart", "name: [a", "is not valid YAML"),
         ("name: hand cart", "name: &loop [*loop]", "line 1: nests deeper than 50 levels, or holds itself"),
         ("name: hand cart\n", "", "line 1, name: is missing."),
+        ("load: 3", "load: 2026-01-01", 'line 2, load: Input should be a valid number, not "2026-01-01"'),
+        ("load: 3", "load: \0", "cart.yaml: is not valid YAML: unacceptable character #x0000"),
+        ("load: 3", f"load: {'9' * 5000}", "cart.yaml: has a value that no setting can have: "),
+        ("load: 3", "load: true", "line 2, load: Input should be a valid number, not true."),
+        ("load: 3", "load: null", "line 2, load: Input should be a valid number, not null."),
+        ("load: 3", "load: [3]", "line 2, load: Input should be a valid number."),
+        ("load: 3", "load: 3\nwheels: 1", "line 4, wheels: is given twice; keep one."),
+        ("{16: 1}", "{16: 1, '16': 2}", "line 7, spare.16: is given twice; keep one."),
+        ("{16: 1}", "{16: one}", 'line 7, spare.16: Input should be a valid integer, not "one"'),
+        ("position: rear", "", "line 5, wheels.1.position: is missing."),
     ],
 )
 def test_names_line_and_field(tmp_path: Path, old: str, new: str, complaint: str) -> None:
@@ -126,6 +136,49 @@ def test_a_file_made_to_hurt_is_refused_at_once(tmp_path: Path, text: str, compl
     with pytest.raises(UserError) as refusal:
         load_yaml_model(_file(tmp_path, text), Cart)
     assert complaint in str(refusal.value)
+
+
+@pytest.mark.parametrize("comment", ["", f"# {'long ' * 200}"], ids=["as it is parsed", "before"])
+def test_fifty_levels_are_none_too_many(tmp_path: Path, comment: str) -> None:
+    """The file's own mapping is one of them. Long lines are looked at before the parser sees them."""
+    for levels in (49, 50):
+        text = f"name: {'[' * levels}1{']' * levels}\n{comment}\n"
+        with pytest.raises(UserError) as refusal:
+            load_yaml_model(_file(tmp_path, text), Cart)
+        too_deep = "line 1: nests deeper than 50 levels" in str(refusal.value)
+        assert too_deep is (levels == 50), refusal.value
+
+
+def test_the_first_fifty_mistakes_are_told_and_how_many_there_are_beyond(tmp_path: Path) -> None:
+    for wrong in (50, 51, 53):
+        spare = "".join(f"  n{number}: x\n" for number in range(wrong))
+        with pytest.raises(UserError) as refusal:
+            load_yaml_model(_file(tmp_path, GOOD.replace(" {16: 1}", f"\n{spare}")), Cart)
+        *told, last = str(refusal.value).split("\n")
+        assert len([*told, last]) == min(wrong, 51)
+        assert "spare.n0: Input should be a valid integer" in told[0]
+        if wrong > 50:
+            assert "spare.n49: " in told[-1]
+            assert last == f"… and {wrong - 50} problems more in this file."
+
+
+def test_a_repeated_key_is_told_beside_the_rest(tmp_path: Path) -> None:
+    text = GOOD.replace("load: 3", "load: 3\nload: heavy\ncolour: red\ncolour: blue")
+    with pytest.raises(UserError) as refusal:
+        load_yaml_model(_file(tmp_path, text), Cart)
+    assert [told.partition("cart.yaml, ")[2] for told in str(refusal.value).split("\n")] == [
+        "line 3, load: is given twice; keep one.",
+        'line 3, load: Input should be a valid number, not "heavy".',
+        "line 5, colour: is given twice; keep one.",
+        "line 5, colour: unknown field.",
+    ]
+
+
+def test_a_key_repeated_in_what_an_alias_stands_for_is_told_once(tmp_path: Path) -> None:
+    wheels = "  - &wheel {radius: 20, radius: 21, position: front}\n  - *wheel\n"
+    with pytest.raises(UserError) as refusal:
+        load_yaml_model(_file(tmp_path, f"name: cart\nwheels:\n{wheels}spare: {{}}\n"), Cart)
+    assert str(refusal.value).endswith("cart.yaml, line 3, wheels.0.radius: is given twice; keep one.")
 
 
 def test_an_alias_may_be_used(tmp_path: Path) -> None:

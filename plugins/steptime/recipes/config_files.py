@@ -186,6 +186,7 @@ def _repeated_keys(root: yaml.Node) -> Iterator[Mistake]:
         if id(node) in visited:  # an alias
             continue
         visited.add(id(node))
+        inside: list[tuple[yaml.Node, Location]] = []
         if isinstance(node, yaml.MappingNode):
             keys = set()
             for key, value in node.value:
@@ -193,9 +194,10 @@ def _repeated_keys(root: yaml.Node) -> Iterator[Mistake]:
                 if name in keys:
                     yield Mistake("is given twice; keep one", (*location, name), _line(key))
                 keys.add(name)
-                pending.append((value, (*location, name)))
+                inside.append((value, (*location, name)))
         elif isinstance(node, yaml.SequenceNode):
-            pending.extend((value, (*location, index)) for index, value in enumerate(node.value))
+            inside.extend((value, (*location, index)) for index, value in enumerate(node.value))
+        pending += reversed(inside)  # the file's order, in which an alias comes behind what it stands for
 
 
 def _line(node: yaml.Node) -> int:
@@ -205,7 +207,8 @@ def _line(node: yaml.Node) -> int:
 def _syntax_error(path: Path, error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
     place = f"{path}, line {mark.line + 1}" if mark else str(path)
-    return f"{place}: is not valid YAML: {getattr(error, 'problem', None) or error}."
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    return f"{place}: is not valid YAML: {problem}."
 
 
 def _locate(root: yaml.Node, location: Location) -> tuple[yaml.Node, Location]:
@@ -216,7 +219,8 @@ def _locate(root: yaml.Node, location: Location) -> tuple[yaml.Node, Location]:
     node, mark = root, root
     for depth, part in enumerate(location):
         if isinstance(node, yaml.MappingNode):
-            pair = next((pair for pair in node.value if pair[0].value == str(part)), None)
+            # Of a key that stands twice the last is the one that was read.
+            pair = next((pair for pair in reversed(node.value) if pair[0].value == str(part)), None)
             if pair is None:
                 break
             mark, node = pair
