@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from docs.make_launch_settings import PAGE, page
-from steptime.recipes.models import Run
+from steptime.recipes.models import Mode, Parallelism, Run
 from steptime.recipes.performance import Performance, TrainerSettings
+from steptime.recipes.performance_rules import PerformanceRules, Row, Rule
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.results.repeating import repeat_command, request_of
@@ -88,3 +90,134 @@ def test_a_run_recorded_before_is_read_and_repeated(tmp_path: Path) -> None:
     assert read.performance.trainer == TrainerSettings(fp8_recipe="current", tp_comm_overlap=True)
     assert Run.model_validate_json(read.model_dump_json()) == read
     assert repeat_command(read, request_of(read, {})) is None
+
+
+ROW = Row("8b", "8b", "bf16", "h100", Parallelism(tensor=2, pipeline=2, context=2, data=2))
+OTHERS = {
+    "name": ROW._replace(name="8b-proxy"),
+    "size": ROW._replace(size="70b"),
+    "dtype": ROW._replace(dtype="fp8"),
+    "gpu_type": ROW._replace(gpu_type="b200"),
+    "cpu": ROW._replace(gpu_type="cpu"),
+    **{
+        name: ROW._replace(parallelism=ROW.parallelism.model_copy(update={name: 1}))
+        for name in ("tensor", "pipeline", "context", "data")
+    },
+    "virtual_pipeline": ROW._replace(parallelism=ROW.parallelism.model_copy(update={"virtual_pipeline": 2})),
+}
+"""Rows that differ from `ROW` in one thing each."""
+HOLDS_FOR: list[tuple[dict[str, Any], set[str]]] = [
+    # the conditions of a rule, and for which of these rows it holds beside ROW
+    ({}, OTHERS.keys() - {"cpu"}),
+    ({"gpu_types": ["h100", "cpu"]}, OTHERS.keys() - {"gpu_type"}),
+    ({"sizes": ["8b"]}, OTHERS.keys() - {"size", "cpu"}),
+    ({"dtypes": ["bf16"]}, OTHERS.keys() - {"dtype", "cpu"}),
+    ({"at_least": {"tensor": 2}}, OTHERS.keys() - {"tensor", "cpu"}),
+    ({"at_least": {"pipeline": 2}}, OTHERS.keys() - {"pipeline", "cpu"}),
+    ({"at_least": {"context": 2}}, OTHERS.keys() - {"context", "cpu"}),
+    ({"at_least": {"data": 2}}, OTHERS.keys() - {"data", "cpu"}),
+    ({"at_least": {"virtual_pipeline": 1}}, OTHERS.keys() - {"cpu"}),
+]
+
+
+def rule_of(**conditions: Any) -> Rule:
+    return Rule.model_validate({"source": "x", "vboost": True} | conditions)
+
+
+def test_a_rule_holds_where_all_its_conditions_do() -> None:
+    for conditions, others in HOLDS_FOR:
+        rule = rule_of(**conditions)
+        assert rule.holds_for_row(ROW), conditions
+        assert {name for name, row in OTHERS.items() if rule.holds_for_row(row)} == others, conditions
+    stages = rule_of(at_least={"virtual_pipeline": 2})
+    assert [name for name, row in OTHERS.items() if stages.holds_for_row(row)] == ["virtual_pipeline"]
+    assert not stages.holds_for_row(ROW)
+
+
+def test_a_rule_may_be_for_some_modes_and_some_clusters() -> None:
+    save, load = Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD
+    for conditions, held in (
+        ({}, [True, True, True, True]),
+        ({"modes": [save]}, [True, True, False, False]),
+        ({"cluster_kinds": ["slurm"]}, [True, False, True, False]),
+        ({"modes": [save], "cluster_kinds": ["slurm"]}, [True, False, False, False]),
+    ):
+        rule = rule_of(**conditions)
+        found = [rule.holds_for_job(mode, kind) for mode in (save, load) for kind in ("slurm", "runai")]
+        assert found == held, conditions
+
+
+CALLBACK = {"comm_overlap_callback": True}
+SETTINGS: list[tuple[str, dict[str, Any], str]] = [
+    # dtype of a row without tensor parallelism, settings, and what cannot be about them
+    ("bf16", {}, ""),
+    ("fp8", {}, "fp8_recipe is None: rows of dtype fp8 need one, and no others"),
+    ("fp8", {"fp8_recipe": "current"}, ""),
+    ("bf16", {"fp8_recipe": "current"}, "fp8_recipe is current: rows of dtype fp8 need one, and no others"),
+    ("bf16", {"tp_comm_overlap": True}, "tp_comm_overlap needs comm_overlap_callback, which does it"),
+    ("bf16", {"tp_comm_overlap": True, **CALLBACK}, "tp_comm_overlap needs tensor parallelism"),
+    ("bf16", {"tp_comm_overlap_cfg": "userbuffers_x"}, "tp_comm_overlap_cfg is for tp_comm_overlap"),
+    ("bf16", {"overlap_param_gather_with_optimizer_step": True, **CALLBACK}, ""),
+    (
+        *("bf16", {"overlap_param_gather_with_optimizer_step": True}),
+        "overlap_param_gather_with_optimizer_step needs comm_overlap_callback, which does it",
+    ),
+    ("bf16", {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 0, **CALLBACK}, ""),
+    (
+        *("bf16", {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 0}),
+        "defer_embedding_wgrad_compute needs comm_overlap_callback, which does it",
+    ),
+    (
+        *("bf16", {"defer_embedding_wgrad_compute": True, **CALLBACK}),
+        "defer_embedding_wgrad_compute and wgrad_deferral_limit go together",
+    ),
+    ("bf16", {"wgrad_deferral_limit": 0}, "defer_embedding_wgrad_compute and wgrad_deferral_limit go"),
+]
+
+
+def test_settings_that_cannot_go_together_are_told_once() -> None:
+    for dtype, settings, complaint in SETTINGS:
+        rules = PerformanceRules(rules=(rule_of(trainer=settings),))
+        rows = [ROW._replace(dtype=dtype, parallelism=Parallelism(tensor=1, data=data)) for data in (1, 2, 4)]
+        told = [problem.message for problem in rules.misfits(rows)]
+        assert len(told) == bool(complaint), (settings, told)
+        assert all(f"8b in {dtype} on h100, performance: {complaint}" in one for one in told), told
+
+
+def test_what_a_rule_sets_and_when_is_said_in_words() -> None:
+    rule = rule_of(
+        **{"sizes": ["8b", "70b"], "dtypes": ["fp8"], "modes": [Mode.PROFILE], "cluster_kinds": ["slurm"]},
+        **{"at_least": {"tensor": 2, "data": 4}, "ranks_per_numa_node": 2, "environment": {"A": "1"}},
+        trainer={"gc_interval": 5, "fp8_recipe": "current"},
+    )
+    assert rule.conditions() == "8b/70b, fp8, profile, tensor ≥ 2 and data ≥ 4, slurm"
+    assert rule_of().conditions() == ""
+    assert list(rule.settings().items()) == [
+        *(("fp8_recipe", "current"), ("gc_interval", 5), ("environment.A", "1")),
+        *(("ranks_per_numa_node", 2), ("vboost", True)),
+    ]
+    before = Performance(
+        trainer=TrainerSettings(gc_interval=7, cuda_graphs=True), environment={"A": "0", "B": "0"}
+    )
+    assert rule.laid_over(before) == Performance(
+        trainer=TrainerSettings(gc_interval=5, cuda_graphs=True, fp8_recipe="current"),
+        environment={"A": "1", "B": "0"},
+        ranks_per_numa_node=2,
+        vboost=True,
+    )
+    assert rule_of(vboost=None, environment={"A": "1"}).laid_over(before).vboost is False
+
+
+def test_a_rule_sets_something_of_what_there_is() -> None:
+    for nothing in ({"vboost": None}, {"vboost": None, "trainer": {}, "environment": {}}):
+        with pytest.raises(ValidationError, match="give at least one of trainer, environment"):
+            rule_of(**nothing)
+    for something in (
+        {"trainer": {"gc_interval": 1}},
+        {"environment": {"A": ""}},
+        {"ranks_per_numa_node": 1},
+    ):
+        assert rule_of(vboost=None, **something).settings()
+    assert rule_of(vboost=False).settings() == {"vboost": False}
+    with pytest.raises(ValidationError, match="unknown kind of cluster 'slrum'"):
+        rule_of(cluster_kinds=["slrum"])

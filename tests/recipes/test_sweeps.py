@@ -9,6 +9,7 @@ import yaml
 
 from steptime.cli import main
 from steptime.errors import UserError
+from steptime.recipes import sweep_planning, sweeps
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import excludes, list_sweeps, load_sweep
@@ -179,6 +180,36 @@ def test_approval_is_asked_for_above_the_limit_only(planned: Callable[..., Sweep
 
 def test_a_plan_that_costs_exactly_its_budget_is_run(planned: Callable[..., SweepPlan]) -> None:
     assert planned(gpu_hours_max=0.5).cells
+
+
+def test_as_many_as_there_may_be_are_planned(
+    planned: Callable[..., SweepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_planning, "MOST_JOBS", 4)
+    assert sum(cell.jobs for cell in planned(runs=[{**TINY, "checkpoint": True}]).cells) == 4
+    with pytest.raises(UserError, match="sweep 'night' has more than 4 jobs: make two of it"):
+        planned(runs=[{**TINY, "checkpoint": True}, {**TINY, "gpus": 4}])
+    monkeypatch.setattr(sweeps, "MOST_COMBINATIONS", 4)
+    lists = {"size": ["tiny"], "scaling": ["weak", "strong"], "tensor_parallel": [1, 2]}
+    entry = {"workload": "llama3.1", "gpus": 4, **lists}
+    assert len(planned(runs=[entry]).cells) == 4
+    with pytest.raises(UserError, match=r"runs\.0 has 8 combinations, more than 4: shorten its lists"):
+        planned(runs=[{**entry, "max_steps": [20, 30]}])
+
+
+def test_a_sweep_says_nothing_of_what_it_leaves_out(write: Callable[..., Path]) -> None:
+    write()
+    sweep = load_sweep("night")
+    assert (sweep.repeats, sweep.cluster, sweep.description, sweep.exclude) == (1, "local", "", ())
+    assert sweep.approval_above_gpu_hours is None
+    assert list(sweep.requests(0)) == [
+        {"workload": "llama3.1", "size": "tiny", "gpus": "1,2", "repeats": 1, "cluster": "local"}
+    ]
+    write(repeats=100)
+    assert load_sweep("night").repeats == 100
+    write(repeats=101)
+    with pytest.raises(UserError, match="repeats: Input should be less than or equal to 100, not 101"):
+        load_sweep("night")
 
 
 def test_a_plan_comes_back_from_json(planned: Callable[..., SweepPlan]) -> None:
