@@ -8,6 +8,7 @@ import typer
 
 from steptime.cli.ages import since_when
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
+from steptime.cli.selecting import require_results
 from steptime.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,10 +109,7 @@ def judge(
             "runs are judged as they are published: 'steptime results judge --all' judges all anew."
         )
     with Store() as store:
-        if not store.exists():
-            raise UserError(
-                "There are no results to judge yet: 'steptime run llama3.1 --wait' makes the first."
-            )
+        require_results(store, "judge")
         columns = (TextColumn("series"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("", total=None)
@@ -148,10 +146,7 @@ def accept(
     if not note.strip():
         raise UserError("--note is empty: say why the new level is accepted.")
     with Store() as store:
-        if not store.exists():
-            raise UserError(
-                "There are no results to accept yet: 'steptime run llama3.1 --wait' makes the first."
-            )
+        require_results(store, "accept")
         first = judgements.accept(store, run, note=note.strip(), accepted_by=getpass.getuser())
     typer.echo(f"accepted: the baseline begins anew with {first}")
 
@@ -167,10 +162,7 @@ def _compare(store: "Store", runs: list[str], since: str | None, sweep: str | No
         raise UserError(
             f"{len(runs)} runs are named ({', '.join(runs)}): name two, or none for a whole week."
         )
-    if not store.exists():
-        raise UserError(
-            "There are no results to compare yet: 'steptime run llama3.1 --wait' makes the first."
-        )
+    require_results(store, "compare")
     if runs:
         return compare_runs(store, *runs)
     if sweep is not None:

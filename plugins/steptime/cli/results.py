@@ -20,6 +20,8 @@ from steptime.cli.output import (
     show_table,
 )
 from steptime.cli.selecting import Selection, takes_selection
+from steptime.cli.trend import EXAMPLES as TREND_EXAMPLES
+from steptime.cli.trend import show_trend
 from steptime.cli.usage import Commands
 from steptime.errors import UserError
 
@@ -59,6 +61,7 @@ def register(app: typer.Typer) -> None:
     group.callback(invoke_without_command=True, epilog=EXAMPLES)(results)
     group.command(name="show", epilog=SHOW_EXAMPLES)(show_run)
     group.command(name="compare", epilog=COMPARE_EXAMPLES)(compare)
+    group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
     group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
     group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
     group.command(name="columns")(show_declarations)

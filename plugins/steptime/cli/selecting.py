@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from steptime.cli.ages import since_when
-from steptime.errors import unknown_value
+from steptime.errors import UserError, unknown_value
 from steptime.results.columns import BY_NAME, CHOICES
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ class Selection:
     """As they were written, by the names of the flags; None selects nothing."""
     since: float | None
     """Unix time."""
+
+    @property
+    def flags(self) -> list[str]:
+        """Those that were given."""
+        return [_flag(name) for name, value in self.values.items() if value is not None]
 
     def rows(
         self, store: "Store", *, include_rejected: bool = False, limit: int | None = None
@@ -96,6 +101,16 @@ def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
     with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_flags
+
+
+def require_results(store: "Store", to: str) -> None:
+    """Raise UserError if the store holds nothing `to` do something with."""
+    if not store.exists():
+        raise UserError(f"There are no results to {to} yet: 'steptime run llama3.1 --wait' makes the first.")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _parameter(name: str, text: str) -> inspect.Parameter:

@@ -97,7 +97,7 @@ class Comparison:
         """What each finding is called: its label, with more if two have the same."""
         labels = Counter(one.series.label for one in self.findings)
         return [
-            one.series.label if labels[one.series.label] == 1 else _full_name(one.series)
+            one.series.label if labels[one.series.label] == 1 else one.series.full_name
             for one in self.findings
         ]
 
@@ -260,14 +260,6 @@ def _two_runs(before: Sequence[JudgedRun], one: JudgedRun, two: JudgedRun) -> St
 def _worst_first(finding: Finding) -> tuple[int, float]:
     order = ("slower", "faster", "unchanged", "insufficient history")
     return order.index(finding.verdict), -(finding.change_percent or 0)
-
-
-def _full_name(series: Series) -> str:
-    """With all that two cells of one label may differ in."""
-    ways = (series.tensor_parallel, series.pipeline_parallel, series.context_parallel, series.data_parallel)
-    proxy = ["proxy"] if series.proxy else []
-    apart = [series.workload, *proxy, series.scaling, f"tp/pp/cp/dp {'/'.join(map(str, ways))}"]
-    return f"{series.label} ({', '.join(apart)}, {series.gpu_type} of {series.cluster})"
 
 
 def _remarks(finding: Finding) -> list[str]:

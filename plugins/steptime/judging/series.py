@@ -87,6 +87,14 @@ class Series:
         mode = [] if self.mode == Mode.PERFORMANCE else [self.mode.replace("_", " ")]
         return "·".join([self.size, self.dtype, str(self.gpus), *mode])
 
+    @property
+    def full_name(self) -> str:
+        """With all that two series of one label may differ in."""
+        ways = (self.tensor_parallel, self.pipeline_parallel, self.context_parallel, self.data_parallel)
+        proxy = ["proxy"] if self.proxy else []
+        apart = [self.workload, *proxy, self.scaling, f"tp/pp/cp/dp {'/'.join(map(str, ways))}"]
+        return f"{self.label} ({', '.join(apart)}, {self.gpu_type} of {self.cluster})"
+
     def differences(self, other: Self) -> list[str]:
         """The fields in which two series differ, one by one."""
         mine, others = asdict(self), asdict(other)

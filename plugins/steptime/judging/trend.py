@@ -1,6 +1,7 @@
 """A series over time: each of its runs with what was known of it then, and what changed before it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from steptime.judging import comparison
@@ -16,7 +17,8 @@ from steptime.results.store import Store
 _COMPARED = {column.name: column for column in comparison.COLUMNS}
 
 COLUMNS = (
-    *(columns.BY_NAME[name] for name in ("submitted_at", "job_name")),
+    replace(columns.BY_NAME["submitted_at"], priority=0),
+    columns.BY_NAME["job_name"],
     Column("judged_s", "number", "What the run is judged by.", heading="time", unit="s", priority=0),
     *(_COMPARED[name] for name in ("change_percent", "verdict", "suspicion", "baseline_s")),
     Column("low_s", "number", "Above it, one run is usual.", heading="usual from", unit="s", priority=3),
@@ -53,6 +55,20 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
         | {"level_s": levels.get(one.run.job_name), "accepted": _accepted(accepted.get(one.run.job_name))}
         for place, one in enumerate(judged)
     ]
+
+
+def sentence(series: Series, rows: Sequence[Mapping[str, Any]]) -> str:
+    """How a series stands after the last of its rows, and whether it drifts."""
+    if not rows:
+        return f"{series.full_name}: no run has a time to be judged by."
+    last, runs = rows[-1], len(rows)
+    stands = ", ".join(filter(None, (f"{last['judged_s']:.4g} s", last["verdict"], last["suspicion"])))
+    said = f"{series.full_name}: {stands}, after {runs} run{'' if runs == 1 else 's'}."
+    levels = [row["level_s"] for row in rows if row["level_s"] is not None]
+    if levels:
+        percent = 100 * (levels[-1] / min(levels) - 1)
+        said += f" It drifts slowly, by {percent:.1f} % since its fastest level: advice, no verdict."
+    return said
 
 
 def _levels(judged: Sequence[Judged]) -> dict[str, float]:

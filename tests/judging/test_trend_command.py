@@ -1,0 +1,147 @@
+"""`steptime results trend` on half a year of runs: the same as the page, in a terminal and for programs."""
+
+import csv
+import json
+import re
+import shutil
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+from typer.testing import Result as Shown
+
+from steptime.cli import app, main
+from steptime.judging.judgements import accept
+from steptime.judging.series import Series
+from steptime.judging.trend import COLUMNS, sentence, trend
+from steptime.results.store import Store
+
+SLOWER = "small-4-27"
+
+
+def call(*arguments: str) -> Shown:
+    return CliRunner().invoke(app, ["results", "trend", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def half_a_year(half_years: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
+    return Store(half_years[1])
+
+
+def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr("sys.argv", ["steptime", "results", "trend", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out, printed.err.count("\n")) == (1, "", 1)
+    return printed.err
+
+
+def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
+    shown = call(SLOWER)
+
+    assert shown.exit_code == 0
+    first, line, *_ = shown.stdout.splitlines()
+    assert first.startswith("small·fp32·4 (llama3.1-25.04, weak, tp/pp/cp/dp 1/1/1/4, cpu of local): 0.84")
+    assert first.endswith(" s, slower, confirmed, after 28 runs.")
+    assert re.fullmatch(r"0\.\d+ s [▁▂▃▄▅▆▇█]{28} 0\.\d+ s", line)
+    assert line.split()[2][-3:] > line.split()[2][:3], "its end is higher than its beginning"
+    for text in ("baseline, s", "usual from, s", "usual to, s", "OMP_NUM_THREADS 1 → 2", "confirmed"):
+        assert text in shown.stdout
+    assert SLOWER not in shown.stdout
+    assert SLOWER in call(SLOWER, "--full-names").stdout
+
+
+def test_programs_get_what_the_page_has(half_a_year: Store) -> None:
+    (series,) = {Series.of_row(half_a_year.run(SLOWER))}
+    rows = [{column.name: row[column.name] for column in COLUMNS} for row in trend(half_a_year, series)]
+
+    whole = json.loads(call(SLOWER, "--format", "json").stdout)
+    printed = call(SLOWER, "--format", "csv")
+
+    assert (whole["schema_version"], whole["label"], whole["series"]) == (1, "small·fp32·4", series.key)
+    assert whole["sentence"] == printed.stderr.strip()
+    assert whole["runs"] == rows
+    listed = list(csv.DictReader(StringIO(printed.stdout)))
+    assert list(listed[0]) == [column.name for column in COLUMNS]
+    assert [float(row["judged_s"]) for row in listed] == [row["judged_s"] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "label"),
+    [
+        (["--size", "small", "--gpus", "2"], "small·fp32·2"),
+        (["last"], "tiny·fp32·2"),
+        (["tiny-8-25"], "tiny·fp32·8"),
+    ],
+)
+def test_a_series_is_named_by_filters_or_by_any_of_its_runs(
+    half_a_year: Store, arguments: list[str], label: str
+) -> None:
+    assert json.loads(call(*arguments, "--format", "json").stdout)["label"] == label
+
+
+def test_without_a_name_it_is_the_series_that_ran_last(half_a_year: Store) -> None:
+    newest = half_a_year.results(mode="performance", limit=1)[0]
+    assert json.loads(call("--format", "json").stdout)["series"] == Series.of_row(newest).key
+
+
+def test_an_accepted_level_and_a_drift_are_told(
+    half_a_year: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(half_a_year.url.removeprefix("sqlite:///"), tmp_path / "copy.db")
+    copy = Store(f"sqlite:///{tmp_path / 'copy.db'}")
+    monkeypatch.setenv("STEPTIME_STORE_URL", copy.url)
+    first = accept(copy, SLOWER, note="NeMo 2.8 checks gradients", accepted_by="ada")
+
+    shown = call(first, "--wide")
+
+    assert "NeMo 2.8 checks gradients (ada)" in shown.stdout
+    assert "insufficient history" in shown.stdout.splitlines()[0]
+
+
+def test_a_drift_is_advice_in_the_sentence() -> None:
+    rows = [
+        {"judged_s": 1.0, "level_s": level, "verdict": "unchanged", "suspicion": ""} for level in (1.0, 1.05)
+    ]
+    series = Series(
+        **dict.fromkeys(Series.columns(), "x") | {"proxy": False, "gpus": 2, "mode": "performance"}  # type: ignore[arg-type]
+    )
+    assert sentence(series, rows).endswith(
+        ": 1 s, unchanged, after 2 runs. "
+        "It drifts slowly, by 5.0 % since its fastest level: advice, no verdict."
+    )
+    assert sentence(series, []).endswith(": no run has a time to be judged by.")
+
+
+def test_a_narrow_terminal_hides_what_was_usual_first(
+    half_a_year: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("steptime.cli.output", "steptime.cli.trend"):
+        monkeypatch.setattr(f"{module}.terminal_width", lambda: 80)
+    lines = call(SLOWER).stdout.splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    assert re.match(r"\d columns hidden: .*usual from, usual to.*; --wide shows them", lines[-1])
+    assert "verdict" in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["small-4-2"], "'small-4-2' begins the names of 8 runs (small-4-20, small-4-21, small-4-22, …)"),
+        (["smal-4-27"], "there is no run 'smal-4-27' in the metrics store: did you mean 'small-4-27'?"),
+        (["profile-01"], "runs in mode profile are not judged: they have no trend."),
+        ([SLOWER, "--gpus", "2"], "--gpus and a run exclude each other: name one of them."),
+        (["--mode", "profile"], "no valid run that is judged fits these filters"),
+    ],
+)
+def test_what_has_no_trend_is_one_sentence(
+    half_a_year: Store,
+    arguments: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert told in refusal(capsys, monkeypatch, *arguments)
