@@ -64,6 +64,15 @@ class Selection:
 
         Raises UserError for a value that no stored run has, with those that there are.
         """
+        limit = None if limit is None else min(limit, sys.maxsize)
+        return store.in_reading_order(**self._filters(store, include_rejected), limit=limit)
+
+    def latest_first(self, store: "Store") -> list[dict[str, Any]]:
+        """The selected valid runs, latest submitted first. Raises as `rows`."""
+        return store.results(**self._filters(store, False))
+
+    def _filters(self, store: "Store", include_rejected: bool) -> dict[str, Any]:
+        """What was asked for, as keywords of the store's methods."""
         values, stored = self.values, store.choices()
         equal = {name: _stored(name, values[name], stored[name]) for name in CHOICES}
         for flag, column, what in (("dag_run", "dag_run_id", "a DAG run"), ("dag", "dag_id", "a DAG")):
@@ -71,14 +80,13 @@ class Selection:
                 include_rejected=True, **store.scope(values["dag"], values["dag_run"])
             ):
                 store.require(column, values[flag], what)
-        return store.in_reading_order(
-            include_rejected=include_rejected or equal["state"] is not None,
-            since=self.since,
-            search=values["search"],
-            limit=None if limit is None else min(limit, sys.maxsize),
+        return {
+            "include_rejected": include_rejected or equal["state"] is not None,
+            "since": self.since,
+            "search": values["search"],
             **equal,
             **store.scope(values["dag"], values["dag_run"]),
-        )
+        }
 
 
 def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:

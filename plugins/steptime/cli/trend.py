@@ -81,7 +81,7 @@ def _series(store: "Store", run: str | None, selection: Selection) -> "Series":
         if not series.is_judged:
             raise UserError(f"runs in mode {series.mode} are not judged: they have no trend.")
         return series
-    found = next((one for one in map(Series.of_row, selection.rows(store)) if one.is_judged), None)
+    found = next((one for one in map(Series.of_row, selection.latest_first(store)) if one.is_judged), None)
     if found is None:
         raise UserError("no valid run that is judged fits these filters: 'steptime results' lists all runs.")
     return found
