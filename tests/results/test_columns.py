@@ -1,20 +1,89 @@
-"""The declaration of the columns: what follows from it, and what two of them say."""
+"""The declaration of the columns: what follows from it, and what two of them say.
 
+What other programs read of them (`/api/columns`, `steptime results columns`) and what tables do with them is
+kept in tests/golden/columns.jsonl. After a change that is meant, write it anew and read the difference: is it
+one that readers have to be told of, by `SCHEMA_VERSION`?
+
+    STEPTIME_UPDATE_GOLDEN=1 .venv/bin/pytest tests/results/test_columns.py
+"""
+
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from steptime.recipes.flops import model_flops
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.results.columns import BY_NAME, COLUMNS, documentation
+from steptime.results import log_rows
+from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, COMPUTED, documentation
 from steptime.results.metrics import throughput
-from steptime.results.models import Result
+from steptime.results.models import Check, Result, Verdict
 from steptime.results.report import written
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
 DOCS = Path(__file__).parents[2] / "docs" / "results.md"
+GOLDEN = Path(__file__).parents[1] / "golden" / "columns.jsonl"
+
+
+def test_columns_change_only_on_purpose() -> None:
+    listings = {"results": COLUMNS, "logs": log_rows.COLUMNS}
+    told = [
+        json.dumps({"of": listing} | column.published, ensure_ascii=False)
+        for listing, columns in listings.items()
+        for column in columns
+    ]
+    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
+        GOLDEN.write_text("\n".join([*told, ""]), encoding="utf-8")
+    assert told == GOLDEN.read_text(encoding="utf-8").splitlines()
+
+
+def test_what_is_selected_by_and_what_the_store_computes() -> None:
+    chosen = ["state", "workload", "size", "dtype", "gpu_type", "scaling", "cluster", "mode", "gpus"]
+    assert list(CHOICES) == chosen
+    assert list(COMPUTED) == [
+        *("scaling_efficiency_percent", "scaling_efficiency_low_percent", "scaling_efficiency_high_percent"),
+        *("scaling_base_gpus", "scaling_base_jobs"),
+    ]
+
+
+def test_a_result_as_a_row(make_result: MakeResult) -> None:
+    """2 GPUs, 16 samples of 128 tokens in each step of half a second."""
+    result = make_result("job-1", step_times=[0.5] * 20, map_index=3)
+    row = {column.name: column.take(result) for column in COLUMNS if column.take}
+    flops = model_flops(result.run.recipe.model, "llama3.1-25.04")
+    assert {name: row[name] for name in row if name not in ("published_at", "mfu_percent")} == {
+        **{"job_name": "job-1", "label": "tiny·fp32·2", "state": "valid", "reason": None, "warnings": None},
+        **{"workload": "llama3.1-25.04", "size": "tiny", "dtype": "fp32", "gpu_type": "cpu"},
+        **{"scaling": "weak", "proxy": False, "cluster": "local", "mode": "performance", "repeat": 1},
+        **{"gpus": 2, "tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1},
+        **{"data_parallel": 2, "global_batch_size": 16, "micro_batch_size": 1, "window": "10:19"},
+        **{"steps_in_window": 10, "step_time_mean_s": 0.5, "step_time_std_s": 0, "step_time_median_s": 0.5},
+        **{"steady_steps": "0:19", "steady_step_time_s": 0.5, "steady_step_time_iqr_s": 0},
+        **{"wall_time_median_s": None, "published_step_time_s": None, "step_time_over_published": None},
+        **{"tokens_per_s": 4096, "tokens_per_s_per_gpu": 2048, "flops_formula": "llama3.1-25.04"},
+        **{"peak_tflops_per_gpu": 0.06, "days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
+        **{"checkpoint_save_s": None, "checkpoint_blocked_s": None, "checkpoint_load_s": None},
+        **{"gpu_hours": pytest.approx(2 * 38.5 / 3600), "submitted_at": 1.79e9, "started_at": 1.79e9 + 1.5},
+        **{"ended_at": 1.79e9 + 40, "queue_wait_s": 1.5, "nodes": "localhost", "dag_id": "llama31"},
+        **{"dag_run_id": "manual__2026-11-21", "task_id": "wait", "map_index": 3, "sweep": None},
+        **{"sweep_run": None, "log_path": result.log.path},
+    }
+    assert row["mfu_percent"] == pytest.approx(100 * flops * 16 / 0.5 / 2 / 0.06e12)
+
+
+def test_a_rejected_result_says_why_and_a_valid_one_what_to_know(make_result: MakeResult) -> None:
+    def taken(*checks: Check) -> list[str | None]:
+        result = make_result(verdict=Verdict(checks=checks))
+        return [take(result) for name in ("state", "reason", "warnings") if (take := BY_NAME[name].take)]
+
+    broken = Check(name="a", passed=False, message="It broke.")
+    odd = Check(name="b", passed=False, severity="warning", message="It is odd.")
+    assert taken(broken, odd) == ["rejected", "It broke.", "It is odd."]
+    assert taken(odd) == ["valid", None, "It is odd."]
 
 
 def test_the_documentation_has_every_column() -> None:
