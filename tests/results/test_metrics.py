@@ -11,7 +11,15 @@ from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Mode, Recipe, Run, Window
 from steptime.recipes.published import PerformanceRow, load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
-from steptime.results.metrics import days_per_1t_tokens, measure, throughput, tokens_per_s
+from steptime.results.metrics import (
+    days_per_1t_tokens,
+    gpu_hours,
+    measure,
+    measure_window,
+    steady_numbers,
+    throughput,
+    tokens_per_s,
+)
 
 PUBLISHED = {
     row: recipe
@@ -193,6 +201,55 @@ def test_steps_without_a_time_count_as_missing() -> None:
     assert measure(_run(window=Window(first=0, last=1)), log).steps_in_window == 1
     with pytest.raises(UserError, match="global step 0 is missing"):
         measure(_run(window=Window(first=0, last=0)), log)
+
+
+@pytest.mark.parametrize(
+    ("window", "steps", "spread", "median"),
+    [
+        # Of steps of 0, 1, 2, … seconds, of which 0 s is none: the last 20, or a window that is longer.
+        (Window(first=5, last=9), "10:29", 9.5, 19.5),
+        (Window(first=5, last=24), "10:29", 9.5, 19.5),
+        (Window(first=5, last=25), "5:25", 10.0, 15.0),
+        (Window(first=0, last=29), "1:29", 14.0, 15.0),
+    ],
+)
+def test_a_run_is_judged_by_its_steady_steps(
+    window: Window, steps: str, spread: float, median: float
+) -> None:
+    log = _log([float(number) for number in range(30)])
+    assert steady_numbers(log, window) == {
+        "steady_steps": steps,
+        "steady_step_time_s": median,
+        "steady_step_time_iqr_s": spread,
+    }
+
+
+def test_one_steady_step_has_no_spread_and_none_no_numbers() -> None:
+    window = Window(first=0, last=9)
+    assert steady_numbers(_log([math.nan, 0.5, -1.0, math.inf, 0.0]), window) == {
+        "steady_steps": "1:1",
+        "steady_step_time_s": 0.5,
+        "steady_step_time_iqr_s": None,
+    }
+    assert steady_numbers(_log([math.nan]), window) == {}
+
+
+def test_gpu_hours_are_none_before_a_job_has_ended_and_never_less_than_nothing() -> None:
+    assert gpu_hours(4, 1000.0, 1900.0) == 1.0
+    assert gpu_hours(4, 1900.0, 1000.0) == 0.0
+    assert gpu_hours(4, None, 1000.0) is None
+    assert gpu_hours(4, 1000.0, None) is None
+
+
+@pytest.mark.parametrize("size", [None, 0, -8, "16", 1.5])
+def test_a_log_gives_rates_where_its_record_has_the_sizes(size: object) -> None:
+    started: dict[str, object] = {"seq_length": 128, "global_batch_size": 16, "world_size": 4}
+    window = Window(first=0, last=0)
+    measured = measure_window(_log([0.5], started=started), window)
+    assert (measured.tokens_per_s, measured.tokens_per_s_per_gpu) == (4096.0, 1024.0)
+    for name in started:
+        lacking = measure_window(_log([0.5], started=started | {name: size}), window)
+        assert (lacking.tokens_per_s, lacking.step_time_mean_s) == (None, 0.5)
 
 
 def _recipe(workload: str, size: str, dtype: str, gpus: int) -> Recipe:

@@ -104,3 +104,25 @@ def test_a_short_secret_takes_no_innocent_text_away() -> None:
         "environment": {"MY_KEY": REDACTED},
         "script": f"export MY_KEY='{REDACTED}'\nexport OMP_NUM_THREADS=1\n",
     }
+
+
+@pytest.mark.parametrize(("secret", "everywhere"), [("abcde", False), ("abcdef", True)])
+def test_a_secret_of_six_characters_is_looked_for_everywhere(secret: str, *, everywhere: bool) -> None:
+    kept = redacted({"MY_KEY": secret, "text": f"it is {secret}"})
+
+    assert kept == {"MY_KEY": REDACTED, "text": f"it is {REDACTED if everywhere else secret}"}
+
+
+def test_what_is_no_text_is_kept() -> None:
+    document = {"A_TOKEN": None, "B_TOKEN": "", "C_TOKEN": 5, "list": [1, None, True], "KEY": {"x": "value"}}
+
+    assert redacted(document) == document
+
+
+def test_an_assignment_that_refers_to_another_variable_is_kept() -> None:
+    script = 'export HF_TOKEN=$SITE_TOKEN\nexport HF_TOKEN="$SITE_TOKEN"\nexport HF_TOKEN=a$b\n'
+
+    kept = redacted_text(script)
+
+    assert kept.splitlines()[:2] == script.splitlines()[:2]
+    assert kept.splitlines()[2] == f"export HF_TOKEN='{REDACTED}'"

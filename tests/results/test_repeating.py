@@ -62,3 +62,24 @@ def test_a_record_without_a_request_is_repeated_by_what_was_asked_for() -> None:
     assert command == repeat_command(run, request_of(run, asked))
     assert "--gpus 2 " in f"{command} "
     assert repeat_command_of_record({**record, "run": {"of": "another steptime"}}) is None
+
+
+COMMANDS = {
+    "steptime run llama3.1-25.04 --size tiny --dtype fp32 --gpu-type cpu --gpus 2 --max-steps 20 "
+    "--window 10:19 --time-limit 00:10:00 --env 'A=b c' --env B=": {"environment": {"A": "b c", "B": ""}},
+    "steptime run llama3.1-25.04 --size 70b --dtype bf16 --gpu-type h100 --gpus 64 --max-steps 50 "
+    "--window 49:49 --time-limit 00:30:00 --cuda-graphs --no-tp-comm-overlap": {
+        **{"size": "70b", "cuda_graphs": True, "tp_comm_overlap": False, "repeats": 1}
+    },
+    "steptime run llama3.1-25.04 --size 8b --dtype bf16 --gpu-type h100 --gpus 8 --max-steps 25 "
+    "--window 24:24 --time-limit 00:30:00 --profile --profile-start 20 --profile-stop 25": {
+        **{"size": "8b", "profile": True}
+    },
+}
+
+
+def test_a_command_names_what_may_change_and_leaves_out_what_is_the_default() -> None:
+    for command, options in COMMANDS.items():
+        asked = {"workload": "llama3.1", **options}
+        run = plan(PlanRequest.model_validate(asked)).runs[-1 if "size" not in asked else 0]
+        assert repeat_command(run, request_of(run, asked)) == command

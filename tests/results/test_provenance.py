@@ -1,0 +1,93 @@
+"""What a result says it was made by: the commit of this project's own checkout, and of no other."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime import __version__
+from steptime.clusters.base import Staged
+from steptime.results import provenance as module
+from steptime.results.models import Provenance
+
+STAGED = Staged(python="/venv/bin/python", venv_lock_sha256="a", trainer_path="/t", trainer_sha256="b")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is this project's."""
+    folder = tmp_path.resolve() / "project"
+    folder.mkdir()
+    monkeypatch.setattr(module, "_PROJECT", folder)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.resolve().parent))
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    of_somebody = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    command = ["git", "-C", str(folder), *of_somebody, *arguments]
+    return subprocess.check_output(command, text=True).strip()
+
+
+def committed(folder: Path) -> str:
+    git(folder, "init", "--quiet")
+    (folder / "file").write_text("1")
+    git(folder, "add", "file")
+    git(folder, "commit", "--quiet", "-m", "One")
+    return git(folder, "rev-parse", "HEAD")
+
+
+def made_by(**given: Any) -> Provenance:
+    options = {"environment": {}, "options": {}, "dag_id": None, "dag_run_id": None, "map_index": None}
+    return module.provenance(STAGED, **(options | given))
+
+
+def state() -> tuple[str | None, bool | None]:
+    made = made_by()
+    return made.git_commit, made.git_clean
+
+
+def test_commit_and_changes_are_of_this_projects_checkout(project: Path) -> None:
+    assert state() == (None, None), "no repository"
+    commit = committed(project)
+    assert state() == (commit, True)
+    (project / "other").write_text("untracked")
+    assert state() == (commit, False)
+
+
+def test_a_package_inside_of_somebody_elses_repository_has_no_commit(project: Path) -> None:
+    committed(project.parent)
+    assert state() == (None, None)
+
+
+def test_without_git_nothing_is_known(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed(project)
+    monkeypatch.setenv("PATH", str(project))
+    assert state() == (None, None)
+
+
+def test_a_git_that_hangs_is_not_waited_for(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: Any, timeout: float, **__: Any) -> None:
+        raise subprocess.TimeoutExpired("git", timeout)
+
+    committed(project)
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert state() == (None, None)
+
+
+def test_it_has_what_was_asked_for_and_who_ran_it(project: Path) -> None:
+    made = made_by(
+        options={"size": "8b", "dtype": None, "proxy": False},
+        environment={"A": "1"},
+        **{"dag_id": "llama31", "dag_run_id": "r", "map_index": 0, "sweep": "s", "sweep_run": "d/r"},
+    )
+    assert made == Provenance(
+        steptime_version=__version__,
+        git_commit=None,
+        git_clean=None,
+        staged=STAGED,
+        options={"size": "8b", "proxy": False},
+        environment={"A": "1"},
+        **{"dag_id": "llama31", "dag_run_id": "r", "map_index": 0, "sweep": "s", "sweep_run": "d/r"},
+    )
