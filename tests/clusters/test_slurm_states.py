@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.slurm.states import (
+    SACCT_FORMAT,
+    SQUEUE_FORMAT,
     JobRecord,
     expand_nodes,
     of_each_name,
@@ -236,3 +238,154 @@ def test_every_state_of_slurm_has_a_meaning() -> None:
         REQUEUED RESIZING REVOKED RUNNING SIGNALING SPECIAL_EXIT STAGE_OUT STOPPED SUSPENDED TIMEOUT"""
     unknown = [w for w in re.findall(r"\w+", words) if status_of(record(state=w)).state is JobState.UNKNOWN]
     assert unknown == []
+
+
+def test_what_is_asked_of_squeue_and_sacct_is_what_their_lines_are_read_as() -> None:
+    squeue = dict(field.split(":") for field in SQUEUE_FORMAT.split(","))
+    assert list(squeue) == [
+        *("JobID", "State", "exit_code", "SubmitTime", "StartTime", "EndTime"),
+        *("NodeList", "Name", "Reason", "WorkDir"),
+    ]
+    assert set(squeue.values()) == {"|"}
+    assert SACCT_FORMAT.split(",") == [
+        *("JobIDRaw", "State", "ExitCode", "Submit", "Start", "End"),
+        *("NodeList", "JobName", "Reason", "WorkDir"),
+    ]
+
+
+LINES: list[tuple[str, JobRecord]] = [
+    # as squeue has it (wait(2)'s exit code, a bar at the end)
+    (
+        "17|RUNNING|0|1700000000|1700000010|1700003610|n[1-2]|name|None|/a b|",
+        record(
+            **{"job_id": "17", "name": "name", "submitted_at": 1700000000, "started_at": 1700000010},
+            **{"ended_at": 1700003610, "nodes": ("n1", "n2"), "directory": "/a b"},
+        ),
+    ),
+    (
+        "3|FAILED|777|100|101|102|n1|a|NonZeroExitCode|/scratch/a|",
+        record(job_id="3", state="FAILED", exit_code=3, signal=9, reason="NonZeroExitCode"),
+    ),
+    (
+        "3|PENDING|0|N/A|N/A|N/A||a|Resources|/x|y|",
+        record(
+            **{"job_id": "3", "state": "PENDING", "submitted_at": 0, "started_at": None, "ended_at": None},
+            **{"nodes": (), "reason": "Resources", "directory": "/x|y"},
+        ),
+    ),
+    # as sacct has it
+    (
+        "3|CANCELLED by 1000|0:15|100|101|102|n1|a|None|/scratch/a",
+        record(job_id="3", state="CANCELLED", signal=15),
+    ),
+    (
+        "3|OUT_OF_ME+|1:0|100|Unknown|0|None assigned|a|None|/scratch/a",
+        record(
+            **{"job_id": "3", "state": "OUT_OF_ME", "exit_code": 1, "started_at": None, "ended_at": None},
+            nodes=(),
+        ),
+    ),
+]
+
+
+def test_a_line_is_read_whole() -> None:
+    for line, expected in LINES:
+        assert [*read_squeue(line), *read_sacct(line)] == [expected]
+        assert [*read_squeue(f"garbage\n{line}\n\n7|RUNNING"), *read_sacct(f"\n{line}")] == [expected]
+    for line in (
+        *("x|RUNNING|0|1|1|1|n|a|None|/x|", "7|RUNNING|0|1|1|1|n|a|None", "7|RUNNING|0:|1|1|1|n|a|None|/x"),
+        *(
+            "7|RUNNING|:0|1|1|1|n|a|None|/x",
+            "7|RUNNING||1|1|1|n|a|None|/x",
+            "7_1|RUNNING|0|1|1|1|n|a|None|/x",
+        ),
+    ):
+        assert [*read_squeue(line), *read_sacct(line)] == [], line
+
+
+IN_QUEUE = {
+    JobState.QUEUED: (
+        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),
+        "RESV_DEL_HOLD",
+    ),
+    JobState.RUNNING: (
+        *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"),
+        *("POWER_UP_NODE", "EXPEDITING", "REVOKED"),
+    ),
+}
+OVER = {
+    "COMPLETED": (JobState.SUCCEEDED, ""),
+    "FAILED": (JobState.FAILED, "exit code 0"),
+    "OUT_OF_MEMORY": (JobState.FAILED, "out of memory"),
+    "CANCELLED": (JobState.CANCELLED, "cancelled"),
+    "TIMEOUT": (JobState.TIMED_OUT, "the time limit was reached"),
+    "DEADLINE": (JobState.TIMED_OUT, "its deadline was reached"),
+    "NODE_FAIL": (JobState.FAILED, "a node failed"),
+    "BOOT_FAIL": (JobState.FAILED, "a node did not boot"),
+    "LAUNCH_FAILED": (JobState.FAILED, "its nodes could not launch it"),
+    "RECONFIG_FAIL": (JobState.FAILED, "its nodes could not be set up"),
+    "PREEMPTED": (JobState.FAILED, "preempted by another job"),
+    "MELTED": (JobState.UNKNOWN, "its state is MELTED, which steptime does not know"),
+}
+
+
+def test_a_status_has_times_and_nodes_as_far_as_they_have_come() -> None:
+    """squeue guesses when a waiting job starts, and when one that runs ends."""
+    for state, words in IN_QUEUE.items():
+        begun = None if state is JobState.QUEUED else 101
+        for word in words:
+            job, status = record(state=word), status_of(record(state=word))
+            assert (job.in_queue, job.is_settled) == (True, False), word
+            assert status.model_copy(update={"reason": ""}) == JobStatus(
+                state=state, started_at=begun, nodes=("n1",)
+            ), word
+            assert status_of(record(state=word, nodes=())).started_at is None, word
+    for word, (state, reason) in OVER.items():
+        settled = {end: record(state=word, ended_at=end).is_settled for end in (102, None)}
+        assert settled == {102: True, None: False}, word
+        fault = word in ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "PREEMPTED")
+        assert status_of(record(state=word)) == JobStatus(
+            **{"state": state, "reason": reason, "nodes": ("n1",), "started_at": 101, "ended_at": 102},
+            **{"exit_code": 0 if word in ("COMPLETED", "FAILED") else None, "cluster_fault": fault},
+        ), word
+
+
+def test_a_reason_that_has_a_remedy_is_told_with_it() -> None:
+    remedies = {
+        "JobHeldUser": "JobHeldUser: 'scontrol release' lets it go",
+        "JobHeldAdmin": "JobHeldAdmin: an administrator can release it",
+        "DependencyNeverSatisfied": "DependencyNeverSatisfied: it can never start",
+        "PartitionNodeLimit": "PartitionNodeLimit: it asks for more nodes than its partition gives",
+        "PartitionTimeLimit": "PartitionTimeLimit: it asks for more time than its partition gives",
+        "Resources": "Resources",
+        "": "",
+    }
+    for reason, told in remedies.items():
+        assert status_of(record(state="PENDING", reason=reason)).reason == told
+
+
+def test_signals_are_told_by_their_names() -> None:
+    told = {
+        (0, 7): (7, "exit code 7"),
+        (15, 0): (143, "exit code 143 (SIGTERM)"),
+        (1, 5): (129, "exit code 129 (SIGHUP)"),
+        (125, 0): (253, "exit code 253"),
+    }
+    for (by_signal, exit_code), (code, reason) in told.items():
+        status = status_of(record(state="FAILED", signal=by_signal, exit_code=exit_code))
+        assert (status.exit_code, status.reason) == (code, reason)
+    assert status_of(record(state="FAILED", nodes=(), reason="BadConstraints")).reason == (
+        "Slurm could not start it: BadConstraints"
+    )
+
+
+def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:
+    jobs = [record(job_id="10"), record(job_id="9"), record(job_id="11", submitted_at=99)]
+    assert [job.job_id for job in of_each_name(jobs)["a"]] == ["11", "9", "10"]
+    again = [record(job_id="5"), record(job_id="6", submitted_at=150), record(job_id="5", submitted_at=200)]
+    assert [(job.job_id, job.submitted_at) for job in of_each_name(again)["a"]] == [("5", 200), ("6", 150)]
+
+
+def test_what_is_no_range_is_a_name() -> None:
+    assert expand_nodes("n[a-b,1-x,2]") == ("na-b", "n1-x", "n2")
+    assert expand_nodes("None") == ()
