@@ -50,6 +50,24 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     assert None not in (arguments["queue_s"], arguments["run_s"]), "else it would be waited for ever"
 
 
+def test_a_tasks_own_patience_wins_over_the_clusters_files(
+    submission: Submit, make_context: MakeContext
+) -> None:
+    submitted = submission(STAND_IN="hang")
+
+    def patience(**hours: float) -> tuple[float, float]:
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor(submitted, **hours).execute(make_context())
+        _, arguments = deferred.value.trigger.serialize()
+        return arguments["patience_s"], arguments["queue_s"]
+
+    of_file = patience()
+    assert patience(patience_h=2, queue_patience_h=3) == (7200, 10_800)
+    assert patience(patience_h=2) == (7200, of_file[1])
+    assert patience(queue_patience_h=3) == (of_file[0], 10_800)
+    assert not {7200, 10_800} & {*of_file}
+
+
 def test_no_event_comes_before_airflow_has_settled(
     submission: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
