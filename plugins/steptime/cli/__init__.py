@@ -46,7 +46,19 @@ def _options(
     pass
 
 
-for _group in ("recipes", "metrics", "logs", "service", "slurm", "run", "demo", "sweeps", "results", "clean"):
+for _group in (
+    "recipes",
+    "metrics",
+    "logs",
+    "service",
+    "slurm",
+    "run",
+    "demo",
+    "sweeps",
+    "results",
+    "report",
+    "clean",
+):
     importlib.import_module(f"steptime.cli.{_group}").register(app)
 
 

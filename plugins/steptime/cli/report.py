@@ -1,0 +1,67 @@
+"""`steptime report`: one file to send."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steptime.cli.ages import since_when
+from steptime.cli.selecting import require_results
+from steptime.errors import UserError, shown
+
+_SINCE = "7d"
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime report -o week.html
+
+steptime report --since 30d -o month.html
+
+steptime report --sweep weekly -o weekly.html
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add `steptime report`."""
+    app.command(epilog=EXAMPLES)(report)
+
+
+def report(
+    *,
+    to: Annotated[
+        Path, typer.Option("--output", "-o", help="The file, made or replaced.", metavar="FILE.html")
+    ],
+    sweep: Annotated[
+        str | None, typer.Option(help="Of the newest run of this sweep, a file of config/sweeps.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help=f"Of all that ran since then: 30m, 12h, {_SINCE} (the default), or 2026-11-21."),
+    ] = None,
+) -> None:
+    """What got slower, how it scales and how each cell came to be, as one HTML file to send.
+
+    The file needs no network and no script: it can be mailed, kept, and read in any browser, light or dark.
+    It shows every run of the store that it is about, whoever may read those in Airflow.
+    """
+    from steptime.files import write_whole
+    from steptime.reporting.page import html, report_since, report_sweep
+    from steptime.results.store import Store
+
+    if sweep is not None and since is not None:
+        raise UserError("--sweep and --since exclude each other: name one of them.")
+    if not to.parent.is_dir() or to.is_dir():
+        raise UserError(f"'{shown(to)}' is no file in a folder that is there: name one, as week.html.")
+    now = time.time()
+    with Store() as store:
+        require_results(store, "report")
+        found = (
+            report_since(store, since_when(since or _SINCE, now))
+            if sweep is None
+            else report_sweep(store, sweep)
+        )
+    content = html(found, now)
+    write_whole(to, content)
+    typer.echo(f"{found.comparison.sentence}.\nreport: {to}, {len(content.encode()) / 1e3:,.0f} kB")

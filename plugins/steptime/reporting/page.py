@@ -1,0 +1,152 @@
+"""The report: what it says is collected from the store, and written as one HTML file.
+
+All that comes from jobs is escaped. The file has no script, and its policy lets it load nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import jinja2
+
+from steptime import __version__
+from steptime.errors import shown
+from steptime.judging import comparison
+from steptime.judging.comparison import Comparison, compare_since, compare_sweep
+from steptime.judging.trend import trend
+from steptime.recipes.models import Mode
+from steptime.reporting import charts
+from steptime.reporting.charts import scaling_chart, trend_chart
+from steptime.results import columns
+from steptime.results.columns import Column
+from steptime.results.report import Row, compared, notes, written
+from steptime.results.store import Store
+
+_MOST_RUNS = 1000
+"""Rows of its table: thousands make a file that browsers are slow with."""
+_MOST_TRENDS = 100
+
+_templates = jinja2.Environment(
+    loader=jinja2.PackageLoader("steptime.reporting", package_path="."),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report says."""
+
+    of: str
+    """What it is about: `sweep weekly`."""
+    comparison: Comparison
+    runs: Sequence[Row]
+    """As people read them, rejected ones included."""
+    all_runs: int
+    """How many there are; beyond some number, the table has only the latest."""
+    scaling: Sequence[Row]
+    """Runs that were measured together, and have an efficiency."""
+    trends: Sequence[tuple[str, Sequence[Row]]]
+    """Of each cell its name, and its runs over time."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as people read them."""
+
+    title: str
+    headings: Sequence[str]
+    numeric: Sequence[bool]
+    rows: Sequence[Sequence[str]]
+
+
+def report_since(store: Store, since: float) -> Report:
+    """Of all that ran since then (Unix time)."""
+    runs = list(store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS))
+    together = next(iter(store.measured_together(limit=1)), None)
+    scaling: list[dict[str, Any]] = []
+    if together is not None and together["submitted_at"] >= since:
+        dag_id, _, dag_run_id = together["together"].partition("/")
+        scaling = list(store.in_reading_order(mode=Mode.PERFORMANCE, **store.scope(dag_id, dag_run_id)))
+    return _report(
+        store,
+        compare_since(store, since),
+        of=f"runs since {_when(since)}",
+        runs=runs,
+        all_runs=store.totals(since)["runs"],
+        scaling=scaling,
+    )
+
+
+def report_sweep(store: Store, sweep: str) -> Report:
+    """Of the newest run of a sweep. Raises UserError for a sweep that is in neither store nor `config/`."""
+    found = compare_sweep(store, sweep)
+    newest = store.newest_sweep_run(sweep)
+    of_run: dict[str, Any] = (
+        {"sweep_run": newest[0]["sweep_run"], "include_rejected": True} if newest else {"limit": 0}
+    )
+    runs = list(store.in_reading_order(**of_run))
+    scaling = [row for row in runs if row["state"] == "valid" and row["mode"] == Mode.PERFORMANCE]
+    return _report(store, found, of=f"sweep {sweep}", runs=runs, all_runs=len(runs), scaling=scaling)
+
+
+def _report(
+    store: Store, found: Comparison, *, of: str, runs: Sequence[Row], all_runs: int, scaling: Sequence[Row]
+) -> Report:
+    named = list(zip(found.names, found.findings, strict=True))[:_MOST_TRENDS]
+    return Report(
+        of,
+        found,
+        runs[:_MOST_RUNS],
+        all_runs,
+        [row for row in scaling if row["scaling_efficiency_percent"] is not None],
+        [(name, trend(store, one.series)) for name, one in named],
+    )
+
+
+def html(report: Report, now: float) -> str:
+    """The report as one HTML file, made at `now` (Unix time)."""
+    found = report.comparison
+    by_model: dict[str, list[Row]] = {}
+    for row in report.scaling:
+        by_model.setdefault(f"{row['workload']} · {row['size']}", []).append(row)
+    return _templates.get_template("report.html.j2").render(
+        of=report.of,
+        made=f"{_when(now)} by steptime {__version__}",
+        sentence=found.sentence[:1].upper() + found.sentence[1:],
+        totals=_totals(report),
+        cells=_table(found.rows, comparison.COLUMNS),
+        verdicts=[one.verdict.replace(" ", "-") for one in found.findings],
+        remarks=found.remarks,
+        scaling=[scaling_chart(model, rows) for model, rows in by_model.items()],
+        trends=[trend_chart(name, rows) for name, rows in report.trends],
+        trends_left_out=len(found.findings) - len(report.trends),
+        runs=_table(report.runs, columns.COLUMNS),
+        runs_left_out=report.all_runs - len(report.runs),
+        notes=notes(report.runs),
+        frame=charts,
+    )
+
+
+def _table(rows: Sequence[Any], of: Sequence[Column]) -> Table | None:
+    """As the command line prints it; None without rows."""
+    if not rows:
+        return None
+    used, title = compared(rows, of=of)
+    cells = [[shown(text, at_most=None) for text in written(column, rows)] for column in used]
+    numeric = [column.kind in ("number", "integer") for column in used]
+    return Table(title, [column.title for column in used], numeric, list(zip(*cells, strict=True)))
+
+
+def _totals(report: Report) -> str:
+    cells = len(report.comparison.findings) + report.comparison.without_runs
+    rejected = sum(row["state"] != "valid" for row in report.runs)
+    counts = [(cells, "cell"), (report.all_runs, "run"), (rejected, "rejected run")]
+    return " · ".join(f"{number:,} {name}{'' if number == 1 else 's'}" for number, name in counts if number)
+
+
+def _when(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"
