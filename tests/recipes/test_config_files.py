@@ -8,7 +8,7 @@ from pydantic import PositiveInt, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.config_files import load_yaml_model, read_document
 from steptime.recipes.config_problems import FieldError
 
 
@@ -75,6 +75,7 @@ def test_reads_lists_as_tuples_and_keys_as_text(tmp_path: Path) -> None:
         ("load: 3", "load: true", "line 2, load: Input should be a valid number, not true."),
         ("load: 3", "load: null", "line 2, load: Input should be a valid number, not null."),
         ("load: 3", "load: [3]", "line 2, load: Input should be a valid number."),
+        ("name: hand cart", "name: [hand, cart]", "line 1, name: Input should be a valid string."),
         ("load: 3", "load: 3\nwheels: 1", "line 4, wheels: is given twice; keep one."),
         ("{16: 1}", "{16: 1, '16': 2}", "line 7, spare.16: is given twice; keep one."),
         ("{16: 1}", "{16: one}", 'line 7, spare.16: Input should be a valid integer, not "one"'),
@@ -147,6 +148,36 @@ def test_fifty_levels_are_none_too_many(tmp_path: Path, comment: str) -> None:
             load_yaml_model(_file(tmp_path, text), Cart)
         too_deep = "line 1: nests deeper than 50 levels" in str(refusal.value)
         assert too_deep is (levels == 50), refusal.value
+
+
+def test_only_what_is_open_counts_as_a_level(tmp_path: Path) -> None:
+    """What is closed again does not, and single values take no level away. Both lines are looked at before."""
+    path = _file(tmp_path, f"name: [{', '.join(['[]'] * 600)}]\n")
+    assert len(read_document(path).value("name")) == 600
+    path = _file(tmp_path, f"name: [{'1, ' * 600}{'[' * 60}{']' * 60}]\n")
+    with pytest.raises(UserError, match="line 1: nests deeper than 50 levels"):
+        read_document(path)
+
+
+def test_what_stands_at_a_place_of_a_file(tmp_path: Path) -> None:
+    document = read_document(_file(tmp_path, GOOD))
+    for place, value in {
+        (): document.content,
+        ("name",): "hand cart",
+        ("wheels", 1, "radius"): 30,
+        ("wheels", 1): {"radius": 30, "position": "rear"},
+        **dict.fromkeys(
+            (
+                ("nothing",),
+                ("wheels", 2),
+                ("wheels", "1"),
+                ("name", 0),
+                ("name", "x"),
+                ("wheels", 0, "x", "y"),
+            )
+        ),
+    }.items():
+        assert document.value(*place) == value, place
 
 
 def test_the_first_fifty_mistakes_are_told_and_how_many_there_are_beyond(tmp_path: Path) -> None:

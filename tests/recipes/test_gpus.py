@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from steptime.errors import UserError
-from steptime.recipes.gpus import gpu_types, peak_tflops
+from steptime.recipes.gpus import Peak, broken_gpu_types, gpu_types, load_gpu_type, peak_tflops
 from steptime.recipes.workloads import list_workloads, load_workload
 
 
@@ -67,3 +67,42 @@ def test_a_broken_file_is_refused_with_its_line(
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
     with pytest.raises(UserError, match=rf"gpus.yaml, line 5, h100.peak_tflops.bf16.*{complaint}"):
         peak_tflops("h100", "bf16")
+
+
+BROKEN: dict[str, list[str] | None] = {
+    # the file, and all that is wrong with it
+    "h100: {name: H100, source: x, peak_tflops: {bf16: 989}}\n": None,
+    "h100: {name: H100, source: x, peak_tflops: {bf16: measured}}\n": None,
+    "h100: {name: 5, source: x, peak_tflops: {}}\nb200: {source: x, peak_tflops: {}}\n": [
+        "line 1, h100.name: Input should be a valid string, not 5 (put it in quotes).",
+        "line 2, b200.name: is missing.",
+    ],
+    "- h100\n": ["line 1, top level: names no GPU types, as in h100: {name: …}."],
+    "h100: {name: a, source: x, peak_tflops: {}}\nh100: {}\n": ["line 2, h100: is given twice; keep one."],
+    "": ["is empty."],
+}
+
+
+def test_all_that_is_wrong_with_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    path = tmp_path / "gpus.yaml"
+    for text, expected in BROKEN.items():
+        path.write_text(text)
+        broken = broken_gpu_types()
+        told = broken and [sentence.removeprefix(str(path)).lstrip(",: ") for sentence in broken.sentences]
+        assert told == expected, text
+
+
+def test_a_type_that_is_described_wrongly_is_there_without_a_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path))
+    good = "{name: H100, source: data sheet, product: H100, peak_tflops: {bf16: 989}}"
+    (tmp_path / "gpus.yaml").write_text(f"h100: {good}\nb200: {{name: B200}}\n")
+    found = gpu_types()
+    assert found.keys() == {"h100", "b200"}
+    assert found["h100"] is not None
+    assert (found["h100"].product, found["b200"]) == ("H100", None)
+    assert peak_tflops("h100", "bf16") == Peak(tflops=989, source="data sheet")
+    with pytest.raises(UserError, match=r"line 2, b200\.source: is missing"):
+        load_gpu_type("b200")

@@ -84,6 +84,13 @@ def test_what_is_no_name_is_refused_in_one_line(name: str) -> None:
     assert "\0" not in str(refused.value)
 
 
+def test_a_name_of_200_characters_is_the_longest() -> None:
+    longest = "a" * 198 + ":1"
+    assert parse_image(longest).repository == "a" * 198
+    with pytest.raises(UserError, match="is no name of a container image"):
+        parse_image(f"a{longest}")
+
+
 def test_a_name_without_a_version_is_refused() -> None:
     with pytest.raises(UserError, match=r"'nvcr\.io/nvidia/nemo' names no version: add its tag"):
         parse_image("nvcr.io/nvidia/nemo")

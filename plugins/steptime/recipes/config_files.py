@@ -128,8 +128,6 @@ def read_document(path: Path) -> Document:
         raise
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: has a value that no setting can have: {error}.") from None
-    finally:
-        loader.dispose()
     return Document(path, root, content, list(_repeated_keys(root)))
 
 
