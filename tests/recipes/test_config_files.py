@@ -151,7 +151,7 @@ def test_fifty_levels_are_none_too_many(tmp_path: Path, comment: str) -> None:
 
 
 def test_only_what_is_open_counts_as_a_level(tmp_path: Path) -> None:
-    """What is closed again does not, and single values take no level away. Both lines are looked at before."""
+    """What is closed again does not, and single values take no level away; such lines are looked at first."""
     path = _file(tmp_path, f"name: [{', '.join(['[]'] * 600)}]\n")
     assert len(read_document(path).value("name")) == 600
     path = _file(tmp_path, f"name: [{'1, ' * 600}{'[' * 60}{']' * 60}]\n")
