@@ -44,7 +44,37 @@ def test_every_form_is_complete_and_its_defaults_hold(workload: str) -> None:
 def test_what_is_not_chosen_does_not_read_null() -> None:
     for name, param in form().items():
         if None in param.schema.get("enum", ()):
-            assert param.schema["values_display"] == {"null": "(default)"}, name
+            assert param.schema["values_display"]["null"].startswith("by default "), name
+
+
+def test_defaults_are_told_as_what_they_come_to() -> None:
+    params = form()
+
+    assert params["size"].schema["values_display"] == {"null": "by default 8b for h100; tiny for cpu"}
+    assert "Default: 50 for 8b, 70b, 405b, 405b-proxy; 20 for tiny." in params["max_steps"].description
+    assert params["gpu_type"].schema["values_display"] == {"null": "by default cpu"}
+    assert "Default: 20." in params["profile_start"].description
+
+
+def test_scales_are_listed_by_size() -> None:
+    assert "8b on h100: 8, 16, 32, 64, 128 (by default 8); " in form()["gpus"].description
+    assert "405b-proxy on h100: 32, 64, 128 (by default 32)." in form()["gpus"].description
+    nemotron4 = form("nemotron4-340b-25.12")["gpus"].description
+    assert "340b on gb300, gb200: 128, 256, 512 (by default 128); " in nemotron4
+
+
+def test_the_cluster_comes_first_as_it_decides_what_fits() -> None:
+    assert next(iter(form())) == "cluster"
+
+
+def test_a_form_does_without_the_plan_of_a_cluster_that_is_broken(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home.parent / "config" / "clusters" / "local.yaml").write_text("kind: local\n")
+
+    params = form()
+    assert "For example" not in params["gpus"].description
+    assert params["cluster"].value == "local"
 
 
 def test_every_empty_field_means_its_default(home: Path) -> None:
@@ -65,9 +95,9 @@ def test_a_switch_of_the_recipe_can_be_left_alone(home: Path, chosen: object, me
 
 def test_examples_are_written_as_they_are_typed() -> None:
     assert form()["environment"].description.endswith('For example: {"NCCL_DEBUG": "INFO"}.')
-    assert form()["gres"].description.endswith("For example: on, off.")
+    assert form()["gres"].description.endswith("On a Slurm cluster, for example: on, off.")
     assert "For example" not in form()["size"].description, "which lists all there are"
-    assert form()["gpus"].description.endswith("For example: 8,16, 8-128.")
+    assert form()["gpus"].description.endswith("For example: 1,2, 1-2.")
 
 
 def test_a_dag_may_replace_defaults() -> None:
@@ -80,6 +110,13 @@ def test_a_dag_may_replace_defaults() -> None:
     [
         ("size", "9b"),
         ("gpus", 8),
+        ("gpus", "one"),
+        ("gpus", "8,"),
+        ("window", "35"),
+        ("window", "35-44"),
+        ("time_limit", "30"),
+        ("time_limit", "00:61:00"),
+        ("profile_ranks", "all"),
         ("max_steps", 0),
         ("max_steps", "many"),
         ("repeats", 101),
@@ -94,6 +131,16 @@ def test_airflow_refuses_values_of_the_wrong_type(name: str, value: object) -> N
 
     with pytest.raises(ParamValidationError):
         params[name] = value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("gpus", " 8 - 128, 256 "), ("window", "1 : 2"), ("time_limit", " 1:00:00"), ("gpus", None)],
+)
+def test_airflow_takes_what_the_check_takes(name: str, value: object) -> None:
+    params = ParamsDict(form())
+    params[name] = value
+    assert params[name] == value
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     page.get_by_role("option", name="tiny", exact=True).click()
     form.get_by_role("button", name="Scale", exact=True).click()
     form.locator("#element_gpus").fill("3")  # which no document has: nothing is trained
-    form.get_by_role("button", name="Where", exact=True).click()
+    form.get_by_role("button", name="Machines", exact=True).click()
     form.locator("#element_cuda_graphs").fill("off")
     form.get_by_role("button", name="Trigger", exact=True).click()
     page.wait_for_url("**/runs/manual__*")

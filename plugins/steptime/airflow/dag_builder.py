@@ -70,7 +70,7 @@ def training_dag(
 
         from steptime.airflow.dag_builder import training_dag
 
-        dag = training_dag("nightly", workload="llama3.1", defaults={"gpus": "8,16"}, schedule="0 3 * * *")
+        dag = training_dag("nightly", workload="llama3.1", defaults={"gpus": "1,2"}, schedule="0 3 * * *")
 
     Args:
         dag_id: the DAG's id.

@@ -1,12 +1,12 @@
 """The params of the DAGs, made from the fields of `PlanRequest`, and the plan made from the params."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from airflow.sdk import Param
 
+from steptime.airflow.form_hints import Hints
 from steptime.clusters.config import list_clusters
 from steptime.errors import UserError
 from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan
@@ -16,6 +16,7 @@ from steptime.staging.checking import check_plan
 
 SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
+        "Where": ("cluster",),  # it decides what of the rest can be run
         "Model": ("size", "dtype", "proxy"),
         "Scale": ("gpu_type", "gpus", "scaling", "tensor_parallel", "repeats"),
         "Run": (
@@ -26,7 +27,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *("profile", "profile_start", "profile_stop", "profile_ranks", "gpu_metrics"),
             "nccl_trace",
         ),
-        "Where": ("cluster", "image", "cuda_graphs", "tp_comm_overlap", "environment"),
+        "Machines": ("image", "cuda_graphs", "tp_comm_overlap", "environment"),
         "Slurm": (
             *("gpus_per_node", "gres", "partition", "account", "nodelist", "exclude", "reservation"),
             *("segment", "additional_slurm_params"),
@@ -50,9 +51,6 @@ _WORDS = {
 }
 """Words of fields' names as titles have them."""
 
-_DEFAULT = "(default)"
-"""The entry for no choice in a list of choices; the description has what that comes to."""
-
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
     """One typed param for each field of `PlanRequest` but the workload, which the DAG is about.
@@ -60,9 +58,19 @@ def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Par
     `defaults` replaces defaults of `PlanRequest`. Combinations are checked by `plan_from_params`, in a task.
     """
     properties: dict[str, dict[str, Any]] = PlanRequest.model_json_schema()["properties"]
-    choices = _choices(workload)
+    begins_with = {
+        name: defaults.get(name, PlanRequest.model_fields[name].get_default(call_default_factory=True))
+        for names in SECTIONS.values()
+        for name in names
+    }
+    choices, hints = _choices(workload), Hints(workload, begins_with)
     return {
-        name: _param(name, properties[name], section, choices.get(name), defaults)
+        name: Param(
+            begins_with[name],
+            title=_title(name),
+            section=section,
+            **_shown(name, properties[name], choices.get(name), hints),
+        )
         for section, names in SECTIONS.items()
         for name in names
     }
@@ -101,51 +109,37 @@ def _unique(values: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _param(
-    name: str,
-    field: dict[str, Any],
-    section: str,
-    choices: tuple[str, ...] | None,
-    defaults: Mapping[str, Any],
-) -> Param:
+def _shown(name: str, field: dict[str, Any], choices: tuple[str, ...] | None, hints: Hints) -> dict[str, Any]:
+    """The field that the form has, what it takes, and what it says."""
     # Pydantic writes an optional field as anyOf [schema, null].
     variants = field.get("anyOf", [field])
     [typed] = [variant for variant in variants if variant["type"] != "null"]
-    kind = _kind(typed["type"], choices, optional=len(variants) > 1)
-    examples = () if choices else kind.get("examples", field.get("examples", ()))
-    return Param(
-        defaults.get(name, PlanRequest.model_fields[name].get_default(call_default_factory=True)),
-        description=_with_examples(field["description"], examples),
-        title=_title(name),
-        section=section,
-        **{limit: typed[limit] for limit in ("minimum", "maximum") if limit in typed},
-        **kind,
-    )
+    schema = {limit: typed[limit] for limit in ("minimum", "maximum") if limit in typed}
+    schema |= {"pattern": field["pattern"]} if "pattern" in field else {}
+    if choices is None and (suggested := hints.suggested(name, field)):
+        schema["examples"] = suggested
+    schema["description"] = hints.description(name, field, lists_choices=choices is not None)
+    return schema | _kind(typed["type"], choices, hints.default(name), optional=len(variants) > 1)
 
 
-def _kind(of_type: str, choices: tuple[str, ...] | None, *, optional: bool) -> dict[str, Any]:
+def _kind(
+    of_type: str, choices: tuple[str, ...] | None, default: str | None, *, optional: bool
+) -> dict[str, Any]:
     """What decides which field the form has. Whatever may be empty has null among its types."""
     if choices is not None and optional:
         return {
             "type": [of_type, "null"],
             "enum": [None, *choices],
-            "values_display": {"null": _DEFAULT},  # else it reads "null"
+            "values_display": {"null": f"by default {default}"},  # else it reads "null"
         }
     if choices is not None:
         return {"type": of_type, "enum": list(choices)}
     if of_type == "boolean" and optional:
         # A switch has two positions, and the form loses a truth value that was chosen from a list.
-        return {"type": ["string", "boolean", "null"], "pattern": "^(on|off)$", "examples": ["on", "off"]}
+        return {"type": ["string", "boolean", "null"], "pattern": "^(on|off)$"}
     return {"type": [of_type, "null"]}
 
 
 def _title(name: str) -> str:
     words = " ".join(_WORDS.get(word, word) for word in name.split("_"))
     return words[0].upper() + words[1:]
-
-
-def _with_examples(description: str, examples: Sequence[Any]) -> str:
-    if not examples:
-        return description
-    as_typed = (example if isinstance(example, str) else json.dumps(example) for example in examples)
-    return f"{description} For example: {', '.join(as_typed)}."

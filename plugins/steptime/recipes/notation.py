@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from steptime.errors import UserError, shown, unknown_value
 from steptime.recipes.models import Window
 
+# Forms have them, too; digits are written out, as \d has more of them in Python than in JSON schema.
+WINDOW_PATTERN = r"^\s*([0-9]{1,9})\s*:\s*([0-9]{1,9})\s*$"
+TIME_LIMIT_PATTERN = r"^\s*([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])\s*$"
+_PART = r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?"
+NUMBERS_PATTERN = f"^{_PART}(?:,{_PART})*$"
+"""Of GPU counts and of ranks: `8,16`, `8-128`, `8-32,128`."""
+
 
 def parse_window(text: str) -> Window:
     """`"10:19"` as global steps, both included. Raises UserError."""
-    match = re.fullmatch(r"\s*(\d{1,9})\s*:\s*(\d{1,9})\s*", text, re.ASCII)
+    match = re.fullmatch(WINDOW_PATTERN, text, re.ASCII)
     if not match:
         raise UserError(
             f"window '{shown(text)}' is not of the form FIRST:LAST, two global steps such as 35:44."
@@ -22,7 +29,7 @@ def parse_window(text: str) -> Window:
 
 def parse_time_limit(text: str) -> int:
     """`"00:30:00"` in seconds. Raises UserError."""
-    match = re.fullmatch(r"\s*(\d{1,3}):([0-5]\d):([0-5]\d)\s*", text, re.ASCII)
+    match = re.fullmatch(TIME_LIMIT_PATTERN, text, re.ASCII)
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else 0
     if not seconds:
         raise UserError(
@@ -67,7 +74,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
 
 def _range(what: str, part: str, text: str, form: str) -> tuple[int, int, bool]:
     """The ends of `8` or `8-16`, a part of `text`, and whether it is a range. Raises UserError."""
-    match = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", part, re.ASCII)
+    match = re.fullmatch(_PART, part, re.ASCII)
     if not match:
         raise UserError(f"{what} '{shown(text)}' are not of the form {form}")
     first, last = int(match[1]), int(match[2] or match[1])

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
+from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
 from steptime.settings import default_cluster
 
 
@@ -32,9 +33,9 @@ class PlanRequest(Frozen):
     )
     gpus: str | None = Field(
         None,
-        description="GPU counts: a list (8,16), or a range (8-128) for the documented scales within it; "
+        description="GPU counts: a list with commas, or FIRST-LAST for the documented scales within it; "
         "by default the size's own.",
-        examples=["8,16", "8-128"],
+        json_schema_extra={"pattern": NUMBERS_PATTERN},
     )
     scaling: str = Field(
         "weak",
@@ -49,24 +50,22 @@ class PlanRequest(Frozen):
         None,
         ge=1,
         description="Tensor parallelism, if the size leaves it open (tiny does).",
-        examples=[1, 2],
     )
     max_steps: int | None = Field(
         None,
         ge=1,
         le=1_000_000,
         description="Training steps; by default the document's.",
-        examples=[50],
     )
     window: str | None = Field(
         None,
         description="Global steps to average, FIRST:LAST, both included; by default the document's.",
-        examples=["35:44", "10:19"],
+        json_schema_extra={"pattern": WINDOW_PATTERN},
     )
     time_limit: str | None = Field(
         None,
         description="Time after which the cluster ends a job, HH:MM:SS; by default the document's.",
-        examples=["00:30:00"],
+        json_schema_extra={"pattern": TIME_LIMIT_PATTERN},
     )
     checkpoint: bool = Field(
         False,
@@ -99,7 +98,10 @@ class PlanRequest(Frozen):
         None, ge=1, le=1_000_000, description="Step at which profiling stops; by default the document's."
     )
     profile_ranks: str | None = Field(
-        None, description="Ranks to profile; by default the document's.", examples=["0-7", "0,8,16"]
+        None,
+        description="Ranks to profile; by default the document's.",
+        examples=["0"],
+        json_schema_extra={"pattern": NUMBERS_PATTERN},
     )
     gpu_metrics: bool = Field(
         False,

@@ -29,11 +29,16 @@ class ClusterHardware(BaseModel):
     container: str = "none"
 
 
-def clusters_of_kind(kind: str) -> tuple[str, ...]:
-    """The names of the configured clusters of a kind, sorted, as far as their files can be read."""
+def readable_clusters() -> dict[str, ClusterHardware]:
+    """The configured clusters by name, sorted, as far as their files can be read."""
     files = _cluster_files()
     clusters, _ = load_each(files, lambda name: (name, load_yaml_model(files[name], ClusterHardware)))
-    return tuple(name for name, cluster in clusters if cluster.kind == kind)
+    return dict(clusters)
+
+
+def clusters_of_kind(kind: str) -> tuple[str, ...]:
+    """The names of the readable clusters of a kind, sorted."""
+    return tuple(name for name, cluster in readable_clusters().items() if cluster.kind == kind)
 
 
 @dataclass(frozen=True)
