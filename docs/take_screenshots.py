@@ -83,7 +83,7 @@ def trigger_form(page: Page, dag_id: str, path: Path) -> None:
     page.set_viewport_size({**SIZE, "height": 1400})  # the whole form: it scrolls in lower windows
     page.goto(f"/dags/{dag_id}/runs")
     page.get_by_role("button", name="Trigger").first.click()
-    form = page.get_by_role("dialog").filter(has_text=f"Trigger Dag - {dag_id}")
+    form = page.get_by_role("dialog").filter(has_text="Trigger Dag - ")
     form.get_by_role("button", name="Scale", exact=True).click()
     form.locator("#element_gpus").wait_for()
     page.wait_for_load_state("networkidle")

@@ -41,7 +41,7 @@ def test_airflow_dags_test_trains_and_publishes(tmp_path: Path) -> None:
     params = {"cluster": STAND_IN, "gpus": "2", "checkpoint": False}
     printed = airflow("dags", "test", "llama31", "--conf", json.dumps(params))
 
-    assert "all 1 planned runs have valid results" in printed
+    assert "all 1 runs have valid results: tiny·fp32·2 0." in printed
     [row] = Store(f"sqlite:///{tmp_path}/home/store/steptime.db").results()
     assert row["label"] == "tiny·fp32·2"
     assert row["step_time_mean_s"] > 0

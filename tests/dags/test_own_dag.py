@@ -60,6 +60,7 @@ def test_three_lines_are_a_dag(read: Any) -> None:
     dag = read(SHORT)
     assert (dag.dag_id, dag.timetable.expression, dag.catchup) == ("nightly", "0 3 * * *", False)
     assert dag.params["gpus"] == "1"
+    assert dag.dag_display_name == "nightly", "there may be several of a workload"
     assert {task.owner for task in dag.tasks} == {"airflow"}
     wait = dag.get_task("performance.wait")
     assert (wait.patience_h, wait.queue_patience_h, wait.deferrable) == (None, None, True)

@@ -183,7 +183,7 @@ def test_airflows_dark_theme_is_followed(page: Page, rows: Rows) -> None:
 def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page) -> None:
     page.goto("/dags/llama31/runs")
     page.get_by_role("button", name="Trigger").first.click()
-    form = page.get_by_role("dialog").filter(has_text="Trigger Dag - llama31")
+    form = page.get_by_role("dialog").filter(has_text="Trigger Dag - Llama 3.1 · 25.04")
     form.get_by_role("button", name="Model", exact=True).click()
     size = form.get_by_role("combobox", name="Size")
     expect(form).not_to_contain_text("null")

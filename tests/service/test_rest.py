@@ -182,6 +182,7 @@ def test_log_lines_tell_errors_and_whose_they_are() -> None:
     }
     assert LogLine.model_validate(line).error == "job x failed"
     assert LogLine(event="lost", level="error").error == "lost"
+    assert LogLine(event="Task exited", level="error").error is None, "the line before says why"
     assert LogLine(event="step 3", level="info", logger="steptime.airflow.triggers.TrainingTrigger").is_ours
     assert LogLine(event="step 3", level="info").error is None
     assert not LogLine(event="Filling up the DagBag", logger="airflow.dag_processing").is_ours

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, Context, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
 from pydantic import BaseModel
@@ -43,6 +43,39 @@ def dag_run_of(context: Context) -> str:
     """The task's DAG run, as `dag_id/run_id`."""
     ti = context["ti"]
     return f"{ti.dag_id}/{ti.run_id}"
+
+
+class Refused(SystemExit):
+    """What somebody asked for cannot be: a sentence, which the task has logged as the error that it is.
+
+    Airflow prints every exception of a task with its traceback, which leads into steptime and helps nobody to
+    ask for something else; for one that exits it prints a line.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(UserError.exit_code)
+        self.sentence = sentence
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class RefusingOperator(BaseOperator):
+    """The first task of a DAG, which refuses what cannot be: with one sentence in its log, and no retry."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        rule = RetryRule(exception=Refused, action=RetryAction.FAIL)
+        super().__init__(**{"retry_policy": ExceptionRetryPolicy(rules=[rule]), **kwargs})
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """The user's errors become `Refused`, all others what `airflow_errors` makes of them."""
+        with airflow_errors():
+            try:
+                yield
+            except UserError as error:
+                self.log.error("%s", error)
+                raise Refused(str(error)) from None
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow.sdk import DAG, TaskGroup, TriggerRule, task_group
 
+from steptime.airflow.dag_texts import display_name, documentation
 from steptime.airflow.operators import (
     CheckParamsOperator,
     EndTrainingOperator,
@@ -34,7 +35,6 @@ from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.slots.asking import TakeSlotsOperator
 from steptime.airflow.slots.names import ASK_TASK
-from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
@@ -91,13 +91,15 @@ def training_dag(
     own = {name: value for name, value in (("owner", owner), ("pool", pool)) if value is not None}
     waiting = {"deferrable": deferrable, "patience_h": patience_h, "queue_patience_h": queue_patience_h}
     document = load_workload(workload)
-    arguments = {
+    arguments: dict[str, Any] = {
         "description": f"Benchmark the pre-training of {document.title}",
-        "doc_md": _documentation(document),
+        "doc_md": documentation(document),
         "catchup": False,
         "max_active_runs": _RUNS_AT_ONCE,
         **dag_arguments,
     }
+    if dag_id == document.dag_id:  # a DAG of one's own is known by its id: there may be several
+        arguments.setdefault("dag_display_name", display_name(document))
     with DAG(
         dag_id=dag_id,
         schedule=schedule,
@@ -155,11 +157,3 @@ def _train(
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return wait
-
-
-def _documentation(document: Workload) -> str:
-    return (
-        f"Benchmarks the pre-training of **{document.title}** as `{document.document}` describes it.\n\n"
-        "`steptime plan` shows what a set of params would run. Each run is one job; its task `wait` logs "
-        "its progress, and results are on the page *Step times*."
-    )

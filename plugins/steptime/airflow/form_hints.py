@@ -9,7 +9,7 @@ from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.recipes.selection import readable_clusters, select
-from steptime.recipes.workload_file import PROXY_SUFFIX, Configuration, Workload
+from steptime.recipes.workload_file import PROXY_SUFFIX, Workload
 
 _ON_SLURM = "On a Slurm cluster"
 _CONDITIONS: Mapping[str, str] = {
@@ -120,19 +120,14 @@ def _size(workload: Workload, gpu_type: str) -> object:
 
 
 def _dtype(workload: Workload, size: str) -> str:
-    offered = [dtype for rule in _rules(workload, size) for dtype in rule.dtypes]
+    offered = [dtype for rule in workload.rules_of(size) for dtype in rule.dtypes]
     return workload.defaults.dtype if workload.defaults.dtype in offered else offered[0]
-
-
-def _rules(workload: Workload, size: str) -> tuple[Configuration, ...]:
-    whole = workload.sizes[size.removesuffix(PROXY_SUFFIX)]
-    return whole.proxies if size.endswith(PROXY_SUFFIX) else whole.configurations
 
 
 def _scales_of(workload: Workload, size: str) -> Iterable[tuple[list[str], tuple[int, ...], tuple[int, ...]]]:
     """Of a size: GPU types that have the same counts, these counts, and those that are the default."""
     counts: dict[tuple[int, ...], list[str]] = {}
-    rules = _rules(workload, size)
+    rules = workload.rules_of(size)
     for gpu_type in dict.fromkeys(kind for rule in rules for kind in rule.gpu_types):
         of_type = {gpus for rule in rules if gpu_type in rule.gpu_types for gpus in rule.gpus}
         counts.setdefault(tuple(sorted(of_type)), []).append(gpu_type)

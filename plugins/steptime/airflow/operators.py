@@ -6,7 +6,8 @@ cancelled.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
@@ -14,6 +15,7 @@ from airflow.sdk import BaseOperator, Context
 from steptime.airflow.attempts import current_attempt, named_after, specs_of
 from steptime.airflow.base import (
     HoldsJob,
+    RefusingOperator,
     RunOperator,
     airflow_errors,
     as_json,
@@ -40,7 +42,7 @@ _WILL_WAIT = (None, "restarting")
 """States of a waiting task that has not begun or was cleared; `restarting` while its worker is ended."""
 
 
-class CheckParamsOperator(BaseOperator):
+class CheckParamsOperator(RefusingOperator):
     """Checks the DAG run's params together, and returns the `Plan` they come to.
 
     Airflow checks each param's type; unknown names and values that do not go together are refused here,
@@ -58,7 +60,7 @@ class CheckParamsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check and plan. Returns the `Plan` as JSON."""
-        with airflow_errors():
+        with self.refusals():
             planned = plan_from_params(self.workload, options_of(context))
             if (slots := slots_of(planned)) is not None:
                 require_slots([slots], "this run", context)
@@ -84,7 +86,7 @@ class CheckParamsOperator(BaseOperator):
         self.log.info("%s", as_text(rows, title=title))
         self.log.info("at most %.2f GPU-hours", planned.gpu_hours_max)
         me = dag_run_of(context)
-        with airflow_errors():
+        with self.refusals():
             commit_plan({me: planned.all_runs}, held_by=me, info=self.log.info)
         return as_json(planned)
 
@@ -120,11 +122,29 @@ class StageTrainingOperator(BaseOperator):
         from steptime.staging import stage
 
         config = load_cluster(run.cluster)
-        return await patiently(
-            config,
-            lambda cluster: stage(cluster, config, run, lambda line: self.log.info("%s", line)),
-            self.log.warning,
-        )
+        with _folded(self.log.info) as report:
+            return await patiently(
+                config, lambda cluster: stage(cluster, config, run, report), self.log.warning
+            )
+
+
+@contextmanager
+def _folded(info: Callable[..., None]) -> Iterator[Callable[[str], None]]:
+    """Takes lines that the log shows when somebody unfolds them: pip's, hundreds the first time."""
+    begun = False
+
+    def report(line: str) -> None:
+        nonlocal begun
+        if not begun:
+            info("::group::What staging says")
+            begun = True
+        info("%s", line)
+
+    try:
+        yield report
+    finally:
+        if begun:
+            info("::endgroup::")
 
 
 class SubmitTrainingOperator(RunOperator, HoldsJob):

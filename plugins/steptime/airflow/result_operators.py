@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from steptime.airflow import sentences
 from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
@@ -19,6 +20,7 @@ from steptime.airflow.base import (
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
+from steptime.airflow.notes import SENTENCE_KEY
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.config import load_cluster
@@ -71,18 +73,20 @@ class ReadLogOperator(RunOperator):
             status, log = asyncio.run(
                 patiently(config, lambda cluster: self._read(cluster, submitted), self.log.warning)
             )
-        self.log.info(
-            "read %d bytes of %s: %d steps (%s)", log.bytes_read, log.path, len(log.steps), log.format
-        )
-        for problem in log.problems:
-            self.log.warning("%s: %s", problem.kind, problem.message)
         measurement: Measurement | None = None
+        unmeasured = ""
         try:
             measurement = measure(run, log)
         except UserError as error:
-            self.log.warning("nothing can be measured: %s", error)
+            unmeasured = str(error)
+        self.log.info("%s", sentences.of_log(run, log, measurement))
+        if measurement is None:
+            self.log.warning("nothing can be measured: %s", unmeasured)
         else:
             self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
+        self.log.info("read %d bytes of %s (%s)", log.bytes_read, log.path, log.format)
+        for problem in log.problems:
+            self.log.warning("%s: %s", problem.kind, problem.message)
         return _returned(Outcome(submitted=submitted, status=status, measurement=measurement))
 
     async def _read(self, cluster: Cluster, submitted: Submitted) -> tuple[JobStatus, TrainingLog]:
@@ -195,6 +199,7 @@ class ValidateOperator(OutcomeOperator):
             log, record = asyncio.run(read_again(outcome, self.log.warning))
             earlier = recorded_attempts(record)
             verdict = validate(run, outcome.status, log, outcome.measurement, earlier_attempts=earlier)
+            self.log.info("%s", sentences.of_verdict(run, verdict))
             self._log(verdict)
             judged = outcome.model_copy(update={"verdict": verdict})
             if not verdict.valid:
@@ -269,16 +274,17 @@ class ReportOperator(BaseOperator):
             rows = own_runs(store, ti.dag_id, ti.run_id)
         # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
-        self.log.info("results of %s", ti.run_id)
+        sentence = sentences.of_runs([run.label for run in planned.all_runs], latest)
+        self.log.info("%s", sentence)
+        ti.xcom_push(SENTENCE_KEY, sentence)
         if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:
-            self.log.info("%s", as_text(_summaries(found)))
+            self.log.info("%s", as_text(_summaries(found), title=f"results of {ti.run_id}"))
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
             raise AirflowFailException(
                 f"{len(missing)} of {len(planned.all_runs)} planned runs have no valid result: "
                 f"{', '.join(missing)}"
             )
-        self.log.info("all %d planned runs have valid results", len(planned.all_runs))
 
 
 def _summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

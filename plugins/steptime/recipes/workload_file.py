@@ -211,6 +211,16 @@ class Workload(Frozen):
         """The name without the release."""
         return self.workload.rpartition("-")[0]
 
+    @property
+    def release(self) -> str:
+        """The release alone, `25.04`."""
+        return self.workload.rpartition("-")[2]
+
+    def rules_of(self, size: str) -> tuple[Configuration, ...]:
+        """The rules of a size or its proxy."""
+        whole = self.sizes[size.removesuffix(PROXY_SUFFIX)]
+        return whole.proxies if size.endswith(PROXY_SUFFIX) else whole.configurations
+
     def size_names(self) -> tuple[str, ...]:
         """Every size, proxies among them, as the tables name them."""
         proxies = (name + PROXY_SUFFIX for name, size in self.sizes.items() if size.proxies)

@@ -83,6 +83,10 @@ class _Error(_Answer):
     exc_value: str
 
 
+_EXITED = "Task exited"
+"""What Airflow itself logs of a task that ends by exiting."""
+
+
 class LogLine(_Answer):
     """One line of a task's log."""
 
@@ -103,6 +107,8 @@ class LogLine(_Answer):
         """What went wrong, in one sentence; None if the line is about no error."""
         if self.error_detail:
             return self.error_detail[0].exc_value or self.error_detail[0].exc_type
+        if self.event == _EXITED:  # a task that refuses: its sentence is the line before
+            return None
         return self.event if self.level in ("error", "critical") else None
 
 

@@ -3,6 +3,11 @@
 For Airflow's API server, whose session it uses.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
 FAILURE_KEY = "failure"
 """XCom of a failed task: why it failed, in one sentence."""
 
@@ -10,10 +15,22 @@ FAILURE_KEY = "failure"
 def why_without_results(dag_id: str, dag_run_id: str) -> str | None:
     """`ended without results: check_params failed: …`; None where there is no such run, or it goes on."""
     from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import State
+
+    with create_session() as session:
+        run = DagRun.find_duplicate(dag_id, dag_run_id, session=session)
+        if run is None or run.state not in State.finished_dr_states:
+            return None
+        first = first_failure(dag_id, dag_run_id, session)
+    return "ended without results" if first is None else f"ended without results: {first}"
+
+
+def first_failure(dag_id: str, dag_run_id: str, session: "Session") -> str | None:
+    """`check_params failed: …` of the task that failed first; None if none did."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.models.xcom import XComModel
-    from airflow.utils.session import create_session
-    from airflow.utils.state import State, TaskInstanceState
+    from airflow.utils.state import TaskInstanceState
     from sqlalchemy import and_, select
 
     left = and_(
@@ -31,12 +48,9 @@ def why_without_results(dag_id: str, dag_run_id: str) -> str | None:
         .order_by(TaskInstance.end_date)
         .limit(1)
     )
-    with create_session() as session:
-        run = DagRun.find_duplicate(dag_id, dag_run_id, session=session)
-        if run is None or run.state not in State.finished_dr_states:
-            return None
+    with session.no_autoflush:
         first = session.execute(failed).first()
     if first is None:
-        return "ended without results"
+        return None
     task_id, sentence = first
-    return f"ended without results: {task_id} failed: {sentence or 'its log says why'}"
+    return f"{task_id} failed: {sentence or 'its log says why'}"

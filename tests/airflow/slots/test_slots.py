@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.comms import ErrorResponse, GetTaskStates, TaskStatesResult
 from airflow.triggers.base import TaskSuccessEvent
 
+from steptime.airflow.base import Refused
 from steptime.airflow.slots import triggers
 from steptime.airflow.slots.dag import slots_dag
 from steptime.airflow.slots.names import (
@@ -261,7 +262,7 @@ def test_slots_that_no_pool_can_give_are_refused_by_the_first_task(
     if sentence is None:
         assert check.execute(asking)["runs"]
         return
-    with pytest.raises(AirflowFailException) as refused:
+    with pytest.raises(Refused) as refused:
         check.execute(asking)
     assert sentence in str(refused.value)
 
@@ -270,12 +271,12 @@ def test_slots_that_no_pool_can_give_are_refused_by_the_first_task(
 def test_a_run_that_exceeds_its_cluster_is_refused(home: Any, context: Callable[..., Any]) -> None:
     file = home.parent / "config" / "clusters" / "local.yaml"
     file.write_text(f"{file.read_text()}gpus: 1\n")
-    with pytest.raises(AirflowFailException, match="this run needs 2 GPUs at once and cluster 'local' has 1"):
+    with pytest.raises(Refused, match="this run needs 2 GPUs at once and cluster 'local' has 1"):
         task_of("check_params").execute(context(gpus="2"))
 
 
 def test_a_sweep_whose_pool_is_missing_is_refused_in_the_ui_too(check: Callable[..., Any]) -> None:
-    with pytest.raises(AirflowFailException, match="has no pool 'gpus_local': 'steptime sweep pools"):
+    with pytest.raises(Refused, match="has no pool 'gpus_local': 'steptime sweep pools"):
         check(pools=[])
 
 
@@ -387,8 +388,8 @@ def test_a_person_who_fails_what_waits_for_slots_ends_the_holder(
 ) -> None:
     ids: list[str] = []
     told = {"dag_id": SLOTS_DAG, "run_id": "holder"}
-    monkeypatch.setattr(hooks, "_xcom", lambda _, *place: told if place[0] == ASK_TASK else None)
-    monkeypatch.setattr(hooks, "_session", lambda _: None)
+    monkeypatch.setattr(hooks, "xcom_of", lambda _, *place: told if place[0] == ASK_TASK else None)
+    monkeypatch.setattr(hooks, "session_of", lambda _: None)
     monkeypatch.setattr(hooks, "_mark_failed", lambda started, _: ids.append(started.run_id))
     task = SimpleNamespace(
         operator=ASK_OPERATOR, task_id=ASK_TASK, map_index=-1, dag_run=SimpleNamespace(conf={})

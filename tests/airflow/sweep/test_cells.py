@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.triggers.base import TaskSuccessEvent
 
+from steptime.airflow.base import Refused
 from steptime.airflow.slots.names import HELD_BY, HeldBy
 from steptime.airflow.sweep import triggers as sweep_triggers
 from steptime.airflow.sweep.triggers import DagRunTrigger
@@ -83,7 +84,7 @@ def test_a_sweep_keeps_its_plan_with_the_slots_of_each_cell(check: Callable[...,
 def test_what_cannot_be_run_starts_nothing(
     check: Callable[..., dict[str, Any]], asked: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(AirflowFailException, match=re.escape(sentence)) as refused:
+    with pytest.raises(Refused, match=re.escape(sentence)) as refused:
         check(**asked)
     assert "\n" not in str(refused.value)
 

@@ -17,7 +17,7 @@ from steptime.airflow.sweep.runs import CHECK_TASK, RUN_OPERATOR, RUN_TASK
 def xcoms(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
     """What the sweep's tasks have left, by task, map index and key."""
     found: dict[Any, Any] = {}
-    monkeypatch.setattr(sweep_hooks, "_xcom", lambda _, *place: found.get(place))
+    monkeypatch.setattr(sweep_hooks, "xcom_of", lambda _, *place: found.get(place))
     return found
 
 
@@ -25,7 +25,7 @@ def xcoms(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
 def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Ids of the DAG runs that were marked as failed."""
     ids: list[str] = []
-    monkeypatch.setattr(sweep_hooks, "_session", lambda _: None)
+    monkeypatch.setattr(sweep_hooks, "session_of", lambda _: None)
     monkeypatch.setattr(sweep_hooks, "_mark_failed", lambda started, _: ids.append(started.run_id))
     return ids
 
@@ -72,7 +72,7 @@ def test_what_is_no_cell_stays_as_it_is_and_nothing_is_asked(
     def ask(*_: object) -> None:
         raise AssertionError("Airflow was asked")
 
-    monkeypatch.setattr(sweep_hooks, "_xcom", ask)
+    monkeypatch.setattr(sweep_hooks, "xcom_of", ask)
     before = taken(task_instance)
     task_instance_mutation_hook(task_instance, task_instance.dag_run)
     on_task_instance_failed(TaskInstanceState.RUNNING, task_instance)

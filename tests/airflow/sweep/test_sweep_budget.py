@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from steptime.airflow.base import Refused
 from steptime.recipes.sweep_planning import Cell, runs_of
 from steptime.results import charges
 from steptime.results.budgets import BudgetExceeded
@@ -32,7 +33,7 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     budget: Callable[[float], Path],
 ) -> None:
     path = budget(0.9 * ASKED)
-    with pytest.raises(AirflowFailException, match=r"and at most 0\.50 are asked for") as refusal:
+    with pytest.raises(Refused, match=r"and at most 0\.50 are asked for") as refusal:
         check()
     assert f"raise gpu_hours_per_month in {path}" in str(refusal.value)
     assert committed() == 0

@@ -23,6 +23,7 @@ def slots_dag() -> DAG:
     """The DAG `gpu_slots`, of which the training DAGs start the runs."""
     with DAG(
         dag_id=SLOTS_DAG,
+        dag_display_name="GPU slots",
         description="Hold slots of a cluster's pool of GPUs for a run; started by the runs themselves",
         doc_md=_DOCUMENTATION,
         schedule=None,

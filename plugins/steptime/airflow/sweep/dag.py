@@ -47,6 +47,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
         schedule = CronTriggerTimetable(cron, timezone="UTC", run_immediately=timedelta(0))
     with DAG(
         dag_id=dag_id,
+        dag_display_name=dag_id.replace("_", " ").capitalize(),
         description="Start the runs of a sweep" + (f", by default {sweep}" if cron is None else f": {sweep}"),
         doc_md=_DOCUMENTATION,
         schedule=schedule,

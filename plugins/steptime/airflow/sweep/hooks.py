@@ -8,12 +8,13 @@ commit nothing; of other tasks they ask nothing.
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow import settings
 from airflow.listeners import hookimpl as listens
 from airflow.policies import hookimpl as is_policy
 
+from steptime.airflow.rows import session_of, xcom_of
 from steptime.airflow.slots.names import (
     ASK_OPERATOR,
     CHECK_OPERATORS,
@@ -77,7 +78,7 @@ def _slots_of(task_instance: "TaskInstance", dag_run: "DagRun") -> Slots | None:
     if task_instance.operator == HOLD_OPERATOR:
         return Asked.model_validate(dag_run.conf)
     if task_instance.operator == RUN_OPERATOR and task_instance.map_index >= 0:
-        checked = _xcom(dag_run, CHECK_TASK, -1, SLOTS_KEY)
+        checked = xcom_of(dag_run, CHECK_TASK, -1, SLOTS_KEY)
         return Slots.model_validate(checked[task_instance.map_index])
     return None
 
@@ -89,7 +90,7 @@ def _leave_pools(task_instance: "TaskInstance", dag_run: "DagRun") -> None:
     from airflow.state import get_state_backend
     from sqlalchemy import select
 
-    session = _session(dag_run)
+    session = session_of(dag_run)
     with session.no_autoflush:
         found = [
             Pool(name=pool.pool, slots=pool.slots, include_deferred=pool.include_deferred).model_dump()
@@ -117,9 +118,9 @@ def on_task_instance_failed(
     dag_run = task_instance.dag_run
     if operator == RUN_OPERATOR and (dag_run.conf or {}).get(STOP_RUNS_PARAM) == StopRuns.NEVER:
         return
-    started = _xcom(dag_run, task_instance.task_id, task_instance.map_index, STARTED_RUN_KEY)
+    started = xcom_of(dag_run, task_instance.task_id, task_instance.map_index, STARTED_RUN_KEY)
     if started is not None:
-        _mark_failed(StartedRun.model_validate(started), _session(dag_run))
+        _mark_failed(StartedRun.model_validate(started), session_of(dag_run))
 
 
 def _mark_failed(started: StartedRun, session: "Session") -> None:
@@ -137,30 +138,3 @@ def _mark_failed(started: StartedRun, session: "Session") -> None:
         raise RuntimeError(f"Airflow has no DAG of {run}")
     set_dag_run_state_to_failed(dag=dag, run_id=run.run_id, commit=True, session=session)
     _log.info("marked run %s of %s as failed, as the task that started it was", run.run_id, run.dag_id)
-
-
-def _xcom(dag_run: "DagRun", task_id: str, map_index: int, key: str) -> Any:
-    """What a task of the DAG run has left under a key; None if it has not."""
-    from airflow.models.xcom import XComModel
-    from sqlalchemy import select
-
-    session = _session(dag_run)
-    query = select(XComModel.value).where(
-        XComModel.dag_id == dag_run.dag_id,
-        XComModel.run_id == dag_run.run_id,
-        XComModel.task_id == task_id,
-        XComModel.map_index == map_index,
-        XComModel.key == key,
-    )
-    with session.no_autoflush:
-        return session.scalar(query)
-
-
-def _session(dag_run: "DagRun") -> "Session":
-    """Airflow's, that the DAG run came from."""
-    from sqlalchemy.orm import object_session
-
-    session = object_session(dag_run)
-    if session is None:
-        raise RuntimeError(f"Airflow hands over {dag_run} without its session")
-    return session

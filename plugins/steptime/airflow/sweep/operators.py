@@ -17,12 +17,14 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import TypeAdapter
 
+from steptime.airflow import sentences
 from steptime.airflow.attempts import StoredAttempt
-from steptime.airflow.base import airflow_errors, as_json, dag_run_of
+from steptime.airflow.base import RefusingOperator, airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.dag_runs import is_paused, start_dag_run
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import StartedRunLink, dag_run_address
+from steptime.airflow.notes import SENTENCE_KEY
 from steptime.airflow.slots.asking import require_slots
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
 from steptime.airflow.states import ENDED, LIVE, state_of_dag_run
@@ -47,7 +49,7 @@ _ATTEMPT = "attempt"
 _ROWS_SHOWN = 50
 
 
-class CheckSweepOperator(BaseOperator):
+class CheckSweepOperator(RefusingOperator):
     """Reads the sweep that the DAG run's params name, plans all of it, and refuses what cannot be run.
 
     Returns the `SweepPlan` as JSON: the plan that this DAG run keeps, whatever becomes of the sweep's file.
@@ -58,7 +60,7 @@ class CheckSweepOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Check and plan; the slots of each cell are an XCom of their own, which the cluster policy reads."""
         asked_for = {**context["params"], **(context["dag_run"].conf or {})}
-        with airflow_errors():
+        with self.refusals():
             for name in asked_for:
                 if name not in (_SWEEP_PARAM, STOP_RUNS_PARAM):
                     raise unknown_value("parameter", name, [_SWEEP_PARAM, STOP_RUNS_PARAM])
@@ -69,7 +71,7 @@ class CheckSweepOperator(BaseOperator):
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
         ti = context["ti"]
-        with airflow_errors():
+        with self.refusals():
             # As their own DAG runs will: a cell that begins finds what is committed for it here.
             runs = {f"{cell.dag_id}/{run_id_of(ti, cell, 1)}": runs_of(cell) for cell in plan.cells}
             commit_plan(runs, held_by=dag_run_of(context), info=self.log.info)
@@ -247,18 +249,22 @@ class ReportSweepOperator(BaseOperator):
         with airflow_errors():
             withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=_REJECTED_BY):
-            self.log.info("rejected by %s: nothing was started", rejected_by)
+            sentence = f"rejected by {rejected_by}: nothing was started"
+            self.log.info("%s", sentence)
+            ti.xcom_push(SENTENCE_KEY, sentence)
             return
         rows = [self._outcome(ti, index, cell) for index, cell in enumerate(plan.cells)]
         missing = [row["cell"] for row in rows if row["run"] != "success"]
         live = sum(row["run"] in LIVE for row in rows)
+        sentence = sentences.of_runs([cell.label for cell in plan.cells], _as_stored(rows), "cells")
+        self.log.info("%s", sentence)
+        ti.xcom_push(SENTENCE_KEY, sentence)
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
         if missing:
             raise AirflowFailException(
                 f"{len(missing)} of {len(rows)} cells have no valid result: {', '.join(missing)}"
                 + (f"; {live} not ended yet: 'steptime sweep cancel {ti.run_id}' ends them" if live else "")
             )
-        self.log.info("all %d cells have valid results", len(rows))
 
     def _outcome(self, ti: Any, index: int, cell: Cell) -> dict[str, Any]:
         from steptime.results.store import Store
@@ -278,6 +284,17 @@ class ReportSweepOperator(BaseOperator):
             "queued, s": measured.get("queue_wait_s"),
             "DAG run": f"{cell.dag_id} {run_id or ''}",
         }
+
+
+def _as_stored(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The outcomes of cells, by label, as `sentences` reads runs."""
+    return {
+        row["cell"]: {
+            "state": "valid" if row["run"] == "success" else None,
+            "step_time_mean_s": row["step time, s"],
+        }
+        for row in rows
+    }
 
 
 def approval(checked: Any) -> ApproveSweepOperator:

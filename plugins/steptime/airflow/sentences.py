@@ -1,0 +1,59 @@
+"""What tasks say in one sentence: the first line of their logs, the note of a DAG run, and what is sent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steptime.logs.models import TrainingLog
+from steptime.recipes.models import Run
+from steptime.results.models import Measurement, Verdict
+
+_RUNS_NAMED = 4
+
+
+def of_log(run: Run, log: TrainingLog, measurement: Measurement | None) -> str:
+    """What a log says of a run: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
+    steps = f"{len(log.steps)} steps in its log"
+    if measurement is None:
+        return f"{run.label}: nothing can be measured, {steps}"
+    mfu = "" if measurement.mfu_percent is None else f", MFU {measurement.mfu_percent:.3g} %"
+    where = "" if measurement.window is None else f" in steps {measurement.window}"
+    return f"{run.label}: {measurement.step_time_mean_s:.4g} s a step{where}{mfu}, {steps}"
+
+
+def of_verdict(run: Run, verdict: Verdict) -> str:
+    """Whether a run's numbers can be trusted: `tiny·fp32·2 is valid: 12 checks passed, 1 warns (first)`."""
+    passed = sum(check.passed for check in verdict.checks)
+    warning = [check.name for check in verdict.checks if not check.passed and check.severity == "warning"]
+    warns = f", {len(warning)} warned ({', '.join(warning)})" if warning else ""
+    if verdict.valid:
+        return f"{run.label} is valid: {passed} checks passed{warns}"
+    failed = ", ".join(check.name for check in verdict.failures)
+    return (
+        f"{run.label} is rejected: {len(verdict.failures)} checks failed ({failed}), {passed} passed{warns}"
+    )
+
+
+def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]], what: str = "runs") -> str:
+    """How many planned runs or cells are valid, and how fast the first are.
+
+    Args:
+        planned: labels.
+        rows: stored rows of these that have results, by label.
+        what: what a label names.
+    """
+    valid = [label for label in planned if rows.get(label, {}).get("state") == "valid"]
+    missing = [label for label in planned if label not in valid]
+    times = [
+        f"{label} {rows[label]['step_time_mean_s']:.4g} s"
+        for label in valid
+        if rows[label]["step_time_mean_s"]
+    ]
+    count = f"all {len(planned)}" if not missing else f"{len(valid)} of {len(planned)}"
+    sentence = f"{count} {what} have valid results"
+    sentence += f": {_first(times)}" if times else ""
+    return sentence + (f"; without: {_first(missing)}" if missing else "")
+
+
+def _first(some: Sequence[str]) -> str:
+    more = len(some) - _RUNS_NAMED
+    return ", ".join(some[:_RUNS_NAMED]) + (f" and {more} more" if more > 0 else "")
