@@ -57,6 +57,7 @@ for _group in (
     "sweeps",
     "results",
     "report",
+    "archive",
     "clean",
 ):
     importlib.import_module(f"steptime.cli.{_group}").register(app)

@@ -1,0 +1,240 @@
+"""An archive: runs of a store with all that is known of them, their logs and `config/`, in one file.
+
+    manifest.json       what it is, and of which revision of the store
+    runs/000001.json    the rows of a run in each table
+    logs/000001/        the files beside its log that people read; checkpoints and profiles are not among them
+    config/             the YAML files as they were
+
+It is read back into any store: a run that is there already stays as it is.
+"""
+
+import io
+import json
+import lzma
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+
+from steptime import __version__, settings
+from steptime.errors import UserError, shown
+from steptime.results.database import insert, read_connection, write_transaction
+from steptime.results.store import Store
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Table
+
+SUFFIX = ".tar.xz"
+VERSION = 1
+"""Of the archive's own form."""
+_PRESET: Literal[1] = 1
+"""Of xz: step lines become a thirtieth, at twenty times the speed of the usual one."""
+_MANIFEST, _RUNS, _LOGS, _CONFIG = "manifest.json", "runs", "logs", "config"
+_READ_BY_PEOPLE = (".out", ".gz", ".json", ".jsonl", ".sh", ".txt", ".log", ".yaml")
+
+
+@dataclass(frozen=True)
+class Archived:
+    """What went into an archive."""
+
+    runs: int
+    logs: int
+    """Runs whose log this machine has."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What came out of an archive."""
+
+    folder: Path
+    """Its files: logs, config, and the rows as they were."""
+    new: tuple[str, ...]
+    """Jobs whose runs were not in the store."""
+    present: tuple[str, ...]
+    """Jobs whose runs were there already, and stayed as they were."""
+    different: tuple[str, ...]
+    """Those of them that the archive has otherwise."""
+
+
+def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -> Archived:
+    """Put runs of a store into a new file. Raises UserError if the file is there already."""
+    runs = logs = 0
+    try:
+        with file.open("xb") as stream, tarfile.open(fileobj=stream, mode="w:xz", preset=_PRESET) as archive:
+            _add_json(archive, _MANIFEST, _manifest())
+            for runs, row in enumerate(rows, 1):
+                number = f"{runs:06}"
+                _add_json(archive, f"{_RUNS}/{number}.json", _tables(store, row["job_name"]))
+                files = _files_of(row)
+                logs += bool(files)
+                for path in files:
+                    archive.add(path, f"{_LOGS}/{number}/{path.name}", recursive=False, filter=_nobodys)
+            for path in _regular(settings.config_dir().rglob("*")):
+                name = path.relative_to(settings.config_dir())
+                archive.add(path, f"{_CONFIG}/{name}", recursive=False, filter=_nobodys)
+    except FileExistsError:
+        raise UserError(f"'{shown(file)}' is there already: name another file, or remove it.") from None
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+    return Archived(runs, logs)
+
+
+def restore(store: Store, file: Path, folder: Path) -> Restored:
+    """Read an archive into a store, all of its runs or none, and its files into a new folder.
+
+    Raises UserError for what is no archive or is of a newer steptime, and if the folder is there already.
+    """
+    if folder.exists():
+        raise UserError(f"'{shown(folder)}' is there already: name another with --into, or remove it.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
+        files = Path(scratch) / "files"
+        _extract(file, files)
+        _check_manifest(file, files)
+        try:
+            found = _insert_all(store, sorted((files / _RUNS).glob("*.json")))
+        except UserError:
+            raise
+        except (KeyError, ValueError, TypeError) as error:
+            raise UserError(f"'{shown(file)}' has a run that cannot be read: {shown(error)}.") from None
+        shutil.move(files, folder)
+    return Restored(folder, *found)
+
+
+def _manifest() -> dict[str, Any]:
+    from steptime.results.schema import REVISION
+
+    return {"archive": VERSION, "revision": REVISION, "steptime": __version__, "made_at": time.time()}
+
+
+def _children() -> "list[Table]":
+    """The tables whose rows belong to a run."""
+    from steptime.results.schema import metadata
+
+    return [table for table in metadata.sorted_tables if "run_id" in table.c]
+
+
+def _tables(store: Store, job_name: str) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a run by table, without the numbers that tie them together in this store."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    with read_connection(store.url) as connection:
+        [own] = connection.execute(select(runs).where(runs.c.job_name == job_name)).mappings()
+        found = {runs.name: [dict(own)]}
+        for table in _children():
+            query = select(table).where(table.c.run_id == own["id"]).order_by(*table.primary_key)
+            found[table.name] = [dict(row) for row in connection.execute(query).mappings()]
+    return {
+        name: [{key: value for key, value in row.items() if key not in ("id", "run_id")} for row in rows]
+        for name, rows in found.items()
+    }
+
+
+def _files_of(row: Mapping[str, Any]) -> list[Path]:
+    """The files beside a run's log that people read; none where this machine has no log of it."""
+    log = PurePosixPath(row["log_path"])
+    collected = settings.collected_logs_dir() / row["cluster"] / row["job_name"]
+    folder = next((one for one in (collected, Path(log.parent)) if (one / log.name).is_file()), None)
+    if folder is None:
+        return []
+    return [path for path in _regular(folder.iterdir()) if path.suffix in _READ_BY_PEOPLE]
+
+
+def _regular(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def _add_json(archive: tarfile.TarFile, name: str, content: Any) -> None:
+    data = json.dumps(content).encode()
+    member = tarfile.TarInfo(name)
+    member.size, member.mtime = len(data), int(time.time())
+    archive.addfile(member, io.BytesIO(data))
+
+
+def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """A file that says nothing of the accounts of this machine."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def _extract(file: Path, folder: Path) -> None:
+    """Write the files of an archive, none of them outside of the folder, and no links."""
+    if not file.is_file():
+        raise UserError(f"there is no file '{shown(file)}': name an archive that 'steptime archive' made.")
+    try:
+        with tarfile.open(file) as archive:
+            archive.extractall(folder, filter="data", members=_files_only(archive))
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise UserError(f"'{shown(file)}' cannot be read as an archive: {error or 'it is cut'}.") from error
+
+
+def _files_only(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    for member in archive:
+        if not member.isfile():
+            raise tarfile.ReadError(f"'{shown(member.name)}' in it is no file")
+        yield member
+
+
+def _check_manifest(file: Path, folder: Path) -> None:
+    from steptime.results.schema import REVISION
+
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        version, revision = int(manifest["archive"]), str(manifest["revision"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"'{shown(file)}' is no archive of steptime: it has no {_MANIFEST}.") from None
+    if version > VERSION or revision > REVISION:
+        raise UserError(
+            f"'{shown(file)}' was made by a newer steptime ({shown(manifest.get('steptime'))}): update yours."
+        )
+
+
+def _insert_all(store: Store, files: Iterable[Path]) -> tuple[tuple[str, ...], ...]:
+    """Jobs that are new, present, and different, in one transaction."""
+    new, present, different = [], [], []
+    with write_transaction(store.url) as connection:
+        for tables in (json.loads(file.read_bytes()) for file in files):
+            [own] = tables["runs"]
+            name = str(own["job_name"])
+            kept = _kept(connection, name)
+            if kept is None:
+                _insert_run(connection, tables)
+                new.append(name)
+            else:
+                present.append(name)
+                different += [name] if kept != own["content_sha256"] else []
+    return tuple(new), tuple(present), tuple(different)
+
+
+def _kept(connection: "Connection", job_name: str) -> str | None:
+    """The checksum of the run that the store has of this job; None if it has none."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    return connection.scalar(select(runs.c.content_sha256).where(runs.c.job_name == job_name))
+
+
+def _insert_run(connection: "Connection", tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    from steptime.results.schema import runs
+
+    [own] = tables["runs"]
+    added = insert(connection, runs).values(_known(runs, own))
+    run_id = connection.scalar(added.returning(runs.c.id))
+    for table in _children():
+        rows = [_known(table, row) | {"run_id": run_id} for row in tables.get(table.name, ())]
+        if rows:
+            connection.execute(table.insert(), rows)
+
+
+def _known(table: "Table", row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of an archive with a value for each column; what an older steptime did not have is None."""
+    return {column.name: row.get(column.name) for column in table.c if column.name not in ("id", "run_id")}
