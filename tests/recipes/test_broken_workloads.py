@@ -17,7 +17,7 @@ import yaml
 from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.recipes.workloads import load_workload
+from steptime.recipes.workloads import list_workloads, load_workload
 
 GOOD = """\
 workload: small-1.0
@@ -378,3 +378,92 @@ def test_a_document_that_profiles_ranks_beyond_the_gpus_is_no_fault_of_ours(conf
         "profile: the document of llama3.1-25.04 profiles the ranks 8, 9, and a run on 1 GPUs has the ranks "
         "0 to 0: name some of these as profile_ranks."
     )
+
+
+def test_what_a_document_does_not_have_is_told_with_those_that_do(config: Path) -> None:
+    """Of the workloads that are left there are such with a profile, and none with a trace."""
+    for path in (config / "workloads").iterdir():
+        path.unlink()
+    (config / "workloads" / "small-1.0.yaml").write_text(GOOD)
+    without = changed(
+        GOOD, "profile: {first_step: 20, last_step: 25, max_steps: 25, ranks: [0, 1]}", "profile: null"
+    )
+    other = without.replace("small-1.0", "other-1.0")
+    (config / "workloads" / "other-1.0.yaml").write_text(other)
+    for asked, said in (
+        (
+            PlanRequest(workload="other", profile=True, gpu_type="h100"),
+            "the document of other-1.0 has no profiling; workloads that have it: small-1.0.",
+        ),
+        (
+            PlanRequest(workload="small", nccl_trace=True, gpu_type="h100"),
+            "the document of small-1.0 has no NCCL trace; workloads that have one: none.",
+        ),
+    ):
+        with pytest.raises(UserError) as refused:
+            plan(asked)
+        assert str(refused.value) == said
+    (config / "workloads" / "small-1.0.yaml").unlink()
+    (config / "workloads" / "other-1.0.yaml").unlink()
+    with pytest.raises(UserError, match=r"workloads: holds no workload \(\*\.yaml\)\."):
+        list_workloads()
+
+
+def test_gpu_types_that_cannot_be_read_are_a_problem_of_their_own(config: Path) -> None:
+    """The workload is not blamed for a dtype without a peak."""
+    (config / "gpus.yaml").write_text("- h100\n")
+    (config / "workloads" / "small-1.0.yaml").write_text(GOOD)
+    assert load_workload("small").size_names() == ("8b", "8b-proxy")
+
+
+CLUSTERS = {
+    # a cluster's file, what is asked for there, and what is said
+    "name: local\nkind: local\ngpu_type: h101\n": (
+        *(
+            {"workload": "small"},
+            "local.yaml, line 3, gpu_type: unknown GPU type 'h101': did you mean 'h100'?",
+        ),
+    ),
+    "name: local\nkind: [local]\ngpu_type: h100\n": (
+        *({"workload": "small"}, "local.yaml, line 2, kind: Input should be a valid string."),
+    ),
+    "name: local\nkind: local\ngpu_type: gb200\n": (
+        *(
+            {"workload": "small"},
+            "small-1.0 does not run on gb200, which cluster 'local' has: name a GPU type, ",
+        ),
+    ),
+    "name: local\nkind: local\ngpu_type: cpu\n": (
+        *({"workload": "small", "size": "8b"}, "small-1.0 8b does not run on cpu, which cluster 'local' has"),
+    ),
+}
+
+
+def test_a_cluster_that_a_workload_does_not_run_on_is_told(config: Path) -> None:
+    (config / "workloads" / "small-1.0.yaml").write_text(GOOD)
+    for text, (asked, said) in CLUSTERS.items():
+        (config / "clusters" / "local.yaml").write_text(text)
+        with pytest.raises(UserError) as refused:
+            plan(PlanRequest.model_validate(asked))
+        assert said in str(refused.value)
+    (config / "clusters" / "local.yaml").write_text("name: local\nkind: local\ngpu_type: b200\nmore: 1\n")
+    assert plan(PlanRequest(workload="small")).runs[0].recipe.gpu_type == "b200"
+
+
+UNEVEN = {
+    # of the first configuration, where GPUs are no ranks its batch is not judged
+    "{weak: {per_gpu: 2}}\n      - gpu_types: [b200]": (
+        "{weak: {fixed: 13}}\n      - gpu_types: [b200]",
+        ["13 on 16 GPUs is no multiple of micro batch size 1 × data parallel 4."],
+    ),
+    "gpus: [16, 32]": (
+        "gpus: [16, 30]",
+        ["30 is no multiple of tensor × pipeline × context parallel = 4."],
+    ),
+}
+
+
+def test_of_an_uneven_configuration_the_first_cause_is_told(config: Path) -> None:
+    for old, (new, said) in UNEVEN.items():
+        told = refusal(config, changed(GOOD, old, new))
+        assert [sentence.partition(": ")[2] for sentence in told] == said

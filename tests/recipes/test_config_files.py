@@ -109,6 +109,11 @@ def test_no_file(tmp_path: Path) -> None:
         load_yaml_model(tmp_path / "nowhere.yaml", Cart)
 
 
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r": cannot be read: Is a directory\.$"):
+        load_yaml_model(tmp_path, Cart)
+
+
 def test_no_text(tmp_path: Path) -> None:
     path = tmp_path / "cart.yaml"
     path.write_bytes(b"\xff\xfe\x00")

@@ -101,3 +101,8 @@ def test_a_missing_reference_is_a_sentence() -> None:
         UserError, match=r"unknown reference document 'nemotron-h': did you mean 'nemotron-h-25.05'"
     ):
         load_reference("nemotron-h")
+
+
+def test_a_workload_without_a_document_has_no_published_numbers() -> None:
+    of_our_own = RECIPES[0].model_copy(update={"workload": "small-1.0"})
+    assert published_performance(of_our_own) is None

@@ -292,6 +292,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         "sweep 'night' may cost 0.50 GPU-hours, more than its gpu_hours_max of 0.40: "
         "runs.0 (llama3.1) 0.17, runs.1 (llama3.1) 0.33; shorten it, or raise the budget.",
     ),
+    (
+        {"gpu_hours_max": 0.1, "runs": [{"workload": ["llama3.1", "nemotron4"], "size": "tiny", "gpus": 1}]},
+        "gpu_hours_max of 0.10: runs.0 (llama3.1 and nemotron4) 0.33; shorten it",
+    ),
+    (
+        {"gpu_hours_max": 0.1, "runs": [{"zip": {"workload": ["llama3.1"], "gpus": [1]}}]},
+        "gpu_hours_max of 0.10: runs.0 (several workloads) 0.17; shorten it",
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes import tables
 from steptime.recipes.workload_file import BatchRule, Configuration, ModelParallelism
-from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.recipes.workloads import dag_id, list_workloads, load_workload
 
 CONFIGURATION_ROWS = settings.config_dir() / "references" / "configurations.csv"
 
@@ -67,6 +67,7 @@ def test_every_workload_has_a_tiny_size_for_the_cpu(name: str) -> None:
 def test_names_and_dags(name: str, full: str, dag: str) -> None:
     workload = load_workload(name)
     assert (workload.workload, workload.dag_id) == (full, dag)
+    assert dag_id(name) == dag
 
 
 def test_unknown_workload_lists_the_known() -> None:

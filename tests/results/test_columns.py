@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -18,7 +19,7 @@ from steptime.recipes.flops import model_flops
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.results import log_rows
-from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, COMPUTED, documentation
+from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, COMPUTED, Kind, documentation
 from steptime.results.metrics import throughput
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.report import written
@@ -48,6 +49,10 @@ def test_what_is_selected_by_and_what_the_store_computes() -> None:
         *("scaling_efficiency_percent", "scaling_efficiency_low_percent", "scaling_efficiency_high_percent"),
         *("scaling_base_gpus", "scaling_base_jobs"),
     ]
+
+
+def test_every_kind_of_column_is_there() -> None:
+    assert {column.kind for column in (*COLUMNS, *log_rows.COLUMNS)} == set(get_args(Kind))
 
 
 def test_a_result_as_a_row(make_result: MakeResult) -> None:

@@ -1,0 +1,39 @@
+"""Recipes as rows of tables."""
+
+from steptime.recipes import tables
+from steptime.recipes.workloads import list_workloads, load_workload
+
+
+def test_a_row_has_the_documents_columns_and_how_it_runs() -> None:
+    rows = [row for row in tables.rows(load_workload("llama3.1")) if row["size"] == "70b"]
+    assert list(rows[0].items()) == [
+        *(("recipe", "llama3.1-25.04"), ("size", "70b"), ("dtype", "bf16"), ("gpu_type", "h100")),
+        *(("scaling", "weak"), ("gpus", 64), ("seq_len", 8192), ("layers", 80)),
+        *(("tp", 4), ("pp", 4), ("cp", 2), ("dp", 2), ("vp", 5), ("mbs", 1), ("gbs", 128), ("ga", 64)),
+        *(("max_steps", 50), ("window", "last"), ("time_limit", "00:30:00")),
+        *(("flops_formula", "llama3.1-25.04"), ("image", "nvcr.io/nvidia/nemo:25.02.01")),
+    ]
+
+
+def test_every_recipe_has_a_row() -> None:
+    for name in list_workloads():
+        workload = load_workload(name)
+        recipes = [recipe for recipe, _ in workload.recipes()]
+        rows = list(tables.rows(workload))
+        assert [(row["gpus"], row["size"], row["gbs"]) for row in rows] == [
+            (recipe.gpus, recipe.size, recipe.global_batch_size) for recipe in recipes
+        ]
+        assert all((row["image"] is None) == (row["gpu_type"] == "cpu") for row in rows)
+
+
+def test_a_setting_of_a_launch_has_its_condition_and_source() -> None:
+    workload = load_workload("nemotron4-340b")
+    rows = list(tables.launch_rows(workload))
+    assert len(rows) == sum(len(rule.settings()) for rule in workload.performance.rules)
+    gpu_types = [name for name in workload.gpu_types if name != "cpu"]
+    for row in rows:
+        assert row["recipe"] == "nemotron4-340b-25.12"
+        assert row["source"] in workload.performance.sources.values()
+        assert set(row["gpu_types"].split(", ")) <= set(gpu_types)
+    assert {row["condition"] for row in rows if row["setting"] == "ranks_per_numa_node"} == {"slurm"}
+    assert ", ".join(gpu_types) in {row["gpu_types"] for row in rows}
