@@ -208,3 +208,23 @@ def test_what_is_not_judged_has_no_level_to_accept(store: Store, make_result: Ma
     publish(store, make_result("a-profile", mode=Mode.PROFILE))
     with pytest.raises(UserError, match="run a-profile is not judged"):
         accept(store, "a-prof", note="meant", accepted_by="somebody")
+
+
+def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Result]) -> None:
+    for result in runs:
+        publish(store, result)
+    publish(store, runs[0].model_copy(update={}))  # once more changes nothing
+
+    def told(job_name: str) -> tuple[Any, ...]:
+        row, judged = judgements.judged_run(store, job_name)
+        assert judged is not None
+        return row["job_name"], judged.standing.state, judged.standing.direction, len(judged.changes)
+
+    assert told("run-0") == ("run-0", "insufficient history", None, 0)
+    assert told("run-7") == ("run-7", "suspected", "slower", 1)
+    assert told("run-9") == ("run-9", "confirmed", "slower", 1)
+
+
+def test_a_run_that_is_not_for_comparison_has_no_verdict(store: Store, make_result: MakeResult) -> None:
+    publish(store, make_result("profiled", mode=Mode.PROFILE))
+    assert judgements.judged_run(store, "profiled")[1] is None

@@ -15,8 +15,9 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk import DAG, TaskGroup, TriggerRule, task_group
+from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule, task_group
 
+from steptime.airflow.assets import published_results
 from steptime.airflow.dag_texts import display_name, documentation
 from steptime.airflow.operators import (
     CheckParamsOperator,
@@ -90,7 +91,7 @@ def training_dag(
     """
     own = {name: value for name, value in (("owner", owner), ("pool", pool)) if value is not None}
     waiting = {"deferrable": deferrable, "patience_h": patience_h, "queue_patience_h": queue_patience_h}
-    document = load_workload(workload)
+    document, published = load_workload(workload), published_results(workload)
     arguments: dict[str, Any] = {
         "description": f"Benchmark the pre-training of {document.title}",
         "doc_md": documentation(document),
@@ -115,14 +116,14 @@ def training_dag(
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
-            _train("performance", run, staged, waiting)
+            _train("performance", run, staged, waiting, published)
 
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saving = _train("checkpoint.save", save, staged, waiting)
+                saving = _train("checkpoint.save", save, staged, waiting, published)
             with TaskGroup("load"):
-                _train("checkpoint.load", load, staged, waiting, saving=saving)
+                _train("checkpoint.load", load, staged, waiting, published, saving=saving)
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=[check_params, take_slots], on_failure_fail_dagrun=True)
@@ -135,11 +136,18 @@ def training_dag(
 
 
 def _train(
-    group: str, run: Any, staged: Any, waiting: Mapping[str, Any], *, saving: TrainingSensor | None = None
+    group: str,
+    run: Any,
+    staged: Any,
+    waiting: Mapping[str, Any],
+    published: Asset,
+    *,
+    saving: TrainingSensor | None = None,
 ) -> TrainingSensor:
     """The tasks of one run, in the task group of that id, the current one; gives the one that waits.
 
-    `waiting` is how `TrainingSensor` waits; `saving` waits for the job whose checkpoint this run loads.
+    `waiting` is how `TrainingSensor` waits, and `published` the asset that its results update; `saving` waits
+    for the job whose checkpoint this run loads.
     """
     waited_in = f"{group}.wait"
     saved_in = None if saving is None else saving.task_id
@@ -153,7 +161,9 @@ def _train(
     # A training that failed has its log read, too.
     parse = ReadLogOperator(task_id="parse", waited_in=waited_in, trigger_rule=TriggerRule.ALL_DONE)
     validate = ValidateOperator(task_id="validate", outcome=parse.output, waited_in=waited_in)
-    publish = PublishOperator(task_id="publish", outcome=validate.output, waited_in=waited_in)
+    publish = PublishOperator(
+        task_id="publish", outcome=validate.output, waited_in=waited_in, outlets=[published]
+    )
     wait >> parse >> validate >> publish
     wait >> end.as_teardown(setups=submit)
     return wait

@@ -8,6 +8,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from steptime.airflow import sentences
+from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
     RunOperator,
     airflow_errors,
@@ -242,7 +243,9 @@ class PublishOperator(OutcomeOperator):
         with airflow_errors(), Store() as store:
             log, record = asyncio.run(read_again(judged, self.log.warning))
             publish(store, _result(self, store, judged, log, record))
-        self.log.info("published %s", judged.job.name)
+            extra = extra_of_run(store, judged.job.name)
+        context["outlet_events"][published_results(judged.run.recipe.workload)].extra = extra
+        self.log.info("published %s: %s", judged.job.name, extra["verdict"] or "not judged")
         return judged.job.name
 
 

@@ -24,7 +24,13 @@ from steptime.judging.detection import (
     adjusted,
 )
 from steptime.judging.drift import Drift
-from steptime.judging.judgements import PUBLISHED_THROUGHPUT, Judged, judged_since, newest
+from steptime.judging.judgements import (
+    PUBLISHED_THROUGHPUT,
+    Judged,
+    against_publication,
+    judged_since,
+    newest,
+)
 from steptime.judging.series import JudgedRun, Series, changes, judged_runs
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
@@ -306,15 +312,11 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
         "minimum_detectable_change_percent": 100 * against.minimum_detectable_change if known else None,
         "p_value": standing.p_value(standing.direction or "slower") if known else None,
         "q_value": finding.q_value if standing.direction else None,
-        "against_publication": None if over is None else _publication(over),
+        "against_publication": None if over is None else against_publication(over),
         "changes": "; ".join(finding.changes),
         "drift_percent": finding.drift and 100 * finding.drift.change,
         "drift_since": finding.drift_since,
     }
-
-
-def _publication(step_time_over_published: float) -> str:
-    return "passes" if 1 / step_time_over_published >= PUBLISHED_THROUGHPUT else "below"
 
 
 def _of_runs(*names: str) -> tuple[Column, ...]:

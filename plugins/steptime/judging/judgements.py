@@ -139,6 +139,19 @@ def newest(store: Store, series: Series) -> list[Judged]:
     return _as_stored(store, series, rows, _hidden(store))
 
 
+def judged_run(store: Store, job_name: str) -> tuple[dict[str, Any], Judged | None]:
+    """A run of the store, and how its series stood after it; None where its mode is not judged.
+
+    Raises UserError for an unknown run.
+    """
+    row = store.run_named(job_name)
+    series = Series.of_row(row)
+    if not series.is_judged:
+        return row, None
+    rows = judgement_rows.judged_rows(store, {"job_name": row["job_name"]}, limit=1)
+    return row, next(iter(_as_stored(store, series, rows, _hidden(store))), None)
+
+
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
     """Of every series that has run since then (Unix time) its latest runs, the last of them first."""
     rows: dict[Series, list[dict[str, Any]]] = {}
@@ -265,12 +278,17 @@ def _against_history(one: Judged) -> dict[str, Any]:
     )
 
 
+def against_publication(over: float) -> str:
+    """`passes` or `below`, of a step time relative to the published one."""
+    return "passes" if 1 / over >= PUBLISHED_THROUGHPUT else "below"
+
+
 def _against_publication(row: Mapping[str, Any]) -> dict[str, Any]:
     over = row["step_time_over_published"]
     return _row(
         "step_time_s",
         "publication",
-        verdict="passes" if 1 / over >= PUBLISHED_THROUGHPUT else "below",
+        verdict=against_publication(over),
         judged_on="step_time_mean_s",
         judged_s=row["step_time_mean_s"],
         ratio=over,

@@ -101,8 +101,8 @@ def judged_rows(
 ) -> list[Row]:
     """Valid runs with their judgements against their history, latest submitted first.
 
-    `key` may be that of a series or nothing, `since` is Unix time, and there are so many at most of each
-    combination of values of `of_each`. The columns of the judgement are None where there is none: a run
+    `key` may be that of a series, one job, or nothing, `since` is Unix time, and there are so many at most of
+    each combination of values of `of_each`. The columns of the judgement are None where there is none: a run
     without a number, or one of a store of before. `drift` is what a drift of the series rests on that ends
     with the run.
     """

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
+from steptime.airflow.assets import SWEEPS
 from steptime.airflow.sweep.cells import check_all_sweeps
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.errors import UserError
@@ -58,19 +60,23 @@ class TaskInstanceWithId:
 
 
 @pytest.fixture
-def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home: Path) -> Callable[..., None]:
+def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home: Path) -> Callable[..., Any]:
     """Reports on a sweep of one and two ranks; the XComs are those of its tasks."""
     checked = check()
 
-    def report(xcoms: dict[Any, Any], checked: Any = checked) -> None:
-        context: Any = {"ti": SweepTask(task_id="report", map_index=-1, xcoms=xcoms)}
+    def report(xcoms: dict[Any, Any], checked: Any = checked) -> Any:
+        context: Any = {
+            "ti": SweepTask(task_id="report", map_index=-1, xcoms=xcoms),
+            "outlet_events": OutletEventAccessors(),
+        }
         task("report", checked=checked).execute(context)
+        return context["outlet_events"][SWEEPS].asset_alias_events
 
     return report
 
 
 def test_the_report_shows_the_step_times_of_each_cell(
-    report: Callable[..., None],
+    report: Callable[..., Any],
     airflow_runs: Supervisor,
     make_result: Callable[..., Any],
     capsys: pytest.CaptureFixture[str],
@@ -82,7 +88,14 @@ def test_the_report_shows_the_step_times_of_each_cell(
             )
     airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
 
-    report({ONE: started("r1"), TWO: started("r2")})
+    [event] = report({ONE: started("r1"), TWO: started("r2")})
+    assert event.dest_asset_key.uri == "steptime://sweeps/night"
+    assert event.extra["sweep"] == "night"
+    assert event.extra["sentence"].startswith("all 2 cells have valid results: llama3.1·tiny·fp32·1 0.125 s")
+    assert [(cell["job_name"], cell["verdict"]) for cell in event.extra["cells"]] == [
+        ("job-1", "insufficient history"),
+        ("job-2", "insufficient history"),
+    ]
     told = capsys.readouterr().out
     assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", told)
     assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 ", told)
@@ -90,7 +103,7 @@ def test_the_report_shows_the_step_times_of_each_cell(
 
 
 def test_the_report_shows_no_times_of_checkpoint_runs(
-    report: Callable[..., None],
+    report: Callable[..., Any],
     airflow_runs: Supervisor,
     make_result: Callable[..., Any],
     capsys: pytest.CaptureFixture[str],
@@ -117,7 +130,7 @@ def test_the_report_shows_no_times_of_checkpoint_runs(
 
 
 def test_the_report_fails_for_a_cell_that_failed_and_one_that_never_began(
-    report: Callable[..., None], airflow_runs: Supervisor
+    report: Callable[..., Any], airflow_runs: Supervisor
 ) -> None:
     airflow_runs.runs = {("llama31", "r1"): "failed"}
 
@@ -126,7 +139,7 @@ def test_the_report_fails_for_a_cell_that_failed_and_one_that_never_began(
 
 
 def test_the_report_says_how_to_end_what_a_failed_sweep_has_left(
-    report: Callable[..., None], airflow_runs: Supervisor
+    report: Callable[..., Any], airflow_runs: Supervisor
 ) -> None:
     airflow_runs.runs = {("llama31", "r1"): "running", ("llama31", "r2"): "success"}
 
@@ -135,9 +148,9 @@ def test_the_report_says_how_to_end_what_a_failed_sweep_has_left(
 
 
 def test_a_rejected_sweep_is_no_failure(
-    report: Callable[..., None], capsys: pytest.CaptureFixture[str]
+    report: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report({("approve", None, "rejected_by"): "ada"})
+    assert report({("approve", None, "rejected_by"): "ada"}) == [], "nothing has finished"
     assert "rejected by ada: nothing was started" in capsys.readouterr().out
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, task_group
 
+from steptime.airflow.assets import SWEEPS
 from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sweep.operators import (
     CellOutcomeOperator,
@@ -79,7 +80,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
         cells = SelectOperator(
             task_id="cells", returned=checked, field="cells", trigger_rule=TriggerRule.NONE_FAILED
         )
-        report = ReportSweepOperator(task_id="report", checked=checked)
+        report = ReportSweepOperator(task_id="report", checked=checked, outlets=[SWEEPS])
         # No setup: behind one, `cells` could not start where `approve` is skipped.
         report.as_teardown(on_failure_fail_dagrun=True)
 

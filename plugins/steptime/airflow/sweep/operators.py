@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import TypeAdapter
 
 from steptime.airflow import sentences
+from steptime.airflow.assets import SWEEPS, extra_of_run, extra_of_sweep, finished_sweep
 from steptime.airflow.attempts import StoredAttempt
 from steptime.airflow.base import RefusingOperator, airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
@@ -259,22 +260,18 @@ class ReportSweepOperator(BaseOperator):
         sentence = sentences.of_runs([cell.label for cell in plan.cells], _as_stored(rows), "cells")
         self.log.info("%s", sentence)
         ti.xcom_push(SENTENCE_KEY, sentence)
+        jobs = [row.pop("job") for row in rows]
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
         if missing:
             raise AirflowFailException(
                 f"{len(missing)} of {len(rows)} cells have no valid result: {', '.join(missing)}"
                 + (f"; {live} not ended yet: 'steptime sweep cancel {ti.run_id}' ends them" if live else "")
             )
+        _announce(context, plan.sweep, sentence, filter(None, jobs))
 
     def _outcome(self, ti: Any, index: int, cell: Cell) -> dict[str, Any]:
-        from steptime.results.store import Store
-
         run_id = _started_run(ti, RUN_TASK, index)
-        stored: list[dict[str, Any]] = []
-        if run_id is not None:
-            with airflow_errors(), Store() as store:
-                stored = own_runs(store, cell.dag_id, run_id)
-        measured: dict[str, Any] = next((row for row in stored if row["mode"] == "performance"), {})
+        measured = {} if run_id is None else _measured(cell, run_id)
         return {
             "cell": cell.label,
             "run": "not started" if run_id is None else state_of_dag_run(cell.dag_id, run_id) or "deleted",
@@ -283,7 +280,27 @@ class ReportSweepOperator(BaseOperator):
             "MFU, %": measured.get("mfu_percent"),
             "queued, s": measured.get("queue_wait_s"),
             "DAG run": f"{cell.dag_id} {run_id or ''}",
+            "job": measured.get("job_name"),
         }
+
+
+def _measured(cell: Cell, run_id: str) -> dict[str, Any]:
+    """What the store has of the performance run of a cell's DAG run."""
+    from steptime.results.store import Store
+
+    with airflow_errors(), Store() as store:
+        stored = own_runs(store, cell.dag_id, run_id)
+    return next((row for row in stored if row["mode"] == "performance"), {})
+
+
+def _announce(context: Context, sweep: str, sentence: str, jobs: Iterable[str]) -> None:
+    """Update the asset of a sweep that has finished."""
+    from steptime.results.store import Store
+
+    with airflow_errors(), Store() as store:
+        cells = [extra_of_run(store, job_name) for job_name in jobs]
+    event = context["outlet_events"][SWEEPS]
+    event.add(finished_sweep(sweep), extra=extra_of_sweep(sweep, sentence, cells))
 
 
 def _as_stored(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
