@@ -3,8 +3,8 @@
 It lets tests of the Airflow layer run real jobs in seconds: real processes on the real local cluster. Nothing
 it prints is a measurement. Tests with the marker `trainer` train for real.
 
-The run's environment says how it behaves: STAND_IN_STEP_S is seconds per step, and STAND_IN is out_of_memory,
-nan or hang.
+The run's environment says how it behaves: STAND_IN_STEP_S is seconds per step, STAND_IN_PRINTED_S what it
+prints as that, and STAND_IN is out_of_memory, nan or hang.
 """
 
 import json
@@ -66,6 +66,7 @@ def main() -> int:
         )
     if behaviour == "hang":
         time.sleep(3600)
+    printed_s = os.environ.get("STAND_IN_PRINTED_S", "0.4846")
     for step in range(first, end):
         time.sleep(float(os.environ.get("STAND_IN_STEP_S", "0.02")))
         if behaviour == "out_of_memory" and step == 3:
@@ -76,7 +77,7 @@ def main() -> int:
             f"Training epoch 0, iteration {step - first}/{end - first - 1} | lr: 3.042e-05 "
             f"| global_batch_size: {gbs} | global_step: {step} "
             f"| max_memory_reserved: 890716160 | max_memory_allocated: 890716160 "
-            f"| reduced_train_loss: {loss} | train_step_timing in s: 0.4846 "
+            f"| reduced_train_loss: {loss} | train_step_timing in s: {printed_s} "
             f"| consumed_samples: {(step + 1) * gbs}"
         )
     if run["mode"] == "checkpoint_save":

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from end_to_end.driving import Airflow, assert_nothing_lives, steptime
-from stand_ins.trainer_python import add_stand_in
+from stand_ins.trainer_python import STAND_IN, add_stand_in
 
 from steptime import settings
 from steptime.service.rest import AirflowClient
@@ -18,6 +18,16 @@ dag = training_dag("llama31_in_worker", workload="llama3.1", deferrable=False)
 """
 """The shipped DAG, but waiting in a worker: there a worker can be killed while the job runs."""
 
+SLOWER = "slower"
+SLOWER_SWEEP = f"""
+name: {SLOWER}
+cluster: {STAND_IN}
+gpu_hours_max: 10
+runs:
+  - {{workload: llama3.1, gpus: 1, environment: {{STAND_IN_PRINTED_S: "0.6"}}}}
+"""
+"""Of a cell whose history tests make up."""
+
 
 @pytest.fixture(scope="session")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
@@ -28,6 +38,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
         shutil.copy(shipped, dags)
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
+    (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)
     venvs = settings.home() / "venvs"  # built once for all tests: it takes minutes
     venvs.mkdir(parents=True, exist_ok=True)
     (home / "venvs").symlink_to(venvs)

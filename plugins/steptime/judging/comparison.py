@@ -5,6 +5,7 @@ apart here, as it depends on which are compared.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -161,11 +162,16 @@ def compare_sweep(store: Store, name: str) -> Comparison:
     Raises UserError for a sweep that is in neither.
     """
     if rows := store.newest_sweep_run(name):
-        cells = dict.fromkeys(Series.of_row(row) for row in rows)
-        stand = judged_since(store, min(row["submitted_at"] for row in rows))
-        return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
+        return compare_cells(store, rows)
     planned = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
     return _compare(store, {one: newest(store, one) for one in planned if one.is_judged})
+
+
+def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
+    """The cells that these runs of the store are of, as each stands by its newest run."""
+    cells = dict.fromkeys(Series.of_row(row) for row in rows)
+    stand = judged_since(store, min((row["submitted_at"] for row in rows), default=math.inf))
+    return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
 
 
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:

@@ -193,7 +193,7 @@ def _made_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _leaves(content: Mapping[str, Any], within: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in content.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):  # as JSON has them: to ask for any Mapping takes a quarter of the time
             yield from _leaves(value, f"{within}{name}.")
         else:
             yield f"{within}{name}", value

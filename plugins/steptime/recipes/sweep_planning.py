@@ -56,6 +56,8 @@ class SweepPlan(Frozen):
     cells: tuple[Cell, ...]
     gpu_hours_max: float
     approval_above_gpu_hours: float | None
+    confirm_up_to_gpu_hours: float = 0
+    """What all runs of the sweep may come to with those that confirm a suspicion; 0: none does."""
 
     @property
     def needs_approval(self) -> bool:
@@ -81,12 +83,35 @@ def plan_sweep(sweep: Sweep) -> SweepPlan:
             f"sweep '{sweep.name}' may cost {total:,.2f} GPU-hours, more than its gpu_hours_max of "
             f"{sweep.gpu_hours_max:,.2f}: {_costs(sweep, cells)}; shorten it, or raise the budget."
         )
-    return SweepPlan(
+    planned = SweepPlan(
         sweep=sweep.name,
         cells=tuple(_with_labels(cells)),
         gpu_hours_max=total,
         approval_above_gpu_hours=sweep.approval_above_gpu_hours,
     )
+    if not sweep.confirm:
+        return planned
+    # Where nobody was asked, nothing is added that somebody would have to be asked for.
+    unasked = None if planned.needs_approval else sweep.approval_above_gpu_hours
+    most = sweep.gpu_hours_max if unasked is None else min(unasked, sweep.gpu_hours_max)
+    return planned.model_copy(update={"confirm_up_to_gpu_hours": most})
+
+
+def fresh_cells(cell: Cell, number: int, *, checkpoint: bool, after: int) -> list[Cell]:
+    """Cells that run a cell again, to confirm or dismiss what its run made suspect.
+
+    Args:
+        cell: what was run.
+        number: how many.
+        checkpoint: whether each saves and loads a checkpoint, too.
+        after: the largest `repeat` of the sweep's cells; theirs follow it.
+    """
+    request = cell.request.model_copy(update={"checkpoint": checkpoint})
+    (planned,) = _cells(plan(request), cell.entry, cell.sweep)
+    return [
+        planned.model_copy(update={"label": f"{cell.label}·fresh {place}", "repeat": after + place})
+        for place in range(1, number + 1)
+    ]
 
 
 def runs_of(cell: Cell) -> tuple[Run, ...]:
@@ -159,7 +184,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
         raise BrokenFiles(tuple(refused.values()))
 
 
-def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
+def _cells(planned: Plan, entry: int, sweep: str | None) -> Iterator[Cell]:
     """Each performance run of a plan as a cell: that of the first repeat has a checkpoint's jobs, too."""
     pairs = {pair.save.recipe.gpus: pair for pair in planned.checkpoint_pairs}
     workload = load_workload(planned.request.workload)

@@ -155,6 +155,8 @@ class Sweep(Frozen):
     """GPUs × time limit over all jobs; a plan that may cost more is refused."""
     approval_above_gpu_hours: NonNegativeFloat | None = None
     """From more than this on a person is asked before anything starts; null: nobody is asked."""
+    confirm: bool = True
+    """Whether cells that this sweep makes suspect of being slower are run again at its end, to decide it."""
     runs: tuple[Entry, ...]
     exclude: tuple[Exclusion, ...] = ()
     """Cells that are left out: those that have every value of one of these."""

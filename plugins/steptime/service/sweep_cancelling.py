@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from steptime.airflow.slots.names import STARTED_RUN_KEY, StartedRun
-from steptime.airflow.sweep.runs import RUN_TASK
+from steptime.airflow.sweep.runs import PLANNED_IN
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.service.rest import AirflowClient, DagRun
 
@@ -58,7 +58,7 @@ def cancel_sweep(client: AirflowClient, sweep: DagRun) -> list[DagRun]:
 
 def _started_runs(client: AirflowClient, sweep: DagRun) -> Iterator[DagRun]:
     for task in client.task_instances(sweep.dag_id, sweep.dag_run_id):
-        if task.task_id == RUN_TASK and task.map_index >= 0:
+        if task.task_id in PLANNED_IN and task.map_index >= 0:
             pushed = client.xcom(sweep, task, STARTED_RUN_KEY)
             if pushed is not None:
                 started = StartedRun.model_validate(pushed)

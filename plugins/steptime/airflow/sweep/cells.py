@@ -14,7 +14,7 @@ from steptime.staging.checking import check_runnable
 
 def checked_slots(sweep: SweepPlan) -> Sequence[Slots]:
     """The slots of each cell, in their order. Raises UserError for one that its DAG would refuse."""
-    return [_checked_slots(cell, f"sweep '{sweep.sweep}': {cell.label}") for cell in sweep.cells]
+    return [slots_of(cell) for cell in sweep.cells]
 
 
 def check_all_sweeps() -> None:
@@ -23,7 +23,9 @@ def check_all_sweeps() -> None:
     refuse(broken)
 
 
-def _checked_slots(cell: Cell, what: str) -> Slots:
+def slots_of(cell: Cell) -> Slots:
+    """The slots of a cell. Raises UserError if its DAG would refuse it."""
+    what = f"sweep '{cell.sweep}': {cell.label}"
     try:
         check_runnable(runs_of(cell))
     except UserError as error:

@@ -1,12 +1,13 @@
 """The DAG that starts the runs of a sweep.
 
     check_sweep ─▶ approve ─▶ cells ─▶ cell [per cell]  run ─▶ outcome
+                              confirm ─▶ fresh [per cell]  run ─▶ outcome
     report
 
 `approve` is skipped below the sweep's own limit. `run` starts the DAG of a workload family for one cell and
 holds slots of its cluster's pool, which `hooks` gives it, until that run has ended; `outcome` fails if it
-failed. `report` decides the state of the DAG run. No task depends on the sweeps' files: they may be edited
-while a sweep runs.
+failed. After all of them `confirm` has cells run again that are suspected to be slower. `report` decides the
+state of the DAG run. No task depends on the sweeps' files: they may be edited while a sweep runs.
 """
 
 from datetime import timedelta
@@ -16,6 +17,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, task_grou
 
 from steptime.airflow.assets import SWEEPS
 from steptime.airflow.selecting import SelectOperator
+from steptime.airflow.sweep.confirming import ConfirmOperator
 from steptime.airflow.sweep.operators import (
     CellOutcomeOperator,
     CheckSweepOperator,
@@ -23,7 +25,14 @@ from steptime.airflow.sweep.operators import (
     RunCellOperator,
     approval,
 )
-from steptime.airflow.sweep.runs import CHECK_TASK, RUN_TASK, STOP_RUNS_PARAM, StopRuns
+from steptime.airflow.sweep.runs import (
+    CHECK_TASK,
+    CONFIRM_TASK,
+    FRESH_RUN_TASK,
+    RUN_TASK,
+    STOP_RUNS_PARAM,
+    StopRuns,
+)
 from steptime.recipes.sweeps import list_sweeps
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
@@ -84,14 +93,25 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
         # No setup: behind one, `cells` could not start where `approve` is skipped.
         report.as_teardown(on_failure_fail_dagrun=True)
 
-        @task_group(group_id="cell")
-        def run_cell(cell: Any) -> None:
-            run = RunCellOperator(task_id="run", cell=cell, weight_rule="absolute", retries=_WAITING_RETRIES)
-            run >> CellOutcomeOperator(task_id="outcome", cell=cell, started_in=RUN_TASK)
-
+        # Also where a cell failed: others may have become suspect.
+        confirm = ConfirmOperator(task_id=CONFIRM_TASK, checked=checked, trigger_rule=TriggerRule.ALL_DONE)
         approve >> cells
-        run_cell.expand(cell=cells.output) >> report
+        ran = _run_each(RUN_TASK, cells.output)
+        ran >> confirm
+        [ran, _run_each(FRESH_RUN_TASK, confirm.output)] >> report
     return dag
+
+
+def _run_each(run_task: str, cells: Any) -> Any:
+    """The tasks that start the run of each cell, wait for it, and look at what became of it."""
+    group, _, run_id = run_task.partition(".")
+
+    @task_group(group_id=group)
+    def run_cell(cell: Any) -> None:
+        run = RunCellOperator(task_id=run_id, cell=cell, weight_rule="absolute", retries=_WAITING_RETRIES)
+        run >> CellOutcomeOperator(task_id="outcome", cell=cell, started_in=run_task)
+
+    return run_cell.expand(cell=cells)
 
 
 _DOCUMENTATION = """Runs a sweep: a file of `config/sweeps` with matrices of runs, exclusions and a budget.

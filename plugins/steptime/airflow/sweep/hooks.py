@@ -27,7 +27,7 @@ from steptime.airflow.slots.names import (
     StartedRun,
 )
 from steptime.airflow.sweep.runs import (
-    CHECK_TASK,
+    PLANNED_IN,
     RUN_OPERATOR,
     SLOTS_KEY,
     STOP_RUNS_PARAM,
@@ -78,8 +78,8 @@ def _slots_of(task_instance: "TaskInstance", dag_run: "DagRun") -> Slots | None:
     if task_instance.operator == HOLD_OPERATOR:
         return Asked.model_validate(dag_run.conf)
     if task_instance.operator == RUN_OPERATOR and task_instance.map_index >= 0:
-        checked = xcom_of(dag_run, CHECK_TASK, -1, SLOTS_KEY)
-        return Slots.model_validate(checked[task_instance.map_index])
+        planned = xcom_of(dag_run, PLANNED_IN[task_instance.task_id], -1, SLOTS_KEY)
+        return Slots.model_validate(planned[task_instance.map_index])
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -31,6 +32,8 @@ from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, Start
 from steptime.airflow.states import ENDED, LIVE, state_of_dag_run
 from steptime.airflow.sweep.cells import checked_slots
 from steptime.airflow.sweep.runs import (
+    CONFIRM_TASK,
+    FRESH_RUN_TASK,
     RUN_TASK,
     SLOTS_KEY,
     STOP_RUNS_PARAM,
@@ -215,7 +218,7 @@ class CellOutcomeOperator(CellOperator):
     def execute(self, context: Context) -> None:
         """Look at the run."""
         ti, cell = context["ti"], Cell.model_validate(self.cell)
-        run_id = _started_run(ti, self.started_in, ti.map_index)
+        run_id = started_run(ti, self.started_in, ti.map_index)
         state = None if run_id is None else state_of_dag_run(cell.dag_id, run_id)
         if state != "success":
             raise AirflowFailException(
@@ -254,10 +257,17 @@ class ReportSweepOperator(BaseOperator):
             self.log.info("%s", sentence)
             ti.xcom_push(SENTENCE_KEY, sentence)
             return
-        rows = [self._outcome(ti, index, cell) for index, cell in enumerate(plan.cells)]
+        fresh = TypeAdapter(list[Cell]).validate_python(
+            ti.xcom_pull(task_ids=CONFIRM_TASK, key=BaseXCom.XCOM_RETURN_KEY) or []
+        )
+        rows = [
+            self._outcome(ti, started_in, index, cell)
+            for started_in, cells in ((RUN_TASK, plan.cells), (FRESH_RUN_TASK, fresh))
+            for index, cell in enumerate(cells)
+        ]
         missing = [row["cell"] for row in rows if row["run"] != "success"]
         live = sum(row["run"] in LIVE for row in rows)
-        sentence = sentences.of_runs([cell.label for cell in plan.cells], _as_stored(rows), "cells")
+        sentence = sentences.of_runs([row["cell"] for row in rows], _as_stored(rows), "cells")
         self.log.info("%s", sentence)
         ti.xcom_push(SENTENCE_KEY, sentence)
         jobs = [row.pop("job") for row in rows]
@@ -269,8 +279,8 @@ class ReportSweepOperator(BaseOperator):
             )
         _announce(context, plan.sweep, sentence, filter(None, jobs))
 
-    def _outcome(self, ti: Any, index: int, cell: Cell) -> dict[str, Any]:
-        run_id = _started_run(ti, RUN_TASK, index)
+    def _outcome(self, ti: Any, started_in: str, index: int, cell: Cell) -> dict[str, Any]:
+        run_id = started_run(ti, started_in, index)
         measured = {} if run_id is None else _measured(cell, run_id)
         return {
             "cell": cell.label,
@@ -334,12 +344,12 @@ def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
 def _conf(ti: Any, cell: Cell) -> dict[str, Any]:
     """What the run of a cell is started with: its options, and who holds its slots."""
     holds = HeldBy(
-        dag_id=ti.dag_id, run_id=ti.run_id, task_id=RUN_TASK, map_index=ti.map_index, sweep=cell.sweep
+        dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=ti.map_index, sweep=cell.sweep
     )
     return cell.request.model_dump(mode="json", exclude={"workload"}) | {HELD_BY: as_json(holds)}
 
 
-def _started_run(ti: Any, task_id: str, index: int | None) -> str | None:
+def started_run(ti: Any, task_id: str, index: int | None) -> str | None:
     """The id of the run that a mapped task has started; None if it has not."""
     started = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
     return None if started is None else StartedRun.model_validate(started).run_id

@@ -8,8 +8,15 @@ RUN_TASK = "cell.run"
 RUN_OPERATOR = "RunCellOperator"
 """Its class, which Airflow keeps of each task instance."""
 
+CONFIRM_TASK = "confirm"
+FRESH_RUN_TASK = "fresh.run"
+"""The same as `RUN_TASK`, for cells that are run again to confirm a suspicion."""
+
+PLANNED_IN = {RUN_TASK: CHECK_TASK, FRESH_RUN_TASK: CONFIRM_TASK}
+"""By the task that starts the runs of cells, the one that has planned these."""
+
 SLOTS_KEY = "slots"
-"""XCom of `CHECK_TASK`: the `Slots` of each cell, by its map index."""
+"""XCom of a task that plans cells: the `Slots` of each, by its map index."""
 
 
 class StopRuns(StrEnum):

@@ -1,0 +1,143 @@
+"""The operator that runs cells again which a sweep has made suspect of being slower."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.execution_time.context import NEVER_EXPIRE
+from pydantic import TypeAdapter
+
+from steptime.airflow.base import airflow_errors, as_json, dag_run_of
+from steptime.airflow.budgets import commit_plan
+from steptime.airflow.installation import own_runs
+from steptime.airflow.sweep.cells import slots_of
+from steptime.airflow.sweep.operators import run_id_of, started_run
+from steptime.airflow.sweep.runs import RUN_TASK, SLOTS_KEY
+from steptime.judging.comparison import compare_cells
+from steptime.judging.detection import FRESH_RUNS
+from steptime.recipes.models import Mode
+from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, runs_of
+from steptime.results.budgets import BudgetExceeded
+from steptime.results.store import Store
+
+_FRESH = "fresh_cells"
+
+
+class ConfirmOperator(BaseOperator):
+    """Plans fresh runs of the cells that are suspected to be slower since this sweep.
+
+    As many as decide it, worst cells first, and no more than the sweep's budget has left; the cluster's own
+    budget may refuse all of them. Returns these cells as JSON. What it has once planned it keeps: a retry, or
+    clearing the task, adds the cells that are suspected since, and starts nothing twice.
+
+    :param checked: what `CheckSweepOperator` returned. (templated)
+    """
+
+    template_fields: Sequence[str] = ("checked",)
+    ui_color: str = "#eef3e2"
+
+    def __init__(self, *, checked: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.checked = checked
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Look at how the cells stand, and plan."""
+        if not self.checked:
+            return []
+        plan, kept = SweepPlan.model_validate(self.checked), context["task_state_store"]
+        fresh = TypeAdapter(list[Cell]).validate_python(kept.get(_FRESH) or [])
+        if not plan.confirm_up_to_gpu_hours:
+            self.log.info("no fresh runs: the sweep's file has 'confirm: false'")
+            return []
+        with airflow_errors():
+            fresh = self._committed(context, fresh, self._added(context["ti"], plan, fresh))
+        planned = [as_json(cell) for cell in fresh]
+        context["ti"].xcom_push(SLOTS_KEY, [as_json(slots_of(cell)) for cell in fresh])
+        kept.set(_FRESH, [*planned], retention=NEVER_EXPIRE)
+        return planned
+
+    def _added(self, ti: Any, plan: SweepPlan, fresh: Sequence[Cell]) -> list[Cell]:
+        """Fresh runs of the suspected cells that have none yet."""
+        with Store() as store:
+            ran = _ran(ti, plan, store)
+            suspicions = [one for one in _suspicions(store, ran) if not _has_any(one.cell, fresh)]
+        taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran.values())
+        room = plan.confirm_up_to_gpu_hours - taken
+        added: list[Cell] = []
+        for cell, runs, checkpoint, change in suspicions:
+            repeats = max(one.repeat for one in (*plan.cells, *fresh, *added))
+            cells = fresh_cells(cell, runs, checkpoint=checkpoint, after=repeats)
+            hours = sum(one.gpu_hours_max for one in cells)
+            self.log.info(
+                "%s is suspected to be slower by %.1f %%: %d fresh runs decide", cell.label, change, runs
+            )
+            if hours > room:
+                self.log.warning(
+                    "these may take %.2f GPU-hours, of which the sweep has %.2f left: none is started",
+                    *(hours, max(0.0, room)),
+                )
+                continue
+            room -= hours
+            added += cells
+        if not added:
+            self.log.info("no fresh runs to add")
+        return added
+
+    def _committed(self, context: Context, fresh: list[Cell], added: list[Cell]) -> list[Cell]:
+        """All of them, if the cluster's budget has room; else those of before."""
+        wanted = [*fresh, *added]
+        runs = {f"{cell.dag_id}/{run_id_of(context['ti'], cell, 1)}": runs_of(cell) for cell in wanted}
+        try:
+            if added:
+                commit_plan(runs, held_by=dag_run_of(context), info=self.log.info)
+        except BudgetExceeded as error:
+            self.log.warning("no fresh run is started: %s", error)
+            return fresh
+        return wanted
+
+
+class _Suspicion(NamedTuple):
+    cell: Cell
+    runs: int
+    """How many decide it."""
+    checkpoint: bool
+    """Whether it is about saving or loading a checkpoint."""
+    change_percent: float
+
+
+def _ran(ti: Any, plan: SweepPlan, store: Store) -> dict[tuple[str, str], tuple[Cell, list[dict[str, Any]]]]:
+    """The cells that were started, with the rows that the store has of them, by DAG and DAG run."""
+    started = {
+        (cell.dag_id, run_id): cell
+        for index, cell in enumerate(plan.cells)
+        if (run_id := started_run(ti, RUN_TASK, index)) is not None
+    }
+    return {run: (cell, own_runs(store, *run)) for run, cell in started.items()}
+
+
+def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
+    """What a cell took; what it may have taken where a job of it is not in the store."""
+    taken = [row["gpu_hours"] for row in rows]
+    return sum(taken) if len(taken) == cell.jobs and None not in taken else cell.gpu_hours_max
+
+
+def _suspicions(
+    store: Store, ran: Mapping[tuple[str, str], tuple[Cell, list[dict[str, Any]]]]
+) -> list[_Suspicion]:
+    """The cells that a run of this sweep made suspect of being slower, and that are not decided yet."""
+    compared = compare_cells(store, [row for _, rows in ran.values() for row in rows])
+    found: dict[str, _Suspicion] = {}
+    for finding in compared.findings:
+        row, standing = finding.run.row, finding.standing
+        cell, _ = ran.get((row["dag_id"], row["dag_run_id"]), (None, None))
+        if cell is not None and finding.verdict == "slower" and standing.state == "suspected":
+            missing, pair = FRESH_RUNS + 1 - len(standing.since), row["mode"] != Mode.PERFORMANCE
+            worse = found.get(cell.label, _Suspicion(cell, missing, pair, finding.change_percent or 0))
+            found[cell.label] = worse._replace(
+                runs=max(missing, worse.runs), checkpoint=pair or worse.checkpoint
+            )
+    return list(found.values())
+
+
+def _has_any(cell: Cell, fresh: Sequence[Cell]) -> bool:
+    return any(one.label.startswith(f"{cell.label}·fresh ") for one in fresh)

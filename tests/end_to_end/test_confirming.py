@@ -1,0 +1,49 @@
+"""A real Airflow runs a sweep whose cell got slower, and then by itself what decides whether it did."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from end_to_end.conftest import SLOWER
+from end_to_end.driving import Airflow
+from stand_ins.trainer_python import STAND_IN
+
+from steptime.judging.judgements import publish
+from steptime.results.store import Store
+
+pytestmark = pytest.mark.end_to_end
+
+
+def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
+    airflow: Airflow, make_result: Callable[..., Any]
+) -> None:
+    """The times are made up: the trainer is a stand-in, and what it is held to is written into the store."""
+    store = Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
+    for week in range(8):
+        usual = make_result(f"usual-{week}", gpus=1, step_times=[0.5] * 20, submitted_at=1.7e9 + week)
+        run = usual.run.model_copy(update={"cluster": STAND_IN})
+        publish(
+            store, usual.model_copy(update={"submitted": usual.submitted.model_copy(update={"run": run})})
+        )
+
+    sweep = airflow.ended(airflow.client.trigger("scaling_sweep", {"sweep": SLOWER}, patience_s=60))
+
+    assert sweep.state == "success"
+    rows = airflow.steptime("results", "--cluster", STAND_IN, "--format", "json")
+    of_sweep = [
+        row
+        for row in json.loads(rows.stdout)["results"]
+        if row["sweep_run"] == f"scaling_sweep/{sweep.dag_run_id}"
+    ]
+    assert len(of_sweep) == 3
+    assert len({row["dag_run_id"] for row in of_sweep}) == 3
+    compared = airflow.steptime("results", "compare", "--sweep", SLOWER, "--format", "json")
+    assert compared.returncode == 3, "a slowdown is confirmed"
+    found: dict[str, Any] = json.loads(compared.stdout)
+    (cell,) = found["cells"]
+    assert (cell["verdict"], cell["suspicion"]) == ("slower", "confirmed")
+    assert cell["change_percent"] == pytest.approx(20)
+    report = airflow.task(sweep, "report")
+    assert report is not None
+    assert "fresh 2" in airflow.log_text(sweep, report)
