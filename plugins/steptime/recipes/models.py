@@ -243,8 +243,6 @@ class Run(Frozen):
         if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
             return content
         moved = {name: content["recipe"][name] for name in _ONCE_OF_RECIPES if name in content["recipe"]}
-        if not moved:
-            return content
         recipe = {name: value for name, value in content["recipe"].items() if name not in moved}
         return {"performance": {"trainer": moved}, **content, "recipe": recipe}
 

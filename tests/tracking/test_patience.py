@@ -1,0 +1,185 @@
+"""How long a cluster out of reach is waited for, and what is said of a job's end from its log."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.config import ClusterConfig, load_cluster
+from steptime.clusters.connections import no_connections
+from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.tracking import conclusion, patience
+from steptime.tracking.conclusion import FailureReport, find_causes
+from steptime.tracking.log_place import LogPlace
+from steptime.tracking.patience import Silence, duration, patiently
+
+from .conftest import Clock
+from .scripted_cluster import ScriptedCluster
+
+JOB = Job(cluster="local", name="job", job_id="1", directory="/d", log_path="/d/log", submitted_at=0)
+
+
+def test_times_are_told_in_words_that_people_take_in() -> None:
+    for seconds, words in {
+        **{0: "0 s", 99.4: "99 s", 100: "2 min", 720: "12 min", 5999: "100 min", 6000: "1.7 h"},
+        **{12_600: "3.5 h", 359_999: "100.0 h", 360_000: "4.2 days", 604_800: "7.0 days"},
+    }.items():
+        assert duration(seconds) == words
+
+
+class Gate:
+    """A cluster that cannot be reached for so many tries, and the pauses between these."""
+
+    def __init__(self, closed_for: int) -> None:
+        self.closed_for = closed_for
+        self.tries = 0
+        self.pauses: list[float] = []
+        self.warnings: list[str] = []
+
+    @asynccontextmanager
+    async def open(self, *_: object) -> AsyncIterator[ScriptedCluster]:
+        self.tries += 1
+        if self.tries <= self.closed_for:
+            raise OutOfReach("no route to host")
+        yield ScriptedCluster()
+
+    async def work(self, cluster: Cluster) -> str:
+        return f"done on {cluster.name}"
+
+
+@pytest.fixture
+def through(
+    home: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Gate, float], str | Exception]:
+    """Works patiently through a gate: the result, or why there is none."""
+
+    def go(gate: Gate, patience_h: float, work: Any = None) -> str | Exception:
+        async def pause(seconds: float) -> None:
+            gate.pauses.append(seconds)
+            clock.now += seconds
+
+        monkeypatch.setattr(patience, "open_cluster", gate.open)
+        config: ClusterConfig = load_cluster("local").model_copy(update={"patience_h": patience_h})
+        with monkeypatch.context() as paused:
+            paused.setattr(asyncio, "sleep", pause)
+            try:
+                return asyncio.run(patiently(config, no_connections, work or gate.work, gate.warnings.append))
+            except Exception as error:
+                return error
+
+    return go
+
+
+def test_work_is_begun_anew_with_growing_pauses_until_the_cluster_answers(
+    through: Callable[..., str | Exception],
+) -> None:
+    gate = Gate(closed_for=9)
+    assert through(gate, 1) == "done on local"
+    assert gate.pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert "the cluster 'local' is out of reach for 0 s; it is asked again until" in gate.warnings[0]
+    assert through(at_once := Gate(closed_for=0), 0) == "done on local"
+    assert (at_once.pauses, at_once.warnings) == ([], [])
+
+
+def test_patience_ends_as_the_clusters_file_says(through: Callable[..., str | Exception]) -> None:
+    gate = Gate(closed_for=99)
+    gone = through(gate, 63 / 3600)
+    assert isinstance(gone, OutOfReach)
+    assert str(gone) == (
+        "the cluster 'local' has been out of reach for 2 min, and patience_h in its file allows 63 s: "
+        "no route to host"
+    )
+    assert gate.pauses == [1, 2, 4, 8, 16, 32, 60]
+
+
+def test_what_the_work_itself_cannot_do_is_not_tried_again(through: Callable[..., str | Exception]) -> None:
+    for error in (UserError("no such partition"), SystemFailure("the disk is full")):
+
+        async def work(_: Cluster, error: Exception = error) -> str:
+            raise error
+
+        gate = Gate(closed_for=0)
+        assert through(gate, 1, work) is error
+        assert gate.pauses == []
+
+
+def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(clock: Clock) -> None:
+    told: list[str] = []
+    silence = Silence("local", 60, told.append)
+    silence.answered()
+    assert told == []
+    clock.now += 60
+    silence.missed(OSError("a"))
+    silence.answered()
+    silence.answered()
+    assert [line.rpartition(", ")[0] for line in told[1:]] == ["the cluster 'local' answers again"]
+    assert told[-1].endswith("after 60 s")
+    clock.now += 60
+    silence.missed(OSError("b"))
+    clock.now += 1
+    with pytest.raises(OutOfReach, match="out of reach for 61 s"):
+        silence.missed(OSError("c"))
+
+
+async def test_a_place_of_another_job_counts_as_none() -> None:
+    kept: list[Any] = [None]
+
+    async def get() -> Any:
+        return kept[0]
+
+    async def keep(told: Any) -> None:
+        kept[0] = told
+
+    place = LogPlace(get, keep)
+    assert await place.offset("a") == 0
+    await place.keep("a", 17)
+    assert kept == [{"job_name": "a", "offset": 17}]
+    assert (await place.offset("a"), await place.offset("b")) == (17, 0)
+
+
+@pytest.fixture
+def causes(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], FailureReport]:
+    """What is found in a log, or where fetching it fails."""
+
+    def find(log: Path | Exception) -> FailureReport:
+        async def collected(*_: object) -> Path:
+            if isinstance(log, Exception):
+                raise log
+            return log
+
+        monkeypatch.setattr("steptime.clusters.collecting.collect_log", collected)
+        monkeypatch.setattr(
+            conclusion, "open_cluster", lambda *_: ScriptedCluster(JobStatus(state=JobState.FAILED))
+        )
+        return asyncio.run(find_causes(JOB, no_connections))
+
+    return find
+
+
+def test_the_causes_and_the_last_lines_of_a_log_are_told(
+    causes: Callable[[Any], FailureReport], tmp_path: Path
+) -> None:
+    log = tmp_path / "log.out"
+    many = "".join(f"line {number:03} {'x' * 90}\n" for number in range(60))
+    log.write_text(f"{many}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB.\n1\r2\rend")
+    report = causes(log)
+    assert "out of memory" in report.causes.lower()
+    lines = report.last_lines.split("\n")
+    assert len(lines) == 20
+    assert lines[-4:] == [
+        *("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 GiB.", "1", "2", "end"),
+    ]
+    assert lines[0].startswith("line 044 ")
+    log.write_bytes(b"x" * 5000 + b"\xff\n")
+    assert causes(log).last_lines == "x" * 4094 + "\ufffd"
+
+
+def test_a_log_that_cannot_be_fetched_is_a_failure_without_causes(
+    causes: Callable[[Any], FailureReport],
+) -> None:
+    for error in (UserError("there is no log"), OutOfReach("no route to host")):
+        assert causes(error) == FailureReport(causes="", last_lines=str(error))
