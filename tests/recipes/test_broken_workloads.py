@@ -184,6 +184,11 @@ MISTAKES = {
         "{tensor: 1, pipeline: 4, context: 1, virtual_pipeline: 3}",
         f"line 41, {SECOND}.parallelism: 32 layers cannot be spread over 12 pipeline stages.",
     ),
+    "layers of a proxy that do not divide": (
+        "num_layers: 4\n        parallelism: {tensor: 1, pipeline: 1,",
+        "num_layers: 5\n        parallelism: {tensor: 1, pipeline: 4,",
+        "line 49, sizes.8b.proxies.0.parallelism: 5 layers cannot be spread over 4 pipeline stages.",
+    ),
     "GPUs that are no ranks": (
         "{tensor: 1, pipeline: 4, context: 1}",
         "{tensor: 1, pipeline: 5, context: 1}",
@@ -305,6 +310,32 @@ def test_whatever_is_of_a_wrong_type_is_all_that_is_told(config: Path) -> None:
         if not all(sentence.partition(", ")[2].startswith(where) for sentence in told):
             elsewhere.append(f"{where}: {told}")
     assert not elsewhere, "\n".join(elsewhere)
+
+
+def test_what_has_to_have_an_entry_is_not_empty(config: Path) -> None:
+    content = yaml.safe_load(GOOD)
+    refused = set()
+    for place in places(content):
+        text = json.loads(json.dumps(content))
+        *above, last = place
+        inside = functools.reduce(operator.getitem, above, text)
+        if not isinstance(inside[last], list | dict) or place in (("gpu_types",), ("sizes",)):
+            continue
+        inside[last] = type(inside[last])()
+        (config / "workloads" / "small-1.0.yaml").write_text(json.dumps(text, indent=1))
+        try:
+            load_workload("small")
+        except UserError as error:
+            if "should have at least 1 item after validation, not 0" in str(error):
+                refused.add(".".join(map(str, place)))
+    assert refused == {
+        *("profile.ranks", "sizes.8b.default_gpus", "sizes.8b.configurations"),
+        *(
+            f"sizes.8b.{rule}.{field}"
+            for rule in ("configurations.0", "configurations.1", "proxies.0")
+            for field in ("gpu_types", "dtypes", "gpus", "global_batch_size")
+        ),
+    }
 
 
 OF_PERFORMANCE = (

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from steptime.cli import main
 from steptime.errors import UserError
@@ -334,6 +335,13 @@ def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Pat
         "line 18, exclude.0.size: Input should be a valid string, not 8.",
         "line 19, exclude.1: an empty exclusion would exclude everything: name a field, as in size: 70b.",
     ]
+
+
+def test_what_stands_twice_in_an_entry_is_told_in_the_order_of_the_names() -> None:
+    """Also where all of it stands in one line."""
+    entry = {"workload": "llama3.1", "size": "tiny", "gpus": 1, "zip": {"size": ["tiny"], "gpus": [1]}}
+    with pytest.raises(ValidationError, match=r"gpus stands both in zip and beside it; size stands both"):
+        sweeps.Sweep.model_validate({"name": "a", "gpu_hours_max": 1, "runs": [entry]})
 
 
 def test_each_entry_that_cannot_be_run_is_told(planned: Callable[..., SweepPlan]) -> None:

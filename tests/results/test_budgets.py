@@ -13,7 +13,7 @@ from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.slurm_options import SlurmOptions
 from steptime.results import charges, database, schema
-from steptime.results.budgets import BudgetBalance, BudgetExceeded, Charge, month_bounds, month_of
+from steptime.results.budgets import BudgetBalance, BudgetExceeded, Charge, month_bounds, month_of, times_of
 from steptime.results.models import Result
 from steptime.results.record import make_record
 from steptime.results.store import Store
@@ -327,3 +327,20 @@ def test_the_schema_has_what_a_charge_has(store: str) -> None:
     with database.read_connection(store) as connection:
         columns = {column["name"] for column in sqlalchemy.inspect(connection).get_columns("charges")}
     assert columns == {column.name for column in schema.charges.columns}
+
+
+TIMES: list[tuple[JobState, float | None, float | None, tuple[float | None, float] | None]] = [
+    (JobState.SUCCEEDED, 10.0, 20.0, (10.0, 20.0)),
+    (JobState.FAILED, 10.0, None, None),
+    (JobState.CANCELLED, None, 20.0, (None, 20.0)),
+    (JobState.CANCELLED, None, None, (None, 0.0)),
+    (JobState.RUNNING, 10.0, None, None),
+    (JobState.QUEUED, None, None, None),
+    (JobState.UNKNOWN, 10.0, 20.0, None),
+]
+
+
+def test_what_a_job_took_is_known_once_it_has_ended() -> None:
+    for state, started_at, ended_at, expected in TIMES:
+        status = JobStatus(state=state, started_at=started_at, ended_at=ended_at)
+        assert times_of(status) == expected, status

@@ -1,6 +1,7 @@
 """Scaling efficiency as it is stored: relative to which runs, how certain, and when it is computed anew."""
 
 import csv
+import math
 import random
 from collections.abc import Callable
 from io import StringIO
@@ -233,6 +234,33 @@ def test_repeats_of_both_scales_give_an_interval_of_the_scale(store: Store, make
     }
     assert 88 < low < 90 < high < 92
     assert {row["scaling_efficiency_low_percent"] for row in store.results() if row["gpus"] == 1} == {None}
+
+
+WAYS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
+SPREAD = {**dict.fromkeys(WAYS, 1), "global_batch_size": 8, "micro_batch_size": 1}
+
+
+def measured(number: int, rate: float, **spread: int) -> dict[str, Any]:
+    """A run of one sweep as the store has it."""
+    own = SPREAD | spread
+    return {
+        **{"id": number, "job_name": f"job-{number}", "submitted_at": float(number)},
+        **{"dag_run_id": "r", "sweep_run": "s", "tokens_per_s_per_gpu": rate, "state": "valid"},
+        **own,
+        "gpus": math.prod(own[way] for way in WAYS),
+    }
+
+
+def test_runs_that_are_spread_otherwise_are_no_repeats() -> None:
+    base = [measured(number, rate) for number, rate in enumerate((1.0, 1.01, 0.99))]
+    for name in SPREAD:
+        of_all = [measured(number, 0.9, data_parallel=2) for number in (3, 4, 5)]
+        found = efficiency.efficiencies([*base, *of_all])
+        assert found[5]["scaling_efficiency_low_percent"] is not None
+        other = measured(5, 0.9, **{"data_parallel": 2, name: 4})
+        found = efficiency.efficiencies([*base, *of_all[:2], other])
+        lows = [found[number]["scaling_efficiency_low_percent"] for number in (3, 4, 5)]
+        assert lows == [None, None, None], f"two and one of them are equal, but for {name}"
 
 
 def test_an_interval_is_the_same_each_time() -> None:

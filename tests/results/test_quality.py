@@ -12,7 +12,7 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import SystemFailure, UserError
 from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
 from steptime.logs.naming import named_steps
-from steptime.recipes.models import Mode, Performance, Run
+from steptime.recipes.models import Mode, Performance, Run, Window
 from steptime.results import row_checks
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
@@ -100,6 +100,36 @@ def test_a_gap_in_the_window_is_named(make_result: MakeResult) -> None:
         "Expected that every step of the window 10:19 is in the log, "
         "but global steps 12 to 13, 17 are missing."
     )
+
+
+@pytest.mark.parametrize("missing", [10, 15])
+def test_both_ends_of_the_window_have_to_be_there(make_result: MakeResult, missing: int) -> None:
+    result = make_result()
+    run = result.run.model_copy(update={"window": Window(first=10, last=15)})
+    steps = tuple(step for step in result.log.steps if step.global_step != missing)
+    log = result.log.model_copy(update={"steps": steps})
+
+    failures = {check.name: check.message for check in validate(run, result.status, log, None).failures}
+
+    assert failures.keys() == {"window_complete", "measured_over_window"}
+    assert failures["window_complete"].endswith(f"but global step {missing} is missing.")
+
+
+@pytest.mark.parametrize("step", [-1, 20])
+def test_a_step_that_was_not_planned_is_named(make_result: MakeResult, step: int) -> None:
+    result = make_result()
+    other = result.log.steps[3].model_copy(update={"global_step": step, "consumed_samples": None})
+
+    failure = only_failure(judged(result, steps=(*result.log.steps, other)))
+
+    assert failure.name == "steps_as_planned"
+    assert failure.message.endswith(f"but they run from {min(step, 0)} to {max(step, 19)}.")
+
+
+def test_a_fatal_problem_that_names_steps_has_no_check_of_its_own(make_result: MakeResult) -> None:
+    for kind, steps in (("missing_steps", (3,)), ("duplicate_steps", ())):
+        problem = Problem(kind=kind, message="Something broke.", fatal=True, steps=steps)
+        assert only_failure(judged(make_result(), problems=(problem,))).name == "log_without_failure", kind
 
 
 def test_a_gap_outside_the_window_does_no_harm(make_result: MakeResult) -> None:

@@ -104,7 +104,7 @@ def misfits(error: ValidationError) -> list[Mistake]:
     A typo in a field's name is one, and not a field too many and another one missing.
     """
     mistakes: list[Mistake] = []
-    errors: list[Any] = list(error.errors(include_url=False))
+    errors: list[Any] = list(error.errors())
     missing = [(*found["loc"],) for found in errors if found["type"] == "missing"]
     meant_ones: set[Location] = set()
     for found in errors:

@@ -108,7 +108,7 @@ def _value(name: str, value: JsonValue, *place: int | str) -> Any:
     try:
         PlanRequest.model_validate({"workload": "any", name: value}, strict=True)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
+        problem = error.errors()[0]
         raise FieldError(
             f"{problem['msg']}, not {shown(repr(problem['input']))}", *(place or (name,))
         ) from None

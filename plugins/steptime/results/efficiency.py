@@ -29,11 +29,14 @@ EARLIER_S = 7 * 86_400.0
 
 _FAMILY = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode", "dag_id")
 _REPEATED = (
-    *("gpus", "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
+    *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
     *("global_batch_size", "micro_batch_size"),
 )
-"""What repeats of a run have in common, beside the family."""
-_READ = ("id", "job_name", "state", "submitted_at", "tokens_per_s_per_gpu", "dag_run_id", "sweep_run")
+"""What repeats of a run have in common, beside the family; how many GPUs these are follows from it."""
+_READ = (
+    *("id", "job_name", "state", "submitted_at", "gpus", "tokens_per_s_per_gpu"),
+    *("dag_run_id", "sweep_run"),
+)
 _RESAMPLES = 2000
 
 
@@ -90,8 +93,7 @@ def _rows_of(connection: "Connection", family: Row) -> list[Row]:
         .where(*(runs.c[name] == value for name, value in family.items()))
         .order_by(runs.c.submitted_at, runs.c.id)
     )
-    dag_id = family["dag_id"]
-    return [{"dag_id": dag_id, **row} for row in connection.execute(query).mappings()]
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def efficiencies(rows: Sequence[Row], since: float = -math.inf) -> dict[int, Row]:
@@ -172,8 +174,11 @@ def _smallest(rows: Iterable[Row]) -> list[Row]:
 
 
 def _together(row: Row) -> Any:
-    """What the runs of one sweep run or DAG run have in common; a run of neither is by itself."""
-    return row["sweep_run"] or (row["dag_id"] and row["dag_run_id"]) or ("", row["job_name"])
+    """What the runs of one sweep run or DAG run have in common; a run of neither is by itself.
+
+    Of one family, and so of one DAG: the run's id alone names it.
+    """
+    return row["sweep_run"] or row["dag_run_id"] or ("", row["job_name"])
 
 
 def _repeated(row: Row) -> tuple[Any, ...]:

@@ -32,7 +32,7 @@ async def kept_parsed_log(cluster: Cluster, job: Job) -> TrainingLog:
     try:
         steps = tuple(Step.model_validate_json(line) for line in lines.splitlines())
         return TrainingLog.model_validate({**json.loads(rest), "steps": steps})
-    except (ValidationError, ValueError):
+    except (ValidationError, ValueError, TypeError):
         raise SystemFailure(
             f"{STEPS_FILE} and {PARSED_LOG_FILE} beside {job.log_path} on cluster '{job.cluster}' are gone "
             "or were changed: clear the task 'parse', which writes them anew."
