@@ -15,6 +15,9 @@ from steptime.results.store import Store
 from tests.airflow.conftest import StateStore
 
 from .conftest import Supervisor, SweepTask
+from .test_approval_and_report import report
+
+__all__ = ["report"]  # a fixture
 
 MakeResult = Callable[..., Any]
 DAY_S = 86_400.0
@@ -214,7 +217,7 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
 def test_the_report_has_the_fresh_runs_too(
     check: Callable[..., dict[str, Any]],
     scene: Scene,
-    task: Callable[..., Any],
+    report: Callable[..., Any],
     airflow_runs: Supervisor,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -226,7 +229,7 @@ def test_the_report_has_the_fresh_runs_too(
             xcoms[group, index, "started_run"] = {"dag_id": "llama31", "run_id": run_id}
             airflow_runs.runs["llama31", run_id] = "success"
 
-    task("report", checked=checked).execute({"ti": SweepTask(map_index=-1, xcoms=xcoms)})
+    report(xcoms, checked)
 
     told = capsys.readouterr().out
     assert re.search(r"llama3\.1·tiny·fp32·2·fresh 2 +success .* llama31 four", told)
