@@ -1,0 +1,128 @@
+"""What the store lists of many runs at once, and what of it a reader of some DAGs sees."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.errors import UserError
+from steptime.recipes.models import Mode
+from steptime.results import judgement_rows
+from steptime.results import store as module
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
+
+
+@pytest.fixture
+def make(make_result: MakeResult) -> MakeResult:
+    """Makes a run of a DAG run, or of a cell of a sweep."""
+
+    def run(name: str, dag: str = "llama31", dag_run: str = "r", **options: Any) -> Result:
+        sweep_run = options.pop("sweep_run", None)
+        ours = make_result("x").submitted.made_by.model_copy(
+            update={"dag_id": dag, "dag_run_id": dag_run, "sweep": sweep_run and "s", "sweep_run": sweep_run}
+        )
+        return make_result(name, made_by=ours, **options)
+
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path, make: MakeResult) -> Store:
+    """Two DAG runs, a sweep run of two scales, a checkpoint run, a rejected run, and one of another DAG."""
+    found = Store(f"sqlite:///{tmp_path / 's.db'}")
+    for result in (
+        make("one-1", dag_run="one", gpus=1, submitted_at=1e9),
+        make("one-2", dag_run="one", gpus=2, submitted_at=1e9 + 1),
+        make("two-2", dag_run="two", gpus=2, submitted_at=1e9 + 2),
+        make("cell-1", dag_run="a", gpus=1, sweep_run="weekly/w", submitted_at=1e9 + 3),
+        make("cell-4", dag_run="b", gpus=4, sweep_run="weekly/w", submitted_at=1e9 + 9),
+        make("save", dag_run="two", gpus=4, mode=Mode.CHECKPOINT_SAVE, submitted_at=1e9 + 5),
+        make("bad", dag_run="two", gpus=8, verdict=BAD, submitted_at=1e9 + 6),
+        make("secret-1", "secret", "s", gpus=1, size="small", submitted_at=1e9 + 7),
+        make("secret-2", "secret", "s", gpus=2, size="small", submitted_at=1e9 + 8),
+    ):
+        (found.publish if result.verdict.valid else found.reject)(result)
+    return found
+
+
+def of_reader(store: Store, *dags: str) -> Store:
+    return Store(store.url, dags=dags)
+
+
+def test_runs_measured_together_have_several_scales(store: Store) -> None:
+    listed = store.measured_together(limit=10)
+    assert [(row["together"], row["submitted_at"], row["runs"]) for row in listed] == [
+        *(("weekly/w", 1e9 + 9, 2), ("secret/s", 1e9 + 8, 2), ("llama31/one", 1e9 + 1, 2)),
+    ]
+    assert [row["together"] for row in store.measured_together(limit=1)] == ["weekly/w"]
+    seen = of_reader(store, "llama31").measured_together(limit=10)
+    assert [row["together"] for row in seen] == ["weekly/w", "llama31/one"]
+
+
+def test_what_a_reader_may_not_read_is_known_by_its_columns(store: Store) -> None:
+    assert store.hidden(("size",)) == set()
+    assert of_reader(store, "llama31").hidden(("size", "gpus")) == {("small", 1), ("small", 2)}
+    assert of_reader(store, "secret").hidden(("size",)) == {("tiny",)}
+    assert of_reader(store, "secret", "llama31").hidden(("size",)) == set()
+
+
+def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store) -> None:
+    own = {"dag_id": "llama31", "dag_run_id": "one"}
+    assert store.scope("llama31", "one") == own
+    assert store.scope("weekly", "w") == {"sweep_run": "weekly/w"}
+    assert store.scope("llama31", None) == {"dag_id": "llama31", "dag_run_id": None}
+    assert store.scope(None, None) == {"dag_id": None, "dag_run_id": None}
+    assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-4", "cell-1"]
+    assert store.newest_sweep_run("another") == []
+
+
+def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> None:
+    store.require("dag_id", "secret", "the DAG 'secret'")
+    with pytest.raises(UserError, match=r"there are no results of the DAG 'lama31'.*'llama31'"):
+        store.require("dag_id", "lama31", "the DAG 'lama31'")
+    with pytest.raises(UserError, match="there are no results of it"):
+        of_reader(store, "llama31").require("dag_id", "secret", "it")
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 500])
+def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(module, "_NAMES_AT_ONCE", at_once)
+    names = ["one-1", "bad", "secret-1", "nobody"]
+    times = store.step_times(names)
+    assert times.keys() == {"one-1", "bad", "secret-1"}
+    assert times["one-1"] == {
+        step["global_step"]: step["step_time_s"] for step in store.steps("one-1") if step["step_time_s"]
+    }
+    records = store.records(names)
+    assert records == {name: store.record(name)["content"] for name in names[:3]}
+    seen = of_reader(store, "llama31")
+    assert seen.step_times(names).keys() == seen.records(names).keys() == {"one-1", "bad"}
+    assert store.step_times([]) == store.records([]) == {}
+
+
+def test_when_jobs_were_submitted_is_known_of_those_that_a_reader_sees(store: Store) -> None:
+    names = ("one-1", "secret-1", "nobody")
+    assert judgement_rows.submitted_at(store, names) == {"one-1": 1e9, "secret-1": 1e9 + 7}
+    assert judgement_rows.submitted_at(of_reader(store, "llama31"), names) == {"one-1": 1e9}
+    assert judgement_rows.submitted_at(store, ()) == {}
+
+
+@pytest.mark.parametrize(("runs", "named"), [(3, "run-0, run-1, run-2"), (4, "run-0, run-1, run-2, …")])
+def test_of_several_names_that_begin_alike_three_are_told(
+    tmp_path: Path, make: MakeResult, runs: int, named: str
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    for number in range(runs):
+        store.publish(make(f"run-{number}", submitted_at=1e9 + number))
+    with pytest.raises(UserError) as refused:
+        store.run_named("run")
+    assert f"'run' begins the names of {runs} runs ({named}): write more." in str(refused.value)
+    assert store.run_named("run-1")["job_name"] == "run-1"
+    assert store.run_named("last")["job_name"] == f"run-{runs - 1}"
