@@ -1,5 +1,6 @@
-"""`steptime demo` does what three commands do, in their order; each of them has tests of its own."""
+"""`steptime demo` does what its commands do, in their order; each of them has tests of its own."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,29 +10,85 @@ from typer.testing import CliRunner
 from steptime.cli import app, demo
 from steptime.recipes.planning import plan
 
+ADDRESS = "http://127.0.0.1:9090/dags/llama31/runs/r1"
+
+
+class Steps:
+    """What is called in place of the commands, and what came out of the runs."""
+
+    def __init__(self) -> None:
+        self.called: list[Any] = []
+        self.states = ["valid"] * 4
+        self.ended_well = True
+
+    def __enter__(self) -> "Steps":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def run_address(self, dag_id: str, dag_run_id: str) -> str:
+        assert (dag_id, dag_run_id) == ("llama31", "r1")
+        return ADDRESS
+
+    def wait(self, *_: object, **arguments: Any) -> tuple[list[dict[str, str]], bool]:
+        self.called.append(("wait", arguments))
+        print("the table of results")
+        return [{"state": state} for state in self.states], self.ended_well
+
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is called in place of the commands."""
-    called: list[Any] = []
-    monkeypatch.setattr(demo, "up", lambda **arguments: called.append(("up", arguments)))
-    monkeypatch.setattr(demo, "run", lambda request, **arguments: called.append((request, arguments)))
-    return called
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    steps = Steps()
+    run = SimpleNamespace(dag_id="llama31", dag_run_id="r1")
+    monkeypatch.setattr(demo, "up", lambda **arguments: steps.called.append(("up", arguments)))
+    monkeypatch.setattr(demo, "check", lambda planned: steps.called.append(("check", planned)))
+    monkeypatch.setattr(demo, "airflow_client", lambda *_: steps)
+    monkeypatch.setattr(demo, "trigger", lambda _, planned: steps.called.append(("trigger", planned)) or run)
+    monkeypatch.setattr(demo, "wait_for_results", steps.wait)
+    return steps
 
 
-def test_it_starts_airflow_runs_and_says_where_the_results_are(called: list[Any]) -> None:
+def test_its_last_words_are_the_result_and_its_address(steps: Steps) -> None:
     done = CliRunner().invoke(app, ["demo", "--port", "9090"], catch_exceptions=False)
+
     assert done.exit_code == 0
-    assert called == [("up", {"port": 9090}), (demo.REQUEST, {"wait": True}), ("up", {})]
+    planned = plan(demo.REQUEST)
+    assert steps.called == [
+        ("up", {"port": 9090}),
+        ("check", planned),
+        ("trigger", planned),
+        ("wait", {"wide": False, "counting": 4}),
+    ]
+    *_, last = done.stdout.splitlines()
+    assert last == f"✓ 4 of 4 valid in 0 s · {ADDRESS}/plugin/step-times-of-run"
 
 
-def test_what_fails_ends_it_with_its_exit_code(called: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("states", "ended_well", "counted"),
+    [
+        (["valid"] * 3 + ["rejected"], False, 3),
+        (["valid"] * 3, False, 3),
+        (["valid"] * 4, False, 4),
+        ([], False, 0),
+    ],
+)
+def test_what_is_not_valid_is_told_and_ends_it_with_exit_code_2(
+    steps: Steps, states: list[str], ended_well: bool, counted: int
+) -> None:
+    steps.states, steps.ended_well = states, ended_well
+    done = CliRunner().invoke(app, ["demo"])
+    assert done.exit_code == 2
+    assert f"✗ {counted} of 4 valid in 0 s · {ADDRESS}" in done.stdout.splitlines()[-1]
+
+
+def test_what_fails_ends_it_with_its_exit_code(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise typer.Exit(2)
 
-    monkeypatch.setattr(demo, "run", fail)
+    monkeypatch.setattr(demo, "trigger", fail)
     assert CliRunner().invoke(app, ["demo"]).exit_code == 2
-    assert called == [("up", {"port": None})]
+    assert [name for name, _ in steps.called] == ["up", "check"]
 
 
 def test_it_trains_at_two_scales_and_a_checkpoint_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

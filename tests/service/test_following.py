@@ -1,10 +1,11 @@
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from steptime.cli import following
-from steptime.cli.following import follow, run_lines
+from steptime.cli.following import follow, progress, run_lines
 from steptime.errors import SystemFailure
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
@@ -75,26 +76,64 @@ def test_between_two_tasks_a_run_is_under_way() -> None:
     ) == [("tiny·fp32·1", "running", "wait: scheduled")]
 
 
+def at(second: int, *tasks: dict[str, Any]) -> str:
+    now = datetime(2026, 11, 21, 3, second // 60, second % 60, tzinfo=UTC).timestamp()
+    return progress(run_lines(TaskInstance.model_validate(one) for one in tasks), 4, now)
+
+
+def test_progress_is_how_many_are_done_and_about_how_long_the_others_take() -> None:
+    planned = task("plan", "success", second=0)
+    first = [
+        task("performance.submit", "success", 0, "one", 20),
+        task("performance.wait", "success", 0, "one", 21),
+    ]
+    second = [task("performance.submit", "success", 1, "two", 20)]
+    waiting = task("performance.wait", "deferred", 1, "two", second=22)
+    save = task("checkpoint.save.wait", "success", 0, "save", second=30)
+    load = task("checkpoint.load.wait", "success", 0, "load", second=40)
+
+    assert at(5) == "0 of 4 done"
+    assert at(5, planned, task("stage", "running", second=3)) == "0 of 4 done · stage"
+    assert at(30, planned, *second, waiting) == "0 of 4 done · two"
+    assert at(34, planned, *first, *second, waiting) == "1 of 4 done · about 40 s left"
+    assert at(62, planned, *first, *second, waiting, save) == "2 of 4 done · about 40 s left"
+    assert at(21, planned, *first) == "1 of 4 done · about 10 s left"
+    assert at(90, planned, *first) == "1 of 4 done · about 4 min left"
+    assert at(80, planned, *first, *second, save, load) == "4 of 4 done"
+    failed = task("performance.wait", "failed", 1, "two", second=22)
+    assert at(62, planned, *first, failed) == "1 of 4 done, 1 failed"
+
+
+@pytest.mark.parametrize("seconds", [114, 115])
+def test_a_guess_is_in_tens_of_seconds_or_in_minutes(seconds: int) -> None:
+    assert following._about(seconds) == {114: "110 s", 115: "2 min"}[seconds]
+
+
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "POLL_S", 0.01)
 
 
-@pytest.mark.usefixtures("fast")
-def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    deferred = task("train.wait", "deferred", 0, "tiny·fp32·1", second=1)
-    polls = iter([("running", deferred)] * 3 + [("success", deferred | {"state": "success"})])
+def answer(api: Any, polls: Iterator[tuple[str, list[dict[str, Any]]]]) -> None:
+    """Let the DAG run have another state, and other tasks, each time that it is asked for."""
     now: dict[str, Any] = {}
 
     def dag_run(_: Any) -> tuple[int, Any]:
-        now["state"], now["task"] = next(polls)
+        now["state"], now["tasks"] = next(polls)
         return 200, {"dag_id": "llama31", "dag_run_id": "r1", "state": now["state"]}
 
     api.answers[PATH] = dag_run
     api.answers[f"{PATH}/taskInstances"] = lambda _: (
         200,
-        {"task_instances": [now["task"]], "total_entries": 1},
+        {"task_instances": now["tasks"], "total_entries": len(now["tasks"])},
     )
+
+
+@pytest.mark.usefixtures("fast")
+def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    deferred = task("train.wait", "deferred", 0, "tiny·fp32·1", second=1)
+    polls = iter([("running", [deferred])] * 3 + [("success", [deferred | {"state": "success"}])])
+    answer(api, polls)
     log = [
         {"event": "Filling up the DagBag", "logger": "airflow.dag"},
         {"event": "step 3 of 0-19", "logger": "steptime.airflow.triggers.TrainingTrigger"},
@@ -104,6 +143,28 @@ def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[st
         assert follow(client, RUN).state == "success"
     said = [line.split("s  ", 1)[1] for line in capsys.readouterr().err.splitlines()]
     assert said == ["tiny·fp32·1: wait: deferred: step 3 of 0-19", "tiny·fp32·1: done"]
+
+
+@pytest.mark.usefixtures("fast")
+def test_counting_says_how_far_it_is_and_reads_no_log(api: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    wait = task("performance.wait", "deferred", 0, "tiny·fp32·1", second=1)
+    other = task("performance.wait", "deferred", 1, "tiny·fp32·2", second=1)
+    done = {"state": "success"}
+    polls = iter(
+        [
+            ("running", [wait, other]),
+            ("running", [wait, other]),
+            ("running", [wait | done, other]),
+            ("success", [wait | done, other | done]),
+        ]
+    )
+    answer(api, polls)
+    with AirflowClient(api.url, "ada", "x") as client:
+        assert follow(client, RUN, counting=2).state == "success"
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert first == "0 of 2 done · tiny·fp32·2"
+    assert second.startswith("1 of 2 done · about ")
+    assert last == "2 of 2 done"
 
 
 @pytest.mark.usefixtures("fast")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from steptime.cli import following, main
+from steptime.recipes.models import Mode
 from steptime.results.models import Result
 from steptime.results.store import Store
 
@@ -101,6 +102,23 @@ def test_valid_results_are_printed(
     assert row["dag_run_id"] == airflow.run_id
     assert row["state"] == "valid"
     assert "publish: done" in captured.err
+
+
+def test_results_stand_as_people_read_them(
+    airflow: Airflow,
+    make_result: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def made(run_id: str) -> None:
+        Store().publish(make_result("saved", mode=Mode.CHECKPOINT_SAVE, dag_run_id=run_id))
+        Store().publish(make_result("two", map_index=1, dag_run_id=run_id))
+        Store().publish(make_result("one", gpus=1, dag_run_id=run_id))
+
+    airflow.before_end = made
+    assert steptime(monkeypatch, "run", "llama3.1", "--wait", "--format", "csv") == 0
+    listed = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert [row["job_name"] for row in listed] == ["one", "two", "saved"]
 
 
 def test_no_results_where_there_should_be_some_is_a_failure(

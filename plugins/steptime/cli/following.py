@@ -1,4 +1,4 @@
-"""Watching a DAG run from the terminal: one line for each planned run, with what it does at the moment."""
+"""Watching a DAG run from the terminal: a line for each planned run, or one line of how many are done."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from steptime.cli.phases import Spinning
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
@@ -34,6 +35,8 @@ class RunLine(Frozen):
     """`waiting`, `running`, `failed` or `success`."""
     task: TaskInstance
     """The task that decides the state: the failed one, the one at work, the next or the last."""
+    began: float
+    """When the first of its tasks started, in Unix time; infinite if none has."""
 
     @property
     def doing(self) -> str:
@@ -68,29 +71,31 @@ def _line(group: str, map_index: int, tasks: Sequence[TaskInstance]) -> RunLine:
     at_work = [task for task in started if task.state in _AT_WORK]
     to_come = [task for task in tasks if task.state in _WAITING]
     if failed:
-        return RunLine(label=label, state="failed", task=failed[0])
-    if at_work or to_come:
-        return RunLine(label=label, state="running" if started else "waiting", task=[*at_work, *to_come][0])
-    return RunLine(label=label, state="success", task=started[-1])
+        state, task = "failed", failed[0]
+    elif at_work or to_come:
+        state, task = "running" if started else "waiting", [*at_work, *to_come][0]
+    else:
+        state, task = "success", started[-1]
+    return RunLine(label=label, state=state, task=task, began=min(map(_start, tasks)))
 
 
 def _start(task: TaskInstance) -> float:
     return task.start_date.timestamp() if task.start_date else float("inf")
 
 
-def follow(client: AirflowClient, run: DagRun) -> DagRun:
+def follow(client: AirflowClient, run: DagRun, *, counting: int | None = None) -> DagRun:
     """Show a DAG run on stderr until it has ended: live in a terminal, else a line for each change.
 
-    An Airflow that does not answer for two minutes is SystemFailure.
+    With `counting`, the number of its planned runs, it is only told how many of these are done, and about how
+    long the others take. An Airflow that does not answer for two minutes is SystemFailure.
     """
-    console = Console(stderr=True)
     last_heard = time.monotonic()
-    with _LiveView(console) if console.is_terminal else _PlainView() as view:
+    with _view(counting) as view:
         while True:
             try:
                 now = client.dag_run(run.dag_id, run.dag_run_id)
                 found = run_lines(client.task_instances(run.dag_id, run.dag_run_id))
-                view.update(found, _news(client, run, found))
+                view.update(found, {} if counting else _news(client, run, found))
                 last_heard = time.monotonic()
             except SystemFailure:
                 if time.monotonic() - last_heard > _PATIENCE_S:
@@ -99,6 +104,30 @@ def follow(client: AirflowClient, run: DagRun) -> DagRun:
                 if now.has_ended:
                     return now
             time.sleep(POLL_S)
+
+
+def progress(found: Sequence[RunLine], of: int, now: float) -> str:
+    """`2 of 4 done · about 40 s left`: how far so many planned runs are at a Unix time.
+
+    Before one is done it names the task or the run that is at work; it goes by the time of those that are.
+    """
+    runs = [line for line in found if line.task.map_index >= 0]
+    done = sum(line.state == "success" for line in runs)
+    if failed := sum(line.state == "failed" for line in runs):
+        return f"{done} of {of} done, {failed} failed"
+    said = f"{done} of {of} done"
+    began = min((line.began for line in runs), default=now)
+    if done == of:
+        return said
+    if not done:
+        at_work = next((line.label for line in reversed(found) if line.state == "running"), None)
+        return said if at_work is None else f"{said} · {at_work}"
+    return f"{said} · about {_about((now - began) / done * (of - done))} left"
+
+
+def _about(seconds: float) -> str:
+    """No more precise than a guess can be: in tens of seconds, from two minutes on in minutes."""
+    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 115 else f"{seconds / 60:.0f} min"
 
 
 def _news(client: AirflowClient, run: DagRun, found: Sequence[RunLine]) -> dict[str, str]:
@@ -112,6 +141,34 @@ def _news(client: AirflowClient, run: DagRun, found: Sequence[RunLine]) -> dict[
         if entries:
             news[line.label] = entries[-1].strip().partition("\n")[0]
     return news
+
+
+def _view(counting: int | None) -> "_LiveView | _PlainView | _CountingView":
+    if counting is not None:
+        return _CountingView(counting)
+    console = Console(stderr=True)
+    return _LiveView(console) if console.is_terminal else _PlainView()
+
+
+class _CountingView(Spinning):
+    """One line that is redrawn in a terminal, else a line whenever another run is done.
+
+    Until the first is done, what is at work has lines, too: to install the trainer takes minutes.
+    """
+
+    def __init__(self, of: int) -> None:
+        super().__init__()
+        self._of, self._told = of, ""
+
+    def update(self, found: Sequence[RunLine], _news: dict[str, str]) -> None:
+        """Draw what is known now, or print it if it is more than before."""
+        text = progress(found, self._of, time.time())
+        ended = sum(line.task.map_index >= 0 and line.state in ("success", "failed") for line in found)
+        if self._spinner is not None:
+            self._spinner.update(Text(text))
+        elif (told := str(ended or text)) != self._told:
+            self._told = told
+            typer.echo(text, err=True)
 
 
 class _LiveView:

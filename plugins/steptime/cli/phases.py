@@ -6,12 +6,11 @@ from typing import Self
 from rich.console import Console
 
 
-class Phases:
-    """Shows on stderr what is being done: a spinner with the seconds in a terminal, else a line a phase."""
+class Spinning:
+    """Has a spinner on stderr as long as it is entered, if that is a terminal."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._started = time.monotonic()
         self._spinner = self._console.status("") if self._console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -22,6 +21,14 @@ class Phases:
     def __exit__(self, *exception: object) -> None:
         if self._spinner is not None:
             self._spinner.stop()
+
+
+class Phases(Spinning):
+    """Shows on stderr what is being done: a spinner with the seconds in a terminal, else a line a phase."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = time.monotonic()
 
     def report(self, phase: str) -> None:
         """Show that `phase` has begun."""

@@ -1,7 +1,7 @@
 """`steptime run`: trigger a workload's DAG, follow it, and show what came out."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,7 @@ from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, complain
 from steptime.cli.recipes import check_budgets, show_plan
 from steptime.errors import SystemFailure
-from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.planning import Plan, PlanRequest, plan
 from steptime.recipes.workloads import dag_id
 from steptime.service.rest import AirflowClient, DagRun, LogLine
 from steptime.staging.checking import check_plan
@@ -54,42 +54,71 @@ def run(
     if dry_run:
         show_plan(planned, output_format, wide=wide)
         return
-    check_plan(planned)
-    check_budgets(planned.all_runs, err=True)
+    check(planned)
     with airflow_client(url, user) as client:
-        # With every default filled in: what was checked here is what runs there.
-        conf = planned.request.model_dump(mode="json", exclude={"workload"})
-        dag_run = client.trigger(dag_id(planned.request.workload), conf, patience_s=DAG_PATIENCE_S)
+        dag_run = trigger(client, planned)
         address = client.run_address(dag_run.dag_id, dag_run.dag_run_id)
         if not wait:
             typer.echo(f"run id:  {dag_run.dag_run_id}\naddress: {address}")
             return
         typer.echo(f"following {address}", err=True)
-        try:
-            dag_run = follow(client, dag_run)
-        except KeyboardInterrupt:
-            raise SystemFailure(
-                f"no longer following; the runs go on, see {address} (marked failed there, their jobs end)"
-            ) from None
-        all_valid = _show_results(dag_run, output_format, wide=wide)
-        if dag_run.state == "failed":
-            _explain(client, dag_run)
-    if dag_run.state == "failed" or not all_valid:
+        _, ended_well = wait_for_results(client, dag_run, output_format, wide=wide)
+    if not ended_well:
         raise typer.Exit(2)
 
 
-def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> bool:
-    """Print what the DAG run put into the store; whether all of it is valid."""
+def check(planned: Plan) -> None:
+    """Raise UserError for what fits no cluster or budget."""
+    check_plan(planned)
+    check_budgets(planned.all_runs, err=True)
+
+
+def trigger(client: AirflowClient, planned: Plan) -> DagRun:
+    """Start the planned runs."""
+    # With every default filled in: what was checked here is what runs there.
+    conf = planned.request.model_dump(mode="json", exclude={"workload"})
+    return client.trigger(dag_id(planned.request.workload), conf, patience_s=DAG_PATIENCE_S)
+
+
+def wait_for_results(
+    client: AirflowClient,
+    dag_run: DagRun,
+    output_format: Format = Format.TABLE,
+    *,
+    wide: bool = False,
+    counting: int | None = None,
+) -> tuple[list[dict[str, Any]], bool]:
+    """Follow a DAG run and print its results, and why it failed if it did; `counting` as in `follow`.
+
+    Gives the results, and whether all went well: nothing failed, and each of them is valid.
+    """
+    try:
+        ended = follow(client, dag_run, counting=counting)
+    except KeyboardInterrupt:
+        address = client.run_address(dag_run.dag_id, dag_run.dag_run_id)
+        raise SystemFailure(
+            f"no longer following; the runs go on, see {address} (marked failed there, their jobs end)"
+        ) from None
+    rows = _show_results(ended, output_format, wide=wide)
+    if ended.state == "failed":
+        _explain(client, ended)
+    all_valid = bool(rows) and all(row["state"] == "valid" for row in rows)
+    return rows, all_valid and ended.state == "success"
+
+
+def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list[dict[str, Any]]:
+    """Print what the DAG run put into the store."""
     from steptime.cli.results import show_results
     from steptime.results.store import Store
 
+    of_run: dict[str, Any] = {"dag_id": dag_run.dag_id, "dag_run_id": dag_run.dag_run_id}
     with Store() as store:
-        rows = store.runs_of(dag_run.dag_id, dag_run.dag_run_id)
+        rows = list(store.in_reading_order(include_rejected=True, **of_run))
     if rows:
         show_results(rows, output_format, wide=wide)
     elif dag_run.state == "success":
         complain("the store has no results of this run: set STEPTIME_STORE_URL to the store of its Airflow")
-    return bool(rows) and all(row["state"] == "valid" for row in rows)
+    return rows
 
 
 def _explain(client: AirflowClient, dag_run: DagRun) -> None:
