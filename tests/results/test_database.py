@@ -28,7 +28,23 @@ def test_the_migrations_make_the_schema(store_url: str) -> None:
             connection, opts={"version_table": schema.VERSION_TABLE, "compare_type": True}
         )
         assert compare_metadata(context, schema.metadata) == []
+        # What Alembic does not compare.
+        found = sqlalchemy.MetaData()
+        found.reflect(connection)
+        assert {name: keys_of(found.tables[name]) for name in schema.metadata.tables} == {
+            name: keys_of(table) for name, table in schema.metadata.tables.items()
+        }
         assert context.get_current_revision() == schema.REVISION
+
+
+def keys_of(table: sqlalchemy.Table) -> list[tuple[object, ...]]:
+    """Its primary key, and what becomes of its rows as others are deleted."""
+    primary = [(table.primary_key.name, *(column.name for column in table.primary_key.columns))]
+    foreign = [
+        (key.name, *key.column_keys, key.referred_table.name, key.ondelete)
+        for key in table.foreign_key_constraints
+    ]
+    return [*primary, *sorted(foreign, key=str)]
 
 
 def test_the_newest_revision_is_the_one_the_schema_names() -> None:
