@@ -447,6 +447,21 @@ def test_gpu_types_that_cannot_be_read_are_a_problem_of_their_own(config: Path) 
     assert load_workload("small").size_names() == ("8b", "8b-proxy")
 
 
+@pytest.mark.parametrize(("saves", "loads"), [("h100", "b200"), ("b200", "h100"), ("b200", "b200")])
+def test_checkpoints_that_are_only_saved_or_only_loaded_are_tested_at_no_scale(
+    config: Path, saves: str, loads: str
+) -> None:
+    limits = f"minimum_gpus_to_save: {{{saves}: 16}}, minimum_gpus_to_load: {{{loads}: 16}}"
+    text = changed(GOOD, "    proxies:\n", f"    checkpoint: {{size_gb: 1, {limits}}}\n    proxies:\n")
+    (config / "workloads" / "small-1.0.yaml").write_text(text)
+    for asked in ({"checkpoint": True}, {"save_checkpoint": True}, {"load_checkpoint": "/x"}):
+        with pytest.raises(UserError) as refused:
+            plan(PlanRequest.model_validate({"workload": "small", "gpu_type": "h100", "gpus": "16", **asked}))
+        assert str(refused.value) == (
+            f"checkpoints of small-1.0 8b on h100 are tested at no scale; GPU types that are: {loads}."
+        )
+
+
 CLUSTERS = {
     # a cluster's file, what is asked for there, and what is said
     "name: local\nkind: local\ngpu_type: h101\n": (

@@ -12,7 +12,7 @@ from steptime.cli import main
 from steptime.errors import UserError
 from steptime.recipes import sweep_planning, sweeps
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.recipes.sweep_planning import SweepPlan, plan_sweep, runs_of
+from steptime.recipes.sweep_planning import SweepPlan, fresh_cells, plan_sweep, runs_of
 from steptime.recipes.sweeps import excludes, list_sweeps, load_sweep
 from steptime.settings import shipped
 
@@ -181,6 +181,16 @@ def test_approval_is_asked_for_above_the_limit_only(planned: Callable[..., Sweep
 
 def test_a_plan_that_costs_exactly_its_budget_is_run(planned: Callable[..., SweepPlan]) -> None:
     assert planned(gpu_hours_max=0.5).cells
+
+
+def test_fresh_cells_run_a_cell_again_under_names_of_their_own(planned: Callable[..., SweepPlan]) -> None:
+    cell = planned(runs=[{**TINY, "gpus": 2, "checkpoint": True}]).cells[0]
+    for checkpoint in (False, True):
+        fresh = fresh_cells(cell, 2, checkpoint=checkpoint, after=3)
+        assert [(one.label, one.repeat, one.jobs) for one in fresh] == [
+            (f"{cell.label}·fresh {place}", 3 + place, 3 if checkpoint else 1) for place in (1, 2)
+        ]
+        assert {(one.sweep, one.entry, one.request.checkpoint) for one in fresh} == {("night", 0, checkpoint)}
 
 
 def test_as_many_as_there_may_be_are_planned(

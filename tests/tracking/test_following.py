@@ -340,3 +340,33 @@ async def test_who_goes_on_after_a_restart_reads_only_what_is_new(a_run: Callabl
     cluster.log = step_lines(0)
     await after_a_restart().look(cluster)
     assert [line.partition(" of")[0] for line in lines] == ["step 0"], "cut, and followed from its beginning"
+
+
+async def test_of_what_was_reported_before_a_restart_the_times_still_count(a_run: Callable[..., Run]) -> None:
+    """From the first line on, as far as steps have a time; and what is kept already is not kept again."""
+    kept: list[Any] = []
+
+    async def get() -> Any:
+        return kept[-1] if kept else None
+
+    async def keep(told: Any) -> None:
+        kept.append(told)
+
+    run, job = a_run(), Job.model_validate({**_JOB, "submitted_at": 0})
+    without = step_lines(1).replace(b" | train_step_timing in s: 0.5000", b"")
+    cluster = ScriptedCluster(RUNNING, log=step_lines(0, seconds=1.5) + without)
+    lines: list[str] = []
+
+    def after_a_restart() -> LogFollower:
+        lines.clear()
+        return LogFollower(run, job, info=lines.append, warn=lines.append, place=LogPlace(get, keep))
+
+    await after_a_restart().look(cluster)
+    assert [line.partition(" of")[0] for line in lines] == ["step 0", "step 1"]
+    assert kept == [{"job_name": "job", "offset": len(cluster.log)}]
+    await after_a_restart().look(cluster)
+    assert (lines, len(kept)) == ([], 1)
+    cluster.log += step_lines(2)
+    await after_a_restart().look(cluster)
+    assert lines == ["step 2 of 0-19 · 0.5 s · loss 8.4 · about 17 s left"]
+    assert kept[1:] == [{"job_name": "job", "offset": len(cluster.log)}]

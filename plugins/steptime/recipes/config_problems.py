@@ -122,10 +122,8 @@ def misfits(error: ValidationError) -> list[Mistake]:
         cause = found.get("ctx", {}).get("error")
         if isinstance(cause, FieldErrors):
             mistakes += [Mistake(one.message, location + one.location) for one in cause.problems]
-        elif kind == "too_short" and any(
-            other["loc"][: len(location)] == location != other["loc"] for other in errors
-        ):
-            continue  # its entries are there, and each has its own problem
+        elif any(other["loc"][: len(location)] == location != other["loc"] for other in errors):
+            continue  # a list is too short only without its entries that have problems of their own
         elif kind == "missing" and location not in meant_ones:
             mistakes.append(Mistake("is missing", location))
         elif kind not in ("missing", "extra_forbidden"):
