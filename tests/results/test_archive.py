@@ -81,7 +81,7 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
     back = call("restore", "all.tar.xz")
 
     assert told.startswith("archived: 9 runs, ")
-    assert told.endswith(" MB in all.tar.xz; of 7 this machine has no log\n")
+    assert told.endswith(" kB in all.tar.xz; of 7 this machine has no log\n")
     folder = here / "home" / "restored" / "all"
     assert back == f"restored: 9 runs; logs and config are in {folder}\n"
     assert everything(other) == everything(filled)
@@ -101,6 +101,17 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
     (of_run_3,) = (folder / "logs" / name for name, content in logs.items() if content == LOG)
     assert {path.name: path.read_bytes() for path in of_run_3.iterdir()} == {"log-run.out": LOG, **BESIDE}
     assert (folder / "config" / "workloads" / "llama3.1-25.04.yaml").is_file()
+
+
+def test_it_goes_through_either_kind_of_database(
+    filled: Store, here: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = everything(filled)
+    for place, url in enumerate((store_url, f"sqlite:///{here / 'third.db'}")):
+        call("-o", f"{place}.tar.xz")
+        monkeypatch.setenv("STEPTIME_STORE_URL", url)
+        call("restore", f"{place}.tar.xz")
+        assert everything(Store()) == first
 
 
 def test_a_part_of_a_store(filled: Store) -> None:

@@ -63,7 +63,7 @@ def archive(
         require_results(store, "archive")
         made = write_archive(store, selection.rows(store, include_rejected=True), to)
     without = f"; of {made.runs - made.logs} this machine has no log" if made.runs > made.logs else ""
-    typer.echo(f"archived: {_runs(made.runs)}, {to.stat().st_size / 1e6:,.1f} MB in {to}{without}")
+    typer.echo(f"archived: {_runs(made.runs)}, {to.stat().st_size / 1e3:,.0f} kB in {to}{without}")
 
 
 def restore_archive(
