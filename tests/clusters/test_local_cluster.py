@@ -350,3 +350,18 @@ async def test_a_runner_that_cannot_start_is_named(
         with pytest.raises(SystemFailure, match="the runner of job x could not start"):
             await local.submit(make_spec("x", "true"))
     assert (await status_of(local, "x")).state is JobState.UNKNOWN
+
+
+def test_a_job_that_never_had_a_runner_has_none(tmp_path: Path) -> None:
+    job = JobFolder(tmp_path, "job-1")
+    assert not job.runner_lives()
+    job.path.mkdir(parents=True)
+    assert not job.runner_lives()
+    descriptor = state.open_lock(job.runner_lock)
+    try:
+        assert not job.runner_lives(), "the lock is there, and nobody holds it"
+        assert state.lock_if_free(descriptor)
+        assert job.runner_lives()
+    finally:
+        os.close(descriptor)
+    assert not job.runner_lives()

@@ -361,6 +361,8 @@ async def test_of_what_was_reported_before_a_restart_the_times_still_count(a_run
         lines.clear()
         return LogFollower(run, job, info=lines.append, warn=lines.append, place=LogPlace(get, keep))
 
+    await after_a_restart().look(ScriptedCluster(RUNNING))
+    assert kept == [], "of an empty log nothing is kept"
     await after_a_restart().look(cluster)
     assert [line.partition(" of")[0] for line in lines] == ["step 0", "step 1"]
     assert kept == [{"job_name": "job", "offset": len(cluster.log)}]

@@ -125,6 +125,16 @@ def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(
         silence.missed(OSError("c"))
 
 
+def test_until_when_a_cluster_is_asked_again_stays_the_same(clock: Clock) -> None:
+    """From when it last answered, at 02:46:40 of the first day of Unix time."""
+    told: list[str] = []
+    silence = Silence("local", 7200, told.append)
+    for _ in range(3):
+        clock.now += 600
+        silence.missed(OSError("no route to host"))
+    assert [line.partition(" until ")[2].partition(",")[0] for line in told] == ["01 Jan 04:46 UTC"] * 3
+
+
 async def test_a_place_of_another_job_counts_as_none() -> None:
     kept: list[Any] = [None]
 
