@@ -365,3 +365,48 @@ def test_a_job_that_never_had_a_runner_has_none(tmp_path: Path) -> None:
     finally:
         os.close(descriptor)
     assert not job.runner_lives()
+
+
+class Seen:
+    """A process as psutil shows it."""
+
+    def __init__(
+        self, *, job_id: str | None = None, fault: Exception | None = None, dies: bool = True
+    ) -> None:
+        self._job_id = job_id
+        self._fault = fault
+        self._dies = dies
+        self.killed = 0
+
+    def status(self) -> str:
+        if self._fault is not None:
+            raise self._fault
+        return psutil.STATUS_RUNNING
+
+    def environ(self) -> dict[str, str]:
+        gone = self.killed and self._dies
+        return {"A": "1"} | ({} if self._job_id is None or gone else {state.JOB_ID_VARIABLE: self._job_id})
+
+    def kill(self) -> None:
+        self.killed += 1
+
+
+def test_every_process_of_a_job_is_ended_whatever_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = [Seen(job_id="7"), Seen(job_id="7")]
+    others = [
+        *(Seen(), Seen(job_id="8"), Seen(job_id="7", fault=psutil.NoSuchProcess(1))),
+        Seen(job_id="7", fault=psutil.AccessDenied(1)),
+    ]
+    for order in ([*others, *ours], [ours[0], *others, ours[1]]):
+        monkeypatch.setattr(state.psutil, "process_iter", lambda order=order: iter(order))
+        for one in ours:
+            one.killed = 0
+        assert state.kill_marked("7") == 2
+        assert [one.killed for one in (*ours, *others)] == [1, 1, 0, 0, 0, 0]
+
+
+def test_a_process_that_does_not_die_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    undead = Seen(job_id="7", dies=False)
+    monkeypatch.setattr(state.psutil, "process_iter", lambda: iter([undead]))
+    assert state.kill_marked("7", patience_s=0.05) == 1
+    assert undead.killed > 1, "it is tried again"
