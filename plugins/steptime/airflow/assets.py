@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from steptime.judging.judgements import against_publication, judged_run
 from steptime.recipes.workloads import load_workload
 
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ def extra_of_run(store: "Store", job_name: str) -> dict[str, Any]:
     `verdict` is that against its history, `change_percent` relative to its baseline; `against_publication`
     is None where the document prints no step time.
     """
+    from steptime.judging.judgements import against_publication, judged_run
+
     row, judged = judged_run(store, job_name)
     over = row["step_time_over_published"]
     standing = None if judged is None else judged.standing

@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.installation import require_own
+from steptime.airflow.notifications import Event, tell
 from steptime.airflow.states import state_of
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
 from steptime.errors import OutOfReach, SystemFailure, UserError
@@ -68,13 +69,14 @@ class RefusingOperator(BaseOperator):
         super().__init__(**{"retry_policy": ExceptionRetryPolicy(rules=[rule]), **kwargs})
 
     @contextmanager
-    def refusals(self) -> Iterator[None]:
-        """The user's errors become `Refused`, all others what `airflow_errors` makes of them."""
+    def refusals(self, context: Context) -> Iterator[None]:
+        """The user's errors become `Refused`, of which somebody is told; others as by `airflow_errors`."""
         with airflow_errors():
             try:
                 yield
             except UserError as error:
                 self.log.error("%s", error)
+                tell(Event.RUN_FAILED, str(error), context, self.log.error)
                 raise Refused(str(error)) from None
 
 

@@ -60,7 +60,7 @@ class CheckParamsOperator(RefusingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check and plan. Returns the `Plan` as JSON."""
-        with self.refusals():
+        with self.refusals(context):
             planned = plan_from_params(self.workload, options_of(context))
             if (slots := slots_of(planned)) is not None:
                 require_slots([slots], "this run", context)
@@ -86,7 +86,7 @@ class CheckParamsOperator(RefusingOperator):
         self.log.info("%s", as_text(rows, title=title))
         self.log.info("at most %.2f GPU-hours", planned.gpu_hours_max)
         me = dag_run_of(context)
-        with self.refusals():
+        with self.refusals(context):
             commit_plan({me: planned.all_runs}, held_by=me, info=self.log.info)
         return as_json(planned)
 

@@ -22,6 +22,7 @@ from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notes import SENTENCE_KEY
+from steptime.airflow.notifications import Event, tell
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.config import load_cluster
@@ -32,6 +33,7 @@ from steptime.recipes.planning import Plan
 from steptime.results.charges import withdraw_plans
 from steptime.results.columns import BY_NAME
 from steptime.results.models import Measurement, Outcome, Result, Submitted, Verdict
+from steptime.web.dag_runs import FAILURE_KEY
 
 if TYPE_CHECKING:
     from steptime.results.store import Store
@@ -236,16 +238,21 @@ class PublishOperator(OutcomeOperator):
 
     def execute(self, context: Context) -> str:
         """Publish and judge. Returns the job's name, the key of the result."""
-        from steptime.judging.judgements import publish
+        from steptime.judging.judgements import judged_run, publish
         from steptime.results.store import Store
 
         judged = self.whole_outcome(context)
         with airflow_errors(), Store() as store:
             log, record = asyncio.run(read_again(judged, self.log.warning))
-            publish(store, _result(self, store, judged, log, record))
+            is_new = publish(store, _result(self, store, judged, log, record))
+            _, standing = judged_run(store, judged.job.name)
             extra = extra_of_run(store, judged.job.name)
         context["outlet_events"][published_results(judged.run.recipe.workload)].extra = extra
         self.log.info("published %s: %s", judged.job.name, extra["verdict"] or "not judged")
+        if is_new and standing is not None and standing.is_news and standing.standing.direction == "slower":
+            sentence = sentences.of_regression(standing)
+            self.log.info("%s", sentence)
+            tell(Event(f"regression {standing.standing.state}"), sentence, context, self.log.error)
         return judged.job.name
 
 
@@ -284,10 +291,33 @@ class ReportOperator(BaseOperator):
             self.log.info("%s", as_text(_summaries(found), title=f"results of {ti.run_id}"))
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
+            cause = _first_cause(ti, planned, missing[0])
+            tell(Event.RUN_FAILED, f"{sentence}; {cause}" if cause else sentence, context, self.log.error)
             raise AirflowFailException(
                 f"{len(missing)} of {len(planned.all_runs)} planned runs have no valid result: "
                 f"{', '.join(missing)}"
             )
+
+
+def _first_cause(ti: Any, planned: Plan, label: str) -> str | None:
+    """The sentence of the task for which a run has no valid result, as `failures` kept it."""
+    groups = {
+        "performance": planned.runs,
+        "checkpoint.save": [pair.save for pair in planned.checkpoint_pairs],
+        "checkpoint.load": [pair.load for pair in planned.checkpoint_pairs],
+    }
+    tasks = [("stage", -1)] + [
+        (f"{group}.{task}", index)
+        for group, runs in groups.items()
+        for index, run in enumerate(runs)
+        if run.label == label
+        for task in ("submit", "wait", "parse", "validate", "publish")
+    ]
+    for task_id, index in tasks:
+        why = ti.xcom_pull(task_ids=task_id, key=FAILURE_KEY, map_indexes=index)
+        if why is not None:
+            return f"{task_id} failed: {why}"
+    return None
 
 
 def _summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

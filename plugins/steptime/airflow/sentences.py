@@ -1,16 +1,18 @@
 """What tasks say in one sentence: the first line of their logs, the note of a DAG run, and what is sent."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from steptime.logs.models import TrainingLog
-from steptime.recipes.models import Run
-from steptime.results.models import Measurement, Verdict
+if TYPE_CHECKING:
+    from steptime.judging.judgements import Judged
+    from steptime.logs.models import TrainingLog
+    from steptime.recipes.models import Run
+    from steptime.results.models import Measurement, Verdict
 
 _RUNS_NAMED = 4
 
 
-def of_log(run: Run, log: TrainingLog, measurement: Measurement | None) -> str:
+def of_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") -> str:
     """What a log says of a run: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
     steps = f"{len(log.steps)} steps in its log"
     if measurement is None:
@@ -20,7 +22,7 @@ def of_log(run: Run, log: TrainingLog, measurement: Measurement | None) -> str:
     return f"{run.label}: {measurement.step_time_mean_s:.4g} s a step{where}{mfu}, {steps}"
 
 
-def of_verdict(run: Run, verdict: Verdict) -> str:
+def of_verdict(run: "Run", verdict: "Verdict") -> str:
     """Whether a run's numbers can be trusted: `tiny·fp32·2 is valid: 12 checks passed, 1 warns (first)`."""
     passed = sum(check.passed for check in verdict.checks)
     warning = [check.name for check in verdict.checks if not check.passed and check.severity == "warning"]
@@ -52,6 +54,19 @@ def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]], what:
     sentence = f"{count} {what} have valid results"
     sentence += f": {_first(times)}" if times else ""
     return sentence + (f"; without: {_first(missing)}" if missing else "")
+
+
+def of_regression(judged: "Judged") -> str:
+    """What a run has raised, confirmed or dismissed: that its series got slower."""
+    row, standing = judged.run.row, judged.standing
+    what = f"{row['label']} on {row['cluster']}"
+    percent = f"{100 * (standing.change or 0):.1f} %"
+    changed = f"; changed: {'; '.join(judged.changes)}" if judged.changes else ""
+    if standing.state == "suspected":
+        return f"{what} may be slower by {percent}, two fresh runs decide{changed}"
+    if standing.state == "confirmed":
+        return f"{what} is slower by {percent}, as two fresh runs confirm{changed}"
+    return f"{what} is as fast as usual: two fresh runs did not repeat its slowdown"
 
 
 def _first(some: Sequence[str]) -> str:

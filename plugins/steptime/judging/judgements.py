@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from steptime.errors import UserError
-from steptime.judging.detection import LEAST_CHANGE, Baseline, Standing, standings
+from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Standing, standings
 from steptime.judging.drift import Drift, Level, find_drift
 from steptime.judging.series import JudgedRun, Series, all_series, changes, judged_runs
 from steptime.recipes.models import Mode
@@ -57,6 +57,13 @@ class Judged:
     """From the last usual run to the first that was not, where it is suspected or confirmed."""
     drift: Drift | None = None
     """How its series drifted slower to it, though none of it is told as slower; of the newest run alone."""
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it is suspected or confirmed, or was dismissed, with this run and not with one before."""
+        standing = self.standing
+        first = {"suspected": 1, "confirmed": 1 + FRESH_RUNS}.get(standing.state)
+        return standing.state == "dismissed" or len(standing.since) == first
 
     @property
     def began_with(self) -> str:

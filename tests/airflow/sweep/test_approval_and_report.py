@@ -39,7 +39,10 @@ def test_nobody_is_asked_below_the_limit(
 
 
 def test_above_the_limit_somebody_sees_what_it_costs(
-    check: Callable[..., dict[str, Any]], task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., dict[str, Any]],
+    task: Callable[..., Any],
+    told: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
@@ -52,6 +55,17 @@ def test_above_the_limit_somebody_sees_what_it_costs(
     assert asked["subject"] == "Start sweep night: 2 jobs, at most 0.50 GPU-hours?"
     assert "| llama3.1·tiny·fp32·2 | local | 1 | 2 | 0.33 | llama31 |" in asked["body"].splitlines()
     assert asked["options"] == ["Approve", "Reject"]
+    assert told == [("approval waiting", asked["subject"])]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What notifiers would be called with."""
+    calls: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        "steptime.airflow.sweep.operators.tell", lambda event, sentence, *_: calls.append((event, sentence))
+    )
+    return calls
 
 
 @dataclass
@@ -79,6 +93,7 @@ def test_the_report_shows_the_step_times_of_each_cell(
     report: Callable[..., Any],
     airflow_runs: Supervisor,
     make_result: Callable[..., Any],
+    told: list[tuple[str, str]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Store() as store:
@@ -96,10 +111,11 @@ def test_the_report_shows_the_step_times_of_each_cell(
         ("job-1", "insufficient history"),
         ("job-2", "insufficient history"),
     ]
-    told = capsys.readouterr().out
-    assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", told)
-    assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 ", told)
-    assert "all 2 cells have valid results" in told
+    assert told == [("sweep finished", f"sweep night: {event.extra['sentence']}")]
+    printed = capsys.readouterr().out
+    assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", printed)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 ", printed)
+    assert "all 2 cells have valid results" in printed
 
 
 def test_the_report_shows_no_times_of_checkpoint_runs(

@@ -27,6 +27,7 @@ from steptime.airflow.dag_runs import is_paused, start_dag_run
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import StartedRunLink, dag_run_address
 from steptime.airflow.notes import SENTENCE_KEY
+from steptime.airflow.notifications import Event, tell
 from steptime.airflow.slots.asking import require_slots
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
 from steptime.airflow.states import ENDED, LIVE, state_of_dag_run
@@ -64,7 +65,7 @@ class CheckSweepOperator(RefusingOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Check and plan; the slots of each cell are an XCom of their own, which the cluster policy reads."""
         asked_for = {**context["params"], **(context["dag_run"].conf or {})}
-        with self.refusals():
+        with self.refusals(context):
             for name in asked_for:
                 if name not in (_SWEEP_PARAM, STOP_RUNS_PARAM):
                     raise unknown_value("parameter", name, [_SWEEP_PARAM, STOP_RUNS_PARAM])
@@ -75,7 +76,7 @@ class CheckSweepOperator(RefusingOperator):
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
         ti = context["ti"]
-        with self.refusals():
+        with self.refusals(context):
             # As their own DAG runs will: a cell that begins finds what is committed for it here.
             runs = {f"{cell.dag_id}/{run_id_of(ti, cell, 1)}": runs_of(cell) for cell in plan.cells}
             commit_plan(runs, held_by=dag_run_of(context), info=self.log.info)
@@ -107,6 +108,7 @@ class ApproveSweepOperator(ApprovalOperator):
         jobs = sum(cell.jobs for cell in plan.cells)
         self.subject = f"Start sweep {plan.sweep}: {jobs} jobs, at most {plan.gpu_hours_max:,.2f} GPU-hours?"
         self.body = _markdown([_row(cell) for cell in plan.cells])
+        tell(Event.APPROVAL_WAITING, self.subject, context, self.log.error)
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -270,6 +272,7 @@ class ReportSweepOperator(BaseOperator):
         sentence = sentences.of_runs([row["cell"] for row in rows], _as_stored(rows), "cells")
         self.log.info("%s", sentence)
         ti.xcom_push(SENTENCE_KEY, sentence)
+        tell(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
         jobs = [row.pop("job") for row in rows]
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
         if missing:

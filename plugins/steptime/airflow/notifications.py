@@ -1,0 +1,108 @@
+"""Who is told of what: the notifiers of `config/notifications.yaml`, called by the tasks that know.
+
+A notifier that fails is an error in the task's log, and changes nothing for the run.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from importlib import import_module
+from typing import Annotated, Any
+
+from airflow.sdk import BaseNotifier, Context
+from pydantic import Field, JsonValue, StringConstraints, field_validator
+
+from steptime.airflow.links import dag_run_address
+from steptime.errors import SystemFailure, UserError
+from steptime.frozen import Frozen
+from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.environment import names_secret
+from steptime.settings import config_dir
+
+Tell = Callable[..., None]
+
+
+class Event(StrEnum):
+    """What somebody can be told of."""
+
+    SWEEP_FINISHED = "sweep finished"
+    SUSPECTED = "regression suspected"
+    CONFIRMED = "regression confirmed"
+    DISMISSED = "regression dismissed"
+    RUN_FAILED = "run failed"
+    APPROVAL_WAITING = "approval waiting"
+
+
+class Notification(Frozen):
+    """One notifier, and the events that it is called with."""
+
+    events: tuple[Event, ...] = Field(min_length=1)
+    notifier: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+    """Path of a class of Airflow's `BaseNotifier`."""
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """Those it is made with; its templates may have `event`, `sentence` and `address`."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _without_secrets(cls, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name, value in arguments.items():
+            if names_secret(f"export {name.upper()}={value}"):
+                raise ValueError(
+                    f"{name} looks like a secret: keep it in an Airflow connection, and name that connection"
+                )
+        return arguments
+
+
+class Notifications(Frozen):
+    """The file."""
+
+    notifications: tuple[Notification, ...] = ()
+
+
+def load_notifications() -> tuple[Notification, ...]:
+    """Those of `config/notifications.yaml`; none without it. Raises UserError for what is wrong in it."""
+    file = config_dir() / "notifications.yaml"
+    return load_yaml_model(file, Notifications).notifications if file.is_file() else ()
+
+
+def tell(event: Event, sentence: str, context: Context, error: Tell) -> None:
+    """Call every notifier of an event, in a task; what goes wrong is given to `error`, a log's method."""
+    try:
+        asked = [one for one in load_notifications() if event in one.events]
+    except UserError as problem:
+        error("nobody was told '%s': %s", event, problem)
+        return
+    if not asked:
+        return
+    ti = context["ti"]
+    news = {"event": event.value, "sentence": sentence, "address": dag_run_address(ti.dag_id, ti.run_id)}
+    for one in asked:
+        try:
+            _notify(one, {**context, **news})
+        except (UserError, SystemFailure) as problem:
+            error("%s did not tell '%s': %s", one.notifier, event, problem)
+        except Exception as problem:  # somebody else's code, whose messages may hold addresses with secrets
+            error("%s did not tell '%s': it raised %s", one.notifier, event, type(problem).__name__)
+
+
+def _notify(one: Notification, context: Mapping[str, Any]) -> None:
+    arguments: dict[str, Any] = dict(one.arguments)
+    notifier = _notifier_class(one.notifier)(**arguments)
+    given: Any = dict(context)
+    notifier.render_template_fields(given)
+    notifier.notify(given)  # not called as a function: that hides what goes wrong
+
+
+def _notifier_class(path: str) -> type[BaseNotifier]:
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as problem:
+        raise UserError(
+            f"the notifier '{path}' of config/notifications.yaml cannot be imported: {problem}. "
+            "Install its package where steptime is, or correct the name."
+        ) from None
+    if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
+        raise UserError(
+            f"'{path}' of config/notifications.yaml is no notifier of Airflow's: name a BaseNotifier."
+        )
+    return found
