@@ -143,7 +143,7 @@ def pages(url: str) -> dict[str, Callable[[], Any]]:
             store, asked(dag_id="scaling_sweep", dag_run_id="made_3"), None, "", 200
         ),
         "Trend, what there is": lambda: answers.series(store),
-        "Trend, one series": lambda: answers.trend_of(store, newest),
+        "Trend, one series": lambda: answers.trend_of(store, lambda _: True, newest),
         "Scaling": lambda: answers.scaling(store, None),
         "Run": lambda: answers.run(store, newest),
     }

@@ -54,7 +54,7 @@ class Airflow:
     def trigger_as(self, dag_run_id: str, dag_id: str = "llama31") -> int:
         """Start a DAG under an id of one's own; the status of Airflow's answer."""
         body = {"dag_run_id": dag_run_id, "logical_date": None, "conf": {"gpus": "1"}}
-        return self._answer("POST", f"/api/v2/dags/{dag_id}/dagRuns", body).status_code
+        return self.answer("POST", f"/api/v2/dags/{dag_id}/dagRuns", body).status_code
 
     def task(self, run: DagRun, task_id: str, map_index: int = 0) -> TaskInstance | None:
         for task in self.client.task_instances(run.dag_id, run.dag_run_id):
@@ -113,7 +113,7 @@ class Airflow:
 
     def knows(self, dag_id: str) -> bool:
         """Whether a DAG is not only listed, but can be triggered."""
-        return self._answer("GET", f"/api/v2/dags/{dag_id}/details").is_success
+        return self.answer("GET", f"/api/v2/dags/{dag_id}/details").is_success
 
     def occupied_slots(self, pool: str) -> int:
         """Slots of a pool that are taken."""
@@ -136,11 +136,12 @@ class Airflow:
         wait_until(f"{dag_id} to be read again", lambda: dag()["last_parsed_time"] != parsed)
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        answer = self._answer(method, path, body)
+        answer = self.answer(method, path, body)
         assert answer.is_success, answer.text
         return answer.json() if answer.content else None
 
-    def _answer(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+    def answer(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        """What Airflow answers the user who is logged in."""
         with httpx.Client(base_url=self.url, timeout=30) as http:
             login = http.post("/auth/token", json={"username": self.user, "password": self.password})
             token = login.json()["access_token"]

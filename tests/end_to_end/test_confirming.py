@@ -47,3 +47,8 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     report = airflow.task(sweep, "report")
     assert report is not None
     assert "fresh 2" in airflow.log_text(sweep, report)
+
+    level = {"job_name": cell["job_name"], "note": "a made up slowdown"}
+    first = airflow.answer("POST", "/steptime/api/accept", level).json()["job_name"]
+    assert first in {row["job_name"] for row in of_sweep} - {cell["job_name"]}, "the one that was suspected"
+    assert airflow.steptime("results", "compare", "--sweep", SLOWER).returncode == 0

@@ -16,6 +16,7 @@ from ..airflow import airflow_home  # noqa: F401, TID252 (before anything import
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what Airflow itself imports
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
     from airflow.api_fastapi.core_api.security import get_user
 
 from browser import Watched, chromium, watched_page
@@ -27,7 +28,7 @@ from web.framed import airflow_around
 from steptime.recipes.models import Mode
 from steptime.results.models import Result
 from steptime.results.store import Store
-from steptime.web import answers
+from steptime.web import answers, permissions
 from steptime.web import app as web
 
 __all__ = ["half_years", "moved_together"]  # fixtures
@@ -35,19 +36,27 @@ __all__ = ["half_years", "moved_together"]  # fixtures
 
 @dataclass
 class AuthManager:
-    """Says which DAGs the one user may read."""
+    """Says which DAGs the one user may read, and of which edit runs."""
 
     readable: set[str] = field(default_factory=lambda: {"llama31"})
+    editable: set[str] = field(default_factory=lambda: {"llama31"})
 
     def get_authorized_dag_ids(self, *, user: object, method: str) -> set[str]:
         assert method == "GET"
         return self.readable
 
+    def is_authorized_dag(
+        self, *, method: str, access_entity: DagAccessEntity, details: DagDetails, user: object
+    ) -> bool:
+        assert (method, access_entity) == ("PUT", DagAccessEntity.RUN)
+        return details.id in self.editable
+
 
 @pytest.fixture
 def auth_manager(monkeypatch: pytest.MonkeyPatch) -> AuthManager:
     manager = AuthManager()
-    monkeypatch.setattr(answers, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(permissions, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(permissions.DagModel, "get_team_name", lambda dag_id: None)
     return manager
 
 
@@ -64,7 +73,7 @@ def pages(auth_manager: AuthManager, store: Store, monkeypatch: pytest.MonkeyPat
     """The pages as a logged-in user gets them, from an Airflow that knows of no DAG run that has ended."""
     monkeypatch.setattr(answers, "why_without_results", lambda *_: None)
     app = web.create_app()
-    app.dependency_overrides[get_user] = lambda: SimpleNamespace(name="somebody")
+    app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "somebody")
     return app
 
 

@@ -13,6 +13,8 @@ from steptime.judging.trend import trend
 from steptime.results.models import Result
 from steptime.results.store import Store
 
+from .conftest import AuthManager
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 SLOWER = "small-4-27"
@@ -87,3 +89,29 @@ def test_a_drift_and_an_accepted_level_are_marked(
     expect(frame.locator("tr[data-run='run-03']")).to_contain_text("half of it (somebody)")
     expect(frame.locator("#drift")).to_contain_text("It drifts slowly, by ")
     assert "level" in labels
+
+
+def test_a_level_is_accepted_on_the_page_with_a_reason(
+    page: Page, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    for week in range(8):
+        publish(f"run-{week}", step_times=[1.2 if week == 7 else 1.0] * 20, submitted_at=1.78e9 + week)
+    frame = opened(page, f"{NAVIGATION}?view=trend&series=run-7")
+    expect(frame.locator("#summary")).to_contain_text("slower, suspected")
+    frame.get_by_role("button", name="Accept this level").click()
+    expect(frame.get_by_label("Why")).to_be_focused()
+    frame.get_by_role("button", name="Cancel").click()
+    frame.get_by_role("button", name="Accept this level").click()
+    page.keyboard.type("a new driver")
+    page.keyboard.press("Enter")
+    expect(frame.locator("#summary")).to_contain_text("insufficient history")
+    expect(frame.locator("tr[data-run='run-7']")).to_contain_text("a new driver (somebody)")
+    expect(frame.get_by_role("button", name="Accept this level")).to_be_hidden()
+
+
+def test_who_may_not_edit_runs_has_no_button(page: Page, auth_manager: AuthManager) -> None:
+    auth_manager.editable.clear()
+    frame = opened(page, f"{NAVIGATION}?view=trend&series={SLOWER}")
+    expect(frame.locator("#summary")).to_contain_text("slower, confirmed")
+    expect(frame.locator("#accepting")).to_be_hidden()

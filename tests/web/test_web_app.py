@@ -13,6 +13,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
+from steptime.judging.series import Series
+from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -27,6 +29,11 @@ JOB = "pretrain_llama3.1_tiny_fp32_2-1a2b3c4d"
 async def get(app: Any, path: str, **options: Any) -> httpx.Response:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://airflow") as client:
         return await client.get(path, **options)
+
+
+async def post(app: Any, path: str, **options: Any) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://airflow") as client:
+        return await client.post(path, **options)
 
 
 async def rows(app: FastAPI, **query: str) -> list[dict[str, Any]]:
@@ -44,6 +51,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
     assert set(paths) == {
         "/",
         "/static/{path:path}",
+        "/api/accept",
         "/api/columns",
         "/api/comparison",
         "/api/differences",
@@ -55,7 +63,8 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
     }
     for path in paths:
         for value in ("main.js", "vendor/chart.umd.min.js", JOB, "nothing"):
-            response = await get(pages, re.sub("{.*}", value, path))
+            ask = post if path == "/api/accept" else get
+            response = await ask(pages, re.sub("{.*}", value, path))
             assert response.status_code == 401, path
             assert JOB not in response.text
 
@@ -320,3 +329,84 @@ def test_the_views_are_below_the_address_that_airflow_has() -> None:
         # Relative: Airflow may be served below a path.
         assert view["href"].startswith(f"{PREFIX.strip('/')}/")
         assert json.dumps(view)
+
+
+@pytest.fixture
+def slower(publish: Publish, store: Store) -> str:
+    """The newest run of a series, and the second that is slower than six before it."""
+    for week in range(9):
+        publish(f"week-{week}", step_times=[1.2 if week > 6 else 1.0] * 20, submitted_at=1e9 + week)
+    return "week-8"
+
+
+def accepted(store: Store, job_name: str) -> str:
+    """Why the level that begins with a run was accepted."""
+    return {row["job_name"]: row["accepted"] for row in trend(store, Series.of_row(store.run(job_name)))}[
+        job_name
+    ]
+
+
+async def test_a_level_is_accepted_by_who_may_edit_runs(pages: FastAPI, store: Store, slower: str) -> None:
+    answer = await post(pages, "/api/accept", json={"job_name": slower, "note": " a new driver "})
+
+    assert answer.json()["job_name"] == "week-7", "the first of the new level"
+    assert accepted(store, "week-7") == "a new driver (somebody)"
+
+
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [
+        ({"json": {"job_name": "week-8", "note": "  "}}, (422, "note")),
+        ({"json": {"job_name": "week-8", "note": "x" * 501}}, (422, "note")),
+        ({"json": {"job_name": "none", "note": "why"}}, (404, "there is no run 'none'")),
+        ({"content": b'{"job_name": "week-8", "note": "why"}'}, (415, "send JSON")),
+        (
+            {
+                "content": b'{"job_name": "week-8", "note": "why"}',
+                "headers": {"Content-Type": "text/plain;application/json"},
+            },
+            (415, "send JSON"),
+        ),
+        (
+            {
+                "json": {"job_name": "week-8", "note": "why"},
+                "headers": {"Sec-Fetch-Site": "cross-site"},
+            },
+            (403, "only pages of this Airflow"),
+        ),
+    ],
+)
+async def test_what_is_refused_changes_nothing(
+    pages: FastAPI, store: Store, slower: str, asked: dict[str, Any], refusal: tuple[int, str]
+) -> None:
+    answer = await post(pages, "/api/accept", **asked)
+
+    status, why = refusal
+    assert (answer.status_code, why in answer.text) == (status, True), answer.text
+    assert accepted(store, slower) == accepted(store, "week-7") == ""
+
+
+async def test_who_may_only_read_accepts_nothing(
+    pages: FastAPI, store: Store, slower: str, auth_manager: AuthManager
+) -> None:
+    auth_manager.editable.clear()
+
+    answer = await post(pages, "/api/accept", json={"job_name": slower, "note": "why"})
+
+    assert answer.status_code == 403
+    assert answer.json()["detail"] == "you may not edit runs of the DAG llama31"
+    assert (await get(pages, f"/api/trend/{slower}")).json()["may_accept"] is False
+    auth_manager.readable.clear()
+    assert (await post(pages, "/api/accept", json={"job_name": slower, "note": "why"})).status_code == 404
+    assert accepted(store, "week-7") == ""
+
+
+async def test_runs_of_no_dag_are_accepted_on_the_command_line(
+    pages: FastAPI, store: Store, publish: Publish, make_result: Callable[..., Result]
+) -> None:
+    outside = make_result("x").submitted.made_by.model_copy(update={"dag_id": None, "dag_run_id": None})
+    publish("by hand", made_by=outside)
+
+    answer = await post(pages, "/api/accept", json={"job_name": "by hand", "note": "why"})
+
+    assert (answer.status_code, "steptime results accept" in answer.text) == (403, True)

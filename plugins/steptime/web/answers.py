@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import Depends, HTTPException, Query, Request, Response
+from fastapi import HTTPException, Query, Request, Response
 
 from steptime.errors import UserError
 from steptime.judging.comparison import COLUMNS as COMPARED
@@ -20,6 +18,7 @@ from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.store import Store
 from steptime.web.dag_runs import why_without_results
+from steptime.web.permissions import MayEdit, Readable
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MAX_RUNS = 100_000
@@ -29,17 +28,9 @@ _KNOWN_TOGETHER = 50
 """Sweep runs and DAG runs that people can choose of."""
 
 
-def _readable(user: GetUserDep) -> Store:
-    """The metrics store, with the runs that the user may read."""
-    return Store(dags=get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
-
-
-Readable = Annotated[Store, Depends(_readable)]
-
-
 def columns() -> Response:
     """What each column of the results, of comparisons and of trends is: heading, unit, how it is written."""
-    return _json(
+    return json_response(
         {
             "columns": [column.published for column in COLUMNS],
             "comparison": [column.published for column in COMPARED],
@@ -57,7 +48,7 @@ def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     compared = compare_since(store, since)
     totals = {"cells": len(compared.findings) + compared.without_runs} | store.totals(since)
     answer = {"sentence": compared.sentence, "remarks": compared.remarks, "totals": totals}
-    return _json(answer | _table([column.name for column in COMPARED], compared.rows))
+    return json_response(answer | _table([column.name for column in COMPARED], compared.rows))
 
 
 def results(
@@ -81,7 +72,7 @@ def results(
     every = store.count(include_rejected=True, **scope)
     selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
     rows = list(store.in_reading_order(limit=limit, **selection))
-    return _json(
+    return json_response(
         _table([column.name for column in COLUMNS], rows)
         | {
             "matching": store.count(**selection) if len(rows) == limit else len(rows),
@@ -104,33 +95,38 @@ def scaling(store: Readable, together: Annotated[str | None, Query()] = None) ->
         dag_id, _, dag_run_id = chosen.partition("/")
         rows = list(store.in_reading_order(mode="performance", **store.scope(dag_id, dag_run_id)))
     answer = {"known": known, "together": chosen}
-    return _json(answer | _table([column.name for column in COLUMNS], rows))
+    return json_response(answer | _table([column.name for column in COLUMNS], rows))
 
 
 def series(store: Readable) -> Response:
     """Every series that is judged, with a run that it is known by; the one that ran last first."""
     known = all_series(store)
-    return _json({"series": [asdict(one) | {"label": one.label, "job_name": job} for one, job in known]})
+    return json_response(
+        {"series": [asdict(one) | {"label": one.label, "job_name": job} for one, job in known]}
+    )
 
 
-def trend_of(store: Readable, job_name: str) -> Response:
-    """The series of a run over time: `{"label", "series", "columns", "rows"}`, oldest first."""
-    row = _row_of(store, job_name)
+def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
+    """The series of a run over time: `{"label", "series", "may_accept", "columns", "rows"}`, oldest first.
+
+    `may_accept`: whether the user may accept a level of it.
+    """
+    row = row_of(store, job_name)
     own = Series.of_row(row)
     if not own.is_judged:
         raise HTTPException(
             status_code=422, detail=f"runs in mode {own.mode} are not judged: they have no trend"
         )
     points = trend(store, own)
-    answer = {"label": own.label, "series": asdict(own)}
-    return _json(answer | _table([column.name for column in TREND], points))
+    answer = {"label": own.label, "series": asdict(own), "may_accept": may_edit(row["dag_id"])}
+    return json_response(answer | _table([column.name for column in TREND], points))
 
 
 def run(store: Readable, job_name: str) -> Response:
     """One run with its steps, its checkpoints, its checks, and its record."""
-    row = _row_of(store, job_name)
+    row = row_of(store, job_name)
     record = store.record(job_name)
-    return _json(
+    return json_response(
         {
             "run": row,
             "steps": store.steps(job_name),
@@ -151,7 +147,7 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
 
     The other one may be named by the beginning of its name.
     """
-    row = _row_of(store, run)
+    row = row_of(store, run)
     try:
         another = store.run_named(other)
     except UserError as error:
@@ -159,7 +155,7 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
     names = [row["job_name"], another["job_name"]]
     records = [store.record(name)["content"] for name in names]
     times = store.step_times(names)
-    return _json(
+    return json_response(
         {
             "run": row,
             "other": another,
@@ -185,7 +181,7 @@ def _value(name: str, text: str) -> str | int:
         raise HTTPException(status_code=422, detail=f"{name} must be a number, not '{text}'") from None
 
 
-def _row_of(store: Store, job_name: str) -> dict[str, Any]:
+def row_of(store: Store, job_name: str) -> dict[str, Any]:
     """A run that the user may read: who may not, learns as little as of one that is not there."""
     rows = store.results(job_name=job_name, include_rejected=True)
     if not rows:
@@ -198,6 +194,7 @@ def _table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str,
     return {"columns": names, "rows": [[row[name] for name in names] for row in rows]}
 
 
-def _json(content: dict[str, Any]) -> Response:
+def json_response(content: dict[str, Any]) -> Response:
+    """An answer that names the version of its schema."""
     text = json.dumps({"schema_version": SCHEMA_VERSION} | content, separators=(",", ":"), allow_nan=False)
     return Response(text.encode(), media_type="application/json", headers=HEADERS)

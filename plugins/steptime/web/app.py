@@ -14,6 +14,8 @@ from fastapi.staticfiles import StaticFiles
 
 from steptime.errors import SystemFailure, UserError
 from steptime.web import answers
+from steptime.web.accepting import accept
+from steptime.web.permissions import require_own_page
 
 _STATIC = Path(__file__).parent / "static"
 _HEADERS = {
@@ -47,6 +49,7 @@ def create_app() -> FastAPI:
     app.get("/api/series")(answers.series)
     app.get("/api/trend/{job_name:path}")(answers.trend_of)
     app.get("/api/runs/{job_name:path}")(answers.run)
+    app.post("/api/accept", dependencies=[Depends(require_own_page)])(accept)
     return app
 
 

@@ -1,10 +1,10 @@
 // What the pages' server answers. What goes wrong becomes one sentence that says what to do.
 
 /** The text of an answer, by its address below the page's. */
-export async function readText(address) {
+export async function readText(address, options = {}) {
   let reply;
   try {
-    reply = await fetch(address, { credentials: "same-origin" });
+    reply = await fetch(address, { credentials: "same-origin", ...options });
   } catch {
     throw new Error("Airflow's API server does not answer: see that it is up, then press Refresh.");
   }
@@ -16,6 +16,9 @@ export async function readText(address) {
 
 /** An answer as it is meant. */
 export const read = async (address) => JSON.parse(await readText(address));
+
+/** Send something to be written. */
+export const send = (address, content) => readText(address, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
 
 /** The rows of a table whose columns are named once. */
 export const rowsOf = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]])));

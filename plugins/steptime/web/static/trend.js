@@ -1,4 +1,5 @@
 // A series over time: its runs, what was usual then, what changed, and what is published.
+import { drawAccept } from "./accept.js";
 import { current, go } from "./address.js";
 import { timeZone } from "./airflow.js";
 import { colour, draw, figureFor } from "./charts.js";
@@ -42,8 +43,9 @@ export function open(box) {
   const listing = element("section", { id: "listing", ariaLabel: "Runs of the series" });
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.run = row.job_name; } });
   const [remark, drift] = [element("span"), element("span", { id: "drift" })];
-  box.append(form, charts, element("p", { className: "footnote" }, remark, drift), listing);
-  parts = { choice, charts, listing, remark, drift, drawRows };
+  const accepting = element("section", { id: "accepting", ariaLabel: "Accept the level" });
+  box.append(form, charts, element("p", { className: "footnote" }, remark, drift), accepting, listing);
+  parts = { choice, charts, listing, remark, drift, accepting, drawRows };
   answer = null;
 }
 
@@ -166,6 +168,7 @@ export function redraw() {
   const newest = rows.at(-1);
   summarise(element("strong", {}, `${answer.label}: ${significant(newest.judged_s)} s, ${[newest.verdict, newest.suspicion].filter(Boolean).join(", ")}`), `, after ${rows.length} run${rows.length === 1 ? "" : "s"}.`);
   parts.drift.textContent = driftText(rows);
+  drawAccept(parts.accepting, newest, answer.may_accept, show);
   drawChart(rows, nameOf({ ...answer.series, label: answer.label }));
   parts.drawRows([...rows].reverse(), columnsOf("trend", ADDED).filter(({ name }) => !LEFT_OUT.includes(name) && !(name in answer.series)));
 }

@@ -1,0 +1,48 @@
+"""What a user of Airflow may read and change of the metrics store."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models.dag import DagModel
+from fastapi import Depends, HTTPException, Request
+
+from steptime.results.store import Store
+
+
+def _readable(user: GetUserDep) -> Store:
+    return Store(dags=get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+
+
+Readable = Annotated[Store, Depends(_readable)]
+"""The metrics store, with the runs that the user may read."""
+
+
+def _editable(user: GetUserDep) -> Callable[[str | None], bool]:
+    def may_edit(dag_id: str | None) -> bool:
+        # What Airflow asks for before it lets somebody mark a DAG run as failed.
+        return dag_id is not None and get_auth_manager().is_authorized_dag(
+            method="PUT",
+            access_entity=DagAccessEntity.RUN,
+            details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
+            user=user,
+        )
+
+    return may_edit
+
+
+MayEdit = Annotated[Callable[[str | None], bool], Depends(_editable)]
+"""Whether the user may edit the runs of a DAG; those of no DAG nobody may, on the page."""
+
+
+def require_own_page(request: Request) -> None:
+    """Refuse what another site makes a browser send, should the login's cookie come with it at all.
+
+    Only a page of this origin may send JSON without asking first, and this server answers nobody who asks.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(status_code=415, detail="send JSON")
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise HTTPException(status_code=403, detail="only pages of this Airflow may send this")
