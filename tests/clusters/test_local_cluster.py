@@ -360,6 +360,7 @@ def test_a_job_that_never_had_a_runner_has_none(tmp_path: Path) -> None:
     descriptor = state.open_lock(job.runner_lock)
     try:
         assert not job.runner_lives(), "the lock is there, and nobody holds it"
+        assert job.runner_lock.stat().st_mode & 0o133 == 0, "no program, and written by its owner alone"
         assert state.lock_if_free(descriptor)
         assert job.runner_lives()
     finally:
