@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -57,13 +58,22 @@ def test_how_runs_are_launched_is_listed_with_sources() -> None:
     assert "published and launch are two lists" in str(both.exception)
 
 
+@pytest.fixture
+def no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of the test's own, in which nothing has run."""
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store.db'}")
+
+
+@pytest.mark.usefixtures("no_history")
 def test_plan_shows_runs_and_what_they_cost() -> None:
     shown = call("plan", "llama3.1", "--checkpoint")
     assert "llama3.1-25.04 tiny, fp32 on cpu, weak scaling" in shown.stdout
     assert "tiny·fp32·2·checkpoint load" in shown.stdout
     assert "4 jobs, at most 1.17 process-hours on cluster 'local'. Nothing was submitted." in shown.stdout
+    assert "no history and no publication: upper bound only" in shown.stdout
 
 
+@pytest.mark.usefixtures("no_history")
 def test_plan_as_csv_keeps_the_note_out_of_the_data() -> None:
     shown = call("plan", "llama3.1", "--size", "8b", "--gpus", "8-128", "--format", "csv")
     rows = list(csv.DictReader(StringIO(shown.stdout)))
@@ -75,6 +85,9 @@ def test_plan_as_csv_keeps_the_note_out_of_the_data() -> None:
         ("128", "2048", "64.0"),
     ]
     assert rows[0]["experiment"] == "pretrain_llama3.1_8b_bf16_8"
+    assert rows[0]["expected_from"] == "publication"
+    assert 0 < float(rows[0]["gpu_hours_expected"]) < 4
+    assert "(5 by the publication, start and end of the job apart)" in shown.stderr
     assert (
         "at most 124.00 GPU-hours on cluster 'local', which has no h100 and could not run them"
         in shown.stderr

@@ -60,6 +60,8 @@ class CheckParamsOperator(RefusingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Check and plan. Returns the `Plan` as JSON."""
+        from steptime.judging.expected_cost import expected_cost
+
         with self.refusals(context):
             planned = plan_from_params(self.workload, options_of(context))
             if (slots := slots_of(planned)) is not None:
@@ -85,6 +87,7 @@ class CheckParamsOperator(RefusingOperator):
         )
         self.log.info("%s", as_text(rows, title=title))
         self.log.info("at most %.2f GPU-hours", planned.gpu_hours_max)
+        self.log.info("%s", expected_cost(planned.all_runs).sentence)
         me = dag_run_of(context)
         with self.refusals(context):
             commit_plan({me: planned.all_runs}, held_by=me, info=self.log.info)

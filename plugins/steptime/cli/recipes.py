@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from steptime.recipes.notation import format_time_limit
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.staging.checking import check_plan
+
+if TYPE_CHECKING:
+    from steptime.judging.expected_cost import Expected
 
 RECIPES_EXAMPLES = """
 [bold]Examples[/bold]
@@ -51,7 +54,7 @@ _RECIPE_COLUMNS = (
 )
 _RUN_COLUMNS = (
     *("label", "tp", "pp", "cp", "dp", "vp", "mbs", "gbs", "ga"),
-    *("steps", "window", "time_limit", "gpu_hours_max"),
+    *("steps", "window", "time_limit", "gpu_hours_max", "gpu_hours_expected", "expected_from"),
 )
 _LEAST = ("vp", "ga", "mbs", "steps", "window", "cp", "pp", "tp", "dp")
 """Of a plan, what a narrow terminal goes without, the first of them first; never what it costs."""
@@ -126,9 +129,11 @@ def show_plan(
     not be started, or what a budget does not allow. A plan for another type of GPU may be read.
     """
     from steptime.clusters.config import check_permitted
+    from steptime.judging.expected_cost import expected_cost
 
     check_permitted(planned.all_runs)
-    rows = [_row(run) for run in planned.all_runs]
+    cost = expected_cost(planned.all_runs)
+    rows = [_row(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)]
     asked, first = planned.request, planned.runs[0].recipe
     unit = "process-hours" if asked.gpu_type == "cpu" else "GPU-hours"
     note = f"{len(rows)} jobs, at most {planned.gpu_hours_max:,.2f} {unit} on cluster '{asked.cluster}'"
@@ -136,7 +141,7 @@ def show_plan(
         note += f", which has no {asked.gpu_type} and could not run them"
     if output_format is Format.TABLE:
         what = f"{first.workload} {first.size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
-        headings = {"label": "run", "gpu_hours_max": f"{unit} ≤"}
+        headings = {"label": "run", "gpu_hours_max": f"{unit} ≤", "gpu_hours_expected": "expected"}
         show(
             rows, output_format, columns=_RUN_COLUMNS, title=what, headings=headings, wide=wide, least=_LEAST
         )
@@ -147,6 +152,7 @@ def show_plan(
             rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
         show(rows, output_format)
     typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
+    typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if asked.gpu_type == planned.cluster_gpu_type:
         check_plan(planned)
         check_budgets(planned.all_runs, err=output_format is not Format.TABLE)
@@ -163,7 +169,7 @@ def check_budgets(runs: Sequence[Run], *, err: bool) -> None:
         balance.require()
 
 
-def _row(run: Run) -> dict[str, Any]:
+def _row(run: Run, expected: "Expected") -> dict[str, Any]:
     return {
         "label": run.label,
         "experiment": run.experiment,
@@ -174,6 +180,9 @@ def _row(run: Run) -> dict[str, Any]:
         "window": str(run.window),
         "time_limit": format_time_limit(run.time_limit_s),
         "gpu_hours_max": run.recipe.gpus * run.time_limit_s / 3600,
+        "gpu_hours_expected": expected.gpu_hours,
+        "seconds_expected": expected.seconds,
+        "expected_from": expected.source.value,
     }
 
 

@@ -94,12 +94,15 @@ def plan(
 
     Every run is planned: what cannot be run, and a plan above the sweep's budget, is refused here.
     """
+    from steptime.judging.expected_cost import expected_cost
+
     planned, _ = _checked(name)
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
     columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id")
     show(_rows(planned), output_format, columns=columns if table else None, headings=headings, wide=wide)
     typer.echo(f"{_total(planned)}. Nothing was submitted.", err=not table)
+    typer.echo(expected_cost(_runs(planned)).sentence, err=not table)
     check_budgets(_runs(planned), err=not table)
 
 

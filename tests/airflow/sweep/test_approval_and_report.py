@@ -54,6 +54,7 @@ def test_above_the_limit_somebody_sees_what_it_costs(
         operator.execute({"task_instance": TaskInstanceWithId()})
     assert asked["subject"] == "Start sweep night: 2 jobs, at most 0.50 GPU-hours?"
     assert "| llama3.1·tiny·fp32·2 | local | 1 | 2 | 0.33 | llama31 |" in asked["body"].splitlines()
+    assert asked["body"].splitlines()[0] == "no history and no publication: upper bound only"
     assert asked["options"] == ["Approve", "Reject"]
     assert told == [("approval waiting", asked["subject"])]
 

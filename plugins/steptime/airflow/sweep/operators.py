@@ -75,6 +75,7 @@ class CheckSweepOperator(RefusingOperator):
         rows = [_row(cell) for cell in plan.cells]
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
+        self.log.info("%s", _expected(plan))
         ti = context["ti"]
         with self.refusals(context):
             # As their own DAG runs will: a cell that begins finds what is committed for it here.
@@ -107,7 +108,7 @@ class ApproveSweepOperator(ApprovalOperator):
             raise AirflowSkipException(f"at most {plan.gpu_hours_max:,.2f} GPU-hours: {why}")
         jobs = sum(cell.jobs for cell in plan.cells)
         self.subject = f"Start sweep {plan.sweep}: {jobs} jobs, at most {plan.gpu_hours_max:,.2f} GPU-hours?"
-        self.body = _markdown([_row(cell) for cell in plan.cells])
+        self.body = f"{_expected(plan)}\n\n{_markdown([_row(cell) for cell in plan.cells])}"
         tell(Event.APPROVAL_WAITING, self.subject, context, self.log.error)
         return super().execute(context)
 
@@ -356,6 +357,13 @@ def started_run(ti: Any, task_id: str, index: int | None) -> str | None:
     """The id of the run that a mapped task has started; None if it has not."""
     started = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
     return None if started is None else StartedRun.model_validate(started).run_id
+
+
+def _expected(plan: SweepPlan) -> str:
+    """What a sweep is expected to cost, in a sentence."""
+    from steptime.judging.expected_cost import expected_cost
+
+    return expected_cost(run for cell in plan.cells for run in runs_of(cell)).sentence
 
 
 def _row(cell: Cell) -> dict[str, Any]:

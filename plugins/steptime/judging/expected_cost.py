@@ -1,0 +1,98 @@
+"""What runs are expected to take, beside what they may at most: by their series, else by the publication."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from steptime.errors import SystemFailure, UserError
+from steptime.judging.series import Series
+from steptime.recipes.models import Run
+from steptime.recipes.notation import format_time_limit
+from steptime.recipes.published import published_performance
+from steptime.results.run_times import RunTimes, latest
+from steptime.results.store import Store
+
+_LATEST_RUNS = 12
+"""Of a series: as many as it is judged by."""
+
+
+class Source(StrEnum):
+    """From what an expectation is."""
+
+    HISTORY = "history"
+    PUBLICATION = "publication"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one run is expected to take."""
+
+    source: Source
+    seconds: float | None = None
+    """From started to ended; by a publication the steps alone. None if nobody knows."""
+    gpu_hours: float | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What several runs are expected to take."""
+
+    each: tuple[Expected, ...]
+    problem: str | None = None
+    """Why the history could not be read."""
+
+    @property
+    def sentence(self) -> str:
+        """GPU-hours, the duration of the longest job, and by what each is expected."""
+        known = [one for one in self.each if one.seconds is not None and one.gpu_hours is not None]
+        unread = f" ({self.problem})" if self.problem else ""
+        if not known:
+            return f"no history and no publication: upper bound only{unread}"
+        hours = sum(one.gpu_hours or 0 for one in known)
+        longest = format_time_limit(round(max(one.seconds or 0 for one in known)))
+        counts = Counter(one.source for one in self.each)
+        of = {
+            Source.HISTORY: "by the history of their series",
+            Source.PUBLICATION: "by the publication, start and end of the job apart",
+            Source.NONE: "left out: no history and no publication, upper bound only",
+        }
+        origins = "; ".join(f"{counts[source]} {of[source]}" for source in Source if counts[source])
+        return f"expected {hours:,.2f} GPU-hours, the longest job {longest} ({origins}){unread}"
+
+
+def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
+    """What runs are expected to take; where the store cannot be read that is told, and is no error."""
+    found: dict[tuple[Series, int, int], Expected] = {}
+    store, problem, each = store or Store(), None, []
+    for run in runs:
+        series = Series.of_run(run)
+        alike = (series, run.max_steps - run.first_step, run.time_limit_s)  # repeats are
+        if alike not in found:
+            past: Sequence[RunTimes] = ()
+            try:
+                if problem is None and store.exists():
+                    past = latest(store, series.key, _LATEST_RUNS)
+            except (SystemFailure, UserError) as error:
+                problem = f"the history cannot be read: {error}"
+            found[alike] = _expected(run, past)
+        each.append(found[alike])
+    return Cost(tuple(each), problem)
+
+
+def _expected(run: Run, past: Sequence[RunTimes]) -> Expected:
+    steps = run.max_steps - run.first_step
+    published = published_performance(run.recipe)
+    if past:
+        around = statistics.median(one.job_s - one.step_s * one.steps for one in past)
+        seconds = max(around, 0) + statistics.median(one.step_s for one in past) * steps
+        source = Source.HISTORY
+    elif published is not None:
+        seconds, source = published.step_time_s * steps, Source.PUBLICATION
+    else:
+        return Expected(Source.NONE)
+    # The cluster ends a job at its limit.
+    seconds = min(seconds, run.time_limit_s)
+    return Expected(source, seconds, run.recipe.gpus * seconds / 3600)

@@ -1,0 +1,82 @@
+"""What runs are expected to cost: by their series, else by the publication, else nobody knows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.errors import SystemFailure
+from steptime.judging.expected_cost import Source, expected_cost
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.results.models import Result
+from steptime.results.store import Store
+
+
+def runs_of(**request: Any) -> tuple[Any, ...]:
+    return plan(PlanRequest.model_validate({"workload": "llama3.1", **request})).all_runs
+
+
+def keep(store: Store, make_result: Callable[..., Result], name: str, step_s: float, around_s: float) -> None:
+    """A run of 20 steps on one rank, and what its job took around them."""
+    result = make_result(name, step_times=[step_s] * 20, gpus=1)
+    begun = result.job.submitted_at
+    status = JobStatus(
+        state=JobState.SUCCEEDED, started_at=begun, ended_at=begun + 20 * step_s + around_s, exit_code=0
+    )
+    store.publish(result.model_copy(update={"status": status}))
+
+
+def test_by_the_history_of_the_series(store: Store, make_result: Callable[..., Result]) -> None:
+    for number, (step_s, around_s) in enumerate([(1.0, 40), (3.0, 60), (2.0, 50)]):
+        keep(store, make_result, f"run-{number}", step_s, around_s)
+
+    same = expected_cost(runs_of(gpus="1"), store)
+    assert (same.each[0].source, same.each[0].seconds) == (Source.HISTORY, 50 + 2 * 20)
+    assert same.sentence == (
+        "expected 0.03 GPU-hours, the longest job 00:01:30 (1 by the history of their series)"
+    )
+    longer = expected_cost(runs_of(gpus="1", max_steps=40), store)
+    assert longer.each[0].seconds == 50 + 2 * 40, "its steps take longer, and what is around them does not"
+    limited = expected_cost(runs_of(gpus="1", max_steps=4000), store)
+    assert limited.each[0].seconds == 600, "then the cluster ends it"
+
+
+def test_by_the_publication_where_the_series_has_not_run(store: Store) -> None:
+    [run] = runs_of(size="8b", gpu_type="h100", gpus="8")
+    cost = expected_cost([run], store)
+
+    assert cost.each[0].source is Source.PUBLICATION
+    assert cost.each[0].seconds == pytest.approx(50 * 9.81, rel=0.5)
+    assert cost.each[0].gpu_hours == pytest.approx(8 * (cost.each[0].seconds or 0) / 3600)
+    assert "(1 by the publication, start and end of the job apart)" in cost.sentence
+
+
+def test_without_either_it_says_so(store: Store, make_result: Callable[..., Result]) -> None:
+    assert expected_cost(runs_of(gpus="1"), store).sentence == (
+        "no history and no publication: upper bound only"
+    )
+    keep(store, make_result, "run", 1.0, 10)
+    some = expected_cost(runs_of(gpus="1,2"), store)
+    assert some.sentence == (
+        "expected 0.01 GPU-hours, the longest job 00:00:30 (1 by the history of their series; 1 left out: no "
+        "history and no publication, upper bound only)"
+    )
+
+
+def test_a_store_that_cannot_be_read_is_told_and_nothing_fails(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Store) -> bool:
+        raise SystemFailure("the metrics store does not answer")
+
+    monkeypatch.setattr(Store, "exists", fail)
+    assert expected_cost(runs_of(gpus="1,2"), store).sentence == (
+        "no history and no publication: upper bound only "
+        "(the history cannot be read: the metrics store does not answer)"
+    )
+
+
+def test_asking_makes_no_store(store: Store) -> None:
+    expected_cost(runs_of(gpus="1"), store)
+    assert not store.exists()
