@@ -399,11 +399,15 @@ def test_every_process_of_a_job_is_ended_whatever_the_others_are(monkeypatch: py
         Seen(job_id="7", fault=psutil.AccessDenied(1)),
     ]
     for order in ([*others, *ours], [ours[0], *others, ours[1]]):
+        pauses: list[float] = []
+        monkeypatch.setattr(state.time, "sleep", pauses.append)
         monkeypatch.setattr(state.psutil, "process_iter", lambda order=order: iter(order))
         for one in ours:
             one.killed = 0
         assert state.kill_marked("7") == 2
         assert [one.killed for one in (*ours, *others)] == [1, 1, 0, 0, 0, 0]
+        assert len(pauses) == 3, "who had no environment for an instant is looked at again a moment later"
+        assert all(pauses)
 
 
 def test_a_process_that_does_not_die_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,12 @@ def test_a_record_without_a_request_is_repeated_by_what_was_asked_for() -> None:
     assert repeat_command_of_record({**record, "run": {"of": "another steptime"}}) is None
 
 
+def test_a_run_of_a_dag_whose_params_name_no_workload_has_a_request() -> None:
+    (run,) = plan(PlanRequest(workload="llama3.1", gpus="2")).runs
+    assert request_of(run, {}).workload == "llama3.1-25.04"
+    assert repeat_command(run, request_of(run, {})) == repeat_command(run, request_of(run, {"gpus": "1,2"}))
+
+
 COMMANDS = {
     "steptime run llama3.1-25.04 --size tiny --dtype fp32 --gpu-type cpu --gpus 2 --max-steps 20 "
     "--window 10:19 --time-limit 00:10:00 --env 'A=b c' --env B=": {"environment": {"A": "b c", "B": ""}},

@@ -6,8 +6,6 @@ Tasks hand on names and small numbers; whoever needs the steps reads them from h
 import json
 from pathlib import PurePosixPath
 
-from pydantic import ValidationError
-
 from steptime.clusters.base import Cluster, Job
 from steptime.errors import SystemFailure
 from steptime.logs.models import Step, TrainingLog
@@ -32,7 +30,7 @@ async def kept_parsed_log(cluster: Cluster, job: Job) -> TrainingLog:
     try:
         steps = tuple(Step.model_validate_json(line) for line in lines.splitlines())
         return TrainingLog.model_validate({**json.loads(rest), "steps": steps})
-    except (ValidationError, ValueError, TypeError):
+    except (ValueError, TypeError):
         raise SystemFailure(
             f"{STEPS_FILE} and {PARSED_LOG_FILE} beside {job.log_path} on cluster '{job.cluster}' are gone "
             "or were changed: clear the task 'parse', which writes them anew."
