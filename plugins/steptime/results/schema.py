@@ -49,17 +49,23 @@ runs = Table(
         for column in COLUMNS
     ),
     Column("content_sha256", Text, nullable=False),
-    # What makes a series (judging.series), and what else its newest run is found by: the table is not read.
-    Index(
-        "ix_runs_series",
-        *("workload", "size", "dtype", "gpu_type", "mode", "gpus", "cluster", "scaling", "proxy"),
-        *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
-        *("state", "dag_id"),
-    ),
     Index(None, "dag_id", "dag_run_id"),
     Index(None, "sweep_run"),
     Index(None, "submitted_at"),
 )
+
+by_series = Index(
+    "ix_runs_series",
+    *(
+        runs.c[name]
+        for name in (
+            *("workload", "size", "dtype", "gpu_type", "mode", "gpus", "cluster", "scaling", "proxy"),
+            *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
+            *("state", "dag_id", "id"),
+        )
+    ),
+)
+"""What makes a series (`judging.series`), and what its newest run is found by: without reading the table."""
 
 steps = Table(
     "steps",

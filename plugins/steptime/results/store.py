@@ -174,10 +174,13 @@ class Store:
         """Of each combination of values of these columns the valid run that was stored last, latest first."""
         from sqlalchemy import func, select
 
-        from steptime.results.schema import runs
+        from steptime.results.schema import by_series, runs
 
+        # In the order of their index, which PostgreSQL does not find for any other.
+        ordered = [column.name for column in by_series.columns if column.name in columns]
+        ordered += [name for name in columns if name not in ordered]
         latest = select(func.max(runs.c.id)).where(runs.c.state == "valid")
-        latest = self.readable(latest.group_by(*(runs.c[name] for name in columns)))
+        latest = self.readable(latest.group_by(*(runs.c[name] for name in ordered)))
         query = (
             select(*(runs.c[column.name] for column in COLUMNS))
             .where(runs.c.id.in_(latest))

@@ -13,5 +13,5 @@ def upgrade() -> None:
     recipe = ["workload", "size", "dtype", "gpu_type", "mode", "gpus"]
     ways = ["tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"]
     op.drop_index("_".join(["ix_runs", *recipe]), "runs")
-    rest = ["cluster", "scaling", "proxy", *ways, "state", "dag_id"]
+    rest = ["cluster", "scaling", "proxy", *ways, "state", "dag_id", "id"]
     op.create_index("ix_runs_series", "runs", [*recipe, *rest])
