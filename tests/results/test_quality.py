@@ -89,6 +89,18 @@ def test_many_bad_rows_are_counted(make_result: MakeResult) -> None:
     )
 
 
+def test_six_bad_rows_are_all_named(make_result: MakeResult) -> None:
+    result = make_result()
+    steps = tuple(
+        step.model_copy(update={"loss": None}) if step.global_step < 6 else step for step in result.log.steps
+    )
+
+    message = only_failure(judged(result, steps=steps)).message
+
+    assert message.count("none at global step") == 6
+    assert message.endswith("none at global step 5.")
+
+
 def test_a_gap_in_the_window_is_named(make_result: MakeResult) -> None:
     result = make_result()
     steps = tuple(step for step in result.log.steps if step.global_step not in (12, 13, 17))

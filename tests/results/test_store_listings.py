@@ -126,3 +126,22 @@ def test_of_several_names_that_begin_alike_three_are_told(
     assert f"'run' begins the names of {runs} runs ({named}): write more." in str(refused.value)
     assert store.run_named("run-1")["job_name"] == "run-1"
     assert store.run_named("last")["job_name"] == f"run-{runs - 1}"
+
+
+def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make: MakeResult) -> None:
+    """What was not mapped comes last, and of one task the earlier first."""
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    for name, map_index, at in (
+        ("a", None, 1.0),
+        ("b", 1, 9.0),
+        ("c", 0, 3.0),
+        ("d", 0, 2.0),
+        ("e", None, 0.5),
+    ):
+        made = make(name, submitted_at=1e9 + at)
+        ours = made.submitted.made_by.model_copy(update={"map_index": map_index})
+        store.publish(
+            make(name, submitted_at=1e9 + at, submitted=made.submitted.model_copy(update={"made_by": ours}))
+        )
+    assert [row["job_name"] for row in store.runs_of("llama31", "r")] == ["d", "c", "b", "e", "a"]
+    assert store.runs_of("llama31", "another") == []

@@ -12,6 +12,7 @@ from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
 from steptime.errors import OutOfReach
 from steptime.recipes.models import Run
+from steptime.tracking import log_following
 from steptime.tracking.conclusion import failed_end, unknown_end
 from steptime.tracking.following import JobFollower, Overdue, WaitLimits, limits_of
 from steptime.tracking.log_following import LogFollower
@@ -372,3 +373,16 @@ async def test_of_what_was_reported_before_a_restart_the_times_still_count(a_run
     await after_a_restart().look(cluster)
     assert lines == ["step 2 of 0-19 · 0.5 s · loss 8.4 · about 17 s left"]
     assert kept[1:] == [{"job_name": "job", "offset": len(cluster.log)}]
+
+
+async def test_a_piece_of_the_log_is_waited_for_a_time_only(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs(*_: object) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    monkeypatch.setattr(log_following, "_READ_WITHIN_S", 0.01)
+    watched.cluster.read = hangs  # type: ignore[method-assign]
+    await watched.sees(RUNNING)
+    assert "the job is waited for without it: no answer in 0 s for /d/log" in watched.lines[-1]
