@@ -79,11 +79,18 @@ def test_a_cleared_task_starts_anew_and_ends_the_job_before(
     submit: Callable[..., Submitted],
     cluster: LocalCluster,
     airflow_says: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+    *,
     state_of_wait: str | None,
 ) -> None:
+    """Its log says which attempt it is at, and what became of the one before."""
     first = submit(max_tries=2)
+    assert submit(max_tries=2).job == first.job
+    assert f"attempt 1 was begun before: its job is {first.job.name}" in capsys.readouterr().out
     airflow_says(state_of_wait)
     cleared = submit(max_tries=3)
+    said = capsys.readouterr().out
+    assert f"attempt 1 is over (cleared or cancelled); its job is ended: {first.job.name}" in said
 
     assert cleared.job.name != first.job.name
     assert cleared.job.directory != first.job.directory
