@@ -13,10 +13,10 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
-from steptime.airflow import notifications
 from steptime.airflow.notifications import Event, load_notifications, tell
 from steptime.errors import UserError
-from steptime.judging.judgements import judged_run, publish
+from steptime.judging.judgements import news, publish
+from steptime.judging.series import Series
 from steptime.recipes.planning import Plan
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -215,21 +215,27 @@ def test_without_the_file_nobody_is_told(home: Path, send: Callable[..., None], 
     assert told == []
 
 
-def test_a_slowdown_is_news_when_it_is_suspected_confirmed_and_dismissed(
-    home: Path, make_result: Callable[..., Result]
+@pytest.mark.parametrize("order", [[7, 8, 9, 10], [7, 9, 8, 10], [9, 8, 7, 10]], ids=str)
+def test_a_slowdown_is_told_once_when_it_is_suspected_and_when_it_is_confirmed(
+    home: Path, make_result: Callable[..., Result], order: list[int]
 ) -> None:
+    """Runs do not end in the order in which they were submitted."""
     levels = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.06]
-    news = {}
+    results = [
+        make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)
+        for number, level in enumerate(levels)
+    ]
+    told: list[str] = []
     with Store() as store:
-        for number, level in enumerate(levels):
-            publish(store, make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number))
-        for number in range(len(levels)):
-            _, judged = judged_run(store, f"run-{number}")
-            assert judged is not None
-            if judged.is_news:
-                news[number] = notifications.Event(f"regression {judged.standing.state}")
+        for number in [*range(7), *order]:
+            series = Series.of_run(results[number].run)
+            before = news(store, series)
+            publish(store, results[number])
+            told += [state for job, state in news(store, series) if (job, state) not in before]
 
-    assert news == {7: Event.SUSPECTED, 9: Event.CONFIRMED}
+    assert told[-1] == "confirmed"
+    assert told.count("confirmed") == 1
+    assert told[0] == "suspected"
 
 
 def test_a_refused_run_is_told(

@@ -80,6 +80,18 @@ class Airflow:
         sent: dict[str, Any] = self._send("GET", _path(run))["conf"]
         return sent
 
+    def note(self, run: DagRun) -> str:
+        """What the list of runs says of a DAG run."""
+        return str(self._send("GET", _path(run))["note"])
+
+    def asset_event(self, uri: str, dag_id: str, run: DagRun | None = None) -> dict[str, Any]:
+        """What the newest event of an asset says that a DAG, or one run of it, has left."""
+        of_run = "" if run is None else f"&source_run_id={quote(run.dag_run_id, safe='')}"
+        query = f"source_dag_id={dag_id}{of_run}&order_by=-timestamp&limit=100"
+        events = self._send("GET", f"/api/v2/assets/events?{query}")["asset_events"]
+        extra: dict[str, Any] = next(event["extra"] for event in events if event["uri"] == uri)
+        return extra
+
     def run_after(self, run: DagRun) -> datetime:
         """Since when a DAG run may run; of a scheduled one the same in every Airflow."""
         return datetime.fromisoformat(self._send("GET", _path(run))["run_after"])

@@ -47,6 +47,12 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     report = airflow.task(sweep, "report")
     assert report is not None
     assert "fresh 2" in airflow.log_text(sweep, report)
+    assert airflow.note(sweep).startswith("steptime: all 3 cells have valid results: ")
+    finished = airflow.asset_event(f"steptime://sweeps/{SLOWER}", "scaling_sweep", sweep)
+    assert sorted(cell["verdict"] for cell in finished["cells"]) == ["confirmed", "suspected", "suspected"]
+    assert {cell["job_name"] for cell in finished["cells"]} == {row["job_name"] for row in of_sweep}
+    published = airflow.asset_event("steptime://results/llama3.1-25.04", "llama31")
+    assert published["change_percent"] == pytest.approx(20)
 
     level = {"job_name": cell["job_name"], "note": "a made up slowdown"}
     first = airflow.answer("POST", "/steptime/api/accept", level).json()["job_name"]

@@ -200,7 +200,12 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     assert airflow.ended(run).state == "failed"
     task = airflow.task(run, "check_params")
     assert task is not None
-    assert "unknown GPU count '3' of llama3.1-25.04 tiny on cpu" in airflow.log_text(run, task)
+    why = "unknown GPU count '3' of llama3.1-25.04 tiny on cpu: did you mean '2'? Valid are: 1, 2, 4."
+    lines = airflow.client.log(run.dag_id, run.dag_run_id, task)
+    assert [line.error for line in lines if line.error] == [why]
+    assert not any(line.error_detail for line in lines), "a traceback helps nobody to ask for something else"
+    assert task.try_number == 1
+    assert airflow.note(run) == f"steptime: check_params failed: {why}"
     sent = airflow.params(run)
     assert (sent["size"], sent["gpus"], sent["cuda_graphs"]) == ("tiny", "3", "off")
     assert sent["dtype"] is None, "left alone"

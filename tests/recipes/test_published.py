@@ -1,5 +1,6 @@
 """The documents' printed numbers are all there, and a broken reference file is refused with its place."""
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -106,3 +107,13 @@ def test_a_missing_reference_is_a_sentence() -> None:
 def test_a_workload_without_a_document_has_no_published_numbers() -> None:
     of_our_own = RECIPES[0].model_copy(update={"workload": "small-1.0"})
     assert published_performance(of_our_own) is None
+
+
+def test_the_numbers_of_a_document_are_read_again_when_its_file_changes(references: Path) -> None:
+    path = references / "nemotron-h-25.05.yaml"
+    before = load_reference("nemotron-h-25.05")
+    assert load_reference("nemotron-h-25.05") is before, "a sweep asks for each of its runs"
+
+    path.write_text(path.read_text(encoding="utf-8").replace(before.title, "Another title"), encoding="utf-8")
+    os.utime(path, ns=(1, 1))
+    assert load_reference("nemotron-h-25.05").title == "Another title"

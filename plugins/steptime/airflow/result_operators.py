@@ -238,21 +238,25 @@ class PublishOperator(OutcomeOperator):
 
     def execute(self, context: Context) -> str:
         """Publish and judge. Returns the job's name, the key of the result."""
-        from steptime.judging.judgements import judged_run, publish
+        from steptime.judging.judgements import news, publish
+        from steptime.judging.series import Series
         from steptime.results.store import Store
 
         judged = self.whole_outcome(context)
         with airflow_errors(), Store() as store:
             log, record = asyncio.run(read_again(judged, self.log.warning))
-            is_new = publish(store, _result(self, store, judged, log, record))
-            _, standing = judged_run(store, judged.job.name)
+            series = Series.of_run(judged.run)
+            before = news(store, series)
+            publish(store, _result(self, store, judged, log, record))
+            known = [one for name, one in news(store, series).items() if name not in before]
             extra = extra_of_run(store, judged.job.name)
         context["outlet_events"][published_results(judged.run.recipe.workload)].extra = extra
         self.log.info("published %s: %s", judged.job.name, extra["verdict"] or "not judged")
-        if is_new and standing is not None and standing.is_news and standing.standing.direction == "slower":
-            sentence = sentences.of_regression(standing)
-            self.log.info("%s", sentence)
-            tell(Event(f"regression {standing.standing.state}"), sentence, context, self.log.error)
+        for one in known:
+            if one.standing.direction == "slower":
+                sentence = sentences.of_regression(one)
+                self.log.info("%s", sentence)
+                tell(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
         return judged.job.name
 
 

@@ -159,6 +159,18 @@ def judged_run(store: Store, job_name: str) -> tuple[dict[str, Any], Judged | No
     return row, next(iter(_as_stored(store, series, rows, _hidden(store))), None)
 
 
+def news(store: Store, series: Series) -> dict[tuple[str, str], Judged]:
+    """The runs with which something was suspected, confirmed or dismissed, by job and verdict; oldest first.
+
+    Of the latest runs of a series. A run that is published after later ones may decide about those.
+    """
+    if not series.is_judged:
+        return {}
+    rows = judgement_rows.judged_rows(store, series.key, limit=_LATEST_RUNS)
+    found = reversed(_as_stored(store, series, rows, _hidden(store)))
+    return {(one.run.job_name, one.standing.state): one for one in found if one.is_news}
+
+
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
     """Of every series that has run since then (Unix time) its latest runs, the last of them first."""
     rows: dict[Series, list[dict[str, Any]]] = {}

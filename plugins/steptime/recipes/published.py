@@ -4,6 +4,8 @@
 rows of all configuration tables in `configurations.csv`, to compare workloads with. Nothing here is computed.
 """
 
+import functools
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -118,6 +120,12 @@ def load_reference(document: str) -> Reference:
     if document not in list_references():
         raise unknown_value("reference document", document, list_references())
     path = settings.config_dir() / "references" / f"{document}.yaml"
+    return _load(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _load(path: Path, _changed_ns: int) -> Reference:
+    """One file, read again only when it changes: a sweep looks into it for each of its runs."""
     return load_yaml_model(path, Reference, named_in="document")
 
 
