@@ -263,6 +263,13 @@ def test_runs_that_are_spread_otherwise_are_no_repeats() -> None:
         assert lows == [None, None, None], f"two and one of them are equal, but for {name}"
 
 
+def test_runs_of_one_dag_run_are_measured_together_without_a_sweep() -> None:
+    two, one = (measured(number, 1.0, data_parallel=2 - number) | {"sweep_run": None} for number in (0, 1))
+    assert efficiency.efficiencies([two, one])[0]["scaling_base_jobs"] == "job-1", "though that came later"
+    of_another = one | {"dag_run_id": "another"}
+    assert efficiency.efficiencies([two, of_another]) == {}
+
+
 def test_an_interval_is_the_same_each_time() -> None:
     assert efficiency.interval([0.9, 0.91, 0.95], [1, 1.02, 1.03]) == efficiency.interval(
         [0.9, 0.91, 0.95], [1, 1.02, 1.03]
