@@ -75,17 +75,16 @@ class Selection:
         """What was asked for, as keywords of the store's methods."""
         values, stored = self.values, store.choices()
         equal = {name: _stored(name, values[name], stored[name]) for name in CHOICES}
+        scope = store.scope(values["dag"], values["dag_run"])
         for flag, column, what in (("dag_run", "dag_run_id", "a DAG run"), ("dag", "dag_id", "a DAG")):
-            if values[flag] is not None and not store.count(
-                include_rejected=True, **store.scope(values["dag"], values["dag_run"])
-            ):
+            if values[flag] is not None and not store.count(include_rejected=True, **scope):
                 store.require(column, values[flag], what)
         return {
             "include_rejected": include_rejected or equal["state"] is not None,
             "since": self.since,
             "search": values["search"],
             **equal,
-            **store.scope(values["dag"], values["dag_run"]),
+            **scope,
         }
 
 

@@ -151,11 +151,11 @@ def judged_run(store: Store, job_name: str) -> tuple[dict[str, Any], Judged | No
 
     Raises UserError for an unknown run.
     """
-    row = store.run_named(job_name)
+    row = store.run(job_name)
     series = Series.of_row(row)
     if not series.is_judged:
         return row, None
-    rows = judgement_rows.judged_rows(store, {"job_name": row["job_name"]}, limit=1)
+    rows = judgement_rows.judged_rows(store, {"job_name": job_name}, limit=1)
     return row, next(iter(_as_stored(store, series, rows, _hidden(store))), None)
 
 

@@ -22,6 +22,8 @@ from steptime.recipes.workloads import load_workload
 
 MOST_JOBS = 1000
 """Airflow maps a task over at most 1024 values."""
+_FRESH = "·fresh "
+"""Between the label of a cell and the number of a fresh run of it."""
 
 
 class Cell(Frozen):
@@ -109,9 +111,14 @@ def fresh_cells(cell: Cell, number: int, *, checkpoint: bool, after: int) -> lis
     request = cell.request.model_copy(update={"checkpoint": checkpoint})
     (planned,) = _cells(plan(request), cell.entry, cell.sweep)
     return [
-        planned.model_copy(update={"label": f"{cell.label}·fresh {place}", "repeat": after + place})
+        planned.model_copy(update={"label": f"{cell.label}{_FRESH}{place}", "repeat": after + place})
         for place in range(1, number + 1)
     ]
+
+
+def is_fresh_of(fresh: Cell, cell: Cell) -> bool:
+    """Whether the first is one of the `fresh_cells` of the other."""
+    return fresh.label.startswith(f"{cell.label}{_FRESH}")
 
 
 def runs_of(cell: Cell) -> tuple[Run, ...]:

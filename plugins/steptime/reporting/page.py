@@ -69,8 +69,7 @@ def report_since(store: Store, since: float) -> Report:
     together = next(iter(store.measured_together(limit=1)), None)
     scaling: list[dict[str, Any]] = []
     if together is not None and together["submitted_at"] >= since:
-        dag_id, _, dag_run_id = together["together"].partition("/")
-        scaling = list(store.in_reading_order(mode=Mode.PERFORMANCE, **store.scope(dag_id, dag_run_id)))
+        scaling = list(store.performance_of(together["together"]))
     return _report(
         store,
         compare_since(store, since),

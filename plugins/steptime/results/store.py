@@ -211,6 +211,11 @@ class Store:
         with read_connection(self.url) as connection:
             return [dict(row) for row in connection.execute(self.readable(query)).mappings()]
 
+    def performance_of(self, together: str) -> Iterator[Row]:
+        """The valid performance runs of a sweep run or DAG run that `measured_together` names."""
+        dag_id, _, dag_run_id = together.partition("/")
+        return self.in_reading_order(mode=Mode.PERFORMANCE, **self.scope(dag_id, dag_run_id))
+
     def hidden(self, columns: Sequence[str]) -> set[tuple[Any, ...]]:
         """The combinations of values of these columns that valid runs have which the reader may not read."""
         from sqlalchemy import select

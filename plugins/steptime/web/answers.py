@@ -90,10 +90,7 @@ def scaling(store: Readable, together: Annotated[str | None, Query()] = None) ->
     """
     known = store.measured_together(limit=_KNOWN_TOGETHER)
     chosen = together or next((one["together"] for one in known), None)
-    rows = []
-    if chosen is not None:
-        dag_id, _, dag_run_id = chosen.partition("/")
-        rows = list(store.in_reading_order(mode="performance", **store.scope(dag_id, dag_run_id)))
+    rows = [] if chosen is None else store.performance_of(chosen)
     answer = {"known": known, "together": chosen}
     return json_response(answer | _table([column.name for column in COLUMNS], rows))
 

@@ -16,7 +16,7 @@ from steptime.airflow.sweep.runs import RUN_TASK, SLOTS_KEY
 from steptime.judging.comparison import compare_cells
 from steptime.judging.detection import FRESH_RUNS
 from steptime.recipes.models import Mode
-from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, runs_of
+from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, is_fresh_of, runs_of
 from steptime.results.budgets import BudgetExceeded
 from steptime.results.store import Store
 
@@ -60,7 +60,11 @@ class ConfirmOperator(BaseOperator):
         """Fresh runs of the suspected cells that have none yet."""
         with Store() as store:
             ran = _ran(ti, plan, store)
-            suspicions = [one for one in _suspicions(store, ran) if not _has_any(one.cell, fresh)]
+            suspicions = [
+                found
+                for found in _suspicions(store, ran)
+                if not any(is_fresh_of(one, found.cell) for one in fresh)
+            ]
         taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran.values())
         room = plan.confirm_up_to_gpu_hours - taken
         added: list[Cell] = []
@@ -137,7 +141,3 @@ def _suspicions(
                 runs=max(missing, worse.runs), checkpoint=pair or worse.checkpoint
             )
     return list(found.values())
-
-
-def _has_any(cell: Cell, fresh: Sequence[Cell]) -> bool:
-    return any(one.label.startswith(f"{cell.label}·fresh ") for one in fresh)
