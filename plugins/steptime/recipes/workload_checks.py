@@ -18,6 +18,7 @@ from steptime.recipes.config_problems import Location, Mistake
 from steptime.recipes.flops import load_formula
 from steptime.recipes.gpus import GpuType, gpu_types
 from steptime.recipes.models import ModelShape
+from steptime.recipes.parameters import contradiction
 from steptime.recipes.performance_rules import PerformanceRules, Row
 from steptime.recipes.workload_file import (
     EXPERIMENT_PLACEHOLDERS,
@@ -141,6 +142,15 @@ def _formula(document: Document) -> Iterator[Mistake]:
             f"formulas for that are {', '.join(fitting) or 'none'}",
             ("flops_formula",),
         )
+
+
+def _names(document: Document) -> Iterator[Mistake]:
+    """A size is the model that its name says: a stand-in would be published under that name."""
+    for size in _keys(document, "sizes"):
+        model = _model(document, size)
+        problem = contradiction(size, model) if model is not None else None
+        if problem is not None:
+            yield Mistake(problem, ("sizes", size, "model"))
 
 
 def _defaults(document: Document) -> Iterator[Mistake]:
@@ -338,6 +348,6 @@ def _rows(document: Document) -> Iterator[Row | None]:
 
 
 _CHECKS = (
-    *(_experiment, _formula, _defaults, _windows),
+    *(_experiment, _formula, _names, _defaults, _windows),
     *(_hardware, _scales, _heads, _layers, _cells, _performance),
 )

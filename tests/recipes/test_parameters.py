@@ -1,0 +1,50 @@
+"""Parameters are counted from a model's sizes, and a size is the model that its name says."""
+
+import pytest
+
+from steptime.recipes.parameters import contradiction, count_parameters
+from steptime.recipes.workloads import list_workloads, load_workload
+
+SHAPES = {
+    (name, size): described.model
+    for name in list_workloads()
+    for size, described in load_workload(name).sizes.items()
+}
+LLAMA_8B = SHAPES["llama3.1-25.04", "8b"]
+
+BUILT = {"8b": 8_030_261_248, "70b": 70_553_706_496, "405b": 405_853_388_800} | {
+    **{"15b": 15_628_775_424, "340b": 341_029_195_776, "56b": 56_324_350_464}
+}
+"""Of the models that the trainer builds, which tests/trainer/test_rows.py counts."""
+
+
+def test_they_are_those_of_the_models_that_are_built() -> None:
+    """But for norms, biases and convolutions."""
+    for (_, size), shape in SHAPES.items():
+        if size in BUILT:
+            assert count_parameters(shape) == pytest.approx(BUILT[size], rel=2e-4)
+
+
+def test_every_shipped_size_is_what_its_name_says() -> None:
+    assert {size: contradiction(size, shape) for (_, size), shape in SHAPES.items()} == {
+        size: None for _, size in SHAPES
+    }
+
+
+@pytest.mark.parametrize("size", ["8b", "7b", "8.0b", "9.5b", "tiny", "8", "b", "8bit", "moe-8b-x"])
+def test_a_name_may_round_or_say_nothing(size: str) -> None:
+    assert contradiction(size, LLAMA_8B) is None
+
+
+@pytest.mark.parametrize(("size", "said"), [("6b", "6"), ("10.1b", "10.1"), ("80b", "80"), ("0.5b", "0.5")])
+def test_a_name_that_says_another_number_is_contradicted(size: str, said: str) -> None:
+    assert contradiction(size, LLAMA_8B) == (
+        f"this model has 8.03 billion parameters, and the name of its size says {said}: give the sizes of "
+        "that very model, or name the size by what it has"
+    )
+
+
+def test_of_a_family_from_elsewhere_nothing_is_known() -> None:
+    shape = LLAMA_8B.model_copy(update={"architecture": "acme"})
+    assert count_parameters(shape) is None
+    assert contradiction("80b", shape) is None
