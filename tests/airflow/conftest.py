@@ -1,5 +1,6 @@
 """Real jobs on a local cluster of the test's own, and the parts of Airflow's context that operators use."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -32,6 +33,8 @@ from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
 from steptime.files import write_whole
 from steptime.recipes.models import Run
+from steptime.results.models import Outcome, Result
+from steptime.results.parsed_log import keep_parsed_log
 
 __all__ = ["a_run", "home", "planned"]  # fixtures
 
@@ -250,6 +253,17 @@ def task_of(task_id: str, *, deferrable: bool = True, **rendered: Any) -> Any:
     for name, value in rendered.items():
         setattr(task, name, value)
     return task
+
+
+def parsed(result: Result, folder: Path, cluster: LocalCluster) -> dict[str, Any]:
+    """What `parse` hands on of a result, with what it leaves beside the log, in a folder of the test."""
+    folder.mkdir()
+    job = result.job.model_copy(update={"directory": str(folder), "log_path": str(folder / "log-x.out")})
+    asyncio.run(keep_parsed_log(cluster, job, result.log))
+    (folder / "record.json").write_text(result.record)
+    submitted = result.submitted.model_copy(update={"job": job})
+    outcome = Outcome(submitted=submitted, status=result.status, measurement=result.measurement)
+    return outcome.model_dump(mode="json")
 
 
 def submit_task(run: Run, staged: Staged) -> Any:

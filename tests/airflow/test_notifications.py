@@ -7,22 +7,24 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
+from steptime.airflow.assets import published_results
 from steptime.airflow.notifications import Event, load_notifications, tell
+from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
-from steptime.judging.judgements import news, publish
-from steptime.judging.series import Series
+from steptime.judging.judgements import publish, untold
 from steptime.recipes.planning import Plan
 from steptime.results.models import Result
 from steptime.results.store import Store
 from steptime.web.dag_runs import FAILURE_KEY
 
-from .conftest import task_of
+from .conftest import parsed, task_of
 
 SENTENCE = "tiny·fp32·1 on local is slower by 4.5 %, as two fresh runs confirm"
 TOKEN = "t0k3n-of-the-team"
@@ -215,27 +217,73 @@ def test_without_the_file_nobody_is_told(home: Path, send: Callable[..., None], 
     assert told == []
 
 
+LEVELS = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.06]
+"""Seconds of runs, the eighth of which is slower, as the next two confirm."""
+
+
+@pytest.fixture
+def runs(make_result: Callable[..., Result]) -> list[Result]:
+    return [
+        make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)
+        for number, level in enumerate(LEVELS)
+    ]
+
+
 @pytest.mark.parametrize("order", [[7, 8, 9, 10], [7, 9, 8, 10], [9, 8, 7, 10]], ids=str)
-def test_a_slowdown_is_told_once_when_it_is_suspected_and_when_it_is_confirmed(
-    home: Path, make_result: Callable[..., Result], order: list[int]
+def test_a_slowdown_is_to_be_told_once_when_it_is_suspected_and_when_it_is_confirmed(
+    home: Path, runs: list[Result], order: list[int]
 ) -> None:
     """Runs do not end in the order in which they were submitted."""
-    levels = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001, 1.06, 1.061, 1.058, 1.06]
-    results = [
-        make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)
-        for number, level in enumerate(levels)
-    ]
-    told: list[str] = []
     with Store() as store:
         for number in [*range(7), *order]:
-            series = Series.of_run(results[number].run)
-            before = news(store, series)
-            publish(store, results[number])
-            told += [state for job, state in news(store, series) if (job, state) not in before]
+            publish(store, runs[number])
+        raised = [one.standing.state for number in order for one in untold(store, f"run-{number}")]
 
-    assert told[-1] == "confirmed"
-    assert told.count("confirmed") == 1
-    assert told[0] == "suspected"
+    assert raised[-1] == "confirmed"
+    assert raised.count("confirmed") == 1
+    assert raised[0] == "suspected"
+
+
+class Dies(BaseNotifier):
+    """A worker that is killed while it tells: no `Exception`, as when Airflow ends its task."""
+
+    def notify(self, context: Any) -> None:
+        raise SystemExit("killed")
+
+
+def test_what_a_killed_publish_has_not_told_its_retry_tells_once(
+    ask_for: Callable[..., None],
+    make_context: Callable[..., Any],
+    servers: Any,
+    *,
+    runs: list[Result],
+    cluster: LocalCluster,
+    tmp_path: Path,
+) -> None:
+    outcome = {**parsed(runs[7], tmp_path / "slow", cluster), "verdict": runs[7].verdict}
+    task = task_of("performance.publish", outcome=outcome)
+    event = published_results("llama3.1")
+
+    def publish_as_task() -> Any:
+        context = make_context() | {"outlet_events": {event: SimpleNamespace(extra={})}}
+        task.execute(context)
+        return context["outlet_events"][event].extra
+
+    with Store() as store:
+        for earlier in runs[:7]:
+            publish(store, earlier)
+    ask_for({"events": ["regression suspected"], "notifier": f"{__name__}.Dies"})
+    with pytest.raises(SystemExit, match="killed"):
+        publish_as_task()
+    assert Store().run("run-7")["state"] == "valid", "it died too early to show anything"
+
+    ask_for(webhook("team_webhook", "regression suspected"))
+    extra = publish_as_task()
+    publish_as_task()  # cleared by somebody
+
+    [(_, _, body)] = servers[1]
+    assert body["sentence"].startswith("tiny·fp32·2 on local may be slower by 5.9 %, two fresh runs decide")
+    assert extra["verdict"] == "suspected", "nor would the asset know of it"
 
 
 def test_a_refused_run_is_told(

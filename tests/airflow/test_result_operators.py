@@ -19,10 +19,10 @@ from steptime.errors import SystemFailure
 from steptime.logs.models import TrainingLog
 from steptime.recipes.planning import Plan
 from steptime.results.models import Check, Outcome, Result, Verdict
-from steptime.results.parsed_log import keep_parsed_log, kept_parsed_log
+from steptime.results.parsed_log import kept_parsed_log
 from steptime.results.store import Store
 
-from .conftest import task_of
+from .conftest import parsed, task_of
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
@@ -61,17 +61,6 @@ def read(submitted: dict[str, Any], make_context: MakeContext) -> Outcome:
 
 def log_of(outcome: Outcome, cluster: LocalCluster) -> TrainingLog:
     return asyncio.run(kept_parsed_log(cluster, outcome.job))
-
-
-def parsed(result: Result, folder: Path, cluster: LocalCluster) -> dict[str, Any]:
-    """What `parse` hands on of a result, with what it leaves beside the log, in a folder of the test."""
-    folder.mkdir()
-    job = result.job.model_copy(update={"directory": str(folder), "log_path": str(folder / "log-x.out")})
-    asyncio.run(keep_parsed_log(cluster, job, result.log))
-    (folder / "record.json").write_text(result.record)
-    submitted = result.submitted.model_copy(update={"job": job})
-    outcome = Outcome(submitted=submitted, status=result.status, measurement=result.measurement)
-    return outcome.model_dump(mode="json")
 
 
 def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(

@@ -237,27 +237,27 @@ class PublishOperator(OutcomeOperator):
     ui_color: str = "#e2f3e4"
 
     def execute(self, context: Context) -> str:
-        """Publish and judge. Returns the job's name, the key of the result."""
-        from steptime.judging.judgements import news, publish
-        from steptime.judging.series import Series
+        """Publish and judge, and tell what is news by it. Returns the job's name, the key of the result.
+
+        A try that dies before all is told leaves the rest to the next one.
+        """
+        from steptime.judging.judgements import mark_told, publish, untold
         from steptime.results.store import Store
 
         judged = self.whole_outcome(context)
+        job_name = judged.job.name
         with airflow_errors(), Store() as store:
             log, record = asyncio.run(read_again(judged, self.log.warning))
-            series = Series.of_run(judged.run)
-            before = news(store, series)
             publish(store, _result(self, store, judged, log, record))
-            known = [one for name, one in news(store, series).items() if name not in before]
-            extra = extra_of_run(store, judged.job.name)
-        context["outlet_events"][published_results(judged.run.recipe.workload)].extra = extra
-        self.log.info("published %s: %s", judged.job.name, extra["verdict"] or "not judged")
-        for one in known:
-            if one.standing.direction == "slower":
+            extra = extra_of_run(store, job_name)
+            context["outlet_events"][published_results(judged.run.recipe.workload)].extra = extra
+            self.log.info("published %s: %s", job_name, extra["verdict"] or "not judged")
+            for one in untold(store, job_name):
                 sentence = sentences.of_regression(one)
                 self.log.info("%s", sentence)
                 tell(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
-        return judged.job.name
+                mark_told(store, job_name, one)
+        return job_name
 
 
 class ReportOperator(BaseOperator):

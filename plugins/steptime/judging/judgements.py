@@ -73,8 +73,11 @@ class Judged:
 
 
 def publish(store: Store, result: Result) -> bool:
-    """Put a valid run into the results and judge its series, in one transaction; as `Store.publish`."""
-    return store.publish(result, then=partial(_judge_series_of, result))
+    """Put a valid run into the results and judge its series, in one transaction; as `Store.publish`.
+
+    What somebody is to be told of by it is kept with it, until `mark_told`.
+    """
+    return store.publish(result, then=partial(_judge_with_news, result))
 
 
 def reject(store: Store, result: Result) -> bool:
@@ -159,16 +162,20 @@ def judged_run(store: Store, job_name: str) -> tuple[dict[str, Any], Judged | No
     return row, next(iter(_as_stored(store, series, rows, _hidden(store))), None)
 
 
-def news(store: Store, series: Series) -> dict[tuple[str, str], Judged]:
-    """The runs with which something was suspected, confirmed or dismissed, by job and verdict; oldest first.
+def untold(store: Store, job_name: str) -> list[Judged]:
+    """What was suspected, confirmed or dismissed by publishing this run, and nobody was told; oldest first.
 
-    Of the latest runs of a series. A run that is published after later ones may decide about those.
+    A run that is published after later ones may decide about those.
     """
-    if not series.is_judged:
-        return {}
-    rows = judgement_rows.judged_rows(store, series.key, limit=_LATEST_RUNS)
-    found = reversed(_as_stored(store, series, rows, _hidden(store)))
-    return {(one.run.job_name, one.standing.state): one for one in found if one.is_news}
+    kept = judgement_rows.untold(store, job_name)
+    stand = [judged_run(store, about)[1] for about in kept]
+    return [one for one in stand if one is not None and one.standing.state == kept[one.run.job_name]]
+
+
+def mark_told(store: Store, job_name: str, told: Judged) -> None:
+    """Keep that somebody was told of one of `untold`."""
+    with write_transaction(store.url) as connection:
+        judgement_rows.remove_untold(connection, job_name, told.run.job_name)
 
 
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
@@ -241,6 +248,26 @@ def _judge_series_of(result: Result, connection: "Connection") -> None:
     series = Series.of_run(result.run)
     if series.is_judged:
         judge_series(connection, series)
+
+
+def _judge_with_news(result: Result, connection: "Connection") -> None:
+    """Judge the series of a run that is published, and keep what is news by it; told nobody yet."""
+    series, own = Series.of_run(result.run), result.job.name
+    if not series.is_judged:
+        return
+    lock_series(connection, series.key)
+    stood = judgement_rows.verdicts(connection, series.key)
+    judged = judge_series(connection, series)[-_LATEST_RUNS:]
+    news = {
+        one.run.row["id"]: one.standing.state
+        for one in judged
+        if one.is_news
+        and one.standing.direction == "slower"
+        # In a store of before runs may not have been judged yet: their news are old.
+        and (one.run.job_name in stood or one.run.job_name == own)
+        and one.standing.state != stood.get(one.run.job_name)
+    }
+    judgement_rows.keep_untold(connection, own, news)
 
 
 def _changes(

@@ -132,6 +132,65 @@ def judged_rows(
         return [dict(row) for row in connection.execute(query).mappings()]
 
 
+def verdicts(connection: "Connection", key: Key) -> dict[str, str]:
+    """How the judged runs of a series stand against their history, by job."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import judgements, runs
+
+    query = select(runs.c.job_name, judgements.c.verdict).join(judgements)
+    query = query.where(judgements.c.kind == "history", *(runs.c[name] == key[name] for name in key))
+    return {row.job_name: row.verdict for row in connection.execute(query)}
+
+
+def keep_untold(connection: "Connection", raised_by: str, news: Mapping[int, str]) -> None:
+    """Keep the verdicts, by the id of their run, that a job has raised and somebody is to be told of."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs, untold
+
+    if news:
+        raiser = connection.scalar(select(runs.c.id).where(runs.c.job_name == raised_by))
+        added = insert(connection, untold)
+        added = added.on_conflict_do_update(
+            index_elements=[untold.c.raised_by, untold.c.about], set_={"verdict": added.excluded.verdict}
+        )
+        rows = [{"raised_by": raiser, "about": run_id, "verdict": news[run_id]} for run_id in news]
+        connection.execute(added, rows)
+
+
+def untold(store: "Store", raised_by: str) -> dict[str, str]:
+    """The verdicts that a job has raised and nobody was told of, by the job they are about; oldest first."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs, untold
+
+    raiser = runs.alias()
+    query = (
+        select(runs.c.job_name, untold.c.verdict)
+        .join(untold, untold.c.about == runs.c.id)
+        .join(raiser, untold.c.raised_by == raiser.c.id)
+        .where(raiser.c.job_name == raised_by)
+        .order_by(runs.c.submitted_at, runs.c.id)
+    )
+    with read_connection(store.url) as connection:
+        return {row.job_name: row.verdict for row in connection.execute(store.readable(query))}
+
+
+def remove_untold(connection: "Connection", raised_by: str, about: str) -> None:
+    """Somebody was told of what one job has raised about another."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs, untold
+
+    def id_of(job_name: str) -> Any:
+        return select(runs.c.id).where(runs.c.job_name == job_name).scalar_subquery()
+
+    connection.execute(
+        untold.delete().where(untold.c.raised_by == id_of(raised_by), untold.c.about == id_of(about))
+    )
+
+
 def submitted_at(store: "Store", job_names: Iterable[str]) -> dict[str, float]:
     """When these jobs were submitted, in Unix time; unknown ones are left out."""
     from sqlalchemy import select

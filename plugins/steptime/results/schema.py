@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import COLUMNS
 
-REVISION = "0011"
+REVISION = "0012"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -160,6 +160,15 @@ accepted_levels = Table(
     Column("accepted_at", Double, nullable=False),
 )
 """The runs with which baselines begin anew, as somebody has accepted what they show."""
+
+untold = Table(
+    "untold",
+    metadata,
+    Column("raised_by", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("about", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("verdict", Text, nullable=False),
+)
+"""What somebody is to be told of: written as a run is published, and removed once it was told."""
 
 charges = Table(
     "charges",
