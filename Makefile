@@ -53,8 +53,8 @@ test-all: setup ## the same with more seeds of drills and the drills of the pool
 drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
 
-mutants: setup ## change the code in small ways and see whether the tests notice: ROOM=logs for one room, SAMPLE=100 changes of each, SEED=1
-	@$(BIN)/python tests/mutants.py $(if $(ROOM),--room "$(ROOM)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
+mutants: setup ## change the code in small ways and see whether the tests notice: ROOM=logs for one room, SAMPLE=100 changes of each, SEED=1, JOBS=2 at once
+	@$(BIN)/python tests/mutants.py $(if $(ROOM),--room "$(ROOM)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS))
 
 screenshots: setup ## take the pictures of README and docs, from the running demo and from a made half year
 	$(BIN)/python docs/take_screenshots.py

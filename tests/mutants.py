@@ -2,7 +2,8 @@
 
 Each room's tests are collected once, in a copy of the checkout; every mutant is a fork of that process, in
 which the code of the changed function is exchanged, and the tests that call it run, fastest first. What lives
-there, and what is changed outside of functions, runs again in a process that imports the changed source.
+there, and what is changed outside of functions, runs again in a process that imports the changed source. Each
+has a pid namespace of its own: a changed condition has ended every process of the machine that it ran on.
 """
 
 import argparse
@@ -12,9 +13,9 @@ import importlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
+import pid_namespace
 import pytest
 import yaml
 from mutations import Mutant, mutants
@@ -39,7 +40,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = Path("plugins") / "steptime"
 LISTS = Path(__file__).with_name("mutants.yaml")
 GOAL = 0.9
-AT_ONCE = 2
 QUICK = "not trainer and not end_to_end and not browser and not slurm and not drill and not service"
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", ".steptime", "build", ".*_cache", ".hypothesis", "node_modules"
@@ -47,9 +47,9 @@ NOT_COPIED = shutil.ignore_patterns(
 IMPORTED_LATE = {"great_expectations", "pandas", "scipy", "sqlalchemy", "alembic", "httpx", "steptime"}
 """Packages that are imported inside functions; once before all forks is cheaper than in each."""
 _OWN_FAULT = 70
-_ALONE = "STEPTIME_MUTANTS_ALONE"
-MARK = "STEPTIME_MUTANT"
-"""An environment variable by which the processes that a mutant left are found."""
+_TRACE = -1  # in place of a mutant's index
+_BY_SIGNAL = 128
+"""Added to its number in the exit code."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,12 @@ def main() -> int:
     rooms = {name: Room(**room) for name, room in lists["rooms"].items()}
     rooms["by hand"] = Room((), by_hand=lists["by_hand"])
     told = _options(rooms)
-    if not told.list:
-        _be_alone()
-    table = Table("room", "could be changed", "drawn", "killed", "equivalent", "lived", "score")
+    if not told.list and pid_namespace.run(["true"]):
+        _stop(
+            "no pid namespace can be had here, and without one changed code could end other processes: "
+            "permit user namespaces, or run this as root."
+        )
+    table = Table("room", "could be changed", "drawn", "killed", "equivalent", "lived", "score", "CPU")
     good = True
     for name in told.room or rooms:
         room = rooms[name]
@@ -84,7 +87,10 @@ def main() -> int:
                 _show(mutant)
             continue
         outcomes: Counter[str] = Counter()
-        for mutant, killer in track(outcomes_of(room, drawn), name, len(drawn), console=Console(stderr=True)):
+        before = _cpu_s()
+        for mutant, killer in track(
+            outcomes_of(room, drawn, told.jobs), name, len(drawn), console=Console(stderr=True)
+        ):
             reason = killer or reason_of_equivalence(mutant, lists["equivalent"])
             outcomes["killed" if killer else "equivalent" if reason else "lived"] += 1
             if reason is None:
@@ -96,7 +102,8 @@ def main() -> int:
         killed, same, lived = (outcomes[outcome] for outcome in ("killed", "equivalent", "lived"))
         score = killed / max(1, killed + lived)
         good = good and (lived == 0 if room.by_hand else score >= GOAL)
-        table.add_row(name, *map(str, (len(changes), len(drawn), killed, same, lived)), f"{score:.1%}")
+        counts = map(str, (len(changes), len(drawn), killed, same, lived))
+        table.add_row(name, *counts, f"{score:.1%}", f"{_cpu_s() - before:.0f} s")
     if not told.list:
         Console().print(table)
     return 0 if good else 1
@@ -108,28 +115,16 @@ def _options(rooms: Iterable[str]) -> argparse.Namespace:
     options.add_argument("--sample", type=int, default=100, help="so many of each room (100); 0 for all")
     options.add_argument("--seed", type=int, default=1, help="which ones are drawn (1)")
     options.add_argument("--file", default="", help="only of sources whose path has this in it")
+    options.add_argument("--jobs", type=int, default=2, help="so many changes at once (2)")
     options.add_argument("--list", action="store_true", help="print the changes and run nothing")
     options.add_argument("--by", action="store_true", help="print which test noticed each change")
     return options.parse_args()
 
 
-def _be_alone() -> None:
-    """Go on where no other process can be seen: changed code that ends a job's processes may end any.
-
-    A changed condition in `clusters/local/state.py` has killed everything on a machine.
-    """
-    if os.environ.get(_ALONE):
-        return
-    of_user = [] if os.geteuid() == 0 else ["--user", "--map-current-user"]
-    alone = ["unshare", *of_user, "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
-        _stop(
-            f"'{' '.join(alone)}' does not work here, and without it changed code could end other processes: "
-            "permit user namespaces, or run this as root."
-        )
-    # The first process of all has to take in what others leave behind, as shells do and Python does not.
-    first = ["bash", "-c", '"$@"; exit $?', "bash"]
-    os.execvpe("unshare", [*alone, *first, sys.executable, *sys.argv], os.environ | {_ALONE: "1"})  # noqa: S606, S607
+def _cpu_s() -> float:
+    """CPU seconds of all processes that have ended below this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _stop(why: str) -> NoReturn:
@@ -184,7 +179,7 @@ def reason_of_equivalence(mutant: Mutant, entries: Iterable[dict[str, str]]) -> 
     return next((e["why"] for e in entries if e["path"] == mutant.path and e["becomes"] in lines), None)
 
 
-def outcomes_of(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str | None]]:
+def outcomes_of(room: Room, drawn: list[Mutant], at_once: int) -> Iterator[tuple[Mutant, str | None]]:
     """Each mutant and what killed it, None where it lives, as they become known."""
     if room.by_hand:
         yield from _one_by_one(room, drawn)
@@ -199,7 +194,7 @@ def outcomes_of(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str |
             os.close(reading)
             _in_copy(work / "warm", work / "output")
             told = os.fdopen(writing, "w", buffering=1)
-            plugin = Warm(room, drawn, work, lambda *line: print(json.dumps(line), file=told))
+            plugin = Warm(room, drawn, work, at_once, lambda *line: print(json.dumps(line), file=told))
             os._exit(_pytest([*room.tests], plugin))
         os.close(writing)
         with os.fdopen(reading) as lines:
@@ -222,11 +217,19 @@ def _one_by_one(room: Room, drawn: list[Mutant]) -> Iterator[tuple[Mutant, str |
             _write(mutant, copied)
             tests = [*entry["tests"], "-m", ""]  # those that are named, whatever their markers
             program = [sys.executable, __file__, "--in", str(copied), str(failed), *tests]
-            status = subprocess.run(program, check=False, env=os.environ | {MARK: folder}).returncode
-            _end_what_is_left(folder)
-            if status not in (0, 1):
+            status = pid_namespace.run(program)
+            killer = failed.read_text(encoding="utf-8") if failed.exists() else _signal(status)
+            if status and killer is None:
                 _stop(f"{' '.join(entry['tests'])}: pytest ended with exit code {status}")
-            yield mutant, failed.read_text(encoding="utf-8") if failed.exists() else None
+            yield mutant, killer
+
+
+def _signal(status: int) -> str | None:
+    """What ended a process from outside of its tests; None where it ended by itself."""
+    if status <= _BY_SIGNAL:
+        return None
+    number = status - _BY_SIGNAL
+    return "the time limit" if number == signal.SIGALRM else f"it ended itself by signal {number}"
 
 
 def _write(mutant: Mutant, copied: Path) -> None:
@@ -254,10 +257,16 @@ def _pytest(arguments: list[str], *plugins: object) -> int:
 class Warm:
     """A pytest plugin: forks after the collection, once to see which test calls what, and for each mutant."""
 
-    def __init__(self, room: Room, drawn: list[Mutant], work: Path, tell: Callable[[int, str | None], None]):
-        self.room, self.drawn, self.work, self.tell = room, drawn, work, tell
+    def __init__(
+        self,
+        room: Room,
+        drawn: list[Mutant],
+        work: Path,
+        at_once: int,
+        tell: Callable[[int, str | None], None],
+    ):
+        self.room, self.drawn, self.work, self.at_once, self.tell = room, drawn, work, at_once, tell
         self.running: dict[int, int] = {}
-        self.is_child = False
         self.failed: Path | None = None
         self.test = ""
         self.calls: dict[str, set[str]] = defaultdict(set)
@@ -266,7 +275,7 @@ class Warm:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         """In the parent all the forks; in a child the tests that are left in the session."""
-        if self._fork("0", 3600, self._trace):
+        if self._fork(_TRACE, 3600, self._trace):
             return None
         _, status = os.waitpid(self.running.popitem()[0], 0)
         if status:
@@ -285,14 +294,14 @@ class Warm:
                 again.append(index)
                 continue
             limit = 20 + 5 * sum(self.took[item.nodeid] for item in items)
-            if self._fork(str(index), limit, functools.partial(self._exchange, mutant, session, items)):
+            if self._fork(index, limit, functools.partial(self._exchange, mutant, session, items)):
                 return None
-            self._reap(AT_ONCE - 1, again)
+            self._reap(self.at_once - 1, again)
         self._reap(0, again)
         for index in sorted(again):
-            if self._fork(str(index), 60 + 5 * sum(self.took.values()), functools.partial(self._anew, index)):
+            if self._fork(index, 60 + 5 * sum(self.took.values()), functools.partial(self._anew, index)):
                 raise AssertionError("another program should run here")
-            self._reap(AT_ONCE - 1, None)
+            self._reap(self.at_once - 1, None)
         self._reap(0, None)
         return True
 
@@ -306,36 +315,38 @@ class Warm:
 
     def pytest_sessionfinish(self) -> None:
         """Write down what was traced."""
-        if self.failed and self.failed.name == "0.trace":
+        if self.failed and self.failed.name == "trace":
             sys.settrace(None)
             modules = [name for name in sys.modules if name.partition(".")[0] in IMPORTED_LATE]
             calls = {name: sorted(places) for name, places in self.calls.items()}
             told = {"calls": calls, "took": self.took, "modules": modules}
             (self.work / "traced").write_text(json.dumps(told), encoding="utf-8")
 
-    def _fork(self, name: str, limit_s: float, prepare: Callable[[], None]) -> bool:
+    def _fork(self, index: int, limit_s: float, prepare: Callable[[], None]) -> bool:
         """Start a child, which is True there, has prepared itself and is ended after the limit."""
         child = os.fork()
         if child:
-            self.running[child] = int(name)
+            self.running[child] = index
             return False
-        self.is_child = True
-        os.setsid()
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(limit_s))
-        os.environ[MARK] = f"{self.work}:{name}"
-        self.failed = self.work / f"{name}.failed"
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(self.work / f"temporary{name}")
-        (self.work / f"temporary{name}").mkdir()
         try:
-            prepare()
+            pid_namespace.enter()
+            self._begin(index, limit_s, prepare)
         except Exception:  # else a fault of this program would look like a change that was noticed
             traceback.print_exc()
             os._exit(_OWN_FAULT)
         return True
 
+    def _begin(self, index: int, limit_s: float, prepare: Callable[[], None]) -> None:
+        os.setsid()
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(limit_s))
+        self.failed = self.work / f"{index}.failed"
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(self.work / f"temporary{index}")
+        Path(tempfile.tempdir).mkdir()
+        prepare()
+
     def _trace(self) -> None:
-        self.failed = self.work / "0.trace"
+        self.failed = self.work / "trace"
         ours = str(Path.cwd() / PACKAGE)
 
         def called(frame: types.FrameType, _event: str, _argument: object) -> None:
@@ -399,20 +410,15 @@ class Warm:
     def _reap(self, left: int, again: list[int] | None) -> None:
         """Wait until so many run; what lives is tried again, where there is another way."""
         while len(self.running) > left:
-            child, status = os.waitpid(-1, 0)
-            if child not in self.running:
-                continue  # a process that a mutant left to us
-            index = self.running.pop(child)
-            _end_what_is_left(f"{self.work}:{index}")
+            child, status = os.wait()
+            index, code = self.running.pop(child), os.waitstatus_to_exitcode(status)
             for folder in ("temporary", "copy"):
                 shutil.rmtree(self.work / f"{folder}{index}", ignore_errors=True)
-            if os.waitstatus_to_exitcode(status) == _OWN_FAULT:
+            if code == _OWN_FAULT:
                 raise pytest.UsageError(f"could not make {self.drawn[index]}")
             failed = self.work / f"{index}.failed"
-            killer = failed.read_text(encoding="utf-8") if failed.exists() else None
-            if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
-                killer = "the time limit"
-            elif status and killer is None and again is None:
+            killer = failed.read_text(encoding="utf-8") if failed.exists() else _signal(code)
+            if code and killer is None and again is None:
                 killer = "the tests do not start"
             failed.unlink(missing_ok=True)
             if killer is None and again is not None:
@@ -427,12 +433,6 @@ def _functions(code: types.CodeType) -> Iterator[types.CodeType]:
         if isinstance(constant, types.CodeType):
             is_class = not constant.co_flags & 0x2  # CO_NEWLOCALS: of functions alone
             yield from _functions(constant) if is_class else [constant]
-
-
-def _end_what_is_left(mark: str) -> None:
-    for process in psutil.process_iter(["environ"]):
-        if (process.info["environ"] or {}).get(MARK) == mark:
-            process.kill()
 
 
 class Reported:
