@@ -199,6 +199,12 @@ def test_a_log_with_a_line_every_tenth_step() -> None:
     ]
 
 
+@pytest.mark.parametrize("printed", ["inf", "nan", "1e400"])
+def test_memory_that_no_gpu_has_is_none(printed: str) -> None:
+    line = line_forms.torchtitan(1).replace("9.46GiB", f"{printed}GiB")
+    assert only_step(line).peak_memory_bytes is None
+
+
 def test_torchtitan_in_colour_on_eight_ranks() -> None:
     log = read("".join(line_forms.torchtitan(step, rank=rank) for step in range(1, 11) for rank in range(8)))
     assert log.format == "torchtitan"

@@ -91,3 +91,9 @@ def whole(text: bytes | None) -> int | None:
     """A printed whole number, also `99.00` or `2e+3`; None for NaN and for what no counter reaches."""
     number = real(text)
     return int(number) if number is not None and abs(number) <= _LARGEST_COUNT else None
+
+
+def gibibytes(text: bytes) -> int | None:
+    """Bytes of a printed number of GiB; None for NaN and for what no memory has."""
+    number = real(text)
+    return round(number * 2**30) if number is not None and abs(number) * 2**30 <= _LARGEST_COUNT else None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from steptime.logs.formats.base import COUNT, NUMBER, StepLine, real, records
+from steptime.logs.formats.base import COUNT, NUMBER, StepLine, gibibytes, real, records
 from steptime.logs.models import Step
 
 _RECORD = re.compile(rb"(?<![A-Za-z_])(?<!validate )step:\s*(" + COUNT + rb")\s")
@@ -35,6 +35,6 @@ class TorchTitan:
                 global_step=number - 1,
                 loss=real(values.get(b"loss")),
                 tflops_per_gpu=real(values.get(b"tflops")),
-                peak_memory_bytes=round(float(memory[1]) * 2**30) if memory else None,
+                peak_memory_bytes=gibibytes(memory[1]) if memory else None,
             )
             yield StepLine(step, text, grad_norm=real(values.get(b"grad_norm")))
