@@ -7,9 +7,10 @@ import pytest
 from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import ParamValidationError
 
-from steptime.airflow.params import SECTIONS, dag_params, plan_from_params
+from steptime.airflow.params import dag_params, plan_from_params
 from steptime.errors import UserError
 from steptime.recipes.planning import PlanRequest, parse_request
+from steptime.recipes.request import SECTIONS
 from steptime.recipes.workloads import list_workloads, load_workload
 
 

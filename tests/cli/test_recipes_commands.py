@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from io import StringIO
 from pathlib import Path
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from steptime import settings
 from steptime.cli import app, main, recipes
+from steptime.recipes.request import SECTIONS
 
 
 def call(*arguments: str) -> Result:
@@ -150,6 +152,22 @@ def test_help_has_examples(command: str) -> None:
     shown = call(command, "--help").stdout
     assert "Examples" in shown
     assert f"steptime {command} --workload" in shown or f"steptime {command} llama3.1" in shown
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_help_has_the_panels_of_the_trigger_form(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 200)
+    panels: dict[str, list[str]] = {}
+    for line in call(command, "--help").stdout.splitlines():
+        if begins := re.match(r"╭─ (.+?) ─", line):
+            panels[begins[1]] = []
+        if flag := re.match(r"│ +--([a-z-]+)", line):
+            panels[list(panels)[-1]].append(flag[1].replace("env", "environment").replace("-", "_"))
+
+    form = {section: list(names) for section, names in SECTIONS.items()}
+    assert {name: panels[name] for name in list(panels)[-len(form) :]} == form
+    assert list(panels)[: -len(form)] == ["Arguments", "Options"]
+    assert list(panels)[-len(form) :] == list(form)
 
 
 @pytest.mark.parametrize(

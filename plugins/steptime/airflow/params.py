@@ -1,7 +1,6 @@
 """The params of the DAGs, made from the fields of `PlanRequest`, and the plan made from the params."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from airflow.sdk import Param
@@ -10,31 +9,10 @@ from steptime.airflow.form_hints import Hints
 from steptime.clusters.config import list_clusters
 from steptime.errors import UserError
 from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan
+from steptime.recipes.request import SECTIONS
 from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import load_workload
 from steptime.staging.checking import check_plan
-
-SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "Where": ("cluster",),  # it decides what of the rest can be run
-        "Model": ("size", "dtype", "proxy"),
-        "Scale": ("gpu_type", "gpus", "scaling", "tensor_parallel", "repeats"),
-        "Run": (
-            *("max_steps", "window", "time_limit"),
-            *("checkpoint", "save_checkpoint", "load_checkpoint", "async_save"),
-        ),
-        "Profile and trace": (
-            *("profile", "profile_start", "profile_stop", "profile_ranks", "gpu_metrics"),
-            "nccl_trace",
-        ),
-        "Machines": ("image", "cuda_graphs", "tp_comm_overlap", "environment"),
-        "Slurm": (
-            *("gpus_per_node", "gres", "partition", "account", "nodelist", "exclude", "reservation"),
-            *("segment", "additional_slurm_params"),
-        ),
-    }
-)
-"""Sections of the trigger form, in the order people read them."""
 
 _WORDS = {
     "async": "asynchronous",

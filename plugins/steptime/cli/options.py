@@ -4,7 +4,8 @@
     @takes_plan_request
     def run(request: PlanRequest, *, wait: Annotated[bool, typer.Option("--wait")] = False) -> None: ...
 
-gives a command `run WORKLOAD --size … --dtype … --wait`: one flag a field, its help the field's description.
+gives a command `run WORKLOAD --cluster … --size … --wait`: one flag a field, its help the field's
+description, in panels that are the sections of the trigger form.
 """
 
 import inspect
@@ -18,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from steptime.errors import UserError, shown
 from steptime.recipes.planning import PlanRequest, parse_request
+from steptime.recipes.request import SECTIONS
 
 
 def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,32 +35,35 @@ def takes_plan_request(command: Callable[..., Any]) -> Callable[..., Any]:
         request = _request({name: values.pop(name) for name in fields})
         return command(request, **values)
 
-    flags = [_parameter(name, field) for name, field in fields.items()]
+    flags = [_argument(name, field) for name, field in fields.items() if field.is_required()]
+    flags += [_flag(name, fields[name], panel) for panel, names in SECTIONS.items() for name in names]
     # Typer reads both: the signature for names and defaults, the annotations for the types.
     with_flags.__signature__ = inspect.Signature(flags + own)  # type: ignore[attr-defined]
     with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in flags + own}
     return with_flags
 
 
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """The Typer parameter of a field: an argument if required, NAME=VALUE flags for a dictionary."""
+def _argument(name: str, field: FieldInfo) -> inspect.Parameter:
+    """The Typer parameter of a field without a default."""
+    marker = typer.Argument(metavar=name.upper(), help=field.description, show_default=False)
+    return _keyword(name, Annotated[str, marker])
+
+
+def _flag(name: str, field: FieldInfo, panel: str) -> inspect.Parameter:
+    """The Typer parameter of any other: NAME=VALUE flags for a dictionary."""
+    of_all: dict[str, Any] = {"help": field.description, "rich_help_panel": panel}
+    if _is_dictionary(field):
+        marker = typer.Option("--env", metavar="NAME=VALUE", **of_all)
+        return _keyword(name, Annotated[list[str] | None, marker], default=None)
+    default = field.get_default(call_default_factory=True)
     kinds = set(get_args(field.annotation) or (field.annotation,)) - {NoneType}
-    default: Any = None if field.is_required() else field.get_default(call_default_factory=True)
-    marker: Any
-    if field.is_required():
-        marker = typer.Argument(metavar=name.upper(), help=field.description, show_default=False)
-        default = inspect.Parameter.empty
-        annotation: Any = str
-    elif _is_dictionary(field):
-        marker = typer.Option("--env", metavar="NAME=VALUE", help=field.description)
-        annotation, default = list[str] | None, None
-    else:
-        kind = next((simple for simple in (bool, int) if simple in kinds), str)
-        marker = typer.Option(help=field.description)
-        annotation = kind if default is not None else kind | None
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, marker]
-    )
+    kind: Any = next((simple for simple in (bool, int) if simple in kinds), str)
+    annotation = kind if default is not None else kind | None
+    return _keyword(name, Annotated[annotation, typer.Option(**of_all)], default=default)
+
+
+def _keyword(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _is_dictionary(field: FieldInfo) -> bool:

@@ -1,6 +1,7 @@
 """What somebody asks for, before it is checked against a recipe: flags, DAG params and JSON become this."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -9,6 +10,28 @@ from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
 from steptime.settings import default_cluster
+
+SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Where": ("cluster",),  # it decides what of the rest can be run
+        "Model": ("size", "dtype", "proxy"),
+        "Scale": ("gpu_type", "gpus", "scaling", "tensor_parallel", "repeats"),
+        "Run": (
+            *("max_steps", "window", "time_limit"),
+            *("checkpoint", "save_checkpoint", "load_checkpoint", "async_save"),
+        ),
+        "Profile and trace": (
+            *("profile", "profile_start", "profile_stop", "profile_ranks", "gpu_metrics"),
+            "nccl_trace",
+        ),
+        "Machines": ("image", "cuda_graphs", "tp_comm_overlap", "environment"),
+        "Slurm": (
+            *("gpus_per_node", "gres", "partition", "account", "nodelist", "exclude", "reservation"),
+            *("segment", "additional_slurm_params"),
+        ),
+    }
+)
+"""Sections of the trigger form and panels of `steptime run --help`, in the order people read them."""
 
 
 class PlanRequest(Frozen):
