@@ -1,3 +1,6 @@
+import os
+import pty
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -140,13 +143,13 @@ def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[st
     ]
     api.answers[f"{PATH}/taskInstances/train.wait/logs/1"] = (200, {"content": log})
     with AirflowClient(api.url, "ada", "x") as client:
-        assert follow(client, RUN).state == "success"
+        assert follow(client, RUN, of=1).state == "success"
     said = [line.split("s  ", 1)[1] for line in capsys.readouterr().err.splitlines()]
     assert said == ["tiny·fp32·1: wait: deferred: step 3 of 0-19", "tiny·fp32·1: done"]
 
 
 @pytest.mark.usefixtures("fast")
-def test_counting_says_how_far_it_is_and_reads_no_log(api: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terse_it_says_how_far_it_is_and_reads_no_log(api: Any, capsys: pytest.CaptureFixture[str]) -> None:
     wait = task("performance.wait", "deferred", 0, "tiny·fp32·1", second=1)
     other = task("performance.wait", "deferred", 1, "tiny·fp32·2", second=1)
     done = {"state": "success"}
@@ -160,11 +163,34 @@ def test_counting_says_how_far_it_is_and_reads_no_log(api: Any, capsys: pytest.C
     )
     answer(api, polls)
     with AirflowClient(api.url, "ada", "x") as client:
-        assert follow(client, RUN, counting=2).state == "success"
+        assert follow(client, RUN, of=2, terse=True).state == "success"
     first, second, last = capsys.readouterr().err.splitlines()
     assert first == "0 of 2 done · tiny·fp32·2"
     assert second.startswith("1 of 2 done · about ")
     assert last == "2 of 2 done"
+
+
+@pytest.mark.usefixtures("fast")
+def test_in_a_terminal_it_is_one_line_that_is_redrawn(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = task("performance.wait", "deferred", 0, "tiny·fp32·1", second=1)
+    second = task("performance.wait", "deferred", 1, "tiny·fp32·2", second=1)
+    done = {"state": "success"}
+    states = [[first, second]] * 2 + [[first | done, second]] * 2
+    answer(api, iter([*(("running", state) for state in states), ("success", [first | done, second | done])]))
+    log = {"event": "step 3 of 0-19", "logger": "steptime.airflow.triggers.TrainingTrigger"}
+    api.answers[f"{PATH}/taskInstances/performance.wait/logs/1"] = (200, {"content": [log]})
+    ours, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stderr, AirflowClient(api.url, "ada", "x") as client:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(following, "POLL_S", 0.2)  # it is drawn twelve times a second
+        follow(client, RUN, of=2)
+        shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+
+    assert "0 of 2 done · tiny·fp32·2: step 3 of 0-19" in shown
+    assert "1 of 2 done · about " in shown
+    assert "\n" not in shown
 
 
 @pytest.mark.usefixtures("fast")
@@ -175,7 +201,7 @@ def test_an_airflow_that_restarts_is_waited_for(api: Any) -> None:
     api.answers[PATH] = lambda _: next(answers)
     api.answers[f"{PATH}/taskInstances"] = (200, {"task_instances": [], "total_entries": 0})
     with AirflowClient(api.url, "ada", "x") as client:
-        assert follow(client, RUN).state == "failed"
+        assert follow(client, RUN, of=1).state == "failed"
 
 
 @pytest.mark.usefixtures("fast")
@@ -183,4 +209,4 @@ def test_an_airflow_that_is_gone_ends_the_following(api: Any, monkeypatch: pytes
     monkeypatch.setattr(following, "_PATIENCE_S", 0.05)
     api.answers[PATH] = (500, {})
     with AirflowClient(api.url, "ada", "x") as client, pytest.raises(SystemFailure, match="500"):
-        follow(client, RUN)
+        follow(client, RUN, of=1)

@@ -1,13 +1,10 @@
-"""Watching a DAG run from the terminal: a line for each planned run, or one line of how many are done."""
+"""Watching a DAG run from the terminal: how many planned runs are done, in one line, or what each is at."""
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Self
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from steptime.cli.phases import Spinning
@@ -24,7 +21,6 @@ _LOGS_AT_ONCE = 8
 _WAITING = (None, "scheduled", "queued", "up_for_retry", "up_for_reschedule")
 _NEVER_RUN = ("skipped", "upstream_failed", "removed")
 _AT_WORK = ("running", "deferred", "awaiting_input", "restarting")
-_SYMBOLS = {"success": "[green]✓[/]", "failed": "[red]✗[/]", "running": "[cyan]●[/]", "waiting": "[dim]·[/]"}
 
 
 class RunLine(Frozen):
@@ -83,19 +79,23 @@ def _start(task: TaskInstance) -> float:
     return task.start_date.timestamp() if task.start_date else float("inf")
 
 
-def follow(client: AirflowClient, run: DagRun, *, counting: int | None = None) -> DagRun:
-    """Show a DAG run on stderr until it has ended: live in a terminal, else a line for each change.
+LastWord = Callable[[RunLine], str]
+"""What the task of a line has logged last; empty if nothing."""
 
-    With `counting`, the number of its planned runs, it is only told how many of these are done, and about how
-    long the others take. An Airflow that does not answer for two minutes is SystemFailure.
+
+def follow(client: AirflowClient, run: DagRun, *, of: int, terse: bool = False) -> DagRun:
+    """Show on stderr how far the planned runs of a DAG run are, `of` so many, until it has ended.
+
+    In a terminal that is one line, which is redrawn; else a line for each change of a run, or, if `terse`,
+    whenever another one is done. An Airflow that does not answer for two minutes is SystemFailure.
     """
     last_heard = time.monotonic()
-    with _view(counting) as view:
+    with _View(of, terse=terse) as view:
         while True:
             try:
                 now = client.dag_run(run.dag_id, run.dag_run_id)
                 found = run_lines(client.task_instances(run.dag_id, run.dag_run_id))
-                view.update(found, {} if counting else _news(client, run, found))
+                view.update(found, partial(_last_word, client, run))
                 last_heard = time.monotonic()
             except SystemFailure:
                 if time.monotonic() - last_heard > _PATIENCE_S:
@@ -106,10 +106,11 @@ def follow(client: AirflowClient, run: DagRun, *, counting: int | None = None) -
             time.sleep(POLL_S)
 
 
-def progress(found: Sequence[RunLine], of: int, now: float) -> str:
+def progress(found: Sequence[RunLine], of: int, now: float, last_word: LastWord = lambda _line: "") -> str:
     """`2 of 4 done · about 40 s left`: how far so many planned runs are at a Unix time.
 
-    Before one is done it names the task or the run that is at work; it goes by the time of those that are.
+    Before one is done it names the task or the run that is at work, with its last word; it goes by the time
+    of those that are.
     """
     runs = [line for line in found if line.task.map_index >= 0]
     done = sum(line.state == "success" for line in runs)
@@ -120,8 +121,8 @@ def progress(found: Sequence[RunLine], of: int, now: float) -> str:
     if done == of:
         return said
     if not done:
-        at_work = next((line.label for line in reversed(found) if line.state == "running"), None)
-        return said if at_work is None else f"{said} · {at_work}"
+        at_work = next((line for line in reversed(found) if line.state == "running"), None)
+        return said if at_work is None else f"{said} · {_with(at_work.label, last_word(at_work))}"
     return f"{said} · about {_about((now - began) / done * (of - done))} left"
 
 
@@ -130,89 +131,49 @@ def _about(seconds: float) -> str:
     return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 115 else f"{seconds / 60:.0f} min"
 
 
-def _news(client: AirflowClient, run: DagRun, found: Sequence[RunLine]) -> dict[str, str]:
-    """By label, the last word that the task at work has logged: a state of the job, or a training step."""
-    at_work = [line for line in found if line.task.state in ("running", "deferred")]
-    news = {}
-    for line in at_work[:_LOGS_AT_ONCE]:
-        entries = [
-            entry.event for entry in client.log(run.dag_id, run.dag_run_id, line.task) if entry.is_ours
-        ]
-        if entries:
-            news[line.label] = entries[-1].strip().partition("\n")[0]
-    return news
+def _last_word(client: AirflowClient, run: DagRun, line: RunLine) -> str:
+    """A state of the job, or a training step; empty for what is not at work."""
+    if line.task.state not in ("running", "deferred"):
+        return ""
+    entries = [entry.event for entry in client.log(run.dag_id, run.dag_run_id, line.task) if entry.is_ours]
+    return entries[-1].strip().partition("\n")[0] if entries else ""
 
 
-def _view(counting: int | None) -> "_LiveView | _PlainView | _CountingView":
-    if counting is not None:
-        return _CountingView(counting)
-    console = Console(stderr=True)
-    return _LiveView(console) if console.is_terminal else _PlainView()
+def _with(*parts: str) -> str:
+    return ": ".join(part for part in parts if part)
 
 
-class _CountingView(Spinning):
-    """One line that is redrawn in a terminal, else a line whenever another run is done.
+class _View(Spinning):
+    """What stands on stderr; see `follow`."""
 
-    Until the first is done, what is at work has lines, too: to install the trainer takes minutes.
-    """
-
-    def __init__(self, of: int) -> None:
+    def __init__(self, of: int, *, terse: bool) -> None:
         super().__init__()
-        self._of, self._told = of, ""
-
-    def update(self, found: Sequence[RunLine], _news: dict[str, str]) -> None:
-        """Draw what is known now, or print it if it is more than before."""
-        text = progress(found, self._of, time.time())
-        ended = sum(line.task.map_index >= 0 and line.state in ("success", "failed") for line in found)
-        if self._spinner is not None:
-            self._spinner.update(Text(text))
-        elif (told := str(ended or text)) != self._told:
-            self._told = told
-            typer.echo(text, err=True)
-
-
-class _LiveView:
-    """A table that is redrawn in place."""
-
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._live.stop()
-
-    def update(self, found: Sequence[RunLine], news: dict[str, str]) -> None:
-        """Draw what is known now."""
-        table = Table.grid(padding=(0, 2))
-        for column in ("symbol", "label", "doing", "news"):
-            table.add_column(column, no_wrap=True)
-        for line in found:
-            text = Text(news.get(line.label, ""), style="dim")
-            table.add_row(_SYMBOLS[line.state], Text(line.label), line.doing, text)
-        self._live.update(table, refresh=True)
-
-
-class _PlainView:
-    """A line of text whenever something has changed, for logs and pipes."""
-
-    def __init__(self) -> None:
-        self._printed: dict[str, str] = {}
+        self._of, self._terse = of, terse
+        self._told: dict[str, str] = {}
         self._started = time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
+    def update(self, found: Sequence[RunLine], last_word: LastWord) -> None:
+        """Draw what is known now, or print what has changed since the last time."""
+        if self._spinner is not None:
+            said = progress(found, self._of, time.time(), last_word)
+            self._spinner.update(Text(said, no_wrap=True, overflow="ellipsis"))
+        elif self._terse:
+            # Until the first is done, what is at work has lines, too: to install the trainer takes minutes.
+            text = progress(found, self._of, time.time())
+            ended = sum(line.task.map_index >= 0 and line.state in ("success", "failed") for line in found)
+            self._print("", changed=str(ended or text), text=text)
+        else:
+            self._print_each(found, last_word)
 
-    def __exit__(self, *exception: object) -> None:
-        pass
+    def _print_each(self, found: Sequence[RunLine], last_word: LastWord) -> None:
+        begun = [line for line in found if line.state != "waiting"]
+        heard = [line.label for line in begun if line.state == "running"][:_LOGS_AT_ONCE]
+        for line in begun:
+            said = _with(line.doing, last_word(line) if line.label in heard else "")
+            after = f"{time.monotonic() - self._started:5.0f} s"
+            self._print(line.label, changed=said, text=f"{after}  {line.label}: {said}")
 
-    def update(self, found: Sequence[RunLine], news: dict[str, str]) -> None:
-        """Print what has changed since the last time."""
-        for line in found:
-            text = ": ".join(part for part in (line.doing, news.get(line.label)) if part)
-            if line.state == "waiting" or self._printed.get(line.label) == text:
-                continue
-            self._printed[line.label] = text
-            typer.echo(f"{time.monotonic() - self._started:5.0f} s  {line.label}: {text}", err=True)
+    def _print(self, what: str, *, changed: str, text: str) -> None:
+        if self._told.get(what) != changed:
+            self._told[what] = changed
+            typer.echo(text, err=True)

@@ -62,7 +62,7 @@ def run(
             typer.echo(f"run id:  {dag_run.dag_run_id}\naddress: {address}")
             return
         typer.echo(f"following {address}", err=True)
-        _, ended_well = wait_for_results(client, dag_run, output_format, wide=wide)
+        _, ended_well = wait_for_results(client, dag_run, output_format, of=len(planned.all_runs), wide=wide)
     if not ended_well:
         raise typer.Exit(2)
 
@@ -85,15 +85,16 @@ def wait_for_results(
     dag_run: DagRun,
     output_format: Format = Format.TABLE,
     *,
+    of: int,
     wide: bool = False,
-    counting: int | None = None,
+    terse: bool = False,
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Follow a DAG run and print its results, and why it failed if it did; `counting` as in `follow`.
+    """Follow a DAG run and print its results, and why it failed if it did; `of` and `terse` as in `follow`.
 
     Gives the results, and whether all went well: nothing failed, and each of them is valid.
     """
     try:
-        ended = follow(client, dag_run, counting=counting)
+        ended = follow(client, dag_run, of=of, terse=terse)
     except KeyboardInterrupt:
         address = client.run_address(dag_run.dag_id, dag_run.dag_run_id)
         raise SystemFailure(
