@@ -7,6 +7,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 export STEPTIME_HOME ?= $(CURDIR)/.steptime
 PYTEST_FLAGS ?=
+# Compiled modules are kept, whatever a container's image sets: each of some thousand processes, tests and
+# jobs would compile Airflow or NeMo anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Which tests each target runs, and how long they take: docs/testing.md.
 QUICK := not trainer and not end_to_end and not browser and not slurm and not drill and not exhaustive
 UNIT := $(QUICK) and not service
