@@ -365,9 +365,9 @@ def test_a_trace_sets_what_nccl_logs(two_ranks: Run) -> None:
 @pytest.mark.parametrize(
     ("own", "extra", "excluded"),
     [
-        ({}, (), "--exclude=n7,n8"),
-        ({"exclude": "n[1-3]"}, (), "'--exclude=n[1-3],n7,n8'"),
-        ({}, ("--exclude=n9",), "--exclude=n9,n7,n8"),
+        ({}, (), "'--exclude=n[7-8]'"),
+        ({"exclude": "n[1-3]"}, (), "'--exclude=n[1-3],n[7-8]'"),
+        ({}, ("--exclude=n9",), "'--exclude=n9,n[7-8]'"),
         ({"nodelist": "n[6-7]"}, (), "--exclude=n8"),
         ({"nodelist": "n[7-8]"}, (), None),
         ({}, ("--nodelist=n7",), "--exclude=n8"),

@@ -12,7 +12,6 @@ from steptime.clusters.slurm.states import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     JobRecord,
-    expand_nodes,
     of_each_name,
     read_sacct,
     read_squeue,
@@ -215,22 +214,6 @@ def test_no_text_breaks_the_reading(fields: list[str]) -> None:
         assert status_of(job).state is JobState.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("text", "nodes"),
-    [
-        ("", ()),
-        ("(null)", ()),
-        ("None assigned", ()),
-        ("login", ("login",)),
-        ("n[1-3],gpu-b7", ("n1", "n2", "n3", "gpu-b7")),
-        ("gpu[08-10,012]", ("gpu08", "gpu09", "gpu10", "gpu012")),
-        ("r[1-2]n[1,3]", ("r1n1", "r1n3", "r2n1", "r2n3")),
-    ],
-)
-def test_node_lists(text: str, nodes: tuple[str, ...]) -> None:
-    assert expand_nodes(text) == nodes
-
-
 def test_every_state_of_slurm_has_a_meaning() -> None:
     """The words of squeue(1) and sacct(1), as their manuals list them."""
     words = """BOOT_FAIL CANCELLED COMPLETED CONFIGURING COMPLETING DEADLINE FAILED LAUNCH_FAILED NODE_FAIL
@@ -384,8 +367,3 @@ def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:
     assert [job.job_id for job in of_each_name(jobs)["a"]] == ["11", "9", "10"]
     again = [record(job_id="5"), record(job_id="6", submitted_at=150), record(job_id="5", submitted_at=200)]
     assert [(job.job_id, job.submitted_at) for job in of_each_name(again)["a"]] == [("5", 200), ("6", 150)]
-
-
-def test_what_is_no_range_is_a_name() -> None:
-    assert expand_nodes("n[a-b,1-x,2]") == ("na-b", "n1-x", "n2")
-    assert expand_nodes("None") == ()

@@ -75,7 +75,8 @@ def test_what_changed_stands_beside_a_slowdown() -> None:
         next(line for line in remarks if line.startswith(f"{name}:"))
         for name in ("small·fp32·4", "tiny·fp32·4")
     )
-    assert changed.endswith("confirmed; since the last usual run changed: OMP_NUM_THREADS 1 → 2")
+    said = "confirmed on the same node (localhost); since the last usual run changed: OMP_NUM_THREADS 1 → 2"
+    assert changed.endswith(said)
     assert "nothing is recorded that changed" in plain
 
 

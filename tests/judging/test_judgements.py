@@ -1,5 +1,6 @@
 """Judgements that are stored: written with the run, as the whole history would be judged, in any order."""
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -8,13 +9,16 @@ import pytest
 import sqlalchemy
 from typer.testing import CliRunner
 
+from steptime.airflow.sentences import of_regression
 from steptime.cli import app
+from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_since, compare_sweep
 from steptime.judging.judgements import accept, judge_all, publish, reject
 from steptime.recipes.models import Mode
-from steptime.results.database import read_connection
+from steptime.recipes.node_lists import fold_nodes
+from steptime.results.database import read_connection, write_transaction
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -228,3 +232,64 @@ def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Res
 def test_a_run_that_is_not_for_comparison_has_no_verdict(store: Store, make_result: MakeResult) -> None:
     publish(store, make_result("profiled", mode=Mode.PROFILE))
     assert judgements.judged_run(store, "profiled")[1] is None
+
+
+def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) -> Result:
+    at = 1e9 + number
+    ended = JobStatus(state=JobState.SUCCEEDED, started_at=at, ended_at=at + 40, nodes=nodes)
+    return make_result(f"run-{number}", step_times=[level] * 20, submitted_at=at, status=ended)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "level", "words"),
+    [
+        ((["b2", "b3"], ["b3", "b4"]), 1.06, "as two fresh runs on other nodes (b[2-4]) confirm"),
+        ((["b1"], ["b1"]), 1.06, "as two fresh runs on another node (b1) confirm"),
+        ((["a1"], ["a1"]), 1.06, "as two fresh runs on the same node (a1) confirm"),
+        ((["a1", "a2"], ["a2"]), 1.06, "as two fresh runs on the same nodes (a[1-2]) confirm"),
+        ((["a1"], ["b1"]), 1.06, "as two fresh runs partly on the same nodes (a1,b1) confirm"),
+        ((["b1"], ["b2"]), 1.0, "two fresh runs on other nodes (b[1-2]) did not repeat its slowdown"),
+        ((["b1"], []), 1.06, "as two fresh runs confirm"),
+    ],
+)
+def test_what_fresh_runs_decided_says_on_which_nodes(
+    store: Store, make_result: MakeResult, fresh: tuple[list[str], list[str]], level: float, words: str
+) -> None:
+    for number, usual in enumerate(LEVELS[:7]):
+        publish(store, on_nodes(make_result, number, usual, "a1"))
+    publish(store, on_nodes(make_result, 7, 1.06, "a1", "a2"))
+    for number, nodes in enumerate(fresh, start=8):
+        publish(store, on_nodes(make_result, number, level, *nodes))
+
+    placed = json.loads(stored(store)["run-9"]["rests_on"])["nodes"]
+    assert placed == {"suspected": "a[1-2]", "fresh": [fold_nodes(some) for some in fresh]}
+    assert "nodes" not in json.loads(stored(store)["run-6"]["rests_on"]), "usual"
+    _, judged = judgements.judged_run(store, "run-9")
+    assert judged is not None
+    assert words in of_regression(judged)
+    [row] = compare_since(store, 0).rows
+    assert (row["suspected_on"], row["fresh_on"]) == ("a[1-2]", fold_nodes(fresh[0] + fresh[1]))
+
+    publish(store, on_nodes(make_result, 10, 1.06, "c1"))
+    [later] = compare_since(store, 0).findings
+    if level > 1.05:
+        assert later.placement == judged.placement, "the same runs have confirmed it"
+
+
+def test_a_judgement_of_before_has_no_nodes(store: Store, runs: list[Result]) -> None:
+    for result in runs:
+        publish(store, result)
+    with write_transaction(store.url) as connection:
+        for job, row in stored(store).items():
+            kept = {name: value for name, value in json.loads(row["rests_on"]).items() if name != "nodes"}
+            connection.execute(
+                sqlalchemy.text(
+                    "UPDATE judgements SET rests_on = :kept WHERE kind = 'history' "
+                    "AND run_id = (SELECT id FROM runs WHERE job_name = :job)"
+                ),
+                {"kept": json.dumps(kept), "job": job},
+            )
+
+    compared = compare_since(store, 0)
+    assert compared.rows[0]["fresh_on"] is None
+    assert ", confirmed; since the last usual run changed: NCCL_ALGO" in compared.remarks[0]

@@ -62,11 +62,12 @@ def of_regression(judged: "Judged") -> str:
     what = f"{row['label']} on {row['cluster']}"
     percent = f"{100 * (standing.change or 0):.1f} %"
     changed = f"; changed: {'; '.join(judged.changes)}" if judged.changes else ""
+    where = judged.placement.words if judged.placement else ""
     if standing.state == "suspected":
         return f"{what} may be slower by {percent}, two fresh runs decide{changed}"
     if standing.state == "confirmed":
-        return f"{what} is slower by {percent}, as two fresh runs confirm{changed}"
-    return f"{what} is as fast as usual: two fresh runs did not repeat its slowdown"
+        return f"{what} is slower by {percent}, as two fresh runs{where} confirm{changed}"
+    return f"{what} is as fast as usual: two fresh runs{where} did not repeat its slowdown"
 
 
 def _first(some: Sequence[str]) -> str:

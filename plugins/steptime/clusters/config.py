@@ -191,6 +191,13 @@ class ClusterConfig(Frozen):
         """The run as it is resubmitted, without `nodes`; unchanged if nodes cannot be chosen here."""
         return run
 
+    def placement_test(self, run: Run) -> tuple[str, ...] | None:
+        """The command for the login node that fails if no nodes here could ever take the run.
+
+        None if nodes cannot be chosen here, which `avoiding` cannot change either.
+        """
+        return None
+
     def script_values(
         self,
         run: Run,

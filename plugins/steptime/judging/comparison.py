@@ -32,6 +32,7 @@ from steptime.judging.judgements import (
     judged_since,
     newest,
 )
+from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, changes, judged_runs
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
@@ -57,6 +58,8 @@ class Finding:
     """How it drifted slower, if no run of it did."""
     drift_since: float | None = None
     """Unix time."""
+    placement: Placement | None = None
+    """On which nodes it was suspected, and decided by fresh runs."""
     q_values: Mapping[Direction, float] | None = None
     """Its p-values, adjusted for all cells of the comparison."""
 
@@ -233,6 +236,7 @@ def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparis
             _fresh_runs(store, one.run, one.standing),
             one.drift,
             began.get(one.drift.since) if one.drift else None,
+            one.placement,
         )
         for series, (one, *_) in ((series, some) for series, some in cells.items() if some)
     ]
@@ -278,7 +282,8 @@ def _remarks(finding: Finding) -> list[str]:
     standing = finding.standing
     if standing.state not in ("suspected", "confirmed"):
         return []
-    sentence = f"{standing.direction} by {abs(finding.change_percent or 0):.1f} %, {standing.state}; "
+    where = finding.placement.words if finding.placement and standing.state == "confirmed" else ""
+    sentence = f"{standing.direction} by {abs(finding.change_percent or 0):.1f} %, {standing.state}{where}; "
     if finding.changes:
         sentence += f"since the last usual run changed: {'; '.join(finding.changes)}"
     else:
@@ -320,6 +325,8 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
         "q_value": finding.q_value if standing.direction else None,
         "against_publication": None if over is None else against_publication(over),
         "changes": "; ".join(finding.changes),
+        "suspected_on": finding.placement and finding.placement.suspected,
+        "fresh_on": finding.placement and finding.placement.fresh_nodes,
         "drift_percent": finding.drift and 100 * finding.drift.change,
         "drift_since": finding.drift_since,
     }
@@ -396,6 +403,8 @@ COLUMNS = (
     *_of_runs(*OF_SERIES),
     *_of_runs("job_name", "submitted_at"),
     Column("changes", "text", "What changed between the last usual run and the first that was not."),
+    Column("suspected_on", "text", "Nodes of the run that raised the suspicion, as in `node[1-4]`."),
+    Column("fresh_on", "text", "Nodes of the fresh runs that decide it."),
     Column(
         "drift_percent",
         "number",

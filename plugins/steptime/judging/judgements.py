@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from steptime.errors import UserError
 from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Standing, standings
 from steptime.judging.drift import Drift, Level, find_drift
+from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, changes, judged_runs
 from steptime.recipes.models import Mode
 from steptime.results import efficiency, judgement_rows
@@ -57,6 +58,8 @@ class Judged:
     """From the last usual run to the first that was not, where it is suspected or confirmed."""
     drift: Drift | None = None
     """How its series drifted slower to it, though none of it is told as slower; of the newest run alone."""
+    placement: Placement | None = None
+    """On which nodes it was suspected, and decided by fresh runs; None where nothing is or was suspected."""
 
     @property
     def is_news(self) -> bool:
@@ -206,7 +209,13 @@ def _as_stored(
     if all(row["rules"] == RULES for row in rows) and series not in hidden:
         runs = judged_runs(rows)
         return [
-            Judged(run, _standing(run.row), tuple(run.row["changes"]), _drift(run.row["drift"]))
+            Judged(
+                run,
+                _standing(run.row),
+                tuple(run.row["changes"]),
+                _drift(run.row["drift"]),
+                Placement.stored(run.row["rests_on"]),
+            )
             for run in runs
         ]
     names = {row["job_name"] for row in rows}
@@ -234,7 +243,12 @@ def judge_runs(
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
     stood = standings((_Seconds.of(run.job_name, run.seconds) for run in runs), places)
     judged = [
-        Judged(run, standing, _changes(runs, place, standing, record_of))
+        Judged(
+            run,
+            standing,
+            _changes(runs, place, standing, record_of),
+            placement=Placement.of_standing(runs, place, standing),
+        )
         for place, (run, standing) in enumerate(zip(runs, stood, strict=True))
     ]
     if judged and (judged[-1].standing.direction != "slower" or judged[-1].standing.state == "dismissed"):
@@ -318,6 +332,7 @@ def _against_history(one: Judged) -> dict[str, Any]:
             "judged": _named(standing.judged),
             "baseline": _named(against.runs),
             "since": _named(standing.since),
+            **({"nodes": one.placement.as_stored} if one.placement else {}),
         },
         changes=list(one.changes),
         **of_baseline,

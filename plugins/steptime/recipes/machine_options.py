@@ -63,3 +63,10 @@ def slurm_options(
             )
     asked = request.model_dump(include=set(_OF_SLURM) - {"additional_slurm_params"}, exclude_none=True)
     return parse_slurm_options(asked, request.additional_slurm_params)
+
+
+def excluding(request: PlanRequest, exclude: str) -> PlanRequest:
+    """The request with these nodes as those that it must not have, wherever it named others."""
+    further = [part.strip(" ") for part in (request.additional_slurm_params or "").split(";")]
+    kept = ";".join(part for part in further if part and part.partition("=")[0] != "exclude")
+    return request.model_copy(update={"exclude": exclude, "additional_slurm_params": kept or None})

@@ -14,6 +14,7 @@ from pydantic import Field, PositiveInt
 from steptime.errors import UserError, shown
 from steptime.frozen import Frozen
 from steptime.recipes.config_problems import BrokenFiles
+from steptime.recipes.machine_options import excluding
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan, plan, require_runnable
 from steptime.recipes.request import PlanRequest, parse_request
@@ -99,7 +100,9 @@ def plan_sweep(sweep: Sweep) -> SweepPlan:
     return planned.model_copy(update={"confirm_up_to_gpu_hours": most})
 
 
-def fresh_cells(cell: Cell, number: int, *, checkpoint: bool, after: int) -> list[Cell]:
+def fresh_cells(
+    cell: Cell, number: int, *, checkpoint: bool, after: int, exclude: str | None = None
+) -> list[Cell]:
     """Cells that run a cell again, to confirm or dismiss what its run made suspect.
 
     Args:
@@ -107,8 +110,11 @@ def fresh_cells(cell: Cell, number: int, *, checkpoint: bool, after: int) -> lis
         number: how many.
         checkpoint: whether each saves and loads a checkpoint, too.
         after: the largest `repeat` of the sweep's cells; theirs follow it.
+        exclude: the nodes that they must not have, instead of those that the cell must not; None for these.
     """
     request = cell.request.model_copy(update={"checkpoint": checkpoint})
+    if exclude is not None:
+        request = excluding(request, exclude)
     (planned,) = _cells(plan(request), cell.entry, cell.sweep)
     return [
         planned.model_copy(update={"label": f"{cell.label}{_FRESH}{place}", "repeat": after + place})

@@ -11,11 +11,13 @@ from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.installation import own_runs
 from steptime.airflow.sweep.cells import slots_of
+from steptime.airflow.sweep.elsewhere import elsewhere
 from steptime.airflow.sweep.operators import run_id_of, started_run
 from steptime.airflow.sweep.runs import RUN_TASK, SLOTS_KEY
 from steptime.judging.comparison import compare_cells
 from steptime.judging.detection import FRESH_RUNS
 from steptime.recipes.models import Mode
+from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, is_fresh_of, runs_of
 from steptime.results.budgets import BudgetExceeded
 from steptime.results.store import Store
@@ -27,8 +29,9 @@ class ConfirmOperator(BaseOperator):
     """Plans fresh runs of the cells that are suspected to be slower since this sweep.
 
     As many as decide it, worst cells first, and no more than the sweep's budget has left; the cluster's own
-    budget may refuse all of them. Returns these cells as JSON. What it has once planned it keeps: a retry, or
-    clearing the task, adds the cells that are suspected since, and starts nothing twice.
+    budget may refuse all of them. On other nodes where the cluster can. Returns these cells as JSON. What it
+    has once planned it keeps: a retry, or clearing the task, adds the cells that are suspected since, and
+    starts nothing twice.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     """
@@ -68,12 +71,14 @@ class ConfirmOperator(BaseOperator):
         taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran.values())
         room = plan.confirm_up_to_gpu_hours - taken
         added: list[Cell] = []
-        for cell, runs, checkpoint, change in suspicions:
+        for cell, runs, checkpoint, change, nodes in suspicions:
             repeats = max(one.repeat for one in (*plan.cells, *fresh, *added))
-            cells = fresh_cells(cell, runs, checkpoint=checkpoint, after=repeats)
+            apart = elsewhere(cell, nodes)
+            cells = fresh_cells(cell, runs, checkpoint=checkpoint, after=repeats, exclude=apart.exclude)
             hours = sum(one.gpu_hours_max for one in cells)
             self.log.info(
-                "%s is suspected to be slower by %.1f %%: %d fresh runs decide", cell.label, change, runs
+                "%s is suspected to be slower by %.1f %%: %d fresh runs decide, %s",
+                *(cell.label, change, runs, apart.words),
             )
             if hours > room:
                 self.log.warning(
@@ -107,6 +112,8 @@ class _Suspicion(NamedTuple):
     checkpoint: bool
     """Whether it is about saving or loading a checkpoint."""
     change_percent: float
+    nodes: str
+    """Of what raised it: of a checkpoint's jobs, too, where they did."""
 
 
 def _ran(ti: Any, plan: SweepPlan, store: Store) -> dict[tuple[str, str], tuple[Cell, list[dict[str, Any]]]]:
@@ -136,8 +143,11 @@ def _suspicions(
         cell, _ = ran.get((row["dag_id"], row["dag_run_id"]), (None, None))
         if cell is not None and finding.verdict == "slower" and standing.state == "suspected":
             missing, pair = FRESH_RUNS + 1 - len(standing.since), row["mode"] != Mode.PERFORMANCE
-            worse = found.get(cell.label, _Suspicion(cell, missing, pair, finding.change_percent or 0))
+            nodes = finding.placement.suspected if finding.placement else ""
+            worse = found.get(cell.label, _Suspicion(cell, missing, pair, finding.change_percent or 0, nodes))
             found[cell.label] = worse._replace(
-                runs=max(missing, worse.runs), checkpoint=pair or worse.checkpoint
+                runs=max(missing, worse.runs),
+                checkpoint=pair or worse.checkpoint,
+                nodes=fold_nodes((*expand_nodes(worse.nodes), *expand_nodes(nodes))),
             )
     return list(found.values())

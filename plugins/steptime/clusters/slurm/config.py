@@ -18,6 +18,10 @@ class SlurmConfig(Site):
         self.check_permitted(run)
         sbatch_options(run, self)
 
+    def placement_test(self, run: Run) -> tuple[str, ...]:
+        """Slurm itself is asked, and submits nothing: it knows partition, constraint, and drained nodes."""
+        return ("sbatch", "--test-only", "--wrap=true", *sbatch_options(run, self))
+
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import split_address
 from steptime.clusters.slurm.binding import NumaBinding
 from steptime.clusters.slurm.node_check import NodeCheck
-from steptime.clusters.slurm.states import expand_nodes
 from steptime.plug_points import CONTAINERS
 from steptime.recipes.config_problems import check_each
 from steptime.recipes.models import Run
+from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.slurm_options import SlurmOptions, check_of_every_job
 
 _PERMITTED = {
@@ -98,7 +98,8 @@ class Site(ClusterConfig):
         avoided = [node for node in nodes if node not in asked_for]
         if not avoided:
             return run
-        exclude = ",".join(filter(None, (own.exclude or self._extra("exclude"), *avoided)))
+        excluded = (own.exclude or self._extra("exclude"), fold_nodes(avoided))
+        exclude = ",".join(filter(None, excluded))
         return run.model_copy(update={"slurm": own.model_copy(update={"exclude": exclude})})
 
     def _extra(self, name: str) -> str:

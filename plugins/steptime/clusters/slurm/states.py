@@ -4,12 +4,12 @@ Text and not JSON: sacct's JSON has wrong exit codes in some releases, and takes
 Unix seconds, which both print when SLURM_TIME_FORMAT is `%s`.
 """
 
-import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.frozen import Frozen
+from steptime.recipes.node_lists import expand_nodes
 
 TIME_FORMAT = "SLURM_TIME_FORMAT=%s"
 """For the environment of squeue and sacct: Unix seconds, the same in every time zone."""
@@ -77,8 +77,6 @@ _EXPLAINED = {
 }
 _COULD_NOT_OPEN = 53
 """The signal that Slurm writes down where a node could not open the job's folder or log."""
-_NO_NODES = ("", "(null)", "None assigned", "None")
-_NODES = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 
 
 class JobRecord(Frozen):
@@ -224,35 +222,3 @@ def _record(fields: Sequence[str], *, exit_code: int, by_signal: int) -> JobReco
 def _time(text: str) -> float | None:
     """Unix seconds; None for `N/A`, `Unknown` and the like."""
     return float(text) if text.isdecimal() and text != "0" else None
-
-
-def expand_nodes(text: str) -> tuple[str, ...]:
-    """The names in a node list as Slurm writes it.
-
-    >>> expand_nodes("gpu[08-10,12],login,rack[1-2]n[1-2]")
-    ('gpu08', 'gpu09', 'gpu10', 'gpu12', 'login', 'rack1n1', 'rack1n2', 'rack2n1', 'rack2n2')
-    """
-    if text in _NO_NODES:
-        return ()
-    return tuple(name for part in _NODES.findall(text) for name in _expand(part))
-
-
-def _expand(pattern: str) -> list[str]:
-    head, bracket, rest = pattern.partition("[")
-    if not bracket:
-        return [pattern]
-    inside, _, tail = rest.partition("]")
-    return [
-        f"{head}{number}{end}"
-        for item in inside.split(",")
-        for number in _numbers(item)
-        for end in _expand(tail)
-    ]
-
-
-def _numbers(item: str) -> list[str]:
-    """`08-10` as 08, 09, 10."""
-    first, _, last = item.partition("-")
-    if not (first.isdecimal() and last.isdecimal()):
-        return [item]
-    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]

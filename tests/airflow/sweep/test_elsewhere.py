@@ -1,0 +1,156 @@
+"""Fresh runs of a suspicion keep off the nodes of the suspected run, as far as a real Slurm has others."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from end_to_end.driving import wait_until
+from slurm_service import MiniSlurm
+
+from steptime.airflow.sweep.elsewhere import elsewhere
+from steptime.airflow.sweep.runs import CONFIRM_TASK
+from steptime.clusters.base import JobState, JobStatus
+from steptime.judging.judgements import publish
+from steptime.recipes.models import Run
+from steptime.recipes.sweep_planning import Cell, fresh_cells, runs_of
+from steptime.results.store import Store
+from tests.airflow.conftest import StateStore
+from tests.airflow.test_slurm_dag_run import slurm
+
+from .conftest import LOCAL_POOL, SweepTask
+
+__all__ = ["slurm"]  # a fixture
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using `httpx`")]
+
+
+def cell_of(run: Run, **request: Any) -> Cell:
+    asked = {"workload": "llama3.1", "gpus": "2", "cluster": run.cluster, **request}
+    return Cell.model_validate(
+        {
+            **{
+                "label": "llama3.1·tiny·fp32·2",
+                "sweep": "night",
+                "entry": 0,
+                "repeat": 1,
+                "dag_id": "llama31",
+            },
+            **{"request": asked, "gpus": 2, "gpus_at_once": 2, "jobs": 1, "gpu_hours_max": 1},
+        }
+    )
+
+
+@pytest.fixture
+def cell(slurm: MiniSlurm, planned: Callable[..., Any]) -> Callable[..., Cell]:
+    """A cell of two ranks on the mini Slurm; keywords are of its request."""
+    [run] = planned(gpus="2", cluster="mini-slurm").runs
+    return lambda **request: cell_of(run, **request)
+
+
+@pytest.fixture
+def only(slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
+    """Drains all nodes but those of a list, until the test is over."""
+
+    def leave(nodes: str) -> None:
+        slurm.command("scontrol", "update", "nodename=node[1-8]", "state=drain", "reason=test")
+        slurm.command("scontrol", "update", f"nodename={nodes}", "state=resume")
+
+    yield leave
+    leave("node[1-8]")
+
+
+def test_a_cluster_that_chooses_no_nodes_says_so(planned: Callable[..., Any]) -> None:
+    [run] = planned(gpus="2").runs
+    found = elsewhere(cell_of(run), "a-host")
+    assert found.exclude is None
+    assert found.words == "on any nodes, as cluster local cannot be told which to leave out"
+    assert elsewhere(cell_of(run), "").words == "on any nodes, as it is not known on which it ran"
+
+
+@pytest.mark.slurm
+def test_other_nodes_are_asked_for_beside_those_that_are_left_out_anyway(cell: Callable[..., Cell]) -> None:
+    assert elsewhere(cell(), "node3") == ("node3", "without node3")
+    assert elsewhere(cell(exclude="node[1-2]"), "node3").exclude == "node[1-2],node3"
+
+    also = cell(additional_slurm_params="exclude=node1;comment=x")
+    [fresh] = fresh_cells(also, 1, checkpoint=False, after=1, exclude=elsewhere(also, "node3").exclude)
+    [run] = runs_of(fresh)
+    assert run.slurm is not None
+    assert run.slurm.as_given == ("--exclude=node1,node3", "--comment=x")
+
+
+@pytest.mark.slurm
+def test_without_enough_other_nodes_any_will_do(
+    cell: Callable[..., Cell], only: Callable[[str], None]
+) -> None:
+    wide = cell(gpus_per_node=1)
+    only("node[3-4]")
+    found = elsewhere(wide, "node3")
+    assert found.exclude is None
+    assert found.words == (
+        "on any nodes, as there are none without node3: "
+        "allocation failure: Requested node configuration is not available"
+    )
+    only("node[3-5]")
+    # Slurm has to hear of a resumed node before it counts on it.
+    assert wait_until("node5 to answer", lambda: elsewhere(wide, "node3").exclude) == "node3"
+
+
+@pytest.mark.slurm
+def test_nodes_that_are_asked_for_by_name_are_kept(cell: Callable[..., Cell]) -> None:
+    assert elsewhere(cell(nodelist="node3"), "node3") == (None, "on node3 again, which its request names")
+
+
+@pytest.mark.slurm
+def test_a_cluster_that_cannot_be_asked_gets_the_runs_on_any_nodes(
+    cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_MINI_SLURM")
+    found = elsewhere(cell(), "node3")
+    assert found.exclude is None
+    assert "on any nodes, as there are none without node3: Airflow has no connection" in found.words
+
+
+@pytest.mark.slurm
+@pytest.mark.usefixtures("slurm")
+def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
+    check: Callable[..., dict[str, Any]],
+    task: Callable[..., Any],
+    make_result: Callable[..., Any],
+    make_context: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = make_result().run.model_copy(update={"cluster": "mini-slurm"})
+    with Store() as store:
+        for number, seconds in enumerate([0.2, 0.201, 0.2, 0.199, 0.2, 0.201, 0.2, 0.25]):
+            at = 1.7e9 + number
+            ended = JobStatus(
+                state=JobState.SUCCEEDED, started_at=at, ended_at=at + 1, nodes=(f"node{number}",)
+            )
+            alone = {"step_times": [seconds] * 20, "submitted_at": at, "status": ended, "run": run}
+            publish(store, make_result(f"job-{number}", dag_run_id="two" if number == 7 else "x", **alone))
+    runs = [{"workload": "llama3.1", "gpus": 2}]
+    context = make_context() | {
+        "ti": SweepTask(
+            map_index=-1,
+            xcoms={("cell.run", 0, "started_run"): {"dag_id": "llama31", "run_id": "two"}},
+        ),
+        "task_state_store": StateStore(),
+    }
+
+    checked = check(runs=runs, cluster="mini-slurm", pools=[LOCAL_POOL | {"name": "gpus_mini-slurm"}])
+    fresh = task(CONFIRM_TASK, checked=checked).execute(context)
+
+    assert [one["request"]["exclude"] for one in fresh] == ["node7", "node7"]
+    assert re.search(r"slower by 2\d\.\d %: 2 fresh runs decide, without node7", capsys.readouterr().out)
+
+
+@pytest.mark.slurm
+def test_a_run_keeps_off_the_nodes_that_somebody_names(run_dag: Callable[..., Any], slurm: MiniSlurm) -> None:
+    dag_run = run_dag(gpus="1", cluster="mini-slurm", exclude="node[1-4,6-8]")
+    assert dag_run.state == "success"
+    [row] = Store().runs_of("llama31", dag_run.run_id)
+    record = json.loads(Store().record(row["job_name"])["content"])
+    assert record["status"]["nodes"] == ["node5"]
