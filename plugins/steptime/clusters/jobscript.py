@@ -9,9 +9,9 @@ import hashlib
 import re
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path, PurePosixPath
-
-import jinja2
+from typing import TYPE_CHECKING
 
 from steptime.clusters.base import Cluster, Installation, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
@@ -21,6 +21,9 @@ from steptime.errors import SystemFailure, UserError
 from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.environment import check_environment
 from steptime.recipes.models import RUN_FILE, Run
+
+if TYPE_CHECKING:
+    import jinja2
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 SCRIPT_FILE = "job.sh"
@@ -42,20 +45,24 @@ def _template_of_kind(name: str) -> str | None:
     return None if module is None else Path(module.__file__).with_name(file).read_text(encoding="utf-8")
 
 
-_templates = jinja2.Environment(
-    loader=jinja2.ChoiceLoader(
-        [
-            jinja2.PackageLoader("steptime.clusters", package_path="."),
-            jinja2.FunctionLoader(_template_of_kind),
-        ]
-    ),
-    autoescape=False,  # noqa: S701 (this is bash, where `finalize` is what escapes)
-    finalize=lambda value: value if isinstance(value, Bash) else shlex.quote(str(value)),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+@cache
+def _templates() -> "jinja2.Environment":
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [
+                jinja2.PackageLoader("steptime.clusters", package_path="."),
+                jinja2.FunctionLoader(_template_of_kind),
+            ]
+        ),
+        autoescape=False,  # noqa: S701 (this is bash, where `finalize` is what escapes)
+        finalize=lambda value: value if isinstance(value, Bash) else shlex.quote(str(value)),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 def job_spec(
@@ -100,13 +107,17 @@ def job_spec(
     folder = f"{run.experiment}_{started}-{digest}" + (f"-{attempt}" if attempt > 1 else "")
     directory = PurePosixPath(config.root, "experiments", run.experiment, folder, run.experiment)
     environment = job_environment(run, staged, config)
-    script = _templates.get_template(f"{config.kind}/job.sh.j2").render(
-        setup=tuple(Bash(line) for line in config.setup),
-        directory=directory,
-        environment=environment,
-        python=staged.python or "python",
-        ranks=run.recipe.gpus,
-        **config.script_values(run, staged, directory=directory, environment=environment),
+    script = (
+        _templates()
+        .get_template(f"{config.kind}/job.sh.j2")
+        .render(
+            setup=tuple(Bash(line) for line in config.setup),
+            directory=directory,
+            environment=environment,
+            python=staged.python or "python",
+            ranks=run.recipe.gpus,
+            **config.script_values(run, staged, directory=directory, environment=environment),
+        )
     )
     return JobSpec(
         name=f"{run.experiment}-{digest}-{attempt}",
@@ -128,7 +139,7 @@ def staging_job_spec(
     directory = PurePosixPath(config.root, "staging", "jobs", name)
     return JobSpec(
         name=name,
-        script=_templates.get_template("staging.sh.j2").render(sbatch_options=options, argv=argv),
+        script=_templates().get_template("staging.sh.j2").render(sbatch_options=options, argv=argv),
         directory=str(directory),
         log_path=str(directory / f"log-{name}.out"),
         slots=1,

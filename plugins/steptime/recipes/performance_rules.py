@@ -70,7 +70,7 @@ class Rule(Frozen):
     @field_validator("cluster_kinds")
     @classmethod
     def _known_kinds(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
-        check_each(kinds, CLUSTER_KINDS.load)
+        check_each(kinds, CLUSTER_KINDS.check)
         return kinds
 
     @model_validator(mode="after")

@@ -23,7 +23,6 @@ from steptime.clusters.slurm.commands import Silent, SlurmCommands
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.end_record import end_record_path, read_end_record, status_by_script
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
-from steptime.clusters.slurm.ssh import LoginNode
 from steptime.clusters.slurm.states import PREEMPTED, REVOKED, JobRecord, read_squeue, status_of
 from steptime.clusters.slurm.submit import refused, submit_command
 from steptime.clusters.slurm.submit import timeout_s as submit_timeout_s
@@ -57,6 +56,8 @@ class SlurmCluster:
     """A `Cluster` whose jobs are Slurm's."""
 
     def __init__(self, config: SlurmConfig, connections: Connections) -> None:
+        from steptime.clusters.slurm.ssh import LoginNode
+
         self.name = config.name
         self._root = config.root.rstrip("/")
         self._jobs = f"{self._root}/clusters/{config.name}/jobs"
