@@ -74,14 +74,14 @@ def everything(store: Store) -> list[dict[str, Any]]:
 
 
 def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = call("-o", "all.tar.xz")
+    told = call("-o", "all.tar.zst")
     other = Store(f"sqlite:///{here / 'other.db'}")
     monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
 
-    back = call("restore", "all.tar.xz")
+    back = call("restore", "all.tar.zst")
 
     assert told.startswith("archived: 9 runs, ")
-    assert told.endswith(" kB in all.tar.xz; of 7 this machine has no log\n")
+    assert told.endswith(" kB in all.tar.zst; of 7 this machine has no log\n")
     folder = here / "home" / "restored" / "all"
     assert back == f"restored: 9 runs; logs and config are in {folder}\n"
     assert everything(other) == everything(filled)
@@ -108,27 +108,60 @@ def test_it_goes_through_either_kind_of_database(
 ) -> None:
     first = everything(filled)
     for place, url in enumerate((store_url, f"sqlite:///{here / 'third.db'}")):
-        call("-o", f"{place}.tar.xz")
+        call("-o", f"{place}.tar.zst")
         monkeypatch.setenv("STEPTIME_STORE_URL", url)
-        call("restore", f"{place}.tar.xz")
+        call("restore", f"{place}.tar.zst")
         assert everything(Store()) == first
 
 
+def test_an_archive_of_before_is_read(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were of xz."""
+    call("-o", "all.tar.zst")
+    call("restore", "all.tar.zst", "--into", "files")
+    with tarfile.open(here / "before.tar.xz", "w:xz", preset=1) as made:
+        for path in sorted((here / "files").rglob("*.*")):
+            made.add(path, str(path.relative_to(here / "files")))
+    other = Store(f"sqlite:///{here / 'other.db'}")
+    monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
+
+    call("restore", "before.tar.xz")
+
+    assert everything(other) == everything(filled)
+    assert (here / "home" / "restored" / "before" / "config" / "gpus.yaml").is_file()
+
+
+@pytest.mark.parametrize("missing", [1, 5, 1000])
+def test_one_that_is_cut_anywhere_is_refused(
+    filled: Store,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    missing: int,
+) -> None:
+    call("-o", "all.tar.zst")
+    (here / "cut.tar.zst").write_bytes((here / "all.tar.zst").read_bytes()[:-missing])
+
+    told = refusal(capsys, monkeypatch, "restore", "cut.tar.zst", "--into", "back")
+
+    assert told.endswith("'cut.tar.zst' cannot be read as an archive: it is cut.\n")
+    assert not (here / "back").exists()
+
+
 def test_a_part_of_a_store(filled: Store) -> None:
-    assert call("--state", "rejected", "-o", "bad.tar.xz").startswith("archived: 1 run, ")
+    assert call("--state", "rejected", "-o", "bad.tar.zst").startswith("archived: 1 run, ")
 
 
 def test_runs_that_are_there_stay_and_are_told(
     filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
 ) -> None:
-    call("-o", "all.tar.xz")
+    call("-o", "all.tar.zst")
     other = Store(f"sqlite:///{here / 'other.db'}")
     monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
     publish(other, make_result("run-5", step_times=[9.0] * 20))
     kept = other.run("run-5")
 
-    back = call("restore", "all.tar.xz", "--into", "first").splitlines()
-    again = call("restore", "all.tar.xz", "--into", "second").splitlines()
+    back = call("restore", "all.tar.zst", "--into", "first").splitlines()
+    again = call("restore", "all.tar.zst", "--into", "second").splitlines()
 
     assert back == [
         "restored: 8 runs; logs and config are in first",
@@ -147,12 +180,12 @@ def test_runs_that_are_there_stay_and_are_told(
 def test_nothing_is_overwritten(
     filled: Store, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (here / "mine.tar.xz").write_text("mine")
-    assert "'mine.tar.xz' is there already" in refusal(capsys, monkeypatch, "-o", "mine.tar.xz")
-    assert (here / "mine.tar.xz").read_text() == "mine"
-    call("-o", "all.tar.xz")
+    (here / "mine.tar.zst").write_text("mine")
+    assert "'mine.tar.zst' is there already" in refusal(capsys, monkeypatch, "-o", "mine.tar.zst")
+    assert (here / "mine.tar.zst").read_text() == "mine"
+    call("-o", "all.tar.zst")
     (here / "mine").mkdir()
-    sentence = refusal(capsys, monkeypatch, "restore", "all.tar.xz", "--into", "mine")
+    sentence = refusal(capsys, monkeypatch, "restore", "all.tar.zst", "--into", "mine")
     assert "'mine' is there already: name another with --into, or remove it." in sentence
     assert list((here / "mine").iterdir()) == []
 
@@ -163,8 +196,8 @@ def test_what_breaks_off_leaves_no_file(filled: Store, here: Path, monkeypatch: 
 
     monkeypatch.setattr(archive, "_add_json", fail)
     with pytest.raises(OSError, match="No space"):
-        archive.write_archive(filled, filled.results(), here / "x.tar.xz")
-    assert not (here / "x.tar.xz").exists()
+        archive.write_archive(filled, filled.results(), here / "x.tar.zst")
+    assert not (here / "x.tar.zst").exists()
 
 
 def member(name: str, content: bytes = b"x", **values: Any) -> tuple[tarfile.TarInfo, io.BytesIO]:
@@ -198,16 +231,16 @@ def test_what_no_archive_of_ours_holds_is_refused_whole(
     kind: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted, sentence = HOSTILE[kind]
-    with tarfile.open(here / "x.tar.xz", "w:xz") as made:
+    with archive._new_archive(here / "x.tar.zst") as made:
         if planted is not None:
             made.addfile(*member("manifest.json", json.dumps(MANIFEST).encode()))
             planted[1].seek(0)
             made.addfile(*planted)
     if sentence is None:  # the filter takes the path as one within the folder
-        call("restore", "x.tar.xz", "--into", "back")
+        call("restore", "x.tar.zst", "--into", "back")
         assert (here / "back" / "planted").read_bytes() == b"x"
     else:
-        assert sentence in refusal(capsys, monkeypatch, "restore", "x.tar.xz", "--into", "back")
+        assert sentence in refusal(capsys, monkeypatch, "restore", "x.tar.zst", "--into", "back")
         assert not [path for path in here.iterdir() if "back" in path.name], "no file is left"
         assert not Store().exists() or Store().count(include_rejected=True) == 0
     assert not Path("/planted").exists()
@@ -217,13 +250,16 @@ def test_what_no_archive_of_ours_holds_is_refused_whole(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["-o", "x.zip"], "name the file with -o, as results.tar.xz in a folder that is there, not 'x.zip'."),
-        (["-o", "gone/x.tar.xz"], "in a folder that is there, not 'gone/x.tar.xz'."),
-        ([], "name the file with -o, as results.tar.xz in a folder that is there."),
-        (["--cluster", "gone", "-o", "x.tar.xz"], "unknown cluster of stored results 'gone'"),
-        (["restore", "gone.tar.xz"], "there is no file 'gone.tar.xz'"),
-        (["restore", "text.tar.xz"], "'text.tar.xz' cannot be read as an archive"),
-        (["restore", "cut.tar.xz"], "'cut.tar.xz' cannot be read as an archive"),
+        (
+            ["-o", "x.zip"],
+            "name the file with -o, as results.tar.zst in a folder that is there, not 'x.zip'.",
+        ),
+        (["-o", "gone/x.tar.zst"], "in a folder that is there, not 'gone/x.tar.zst'."),
+        ([], "name the file with -o, as results.tar.zst in a folder that is there."),
+        (["--cluster", "gone", "-o", "x.tar.zst"], "unknown cluster of stored results 'gone'"),
+        (["restore", "gone.tar.zst"], "there is no file 'gone.tar.zst'"),
+        (["restore", "text.tar.zst"], "'text.tar.zst' cannot be read as an archive"),
+        (["restore", "cut.tar.zst"], "'cut.tar.zst' cannot be read as an archive"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(
@@ -234,16 +270,16 @@ def test_what_cannot_be_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = Path.cwd()
-    (here / "text.tar.xz").write_text("a text")
-    call("-o", "all.tar.xz")
-    whole = (here / "all.tar.xz").read_bytes()
-    (here / "cut.tar.xz").write_bytes(whole[: len(whole) // 2])
+    (here / "text.tar.zst").write_text("a text")
+    call("-o", "all.tar.zst")
+    whole = (here / "all.tar.zst").read_bytes()
+    (here / "cut.tar.zst").write_bytes(whole[: len(whole) // 2])
     before = filled.count(include_rejected=True)
     shutil.rmtree(here / "home" / "restored", ignore_errors=True)
 
     assert sentence in refusal(capsys, monkeypatch, *arguments)
 
-    assert not (here / "x.tar.xz").exists()
+    assert not (here / "x.tar.zst").exists()
     assert filled.count(include_rejected=True) == before
     assert not list((here / "home").glob("restored/*"))
 
@@ -251,4 +287,4 @@ def test_what_cannot_be_is_one_sentence(
 def test_an_empty_store_has_nothing_to_archive(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "There are no results to archive yet" in refusal(capsys, monkeypatch, "-o", "x.tar.xz")
+    assert "There are no results to archive yet" in refusal(capsys, monkeypatch, "-o", "x.tar.zst")

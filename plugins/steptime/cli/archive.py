@@ -12,19 +12,19 @@ from steptime.errors import UserError, shown
 EXAMPLES = """
 [bold]Examples[/bold]
 
-steptime archive -o results.tar.xz
+steptime archive -o results.tar.zst
 
-steptime archive --workload llama3.1 --cluster mycluster -o llama.tar.xz
+steptime archive --workload llama3.1 --cluster mycluster -o llama.tar.zst
 
-STEPTIME_STORE_URL=sqlite:////srv/steptime/old.db steptime archive restore results.tar.xz
+STEPTIME_STORE_URL=sqlite:////srv/steptime/old.db steptime archive restore results.tar.zst
 """
 
 RESTORE_EXAMPLES = """
 [bold]Examples[/bold]
 
-steptime archive restore results.tar.xz
+steptime archive restore results.tar.zst
 
-steptime archive restore results.tar.xz --into /srv/steptime/2026
+steptime archive restore results.tar.zst --into /srv/steptime/2026
 """
 
 
@@ -42,7 +42,7 @@ def archive(
     *,
     to: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file, which must not be there yet.", metavar="FILE.tar.xz"),
+        typer.Option("--output", "-o", help="The file, which must not be there yet.", metavar="FILE.tar.zst"),
     ] = None,
     selection: Selection,
 ) -> None:
@@ -79,13 +79,13 @@ def restore_archive(
     A run that is there stays as it is. Logs and config go into a folder of their own, never over those that
     are in use.
     """
-    from steptime.results.archive import SUFFIX, restore
+    from steptime.results.archive import restore
     from steptime.results.store import Store
     from steptime.settings import home
 
     with Store() as store:
         had_runs = store.exists() and store.count(include_rejected=True) > 0
-        found = restore(store, file, into or home() / "restored" / file.name.removesuffix(SUFFIX))
+        found = restore(store, file, into or home() / "restored" / file.name.partition(".tar.")[0])
     typer.echo(f"restored: {_runs(len(found.new))}; logs and config are in {found.folder}")
     if found.present:
         typer.echo(f"in the store already, and left as it was: {_runs(len(found.present))}")

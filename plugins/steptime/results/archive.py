@@ -16,9 +16,12 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+import zstandard
 
 from steptime import __version__, settings
 from steptime.errors import UserError, shown
@@ -28,11 +31,13 @@ from steptime.results.store import Store
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
-SUFFIX = ".tar.xz"
+SUFFIX = ".tar.zst"
 VERSION = 1
 """Of the archive's own form."""
-_PRESET: Literal[1] = 1
-"""Of xz: step lines become a thirtieth, at twenty times the speed of the usual one."""
+_LEVEL = 9
+"""Of zstd: in half the time of xz at its fastest it leaves three fifths of the size."""
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_AT_ONCE = 1 << 16
 _MANIFEST, _RUNS, _LOGS, _CONFIG = "manifest.json", "runs", "logs", "config"
 _READ_BY_PEOPLE = (".out", ".gz", ".json", ".jsonl", ".sh", ".txt", ".log", ".yaml")
 
@@ -64,7 +69,7 @@ def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -
     """Put runs of a store into a new file. Raises UserError if the file is there already."""
     runs = logs = 0
     try:
-        with file.open("xb") as stream, tarfile.open(fileobj=stream, mode="w:xz", preset=_PRESET) as archive:
+        with _new_archive(file) as archive:
             _add_json(archive, _MANIFEST, _manifest())
             for runs, row in enumerate(rows, 1):
                 number = f"{runs:06}"
@@ -94,7 +99,7 @@ def restore(store: Store, file: Path, folder: Path) -> Restored:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
         files = Path(scratch) / "files"
-        _extract(file, files)
+        _extract(file, files, Path(scratch) / "archive.tar")
         _check_manifest(file, files)
         try:
             found = _insert_all(store, sorted((files / _RUNS).glob("*.json")))
@@ -104,6 +109,17 @@ def restore(store: Store, file: Path, folder: Path) -> Restored:
             raise UserError(f"'{shown(file)}' has a run that cannot be read: {shown(error)}.") from None
         shutil.move(files, folder)
     return Restored(folder, *found)
+
+
+@contextmanager
+def _new_archive(file: Path) -> Iterator[tarfile.TarFile]:
+    packer = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    with (
+        file.open("xb") as stream,
+        packer.stream_writer(stream) as packed,
+        tarfile.open(fileobj=packed, mode="w|") as archive,
+    ):
+        yield archive
 
 
 def _manifest() -> dict[str, Any]:
@@ -165,15 +181,33 @@ def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _extract(file: Path, folder: Path) -> None:
-    """Write the files of an archive, none of them outside of the folder, and no links."""
+def _extract(file: Path, folder: Path, plain: Path) -> None:
+    """Write the files of an archive, none of them outside of the folder, and no links.
+
+    What zstd has packed is unpacked whole before, as `plain`: a cut or damaged file is known by its checksum.
+    """
     if not file.is_file():
         raise UserError(f"there is no file '{shown(file)}': name an archive that 'steptime archive' made.")
     try:
-        with tarfile.open(file) as archive:
+        with file.open("rb") as stream:
+            is_zstd = stream.read(len(_ZSTD_MAGIC)) == _ZSTD_MAGIC
+        if is_zstd:
+            _unpack(file, plain)
+        with tarfile.open(plain if is_zstd else file) as archive:  # before, archives were of xz
             archive.extractall(folder, filter="data", members=_files_only(archive))
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise UserError(f"'{shown(file)}' cannot be read as an archive: {error or 'it is cut'}.") from error
+    except (tarfile.TarError, lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+        raise UserError(f"'{shown(file)}' cannot be read as an archive: {error}.") from error
+    plain.unlink(missing_ok=True)
+
+
+def _unpack(file: Path, plain: Path) -> None:
+    """Raise EOFError for a file that is cut, which zstandard's own readers take for a whole one."""
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    with file.open("rb") as packed, plain.open("wb") as stream:
+        while data := packed.read(_AT_ONCE):
+            stream.write(unpacker.decompress(data))
+    if not unpacker.eof:
+        raise EOFError("it is cut")
 
 
 def _files_only(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
