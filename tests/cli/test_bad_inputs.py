@@ -48,6 +48,12 @@ class Bad(NamedTuple):
 FLAGS = [
     Bad("no such command", "paln", "unknown command 'paln' of 'steptime': did you mean 'plan'? Valid are:"),
     Bad("no such subcommand", "results shw x", "of 'steptime results': did you mean 'show'? Valid are:"),
+    Bad(
+        "filter before a command",
+        "results --gpus 2 trend",
+        "--gpus stands before 'trend', where nothing reads",
+    ),
+    Bad("the like of archive", "archive -o x restore y", "--output stands before 'restore', where nothing"),
     Bad("typo in a flag", f"{PLAN} --sise 8b", "unknown option '--sise' of 'steptime plan': did you mean"),
     Bad("flag without its value", f"{PLAN} --size", "Option '--size' requires an argument."),
     Bad("flag that takes none", f"{PLAN} --show-script=1", "Option '--show-script' does not take a value."),

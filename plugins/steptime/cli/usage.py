@@ -13,10 +13,26 @@ class Commands(TyperGroup):
     """A group that answers an unknown command with the nearest one and with all there are."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command that `args` begins with. Raises UserError if there is none."""
+        """Find the command that `args` begins with.
+
+        Raises UserError if there is none, and for options that stand before it: they are the group's own,
+        which does nothing then.
+        """
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise unknown_value("command", args[0], self.list_commands(ctx), of=f"'{ctx.command_path}'")
+        given = [param for param in self.params if _is_written(ctx, param)]
+        if given:
+            option = max(given[0].opts, key=len)
+            raise UserError(
+                f"{option} stands before '{args[0]}', where nothing reads it: write it behind "
+                f"'{ctx.command_path} {args[0]}', if that command has it."
+            )
         return super().resolve_command(ctx, args)
+
+
+def _is_written(ctx: Any, param: Any) -> bool:
+    source = ctx.get_parameter_source(param.name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def usage_sentence(error: typer.TyperException) -> str:
