@@ -34,7 +34,7 @@ def test_by_the_history_of_the_series(store: Store, make_result: Callable[..., R
     same = expected_cost(runs_of(gpus="1"), store)
     assert (same.each[0].source, same.each[0].seconds) == (Source.HISTORY, 50 + 2 * 20)
     assert same.sentence == (
-        "expected 0.03 GPU-hours, the longest job 00:01:30 (1 by the history of their series)"
+        "expected 0.025 GPU-hours, the longest job 00:01:30 (1 by the history of their series)"
     )
     longer = expected_cost(runs_of(gpus="1", max_steps=40), store)
     assert longer.each[0].seconds == 50 + 2 * 40, "its steps take longer, and what is around them does not"
@@ -59,8 +59,8 @@ def test_without_either_it_says_so(store: Store, make_result: Callable[..., Resu
     keep(store, make_result, "run", 1.0, 10)
     some = expected_cost(runs_of(gpus="1,2"), store)
     assert some.sentence == (
-        "expected 0.01 GPU-hours, the longest job 00:00:30 (1 by the history of their series; 1 left out: no "
-        "history and no publication, upper bound only)"
+        "expected 0.0083 GPU-hours, the longest job 00:00:30 (1 by the history of their series; 1 left out: "
+        "no history and no publication, upper bound only)"
     )
 
 

@@ -5,9 +5,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.errors import UserError
-from steptime.recipes.notation import format_time_limit, parse_time_limit, parse_window, select_gpus
+from steptime.recipes.notation import (
+    format_hours,
+    format_time_limit,
+    parse_time_limit,
+    parse_window,
+    select_gpus,
+)
 
 SCALES = st.lists(st.integers(1, 4096), min_size=1, max_size=12, unique=True).map(sorted)
+
+
+@pytest.mark.parametrize(
+    ("hours", "told"),
+    [
+        (12345.678, "12,345.68"),
+        (0.25, "0.25"),
+        (0.0, "0.00"),
+        (0.0421, "0.042"),
+        (0.00042, "0.00042"),
+        (1e-12, "0.000000"),
+    ],
+)
+def test_small_hours_keep_digits_that_say_something(hours: float, told: str) -> None:
+    assert format_hours(hours) == told
 
 
 @given(SCALES, st.data())

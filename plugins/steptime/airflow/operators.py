@@ -34,6 +34,7 @@ from steptime.clusters.base import Cluster, JobState, Staged
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
+from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
 from steptime.results.models import Submitted
 from steptime.results.repeating import request_of
@@ -86,7 +87,7 @@ class CheckParamsOperator(RefusingOperator):
             f"{planned.request.workload} on cluster '{planned.request.cluster}' ({planned.cluster_gpu_type})"
         )
         self.log.info("%s", as_text(rows, title=title))
-        self.log.info("at most %.2f GPU-hours", planned.gpu_hours_max)
+        self.log.info("at most %s GPU-hours", format_hours(planned.gpu_hours_max))
         self.log.info("%s", expected_cost(planned.all_runs).sentence)
         me = dag_run_of(context)
         with self.refusals(context):

@@ -13,7 +13,7 @@ from steptime.recipes import tables
 from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.models import Run
-from steptime.recipes.notation import format_time_limit
+from steptime.recipes.notation import format_hours, format_time_limit
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.staging.checking import check_plan
@@ -136,7 +136,9 @@ def show_plan(
     rows = [_row(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)]
     asked, first = planned.request, planned.runs[0].recipe
     unit = "process-hours" if asked.gpu_type == "cpu" else "GPU-hours"
-    note = f"{len(rows)} jobs, at most {planned.gpu_hours_max:,.2f} {unit} on cluster '{asked.cluster}'"
+    note = (
+        f"{len(rows)} jobs, at most {format_hours(planned.gpu_hours_max)} {unit} on cluster '{asked.cluster}'"
+    )
     if asked.gpu_type != planned.cluster_gpu_type:
         note += f", which has no {asked.gpu_type} and could not run them"
     if output_format is Format.TABLE:

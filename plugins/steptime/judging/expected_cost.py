@@ -9,7 +9,7 @@ from enum import StrEnum
 from steptime.errors import SystemFailure, UserError
 from steptime.judging.series import Series
 from steptime.recipes.models import Run
-from steptime.recipes.notation import format_time_limit
+from steptime.recipes.notation import format_hours, format_time_limit
 from steptime.recipes.published import published_performance
 from steptime.results.run_times import RunTimes, latest
 from steptime.results.store import Store
@@ -60,7 +60,7 @@ class Cost:
             Source.NONE: "left out: no history and no publication, upper bound only",
         }
         origins = "; ".join(f"{counts[source]} {of[source]}" for source in Source if counts[source])
-        return f"expected {hours:,.2f} GPU-hours, the longest job {longest} ({origins}){unread}"
+        return f"expected {format_hours(hours)} GPU-hours, the longest job {longest} ({origins}){unread}"
 
 
 def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:

@@ -1,5 +1,6 @@
 """How people write GPU counts, windows and time limits, as flags, as DAG params and in config files."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -42,6 +43,12 @@ def format_time_limit(seconds: int) -> str:
     """Seconds as `HH:MM:SS`, the form that sbatch takes; the inverse of `parse_time_limit`."""
     minutes, rest = divmod(seconds, 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
+
+
+def format_hours(hours: float) -> str:
+    """Hours, of GPUs or processes: with two decimals, or as many as two digits of a small number take."""
+    decimals = 2 if hours == 0 else max(2, min(6, 1 - math.floor(math.log10(abs(hours)))))
+    return f"{hours:,.{decimals}f}"
 
 
 def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:

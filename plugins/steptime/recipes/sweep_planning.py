@@ -16,6 +16,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_problems import BrokenFiles
 from steptime.recipes.machine_options import excluding
 from steptime.recipes.models import Run
+from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan, plan, require_runnable
 from steptime.recipes.request import PlanRequest, parse_request
 from steptime.recipes.sweeps import Sweep, excludes
@@ -83,8 +84,8 @@ def plan_sweep(sweep: Sweep) -> SweepPlan:
     total = sum(cell.gpu_hours_max for cell in cells)
     if total > sweep.gpu_hours_max:
         raise UserError(
-            f"sweep '{sweep.name}' may cost {total:,.2f} GPU-hours, more than its gpu_hours_max of "
-            f"{sweep.gpu_hours_max:,.2f}: {_costs(sweep, cells)}; shorten it, or raise the budget."
+            f"sweep '{sweep.name}' may cost {format_hours(total)} GPU-hours, more than its gpu_hours_max of "
+            f"{format_hours(sweep.gpu_hours_max)}: {_costs(sweep, cells)}; shorten it, or raise the budget."
         )
     planned = SweepPlan(
         sweep=sweep.name,
@@ -249,10 +250,8 @@ def _costs(sweep: Sweep, cells: Sequence[Cell]) -> str:
         (entry, sum(cell.gpu_hours_max for cell in cells if cell.entry == entry))
         for entry in range(len(sweep.runs))
     ]
-    return ", ".join(
-        f"runs.{entry} ({_text(sweep.runs[entry].get('workload', 'several workloads'))}) {hours:,.2f}"
-        for entry, hours in by_entry
-    )
+    of = [_text(entry.get("workload", "several workloads")) for entry in sweep.runs]
+    return ", ".join(f"runs.{entry} ({of[entry]}) {format_hours(hours)}" for entry, hours in by_entry)
 
 
 def _words(values: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from steptime.clusters.config import ClusterConfig, cluster_file
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
+from steptime.recipes.notation import format_hours
 
 _PLANNED_COUNTS_S = 7 * 86_400
 """How long a plan counts whose DAG run is lost; a sweep may wait six days for its approval."""
@@ -78,9 +79,9 @@ class BudgetBalance(Frozen):
     def __str__(self) -> str:
         owner = "" if self.account is None else f" of account {self.account}"
         return (
-            f"budget{owner}: {self.used_gpu_hours:,.2f} of {self.gpu_hours_per_month:,.2f} GPU-hours used in "
-            f"{self.month}, {self.committed_gpu_hours:,.2f} committed, this plan at most "
-            f"{self.asked_gpu_hours:,.2f}"
+            f"budget{owner}: {format_hours(self.used_gpu_hours)} of {format_hours(self.gpu_hours_per_month)} "
+            f"GPU-hours used in {self.month}, {format_hours(self.committed_gpu_hours)} committed, "
+            f"this plan at most {format_hours(self.asked_gpu_hours)}"
         )
 
     def require(self) -> None:
@@ -91,12 +92,12 @@ class BudgetBalance(Frozen):
         if self.account is not None:
             owner, field = f"account '{self.account}' of {owner}", "account_gpu_hours_per_month"
         raise BudgetExceeded(
-            f"{owner} has {self.gpu_hours_per_month:,.2f} GPU-hours in {self.month}: "
-            f"{self.used_gpu_hours:,.2f} are used and {self.committed_gpu_hours:,.2f} committed to what runs "
-            f"or waits, so {self.left_gpu_hours:,.2f} are left, and at most {self.asked_gpu_hours:,.2f} are "
-            f"asked for: ask for fewer GPUs or a shorter time limit, raise {field} in "
-            f"{cluster_file(self.cluster)}, or wait until {_month(self.month)[1]:%Y-%m-%d %H:%M} UTC, when "
-            "the month ends."
+            f"{owner} has {format_hours(self.gpu_hours_per_month)} GPU-hours in {self.month}: "
+            f"{format_hours(self.used_gpu_hours)} are used and {format_hours(self.committed_gpu_hours)} "
+            f"committed to what runs or waits, so {format_hours(self.left_gpu_hours)} are left, and at most "
+            f"{format_hours(self.asked_gpu_hours)} are asked for: ask for fewer GPUs or a shorter time "
+            f"limit, raise {field} in {cluster_file(self.cluster)}, or wait until "
+            f"{_month(self.month)[1]:%Y-%m-%d %H:%M} UTC, when the month ends."
         )
 
 

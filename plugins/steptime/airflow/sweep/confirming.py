@@ -18,6 +18,7 @@ from steptime.judging.comparison import compare_cells
 from steptime.judging.detection import FRESH_RUNS
 from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
+from steptime.recipes.notation import format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, is_fresh_of, runs_of
 from steptime.results.budgets import BudgetExceeded
 from steptime.results.store import Store
@@ -82,8 +83,8 @@ class ConfirmOperator(BaseOperator):
             )
             if hours > room:
                 self.log.warning(
-                    "these may take %.2f GPU-hours, of which the sweep has %.2f left: none is started",
-                    *(hours, max(0.0, room)),
+                    "these may take %s GPU-hours, of which the sweep has %s left: none is started",
+                    *(format_hours(hours), format_hours(max(0.0, room))),
                 )
                 continue
             room -= hours

@@ -43,6 +43,7 @@ from steptime.airflow.sweep.runs import (
 from steptime.airflow.sweep.triggers import DagRunTrigger
 from steptime.airflow.tables import as_text
 from steptime.errors import unknown_value
+from steptime.recipes.notation import format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 from steptime.results.charges import withdraw_plans
@@ -74,7 +75,7 @@ class CheckSweepOperator(RefusingOperator):
             require_slots(slots, "a cell", context)
         rows = [_row(cell) for cell in plan.cells]
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
-        self.log.info("at most %.2f GPU-hours", plan.gpu_hours_max)
+        self.log.info("at most %s GPU-hours", format_hours(plan.gpu_hours_max))
         self.log.info("%s", _expected(plan))
         ti = context["ti"]
         with self.refusals(context):
@@ -102,12 +103,14 @@ class ApproveSweepOperator(ApprovalOperator):
     def execute(self, context: Context) -> Any:
         """Wait for the answer, in the state `awaiting_input`."""
         plan = SweepPlan.model_validate(self.checked)
+        hours = format_hours(plan.gpu_hours_max)
         if not plan.needs_approval:
             limit = plan.approval_above_gpu_hours
-            why = "the sweep asks for no approval" if limit is None else f"approval begins above {limit:,.2f}"
-            raise AirflowSkipException(f"at most {plan.gpu_hours_max:,.2f} GPU-hours: {why}")
+            why = "the sweep asks for no approval"
+            why = why if limit is None else f"approval begins above {format_hours(limit)}"
+            raise AirflowSkipException(f"at most {hours} GPU-hours: {why}")
         jobs = sum(cell.jobs for cell in plan.cells)
-        self.subject = f"Start sweep {plan.sweep}: {jobs} jobs, at most {plan.gpu_hours_max:,.2f} GPU-hours?"
+        self.subject = f"Start sweep {plan.sweep}: {jobs} jobs, at most {hours} GPU-hours?"
         self.body = f"{_expected(plan)}\n\n{_markdown([_row(cell) for cell in plan.cells])}"
         tell(Event.APPROVAL_WAITING, self.subject, context, self.log.error)
         return super().execute(context)
@@ -381,7 +384,9 @@ def _markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Rows as a table in Markdown: the first ones where they are very many."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     for row in rows[:_ROWS_SHOWN]:
-        lines.append([f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()])
+        lines.append(
+            [format_hours(value) if isinstance(value, float) else str(value) for value in row.values()]
+        )
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     more = len(rows) - _ROWS_SHOWN
     return table if more <= 0 else f"{table}\n\nand {more} more: `steptime sweep plan` lists them."
