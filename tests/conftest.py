@@ -3,10 +3,11 @@
 import asyncio
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+import sqlalchemy
 from hypothesis import settings
 from longest_first import pytest_xdist_make_scheduler
 from slurm_service import mini_slurm, slurm_of_session
@@ -54,6 +55,19 @@ def trainer_python() -> str:
 def make_result() -> Callable[..., Result]:
     """A function that builds the result of a finished run of a tiny Llama; see `_result` for its keywords."""
     return _result
+
+
+@pytest.fixture
+def statements() -> Iterator[list[tuple[str, Any]]]:
+    """What databases are asked from now on, with the values."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
+    yield asked
+    sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
 
 
 def _result(

@@ -220,9 +220,9 @@ def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Res
     publish(store, runs[0].model_copy(update={}))  # once more changes nothing
 
     def told(job_name: str) -> tuple[Any, ...]:
-        row, judged = judgements.judged_run(store, job_name)
+        judged = judgements.judged_run(store, store.run(job_name))
         assert judged is not None
-        return row["job_name"], judged.standing.state, judged.standing.direction, len(judged.changes)
+        return judged.run.job_name, judged.standing.state, judged.standing.direction, len(judged.changes)
 
     assert told("run-0") == ("run-0", "insufficient history", None, 0)
     assert told("run-7") == ("run-7", "suspected", "slower", 1)
@@ -231,7 +231,7 @@ def test_a_run_is_told_as_its_series_stood_after_it(store: Store, runs: list[Res
 
 def test_a_run_that_is_not_for_comparison_has_no_verdict(store: Store, make_result: MakeResult) -> None:
     publish(store, make_result("profiled", mode=Mode.PROFILE))
-    assert judgements.judged_run(store, "profiled")[1] is None
+    assert judgements.judged_run(store, store.run("profiled")) is None
 
 
 def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) -> Result:
@@ -264,7 +264,7 @@ def test_what_fresh_runs_decided_says_on_which_nodes(
     placed = json.loads(stored(store)["run-9"]["rests_on"])["nodes"]
     assert placed == {"suspected": "a[1-2]", "fresh": [fold_nodes(some) for some in fresh]}
     assert "nodes" not in json.loads(stored(store)["run-6"]["rests_on"]), "usual"
-    _, judged = judgements.judged_run(store, "run-9")
+    judged = judgements.judged_run(store, store.run("run-9"))
     assert judged is not None
     assert words in of_regression(judged)
     [row] = compare_since(store, 0).rows

@@ -60,7 +60,10 @@ def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) ->
 
 
 def test_the_newest_run_of_a_sweep(
-    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_result: MakeResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    statements: list[tuple[str, object]],
 ) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     for week in ("old", "new"):
@@ -73,8 +76,11 @@ def test_the_newest_run_of_a_sweep(
             result = make_result(one.job.name, gpus=gpus, submitted_at=one.job.submitted_at, made_by=made_by)
             publish(Store(), result)
 
+    statements.clear()
     report(tmp_path / "sweep.html", "--sweep", "nightly")
 
+    asked = [statement for statement, _ in statements]
+    assert [sum(f"runs.{column} = " in one for one in asked) for column in ("sweep", "sweep_run")] == [1, 1]
     text = (tmp_path / "sweep.html").read_text()
     assert "<h1>steptime: sweep nightly</h1>" in text
     assert "2 cells · 2 runs" in text

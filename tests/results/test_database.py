@@ -80,7 +80,9 @@ def test_a_failed_migration_leaves_no_table(
     assert Store(store_url).publish(make_result()), "the next one begins on an empty database"
 
 
-def test_listing_uses_the_indices_and_stays_quick(tmp_path: Path, make_result: MakeResult) -> None:
+def test_listing_uses_the_indices_and_stays_quick(
+    tmp_path: Path, make_result: MakeResult, statements: list[tuple[str, Any]]
+) -> None:
     url = f"sqlite:///{tmp_path / 's.db'}"
     store = Store(url)
     store.publish(make_result("job"))
@@ -91,18 +93,10 @@ def test_listing_uses_the_indices_and_stays_quick(tmp_path: Path, make_result: M
             for number in range(2, 10_001)
         ]
         connection.execute(schema.runs.insert(), rows)
-    statements: list[tuple[str, Any]] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        statements.append((statement, parameters))
-
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
-    try:
-        assert len(store.results()) == 10_000
-        assert len(store.runs_of("llama31", "run7")) == 5
-        store.choices()
-    finally:
-        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
+    statements.clear()
+    assert len(store.results()) == 10_000
+    assert len(store.runs_of("llama31", "run7")) == 5
+    store.choices()
 
     selects = [statement for statement in statements if "FROM runs" in statement[0]]
     assert len(selects) == 3, "one query for a listing, whatever its length"

@@ -77,7 +77,7 @@ def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store)
     assert store.scope("weekly", "w") == {"sweep_run": "weekly/w"}
     assert store.scope("llama31", None) == {"dag_id": "llama31", "dag_run_id": None}
     assert store.scope(None, None) == {"dag_id": None, "dag_run_id": None}
-    assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-4", "cell-1"]
+    assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-1", "cell-4"]
     assert store.newest_sweep_run("another") == []
 
 

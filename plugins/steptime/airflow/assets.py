@@ -43,15 +43,15 @@ def finished_sweep(sweep: str) -> Asset:
     return Asset(name=f"steptime_sweep_{sweep}", uri=f"steptime://sweeps/{sweep}", group=_GROUP)
 
 
-def extra_of_run(store: "Store", job_name: str) -> dict[str, Any]:
-    """What the event of a published run says: its numbers, and how it was judged.
+def extra_of_run(store: "Store", row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the event of a published run, a row of the store, says: its numbers, and how it was judged.
 
     `verdict` is that against its history, `change_percent` relative to its baseline; `against_publication`
     is None where the document prints no step time.
     """
     from steptime.judging.judgements import against_publication, judged_run
 
-    row, judged = judged_run(store, job_name)
+    judged = judged_run(store, row)
     over = row["step_time_over_published"]
     standing = None if judged is None else judged.standing
     change = None if standing is None else standing.change

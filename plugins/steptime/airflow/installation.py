@@ -60,11 +60,9 @@ def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any
     """What a metrics store has of a DAG run of this Airflow; others may share it and have one of that id."""
     from steptime.results.record import recorded_job
 
-    return [
-        row
-        for row in store.runs_of(dag_id, dag_run_id)
-        if (job := recorded_job(store.record(row["job_name"])["content"])) is None or is_own(job)
-    ]
+    rows = store.runs_of(dag_id, dag_run_id)
+    records = store.records([row["job_name"] for row in rows])
+    return [row for row in rows if (job := recorded_job(records[row["job_name"]])) is None or is_own(job)]
 
 
 def _ids() -> list[str]:

@@ -249,7 +249,7 @@ class PublishOperator(OutcomeOperator):
         with airflow_errors(), Store() as store:
             log, record = asyncio.run(read_again(judged, self.log.warning))
             publish(store, _result(self, store, judged, log, record))
-            extra = extra_of_run(store, job_name)
+            extra = extra_of_run(store, store.run(job_name))
             context["outlet_events"][published_results(judged.run.recipe.workload)].extra = extra
             self.log.info("published %s: %s", job_name, extra["verdict"] or "not judged")
             for one in untold(store, job_name):

@@ -164,8 +164,12 @@ def compare_sweep(store: Store, name: str) -> Comparison:
 
     Raises UserError for a sweep that is in neither.
     """
-    if rows := store.newest_sweep_run(name):
-        return compare_cells(store, rows)
+    rows = store.newest_sweep_run(name)
+    return compare_cells(store, rows) if rows else compare_planned(store, name)
+
+
+def compare_planned(store: Store, name: str) -> Comparison:
+    """The cells of a sweep as it is planned today. Raises UserError for one that `config/` has not."""
     planned = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
     return _compare(store, {one: newest(store, one) for one in planned if one.is_judged})
 

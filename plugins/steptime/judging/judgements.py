@@ -152,17 +152,13 @@ def newest(store: Store, series: Series) -> list[Judged]:
     return _as_stored(store, series, rows, _hidden(store))
 
 
-def judged_run(store: Store, job_name: str) -> tuple[dict[str, Any], Judged | None]:
-    """A run of the store, and how its series stood after it; None where its mode is not judged.
-
-    Raises UserError for an unknown run.
-    """
-    row = store.run(job_name)
+def judged_run(store: Store, row: Mapping[str, Any]) -> Judged | None:
+    """How its series stood after a run of the store; None if it is not judged: by its mode, or rejected."""
     series = Series.of_row(row)
     if not series.is_judged:
-        return row, None
-    rows = judgement_rows.judged_rows(store, {"job_name": job_name}, limit=1)
-    return row, next(iter(_as_stored(store, series, rows, _hidden(store))), None)
+        return None
+    rows = judgement_rows.judged_rows(store, {"job_name": row["job_name"]}, limit=1)
+    return next(iter(_as_stored(store, series, rows, _hidden(store))), None)
 
 
 def untold(store: Store, job_name: str) -> list[Judged]:
@@ -171,7 +167,7 @@ def untold(store: Store, job_name: str) -> list[Judged]:
     A run that is published after later ones may decide about those.
     """
     kept = judgement_rows.untold(store, job_name)
-    stand = [judged_run(store, about)[1] for about in kept]
+    stand = [judged_run(store, store.run(about)) for about in kept]
     return [one for one in stand if one is not None and one.standing.state == kept[one.run.job_name]]
 
 

@@ -13,7 +13,7 @@ import jinja2
 from steptime import __version__
 from steptime.errors import shown
 from steptime.judging import comparison
-from steptime.judging.comparison import Comparison, compare_since, compare_sweep
+from steptime.judging.comparison import Comparison, compare_cells, compare_planned, compare_since
 from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
 from steptime.reporting import charts
@@ -82,12 +82,8 @@ def report_since(store: Store, since: float) -> Report:
 
 def report_sweep(store: Store, sweep: str) -> Report:
     """Of the newest run of a sweep. Raises UserError for a sweep that is in neither store nor `config/`."""
-    found = compare_sweep(store, sweep)
-    newest = store.newest_sweep_run(sweep)
-    of_run: dict[str, Any] = (
-        {"sweep_run": newest[0]["sweep_run"], "include_rejected": True} if newest else {"limit": 0}
-    )
-    runs = list(store.in_reading_order(**of_run))
+    runs = store.newest_sweep_run(sweep)
+    found = compare_cells(store, runs) if runs else compare_planned(store, sweep)
     scaling = [row for row in runs if row["state"] == "valid" and row["mode"] == Mode.PERFORMANCE]
     return _report(store, found, of=f"sweep {sweep}", runs=runs, all_runs=len(runs), scaling=scaling)
 

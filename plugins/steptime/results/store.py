@@ -86,9 +86,10 @@ class Store:
         return write(self.url, result, then)
 
     def newest_sweep_run(self, sweep: str) -> list[Row]:
-        """The runs of the newest DAG run of a sweep, rejected ones included; none where there is no such."""
+        """The runs of the newest DAG run of a sweep, rejected ones included, as people read them; or none."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
-        return self.results(sweep_run=last[0]["sweep_run"], include_rejected=True) if last else []
+        of_run = (self.in_reading_order(sweep_run=one["sweep_run"], include_rejected=True) for one in last)
+        return [row for rows in of_run for row in rows]
 
     def results(
         self,

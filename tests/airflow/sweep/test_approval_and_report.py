@@ -16,6 +16,7 @@ from steptime.airflow.assets import SWEEPS
 from steptime.airflow.sweep.cells import check_all_sweeps
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.errors import UserError
+from steptime.judging.judgements import publish
 from steptime.recipes.models import Mode
 from steptime.results.store import Store
 
@@ -96,15 +97,19 @@ def test_the_report_shows_the_step_times_of_each_cell(
     make_result: Callable[..., Any],
     told: list[tuple[str, str]],
     capsys: pytest.CaptureFixture[str],
+    *,
+    statements: list[tuple[str, Any]],
 ) -> None:
     with Store() as store:
         for gpus in (1, 2):
-            store.publish(
-                make_result(f"job-{gpus}", gpus=gpus, dag_run_id=f"r{gpus}", step_times=[gpus / 8] * 20)
-            )
+            times = [gpus / 8] * 20
+            publish(store, make_result(f"job-{gpus}", gpus=gpus, dag_run_id=f"r{gpus}", step_times=times))
     airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
 
+    statements.clear()
     [event] = report({ONE: started("r1"), TWO: started("r2")})
+    read = [statement for statement, _ in statements if "SELECT runs.job_name, runs.label" in statement]
+    assert len(read) == 2 + 2, "of each cell its run, and how that is judged"
     assert event.dest_asset_key.uri == "steptime://sweeps/night"
     assert event.extra["sweep"] == "night"
     assert event.extra["sentence"].startswith("all 2 cells have valid results: llama3.1·tiny·fp32·1 0.125 s")

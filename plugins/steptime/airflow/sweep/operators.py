@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -266,56 +266,58 @@ class ReportSweepOperator(BaseOperator):
         fresh = TypeAdapter(list[Cell]).validate_python(
             ti.xcom_pull(task_ids=CONFIRM_TASK, key=BaseXCom.XCOM_RETURN_KEY) or []
         )
-        rows = [
-            self._outcome(ti, started_in, index, cell)
+        ran = [
+            (cell, started_run(ti, started_in, index))
             for started_in, cells in ((RUN_TASK, plan.cells), (FRESH_RUN_TASK, fresh))
             for index, cell in enumerate(cells)
         ]
+        measured = [_measured(cell, run_id) for cell, run_id in ran]
+        rows = [_outcome(*one, found) for one, found in zip(ran, measured, strict=True)]
         missing = [row["cell"] for row in rows if row["run"] != "success"]
         live = sum(row["run"] in LIVE for row in rows)
         sentence = sentences.of_runs([row["cell"] for row in rows], _as_stored(rows), "cells")
         self.log.info("%s", sentence)
         ti.xcom_push(SENTENCE_KEY, sentence)
         tell(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
-        jobs = [row.pop("job") for row in rows]
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
         if missing:
             raise AirflowFailException(
                 f"{len(missing)} of {len(rows)} cells have no valid result: {', '.join(missing)}"
                 + (f"; {live} not ended yet: 'steptime sweep cancel {ti.run_id}' ends them" if live else "")
             )
-        _announce(context, plan.sweep, sentence, filter(None, jobs))
-
-    def _outcome(self, ti: Any, started_in: str, index: int, cell: Cell) -> dict[str, Any]:
-        run_id = started_run(ti, started_in, index)
-        measured = {} if run_id is None else _measured(cell, run_id)
-        return {
-            "cell": cell.label,
-            "run": "not started" if run_id is None else state_of_dag_run(cell.dag_id, run_id) or "deleted",
-            "step time, s": measured.get("step_time_mean_s"),
-            "tokens/s": measured.get("tokens_per_s"),
-            "MFU, %": measured.get("mfu_percent"),
-            "queued, s": measured.get("queue_wait_s"),
-            "DAG run": f"{cell.dag_id} {run_id or ''}",
-            "job": measured.get("job_name"),
-        }
+        _announce(context, plan.sweep, sentence, filter(None, measured))
 
 
-def _measured(cell: Cell, run_id: str) -> dict[str, Any]:
-    """What the store has of the performance run of a cell's DAG run."""
+def _outcome(cell: Cell, run_id: str | None, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a cell in the table."""
+    return {
+        "cell": cell.label,
+        "run": "not started" if run_id is None else state_of_dag_run(cell.dag_id, run_id) or "deleted",
+        "step time, s": measured.get("step_time_mean_s"),
+        "tokens/s": measured.get("tokens_per_s"),
+        "MFU, %": measured.get("mfu_percent"),
+        "queued, s": measured.get("queue_wait_s"),
+        "DAG run": f"{cell.dag_id} {run_id or ''}",
+    }
+
+
+def _measured(cell: Cell, run_id: str | None) -> dict[str, Any]:
+    """What the store has of the performance run of a cell's DAG run; empty if nothing."""
     from steptime.results.store import Store
 
+    if run_id is None:
+        return {}
     with airflow_errors(), Store() as store:
         stored = own_runs(store, cell.dag_id, run_id)
     return next((row for row in stored if row["mode"] == "performance"), {})
 
 
-def _announce(context: Context, sweep: str, sentence: str, jobs: Iterable[str]) -> None:
+def _announce(context: Context, sweep: str, sentence: str, runs: Iterable[Mapping[str, Any]]) -> None:
     """Update the asset of a sweep that has finished."""
     from steptime.results.store import Store
 
     with airflow_errors(), Store() as store:
-        cells = [extra_of_run(store, job_name) for job_name in jobs]
+        cells = [extra_of_run(store, row) for row in runs]
     event = context["outlet_events"][SWEEPS]
     event.add(finished_sweep(sweep), extra=extra_of_sweep(sweep, sentence, cells))
 
