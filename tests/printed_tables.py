@@ -22,7 +22,8 @@ class ConfigurationRow(Frozen):
     pp: int
     cp: int
     ep: str
-    """As printed: a number, NA, or empty if the table has no such column; `vp` likewise."""
+    """As printed: a number, NA, or empty if the table has no such column; `etp` and `vp` likewise."""
+    etp: str
     dp: int
     vp: str
     mbs: int

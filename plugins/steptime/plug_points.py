@@ -97,17 +97,8 @@ CHECKS = PlugPoint(
 )
 """Functions of a `results.quality.FinishedRun` that give `Check`s; verdicts have them in this order."""
 
-FLOPS_FORMULAS = PlugPoint(
-    "steptime.flops_formulas",
-    "formula",
-    {
-        "llama3.1-25.04": "steptime.recipes.flops:LLAMA31_2504",
-        "nemotron4-24.11": "steptime.recipes.flops:NEMOTRON4_2411",
-        "nemotron4-25.12": "steptime.recipes.flops:NEMOTRON4_2512",
-        "nemotron-h-25.05": "steptime.recipes.flops:NEMOTRON_H_2505",
-    },
-)
-"""A `recipes.flops.Formula`, by the document that first prints it."""
+FLOPS_FORMULAS = PlugPoint("steptime.flops_formulas", "formula", {})
+"""A `recipes.flops.Formula`, for what no switch of `config/flops.yaml` counts."""
 
 MODEL_FAMILIES = PlugPoint(
     "steptime.model_families",
@@ -116,10 +107,12 @@ MODEL_FAMILIES = PlugPoint(
         "llama": "steptime.recipes.models:check_transformer",
         "nemotron4": "steptime.recipes.models:check_transformer",
         "nemotron_h": "steptime.recipes.models:check_hybrid",
+        "gpt": "steptime.recipes.models:check_gpt",
     },
 )
 """What a workload's file may name as `architecture`: functions of a `ModelShape` that raise ValueError for
-sizes that are none of the family's. `trainer/families` has what builds the model, and a group of its own."""
+sizes that are none of the family's. `trainer/families` has what builds the model, and a group of its own; it
+has none for `gpt`, which can be planned and measured, and not be trained yet."""
 
 PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, LOG_FORMATS, CHECKS, FLOPS_FORMULAS, MODEL_FAMILIES)
 

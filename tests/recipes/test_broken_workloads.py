@@ -166,14 +166,14 @@ MISTAKES = {
     "a formula of another architecture": (
         "flops_formula: llama3.1-25.04",
         "flops_formula: nemotron-h-25.05",
-        "line 5, flops_formula: formula 'nemotron-h-25.05' counts nemotron_h models, and 8b is llama: "
-        "formulas for that are llama3.1-25.04.",
+        "line 5, flops_formula: formula 'nemotron-h-25.05' counts nemotron_h models, and this is llama "
+        "(8b): formulas for that are llama3.1-25.04.",
     ),
     "a formula that there is not": (
         "flops_formula: llama3.1-25.04",
         "flops_formula: llama3.1-25.4",
         "line 5, flops_formula: unknown formula 'llama3.1-25.4': did you mean 'llama3.1-25.04'? Valid are: "
-        "llama3.1-25.04, nemotron4-24.11, nemotron4-25.12, nemotron-h-25.05.",
+        "llama3.1-25.04, nemotron4-24.11, nemotron4-25.12, nemotron-h-25.05, grok1-25.08, deepseek-v3-25.08.",
     ),
     "a name that is no template": (
         "pretrain_{size}",
@@ -183,17 +183,17 @@ MISTAKES = {
     "a proxy without layers of its own": (
         "        num_layers: 4\n",
         "",
-        "line 45, sizes.8b.proxies.0: a proxy needs its num_layers.",
+        "line 45, sizes.8b.proxies.0: a proxy needs its num_layers, or what else of its model is otherwise.",
     ),
     "layers that do not divide": (
         "{tensor: 1, pipeline: 4, context: 1}",
         "{tensor: 1, pipeline: 4, context: 1, virtual_pipeline: 3}",
-        f"line 41, {SECOND}.parallelism: 32 layers cannot be spread over 12 pipeline stages.",
+        f"line 41, {SECOND}.parallelism: 32 or 34 layers cannot be spread over 12 pipeline stages.",
     ),
     "layers of a proxy that do not divide": (
         "num_layers: 4\n        parallelism: {tensor: 1, pipeline: 1,",
         "num_layers: 5\n        parallelism: {tensor: 1, pipeline: 4,",
-        "line 49, sizes.8b.proxies.0.parallelism: 5 layers cannot be spread over 4 pipeline stages.",
+        "line 49, sizes.8b.proxies.0.parallelism: 5 or 7 layers cannot be spread over 4 pipeline stages.",
     ),
     "GPUs that are no ranks": (
         "{tensor: 1, pipeline: 4, context: 1}",

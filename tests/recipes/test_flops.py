@@ -1,17 +1,29 @@
 """Each named formula against the worked example of its document."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+from steptime import settings
 from steptime.errors import UserError
-from steptime.plug_points import FLOPS_FORMULAS
-from steptime.recipes.flops import model_flops
-from steptime.recipes.models import ModelShape
+from steptime.recipes.counting import Counted
+from steptime.recipes.flops import broken_formulas, model_flops, recipe_flops
+from steptime.recipes.layers import LatentAttention, MoeShape
+from steptime.recipes.models import ModelShape, Recipe
+from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
+from steptime.results.metrics import throughput
 
 LLAMA_8B = load_workload("llama3.1-25.04").sizes["8b"].model
 NEMOTRON4_15B = load_workload("nemotron4-25.04").sizes["15b"].model
 NEMOTRON4_340B = load_workload("nemotron4-340b-24.11").sizes["340b"].model
 NEMOTRON_H_56B = load_workload("nemotron-h-25.05").sizes["56b"].model
+
+
+def _with_moe(shape: ModelShape, **changes: int) -> ModelShape:
+    assert shape.moe is not None
+    return shape.model_copy(update={"moe": shape.moe.model_copy(update=changes)})
 
 
 @pytest.mark.parametrize(
@@ -61,14 +73,202 @@ def test_an_unknown_formula_lists_the_known_ones() -> None:
 
 def test_the_hybrid_formula_refuses_a_plain_transformer() -> None:
     with pytest.raises(
-        UserError, match=r"nemotron-h-25.05 needs the Mamba sizes .* this llama model has none"
+        UserError,
+        match=r"nemotron-h-25.05 counts Mamba layers, and this llama model has none: give its recipe",
     ):
         model_flops(LLAMA_8B, "nemotron-h-25.05")
 
 
-@pytest.mark.parametrize("formula", FLOPS_FORMULAS.built_in)
+@pytest.mark.parametrize(
+    "formula", ["llama3.1-25.04", "nemotron4-24.11", "nemotron4-25.12", "nemotron-h-25.05"]
+)
 def test_twice_the_layers_cost_more_but_not_the_embedding(formula: str) -> None:
     shape = NEMOTRON_H_56B if formula.startswith("nemotron-h") else NEMOTRON4_15B
     wider = shape.model_copy(update={"vocab_size": 2 * shape.vocab_size})
     embedding = model_flops(wider, formula) - model_flops(shape, formula)
-    assert embedding == pytest.approx(6 * shape.vocab_size * shape.hidden_size * shape.seq_length, rel=1e-9)
+    assert embedding == 6 * shape.vocab_size * shape.hidden_size * shape.seq_length
+
+
+GPT = LLAMA_8B.model_copy(
+    update={
+        **{"architecture": "gpt", "gated_linear_unit": True, "num_layers": 4, "seq_length": 32},
+        **{"hidden_size": 64, "ffn_hidden_size": 96, "vocab_size": 1000},
+        **{"num_attention_heads": 8, "num_query_groups": 2},
+    }
+)
+MIXTURE = GPT.model_copy(
+    update={
+        "moe": MoeShape(num_moe_experts=16, moe_router_topk=3, moe_ffn_hidden_size=24, num_dense_layers=1)
+    }
+)
+LATENT = GPT.model_copy(
+    update={"mla": LatentAttention(kv_lora_rank=16, qk_head_dim=12, qk_pos_emb_head_dim=4, v_head_dim=10)}
+)
+PER_TOKEN = {
+    # a shape and the switches of its formula: operations of a token forward, written out
+    "as the model is": (GPT, {}, 4 * (2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 96 + 2 * 32 * 64) + 64_000),
+    "causal": (
+        GPT,
+        {"attention": "causal"},
+        4 * (2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 96 + 32 * 64) + 64_000,
+    ),
+    "without grouped queries": (
+        GPT,
+        {"grouped_queries": False},
+        4 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 32 * 64) + 64_000,
+    ),
+    "two matrices, four times as wide": (
+        GPT,
+        {"mlp_matrices": 2, "mlp_width": 4},
+        4 * (2 * 64 * 64 + 2 * 64 * 16 + 2 * 64 * 256 + 2 * 32 * 64) + 64_000,
+    ),
+    "another vocabulary": (
+        GPT,
+        {"vocab_size": 500},
+        4 * (2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 96 + 2 * 32 * 64) + 32_000,
+    ),
+    "no vocabulary": (GPT, {"vocab_size": 0}, 4 * (2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 96 + 2 * 32 * 64)),
+    "heads of their own width": (
+        GPT.model_copy(update={"kv_channels": 16}),
+        {},
+        4 * (2 * 64 * 128 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 32 * 128) + 64_000,
+    ),
+    "heads as wide as the hidden size": (
+        GPT.model_copy(update={"kv_channels": 16}),
+        {"head_width": "hidden"},
+        4 * (2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 96 + 2 * 32 * 64) + 64_000,
+    ),
+    "experts": (
+        MIXTURE,
+        {"experts": True},
+        4 * (2 * 64 * 64 + 2 * 64 * 16 + 2 * 32 * 64) + 3 * 64 * (96 + 3 * 3 * 24) + 64_000,
+    ),
+    "experts beside a shared one": (
+        _with_moe(MIXTURE, moe_shared_expert_intermediate_size=40),
+        {"experts": True},
+        4 * (2 * 64 * 64 + 2 * 64 * 16 + 2 * 32 * 64) + 3 * 64 * (96 + 3 * (3 * 24 + 40)) + 64_000,
+    ),
+    "experts in every second layer": (
+        _with_moe(MIXTURE, moe_layer_freq=2),  # of three, the first and the third
+        {"experts": True},
+        4 * (2 * 64 * 64 + 2 * 64 * 16 + 2 * 32 * 64) + 3 * 64 * (2 * 96 + 2 * 3 * 24) + 64_000,
+    ),
+    "latent attention, queries straight": (
+        LATENT,
+        {"latent_attention": True},
+        4 * (64 * 128 + 64 * 20 + 16 * 8 * 22 + 80 * 64 + 3 * 64 * 96 + 32 * 8 * 26) + 64_000,
+    ),
+    "further tokens": (
+        MIXTURE.model_copy(update={"mtp_num_layers": 2}),
+        {"experts": True, "further_tokens": True},
+        6 * (2 * 64 * 64 + 2 * 64 * 16 + 2 * 32 * 64)
+        + 3 * 64 * (96 + 5 * 3 * 24)
+        + 3 * 64_000
+        + 2 * 2 * 64 * 64,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PER_TOKEN)
+def test_every_switch(case: str) -> None:
+    shape, switches, products = PER_TOKEN[case]
+    counted = Counted.model_validate({"mlp_matrices": 3, **switches})
+    assert counted.misfit(shape) is None
+    assert counted.flops(shape) == 6 * 32 * products
+
+
+MISFITS = {
+    "counts no experts, and this gpt model has some": (MIXTURE, {}),
+    "counts experts, and this gpt model has none": (GPT, {"experts": True}),
+    "counts no latent attention, and this gpt model has some": (LATENT, {}),
+    "counts latent attention, and this gpt model has none": (GPT, {"latent_attention": True}),
+    "counts no Mamba layers, and this nemotron_h model has some": (NEMOTRON_H_56B, {}),
+    "counts Mamba layers, and this gpt model has none": (GPT, {"mamba": True}),
+    "counts no layers that predict further tokens, and this model has mtp_num_layers": (
+        GPT.model_copy(update={"mtp_num_layers": 1}),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("said", MISFITS)
+def test_a_formula_fits_what_it_counts(said: str) -> None:
+    shape, switches = MISFITS[said]
+    assert Counted.model_validate({"mlp_matrices": 3, **switches}).misfit(shape) == said
+
+
+@pytest.fixture
+def formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the formulas in a copy of the shipped configuration, which is the one that is read."""
+    shutil.copytree(settings.config_dir(), tmp_path / "config")
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
+    return tmp_path / "config" / "flops.yaml"
+
+
+def _recipe(size: str, formula: str) -> Recipe:
+    run = plan(PlanRequest(workload="llama3.1", size=size, gpu_type="h100")).runs[0]
+    return run.recipe.model_copy(update={"flops_formula": formula, "workload": "acme-1.0"})
+
+
+def test_a_document_may_state_the_result_alone(formulas: Path) -> None:
+    formulas.write_text(
+        formulas.read_text() + "\nacme: {source: x, architectures: [llama], stated: {8b: 4.7e+14}}\n"
+    )
+    assert recipe_flops(_recipe("8b", "acme")) == (4.7e14, "as acme states", False)
+    assert recipe_flops(_recipe("70b", "acme")) == (None, "acme states none for 70b", False)
+    rates = throughput(_recipe("8b", "acme"), 12.27)
+    assert rates.model_tflops_per_gpu == pytest.approx(128 * 4.7e14 / 12.27 / 8 / 1e12)
+    unknown = throughput(_recipe("70b", "acme"), 12.27)
+    assert (unknown.model_tflops_per_gpu, unknown.mfu_percent) == (None, None)
+    assert unknown.tokens_per_s is not None
+    with pytest.raises(UserError, match="the formula acme counts nothing: its document states or logs"):
+        model_flops(LLAMA_8B, "acme")
+
+
+def test_a_document_may_take_what_is_logged(formulas: Path) -> None:
+    formulas.write_text(formulas.read_text() + "\nacme: {source: x, architectures: [llama], logged: true}\n")
+    recipe = _recipe("8b", "acme")
+    assert recipe_flops(recipe) == (None, "the TFLOPS that a run logs", True)
+    of_step_time = throughput(recipe, 12.27)
+    assert (of_step_time.model_tflops_per_gpu, of_step_time.mfu_percent) == (None, None)
+    measured = throughput(recipe, 12.27, logged_tflops=494.5)
+    assert (measured.model_tflops_per_gpu, measured.mfu_percent) == (494.5, 50.0)
+    assert measured.flops_source == "the TFLOPS that a run logs"
+    assert throughput(_recipe("8b", "llama3.1-25.04"), 12.27, logged_tflops=1.0).mfu_percent != 100 / 989
+
+
+BROKEN = {
+    "": ": give one of counted, stated and logged: true.",
+    ", logged: true, stated: {8b: 1.0}": ": give one of counted, stated and logged: true.",
+    ", stated: {8b: fast}": '.stated.8b: Input should be a valid number, not "fast".',
+    ", counted: {mlp_matrices: 4}": ".counted.mlp_matrices: Input should be 2 or 3, not 4.",
+    ", counted: {mlp_matrices: 3, expert: true}": ".counted.expert: unknown field.",
+    ", counted: {mlp_matrices: 3, attention: half}": (
+        ".counted.attention: Input should be 'full' or 'causal', not \"half\"."
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_formula_is_told_with_its_place_and_hides_no_other(formulas: Path, broken: str) -> None:
+    before = formulas.read_text()
+    formulas.write_text(f"{before}acme: {{source: x, architectures: [llama]{broken}}}\n")
+    told = f"{formulas}, line {before.count(chr(10)) + 1}, acme{BROKEN[broken]}"
+    assert str(broken_formulas()) == told
+    with pytest.raises(UserError) as refused:
+        model_flops(LLAMA_8B, "acme")
+    assert str(refused.value) == told
+    assert model_flops(LLAMA_8B, "llama3.1-25.04")
+
+
+def test_a_file_of_formulas_that_is_none_is_refused(formulas: Path) -> None:
+    formulas.write_text("- llama3.1-25.04\n")
+    assert "names no formulas, as in llama3.1-25.04: {source: …}" in str(broken_formulas())
+    with pytest.raises(UserError, match="names no formulas"):
+        model_flops(LLAMA_8B, "llama3.1-25.04")
+
+
+def test_a_configuration_of_before_has_the_shipped_formulas(formulas: Path) -> None:
+    formulas.unlink()
+    assert load_workload("llama3.1").flops_formula == "llama3.1-25.04"
+    assert broken_formulas() is None

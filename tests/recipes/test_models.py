@@ -65,7 +65,8 @@ def test_a_run_that_is_told_nothing_is_the_first_from_step_0() -> None:
 
 def test_one_way_of_spreading_is_given_and_the_others_are_one() -> None:
     assert Parallelism(data=3).model_dump() == {
-        **{"tensor": 1, "pipeline": 1, "context": 1, "virtual_pipeline": None, "data": 3}
+        **{"tensor": 1, "pipeline": 1, "context": 1, "virtual_pipeline": None},
+        **{"expert": None, "expert_tensor": None, "data": 3},
     }
     assert Parallelism(tensor=2, pipeline=3, context=5, data=7, virtual_pipeline=11).world_size == 210
 
@@ -103,7 +104,7 @@ IMPOSSIBLE: Mapping[str, tuple[BaseModel, dict[str, Any], str]] = {
     "hybrid sizes of a plain model": (
         RUN.recipe.model,
         {"hybrid": HYBRID.hybrid},
-        "llama models have no hybrid sizes: leave them out",
+        "llama models have no hybrid sizes: leave hybrid out",
     ),
     "a hybrid model without its sizes": (HYBRID, {"hybrid": None}, "models have hybrid sizes: give them"),
     "hybrid layers that do not add up": (HYBRID, {"num_layers": 1}, "hybrid layers are not 1"),
@@ -119,9 +120,20 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert not wrong
 
 
+NO_NUMBERS = {
+    "architecture",
+    "hybrid",
+    "moe",
+    "mla",
+    "gated_linear_unit",
+    "share_embeddings_and_output_weights",
+}
+"""Of the fields of a `ModelShape`."""
+
+
 def test_every_size_is_a_positive_number() -> None:
     assert HYBRID.hybrid is not None
-    sizes = [(HYBRID, name) for name in ModelShape.model_fields if name not in ("architecture", "hybrid")]
+    sizes = [(HYBRID, name) for name in ModelShape.model_fields if name not in NO_NUMBERS]
     sizes += [(HYBRID.hybrid, name) for name in HybridShape.model_fields if name != "pattern"]
     sizes += [(RUN.recipe.parallelism, name) for name in Parallelism.model_fields]
     sizes += [(RUN.recipe, name) for name in ("micro_batch_size", "global_batch_size", "gpus_per_node")]

@@ -10,12 +10,14 @@ from printed_tables import configuration_rows, performance_rows
 from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
+from steptime.recipes.gpus import Peak
 from steptime.recipes.published import (
     list_references,
     load_reference,
     published_performance,
 )
 from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.results.metrics import throughput
 
 RECIPES = [recipe for name in list_workloads() for recipe, _ in load_workload(name).recipes()]
 
@@ -79,6 +81,11 @@ def references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("old", "new", "complaint"),
     [
         ("step_time_s: [15.119, ", "step_time_s: [", "step_time_s has 6 entries for 7 GPU counts"),
+        (
+            "global_batch_size: [96, ",
+            "global_batch_size: [",
+            "global_batch_size has 6 entries for 7 GPU counts",
+        ),
         ("step_time_s: [15.119,", "step_time_s: [fast,", r"line 14, tables.0.step_time_s.0: .* not \"fast\""),
         ("    dtype: fp8", "    dtype: fp8\n    speed: 1", "line 10, tables.0.speed: unknown field"),
         (
@@ -95,6 +102,33 @@ def test_a_broken_table_is_refused(references: Path, old: str, new: str, complai
     path.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(UserError, match=complaint):
         performance_rows()
+
+
+def test_a_table_has_the_lines_that_its_document_prints(references: Path) -> None:
+    """Single numbers, if it prints no more; but a table of none is a mistake."""
+    path = references / "nemotron-h-25.05.yaml"
+    whole = path.read_text(encoding="utf-8")
+    header = whole[: whole.index("tables:")] + "tables:\n"
+    table = "size: 56b, dtype: fp8, gpu_type: h100, seq_length: 8192, gpus: [32], global_batch_size: [96]"
+    path.write_text(f"{header}  - {{{table}, tflops_per_gpu: [480.5]}}\n", encoding="utf-8")
+    recipe = next(
+        one for one in RECIPES if (one.workload, one.size, one.gpus) == ("nemotron-h-25.05", "56b", 32)
+    )
+    row = published_performance(recipe)
+    assert row is not None
+    assert row.model_dump(exclude={"document", "size", "dtype", "gpu_type", "seq_length"}) == {
+        **{"gpus": 32, "global_batch_size": 96, "tflops_per_gpu": 480.5},
+        **dict.fromkeys(("step_time_s", "tokens_per_s", "mfu_percent", "days_per_1t_tokens")),
+    }
+    rates = throughput(recipe, 15.0, peak=Peak(tflops=1979, source="given"))
+    assert (rates.published_step_time_s, rates.step_time_over_published) == (None, None)
+
+    path.write_text(f"{header}  - {{{table}}}\n", encoding="utf-8")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(
+        UserError, match=r"tables.0: the table has no numbers: give one of step_time_s, tokens_per_s"
+    ):
+        load_reference("nemotron-h-25.05")
 
 
 def test_a_missing_reference_is_a_sentence() -> None:

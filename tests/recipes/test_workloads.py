@@ -142,7 +142,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
         ('"00:15:00"', '"15 minutes"', "nccl_trace.time_limit: time limit '15 minutes' is not of the form"),
         (
             "expert_parallel: NA",
-            "expert_parallel: 1",
+            "expert_parallel: true",
             "configurations.0.printed.expert_parallel: Input should",
         ),
         ("workload: llama3.1-25.04", "workload: llama3.1", "workload: String should match pattern"),
@@ -152,7 +152,11 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
             'gc_interval: "100"',
             "trainer.gc_interval: Input should be a valid integer, not",
         ),
-        ("fp8_recipe: delayed", "fp8_recipe: mxfp8", "fp8_recipe: Input should be 'delayed' or 'current'"),
+        (
+            "fp8_recipe: delayed",
+            "fp8_recipe: fast",
+            "fp8_recipe: Input should be 'delayed', 'current', 'block",
+        ),
         ('_ENABLE: "0"', "_ENABLE: 0", "environment.NCCL_NVLS_ENABLE: Input should be a valid string, not 0"),
         ("NVTE_FLASH_ATTN:", "PYTHONPATH:", "environment: 'PYTHONPATH' is set by the job script"),
         ("source: pretrain, vboost: true", "source: pretrain", "rules.2: give at least one of trainer, env"),

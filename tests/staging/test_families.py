@@ -10,13 +10,17 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.plug_points import MODEL_FAMILIES
-from steptime.recipes.models import Run
+from steptime.recipes.models import ModelShape, Run
+from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.staging.families import NEMO_1_IMAGES, require_trainable
+from steptime.staging.families import FP8_RECIPES, NEMO_1_IMAGES, NUMBER_FORMATS, TRAINED, require_trainable
 
 
-def test_the_trainer_has_every_architecture_of_the_recipes() -> None:
-    trainer = "import json; from trainer.families import FAMILIES; print(json.dumps(sorted(FAMILIES)))"
+def test_what_the_pipeline_believes_is_what_the_trainer_has() -> None:
+    trainer = (
+        "import json; from trainer.families import FAMILIES; from trainer.run import FP8_RECIPES; "
+        "print(json.dumps([list(FAMILIES), list(FP8_RECIPES)]))"
+    )
     told = subprocess.run(
         [sys.executable, "-c", trainer],
         cwd=Path(__file__).parents[2],
@@ -25,7 +29,55 @@ def test_the_trainer_has_every_architecture_of_the_recipes() -> None:
         check=True,
     )
 
-    assert sorted(MODEL_FAMILIES.built_in) == json.loads(told.stdout)
+    assert json.loads(told.stdout) == [list(TRAINED), [name for name in FP8_RECIPES if name is not None]]
+    source = (Path(__file__).parents[2] / "trainer" / "parallelism.py").read_text(encoding="utf-8")
+    assert f'"cuda": {json.dumps(NUMBER_FORMATS).replace("[", "(").replace("]", ")")}' in source
+    assert set(TRAINED) < set(MODEL_FAMILIES.built_in)
+
+
+FORMATS = "the trainer has fp32, bf16, fp8, FP8 with delayed or current scaling, and not"
+
+
+def _as_gpt(shape: ModelShape) -> ModelShape:
+    return shape.model_copy(update={"architecture": "gpt", "gated_linear_unit": True})
+
+
+UNTRAINABLE = {
+    "family": (
+        lambda run: {"recipe": run.recipe.model_copy(update={"model": _as_gpt(run.recipe.model)})},
+        "the trainer builds llama, nemotron4, nemotron_h, and this is a model of the family 'gpt'.",
+    ),
+    "dtype": (
+        lambda run: {
+            "recipe": run.recipe.model_copy(update={"dtype": "nvfp4"}),
+            "performance": Performance(trainer=TrainerSettings(fp8_recipe="nvfp4")),
+        },
+        f"{FORMATS} nvfp4 (nvfp4 scaling).",
+    ),
+    "scaling": (
+        lambda run: {
+            "recipe": run.recipe.model_copy(update={"dtype": "fp8"}),
+            "performance": Performance(trainer=TrainerSettings(fp8_recipe="blockwise")),
+        },
+        f"{FORMATS} fp8 (blockwise scaling).",
+    ),
+    "recomputation": (
+        lambda run: {"performance": Performance(trainer=TrainerSettings(recompute_granularity="selective"))},
+        "the trainer recomputes nothing: leave recompute_granularity out.",
+    ),
+}
+"""By what it is: what is changed of a run, and why that cannot be trained."""
+
+
+@pytest.mark.parametrize("kind", UNTRAINABLE)
+def test_what_the_trainer_does_not_do_is_refused_in_one_sentence(kind: str) -> None:
+    changes, said = UNTRAINABLE[kind]
+    run = planned("nvcr.io/nvidia/nemo:25.02.01")[0]
+    with pytest.raises(UserError) as refused:
+        require_trainable([run.model_copy(update=changes(run))])
+    assert str(refused.value) == (
+        f"nemotron4-25.04 340b can be planned and measured, and not be trained yet: {said}"
+    )
 
 
 NEMO_1 = "nvcr.io/nvidia/nemo:24.09"

@@ -145,20 +145,31 @@ def _lines(
         },
         {
             "metric": "model flops",
-            "value": f"{rates.model_tflops_per_gpu:,.4g} TFLOPS/GPU",
-            "basis": f"{rates.flops_per_sample:.5g} per sample, {rates.flops_source}",
+            "value": None
+            if rates.model_tflops_per_gpu is None
+            else f"{rates.model_tflops_per_gpu:,.4g} TFLOPS/GPU",
+            "basis": rates.flops_source
+            if rates.flops_per_sample is None
+            else f"{rates.flops_per_sample:.5g} per sample, {rates.flops_source}",
         },
         {"metric": "days to 1T tokens", "value": f"{rates.days_per_1t_tokens:,.2f}"},
     ]
     if published:
-        days = published.days_per_1t_tokens
         printed = {
-            "step time": f"{published.step_time_s:g} s",
-            "tokens/s": f"{published.tokens_per_s:,}",
-            "MFU": f"{published.mfu_percent:.2f} %",
-            "days to 1T tokens": "n/a" if days is None else f"{days:g}",
+            "step time": _as_printed(published.step_time_s, "{:g} s"),
+            "tokens/s": _as_printed(published.tokens_per_s, "{:,}"),
+            "MFU": _as_printed(published.mfu_percent, "{:.2f} %"),
+            "model flops": None
+            if published.tflops_per_gpu is None
+            else f"{published.tflops_per_gpu:,.4g} TFLOPS/GPU",
+            "days to 1T tokens": _as_printed(published.days_per_1t_tokens, "{:g}"),
         }
         for line in lines:
             line["published"] = printed.get(line["metric"] or "")
-        lines[0]["basis"] = f"{rates.step_time_over_published:.3f} × the published step time"
+        if rates.step_time_over_published is not None:
+            lines[0]["basis"] = f"{rates.step_time_over_published:.3f} × the published step time"
     return lines
+
+
+def _as_printed(number: float | None, form: str) -> str:
+    return "n/a" if number is None else form.format(number)

@@ -11,6 +11,7 @@ from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.errors import UserError
 from steptime.recipes import tables
 from steptime.recipes.config_problems import load_each, refuse
+from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours, format_time_limit
@@ -100,7 +101,7 @@ def recipes(
     in_brief = output_format is Format.TABLE and not (published or launch)
     if rows or broken is None:
         show(rows, output_format, columns=_RECIPE_COLUMNS if in_brief else None, wide=wide)
-    refuse(broken, broken_gpu_types())
+    refuse(broken, broken_gpu_types(), broken_formulas())
 
 
 def _plan(

@@ -89,7 +89,7 @@ def _expected(run: Run, past: Sequence[RunTimes]) -> Expected:
         around = statistics.median(one.job_s - one.step_s * one.steps for one in past)
         seconds = max(around, 0) + statistics.median(one.step_s for one in past) * steps
         source = Source.HISTORY
-    elif published is not None:
+    elif published is not None and published.step_time_s is not None:
         seconds, source = published.step_time_s * steps, Source.PUBLICATION
     else:
         return Expected(Source.NONE)

@@ -1,7 +1,7 @@
 """Reads the YAML files of `config/` into strict models, with the line of every value."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,6 +86,16 @@ class Document:
                 for (line, field, _), of_place in sorted(places.items(), key=lambda place: place[0][0])
             ]
         )
+
+
+def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> BrokenFiles | None:
+    """Everything that is wrong with a file of entries by name, each a `model`; None if nothing is."""
+    try:
+        document = read()
+    except UserError as error:
+        return BrokenFiles(str(error).split("\n"))
+    problems = [problem for name in document.content for problem in document.part(model, name)[1]]
+    return document.refusal(problems) if problems else None
 
 
 def load_yaml_model(path: Path, model: type[Model], *, named_in: str = "") -> Model:

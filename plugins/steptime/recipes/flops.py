@@ -1,80 +1,25 @@
-"""Model flops: the formula each document prints, by name.
+"""Model flops by named formulas: what a document counts as the work of one training step on one sample.
 
-Each counts the floating-point operations of one training step on one sample (global batch size 1, forward
-and backward), and each counts differently: Nemotron4 15b is 4.345e14 by the formula of 24.11 and 3.85e14 by
-that of 25.12. An MFU therefore always carries the name of its formula, and two formulas are never compared.
+Each document counts differently: Nemotron4 15b is 4.345e14 by that of 24.11 and 3.85e14 by that of 25.12. An
+MFU therefore always carries the name of its formula, and two formulas are never compared. They are data
+(`config/flops.yaml`); a package may add one that needs Python.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Self
 
-from steptime.errors import UserError
+from pydantic import Field, PositiveFloat, model_validator
+
+from steptime.errors import UserError, unknown_value
+from steptime.frozen import Frozen
 from steptime.plug_points import FLOPS_FORMULAS
-from steptime.recipes.models import ModelShape
-
-
-def _llama31_2504(shape: ModelShape) -> float:
-    """Llama 3.1 (release 25.04, Notes): grouped-query attention and the three matrices of a gated MLP."""
-    layers, hidden = shape.num_layers, shape.hidden_size
-    attention = 12 * layers * hidden * (_query_and_output(shape) + shape.seq_length)
-    mlp = 18 * layers * shape.ffn_hidden_size * hidden
-    return shape.seq_length * (attention + mlp + _embedding(shape))
-
-
-def _nemotron4_2411(shape: ModelShape) -> float:
-    """Nemotron4 (releases 24.11 and 25.04, Notes): as if without grouped queries, with an MLP of 4 × hidden.
-
-    25.04 prints 38,666,279,738 as the attention term of the 15b model; its own formula gives 38,654,705,664,
-    and both round to the stated 434.5e12.
-    """
-    layers, hidden = shape.num_layers, shape.hidden_size
-    attention = 24 * layers * hidden**2 + 12 * layers * hidden * shape.seq_length
-    mlp = 48 * layers * hidden**2
-    return float(shape.seq_length * (attention + mlp + _embedding(shape)))
-
-
-def _nemotron4_2512(shape: ModelShape) -> float:
-    """Nemotron4 (release 25.12, Notes): grouped-query attention, the two matrices of a squared-ReLU MLP."""
-    layers, hidden = shape.num_layers, shape.hidden_size
-    attention = 12 * layers * hidden * (_query_and_output(shape) + shape.seq_length)
-    mlp = 12 * layers * hidden * shape.ffn_hidden_size
-    return shape.seq_length * (attention + mlp + _embedding(shape))
-
-
-def _nemotron_h_2505(shape: ModelShape) -> float:
-    """Nemotron-H (release 25.05, Notes): attention, MLP and Mamba layers counted apart; × 6 for both ways."""
-    hybrid = shape.hybrid
-    if hybrid is None:
-        raise UserError(
-            "the formula nemotron-h-25.05 needs the Mamba sizes of a hybrid model, and this "
-            f"{shape.architecture} model has none: give its recipe the formula of its own document."
-        )
-    seq, hidden = shape.seq_length, shape.hidden_size
-    mlp = 2 * seq * hidden * shape.ffn_hidden_size * hybrid.num_mlp_layers
-    heads_width = (shape.num_attention_heads + shape.num_query_groups) * hybrid.attention_head_dim
-    attention = (2 * seq * hidden * heads_width + 2 * seq * seq * hidden) * hybrid.num_attention_layers
-    groups_width = hybrid.mamba_num_groups * hybrid.mamba_state_dim
-    mamba_width = (
-        hybrid.mamba_num_heads * hybrid.mamba_head_dim * 3 + groups_width * 2 + hybrid.mamba_num_heads
-    )
-    mamba = (
-        seq * hidden * mamba_width
-        + seq * hidden * hybrid.expand * hybrid.chunk_size
-        + 2 * seq * hidden * hybrid.expand * hybrid.mamba_state_dim
-        + seq * hybrid.chunk_size * groups_width
-    ) * hybrid.num_mamba_layers
-    lm_head = seq * hidden * shape.vocab_size
-    return float((mlp + attention + mamba + lm_head) * 6)
-
-
-def _query_and_output(shape: ModelShape) -> float:
-    """hidden × (1 + query groups / heads): the projections of attention, as the documents count."""
-    return shape.hidden_size * (1 + shape.num_query_groups / shape.num_attention_heads)
-
-
-def _embedding(shape: ModelShape) -> int:
-    """Flops per token of the output embedding."""
-    return 6 * shape.vocab_size * shape.hidden_size
+from steptime.recipes.config_files import Document, broken_entries, read_document
+from steptime.recipes.config_problems import BrokenFiles, Mistake
+from steptime.recipes.counting import Counted
+from steptime.recipes.models import ModelShape, Recipe
+from steptime.settings import config_dir, shipped
 
 
 class Formula(NamedTuple):
@@ -84,21 +29,117 @@ class Formula(NamedTuple):
     architectures: tuple[str, ...]
 
 
-LLAMA31_2504 = Formula(_llama31_2504, ("llama",))
-NEMOTRON4_2411 = Formula(_nemotron4_2411, ("nemotron4",))
-NEMOTRON4_2512 = Formula(_nemotron4_2512, ("nemotron4",))
-NEMOTRON_H_2505 = Formula(_nemotron_h_2505, ("nemotron_h",))
+class DocumentsFormula(Frozen):
+    """An entry of `config/flops.yaml`: how a document comes to its model flops, in one of three ways."""
+
+    source: str
+    architectures: tuple[str, ...] = Field(min_length=1)
+    """Of `plug_points.MODEL_FAMILIES`."""
+    counted: Counted | None = None
+    """From the model's sizes."""
+    stated: dict[str, PositiveFloat] | None = Field(default=None, min_length=1)
+    """By size, as the document says without a formula; of other sizes nothing is known."""
+    logged: bool = False
+    """What the framework logs as TFLOPS of a GPU is taken as it is."""
+
+    @model_validator(mode="after")
+    def _in_one_way(self) -> Self:
+        if sum((self.counted is not None, self.stated is not None, self.logged)) != 1:
+            raise ValueError("give one of counted, stated and logged: true")
+        return self
 
 
-def load_formula(name: str) -> Formula:
-    """The formula of `plug_points.FLOPS_FORMULAS`. Raises UserError if there is none of that name."""
-    formula: Formula = FLOPS_FORMULAS.load(name)
-    return formula
+def flops_file() -> Path:
+    """The file of the documents' formulas: the shipped one for a config folder of before, which has none."""
+    own = config_dir() / "flops.yaml"
+    return own if own.exists() else shipped("config") / "flops.yaml"
+
+
+def formula_names() -> tuple[str, ...]:
+    """The documents' formulas in the file's order, then those of packages. Raises UserError."""
+    return (*_document().content, *FLOPS_FORMULAS.names())
+
+
+def load_formula(name: str) -> Formula | DocumentsFormula:
+    """The formula of that name. Raises UserError: there is none, or what is wrong with its description."""
+    document = _document()
+    if name not in document.content:
+        if name not in FLOPS_FORMULAS.names():
+            raise unknown_value("formula", name, formula_names())
+        added: Formula = FLOPS_FORMULAS.load(name)
+        return added
+    described, problems = document.part(DocumentsFormula, name)
+    if described is None:
+        raise document.refusal(problems)
+    return described
+
+
+def broken_formulas() -> BrokenFiles | None:
+    """Everything that is wrong with the documents' formulas; None if nothing is."""
+    return broken_entries(_document, DocumentsFormula)
+
+
+def misfit(name: str, shape: ModelShape) -> str | None:
+    """What of a model its formula does not count, or counts without its being there; None if they fit.
+
+    Raises UserError for a formula that is not there.
+    """
+    formula = load_formula(name)
+    if shape.architecture not in formula.architectures:
+        return f"counts {', '.join(formula.architectures)} models, and this is {shape.architecture}"
+    counted = formula.counted if isinstance(formula, DocumentsFormula) else None
+    return counted.misfit(shape) if counted is not None else None
 
 
 def model_flops(shape: ModelShape, formula: str) -> float:
     """Floating-point operations of one training step on one sample, by the named formula.
 
-    Raises UserError for a formula that is not there, or that does not fit the model's architecture.
+    Raises UserError for a formula that is not there, that counts nothing, or that does not fit the model.
     """
-    return load_formula(formula).of(shape)
+    described = load_formula(formula)
+    if isinstance(described, Formula):
+        return described.of(shape)
+    if described.counted is None:
+        raise UserError(f"the formula {formula} counts nothing: its document states or logs what it takes.")
+    if (problem := described.counted.misfit(shape)) is not None:
+        raise UserError(f"the formula {formula} {problem}: give its recipe the formula of its own document.")
+    return described.counted.flops(shape)
+
+
+class Flops(NamedTuple):
+    """Model flops of one sample, and where they come from."""
+
+    per_sample: float | None
+    """None if nobody knows."""
+    source: str
+    logged: bool = False
+    """Whether the TFLOPS that a run logs are the document's own, in place of these."""
+
+
+def recipe_flops(recipe: Recipe) -> Flops:
+    """Those of a recipe, by its own formula. Raises UserError as `model_flops`."""
+    name = recipe.flops_formula
+    formula = load_formula(name)
+    if isinstance(formula, DocumentsFormula) and formula.logged:
+        return Flops(None, "the TFLOPS that a run logs", logged=True)
+    if isinstance(formula, DocumentsFormula) and formula.stated is not None:
+        stated: Mapping[str, float] = formula.stated
+        source = f"as {name} states" if recipe.size in stated else f"{name} states none for {recipe.size}"
+        return Flops(stated.get(recipe.size), source)
+    return Flops(model_flops(recipe.model, name), f"by the formula {name}")
+
+
+def _document() -> Document:
+    path = flops_file()
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _read(path: Path, _changed_ns: int) -> Document:
+    """The file, read again only when it changes: every row of a listing asks for its formula."""
+    document = read_document(path)
+    if not isinstance(document.content, dict):
+        raise document.refusal([Mistake("names no formulas, as in llama3.1-25.04: {source: …}")])
+    if document.problems:
+        raise document.refusal(document.problems)
+    return document

@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import PositiveFloat
 
 from steptime import settings
-from steptime.errors import UserError, unknown_value
+from steptime.errors import unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import Document, read_document
+from steptime.recipes.config_files import Document, broken_entries, read_document
 from steptime.recipes.config_problems import BrokenFiles, Mistake
 
 
@@ -31,6 +31,11 @@ class GpuType(Frozen):
     product: str | None = None
     """A word of the name that nvidia-smi gives it; None if there is no GPU."""
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
+
+    def peak_of(self, dtype: str) -> float | Literal["measured"] | None:
+        """The dense rate of a dtype, None for none; of FP8's recipes that of fp8, unless it is given."""
+        of_format = self.peak_tflops.get("fp8") if dtype.startswith("fp8_") else None
+        return self.peak_tflops.get(dtype, of_format)
 
 
 def gpus_file() -> Path:
@@ -60,20 +65,15 @@ def load_gpu_type(name: str) -> GpuType:
 
 def broken_gpu_types() -> BrokenFiles | None:
     """Everything that is wrong with the file; None if nothing is."""
-    try:
-        document = _document()
-    except UserError as error:
-        return BrokenFiles(str(error).split("\n"))
-    problems = [problem for name in document.content for problem in document.part(GpuType, name)[1]]
-    return document.refusal(problems) if problems else None
+    return broken_entries(_document, GpuType)
 
 
 def peak_tflops(gpu_type: str, dtype: str) -> Peak:
     """The peak of one GPU for a dtype. Raises UserError listing the valid types or dtypes."""
     gpu = load_gpu_type(gpu_type)
-    if dtype not in gpu.peak_tflops:
+    peak = gpu.peak_of(dtype)
+    if peak is None:
         raise unknown_value("dtype", dtype, gpu.peak_tflops, of=gpu_type)
-    peak = gpu.peak_tflops[dtype]
     return Peak(tflops=None if peak == "measured" else peak, source=gpu.source)
 
 

@@ -1,6 +1,6 @@
 """The two products of `recipes`: a `Recipe` (one row of a document's tables) and a `Run` (planned work)."""
 
-from collections import Counter
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -9,6 +9,8 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
+from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
+from steptime.recipes.layers import HybridShape, LatentAttention, MoeShape
 from steptime.recipes.performance import Performance
 from steptime.recipes.slurm_options import SlurmOptions
 
@@ -26,30 +28,6 @@ class Mode(StrEnum):
     NCCL_TRACE = "nccl_trace"
 
 
-class HybridShape(Frozen):
-    """The Mamba side of a hybrid model (Nemotron-H): its layers by kind, and the state space's sizes."""
-
-    pattern: str | None = None
-    """One letter a layer: M Mamba, * attention, - MLP (Megatron-Core's hybrid override pattern)."""
-    num_attention_layers: PositiveInt
-    num_mlp_layers: PositiveInt
-    num_mamba_layers: PositiveInt
-    attention_head_dim: PositiveInt
-    mamba_num_heads: PositiveInt
-    mamba_head_dim: PositiveInt
-    mamba_num_groups: PositiveInt
-    mamba_state_dim: PositiveInt
-    expand: PositiveInt
-    chunk_size: PositiveInt
-
-    @model_validator(mode="after")
-    def _pattern_counts(self) -> Self:
-        counts = {"*": self.num_attention_layers, "-": self.num_mlp_layers, "M": self.num_mamba_layers}
-        if self.pattern is not None and Counter(self.pattern) != Counter(counts):
-            raise ValueError(f"the pattern's layers are {dict(Counter(self.pattern))}, not {counts}")
-        return self
-
-
 class ModelShape(Frozen):
     """The sizes of a transformer that decide its cost, named as in NeMo's model configs."""
 
@@ -62,7 +40,29 @@ class ModelShape(Frozen):
     num_query_groups: PositiveInt
     vocab_size: PositiveInt
     seq_length: PositiveInt
+    # From here on None says that a model has not what the field is about, as those of older records.
+    kv_channels: PositiveInt | None = None
+    """Width of an attention head; None for hidden_size / num_attention_heads."""
+    gated_linear_unit: bool | None = None
+    """Whether an MLP has three matrices, or two; None if the family says."""
+    share_embeddings_and_output_weights: Literal[True] | None = None
     hybrid: HybridShape | None = None
+    moe: MoeShape | None = None
+    mla: LatentAttention | None = None
+    mtp_num_layers: PositiveInt | None = None
+    """Layers after the last that predict further tokens (multi-token prediction)."""
+
+    @property
+    def head_width(self) -> int:
+        """Of one head of plain attention."""
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def expert_layers(self) -> int:
+        """How many of the layers have experts."""
+        if self.moe is None:
+            return 0
+        return -(-(self.num_layers - self.moe.num_dense_layers) // self.moe.moe_layer_freq)
 
     @model_validator(mode="after")
     def _is_of_its_family(self) -> Self:
@@ -74,7 +74,10 @@ class ModelShape(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _hybrid_layers_add_up(self) -> Self:
+    def _layers_add_up(self) -> Self:
+        if self.moe is not None and self.moe.num_dense_layers >= self.num_layers:
+            message = f"{self.moe.num_dense_layers} dense layers of {self.num_layers} leave none with experts"
+            raise FieldError(message, "moe", "num_dense_layers")
         if self.hybrid is not None:
             kinds = (
                 self.hybrid.num_attention_layers,
@@ -86,16 +89,51 @@ class ModelShape(Frozen):
         return self
 
 
+_SPECIAL = {
+    "hybrid": "hybrid sizes",
+    "moe": "experts",
+    "mla": "latent attention",
+    "mtp_num_layers": "layers that predict further tokens",
+    "kv_channels": "head width of their own",
+    "gated_linear_unit": "choice of MLP",
+    "share_embeddings_and_output_weights": "shared embeddings",
+}
+"""Fields of a `ModelShape` that a family may not have, and what they are."""
+
+
+def _refuse_special(shape: ModelShape, *, but: Collection[str] = ()) -> None:
+    problems = [
+        Mistake(f"{shape.architecture} models have no {what}: leave {field} out", (field,))
+        for field, what in _SPECIAL.items()
+        if field not in but and getattr(shape, field) is not None
+    ]
+    if problems:
+        raise FieldErrors(problems)
+
+
 def check_transformer(shape: ModelShape) -> None:
     """Raise ValueError for a shape that is no model of attention and MLP layers alone."""
-    if shape.hybrid is not None:
-        raise ValueError(f"{shape.architecture} models have no hybrid sizes: leave them out")
+    _refuse_special(shape)
 
 
 def check_hybrid(shape: ModelShape) -> None:
     """Raise ValueError for a shape that has no Mamba layers."""
+    _refuse_special(shape, but=("hybrid",))
     if shape.hybrid is None:
         raise ValueError(f"{shape.architecture} models have hybrid sizes: give them")
+
+
+def check_gpt(shape: ModelShape) -> None:
+    """Raise ValueError for a shape that does not say which MLP it has, or which attention."""
+    _refuse_special(shape, but=_SPECIAL.keys() - {"hybrid"})
+    if shape.gated_linear_unit is None:
+        raise ValueError(
+            f"{shape.architecture} models say whether their MLP is gated: give gated_linear_unit"
+        )
+    if shape.mla is not None and shape.kv_channels is not None:
+        raise FieldError(
+            "latent attention has widths of its own, in mla: leave kv_channels out", "kv_channels"
+        )
 
 
 class Parallelism(Frozen):
@@ -105,12 +143,21 @@ class Parallelism(Frozen):
     pipeline: PositiveInt = 1
     context: PositiveInt = 1
     virtual_pipeline: PositiveInt | None = None
+    expert: PositiveInt | None = None
+    """Ranks that the experts of a layer are dealt to; they are ranks of the others, not further ones."""
+    expert_tensor: PositiveInt | None = None
+    """Tensor parallelism within an expert; None for that of the other layers."""
     data: PositiveInt
 
     @property
     def world_size(self) -> int:
         """The number of ranks (GPUs) of the run."""
         return self.tensor * self.pipeline * self.context * self.data
+
+    @property
+    def expert_replica(self) -> int:
+        """Ranks that hold every expert once."""
+        return (self.expert or 1) * (self.expert_tensor or self.tensor) * self.pipeline
 
 
 class Recipe(Frozen):

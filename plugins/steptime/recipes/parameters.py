@@ -1,44 +1,89 @@
 """How many parameters a model has, counted from its sizes, and how many its size's name says."""
 
 import re
+from typing import NamedTuple
 
+from steptime.recipes.layers import HybridShape
 from steptime.recipes.models import ModelShape
 
-_MLP_MATRICES = {"llama": 3, "nemotron4": 2, "nemotron_h": 2}
-"""By family: a gated MLP has three."""
+_GATED = {"llama": True, "nemotron4": False, "nemotron_h": False}
+"""Whether a family's MLP has three matrices, or two."""
 
-_STATED = re.compile(r"(?P<total>\d+(?:\.\d+)?)b")
-"""Of a size's name: `8b`, `0.5b`."""
+_STATED = re.compile(r"(?P<total>\d+(?:\.\d+)?)b(?:-a(?P<active>\d+(?:\.\d+)?)b)?")
+"""Of a size's name: `8b`, `0.5b`, `30b-a3b`."""
 
 _TOLERANCE = 0.2
 """By which a name may round: 15b has 15.6 billion, and a model of another kind differs by a multiple."""
 
 
-def count_parameters(shape: ModelShape) -> int | None:
+class Parameters(NamedTuple):
+    """Of a model, without the layers that predict further tokens: only training has these."""
+
+    total: int
+    active: int
+    """Those that one token passes: all but the experts that are not chosen for it."""
+
+
+def count_parameters(shape: ModelShape) -> Parameters | None:
     """The weights of every matrix: norms, biases and convolutions, a thousandth at most, are left out.
 
     None for a family of another package, of which nobody here knows the layers.
     """
-    matrices = _MLP_MATRICES.get(shape.architecture)
-    if matrices is None:
+    gated = _GATED.get(shape.architecture, shape.gated_linear_unit)
+    if gated is None:
         return None
-    hybrid, hidden = shape.hybrid, shape.hidden_size
-    head_dim = hybrid.attention_head_dim if hybrid else hidden // shape.num_attention_heads
-    attention = 2 * hidden * head_dim * (shape.num_attention_heads + shape.num_query_groups)
-    mlp = matrices * hidden * shape.ffn_hidden_size
-    embeddings = 2 * shape.vocab_size * hidden
-    if hybrid is None:
-        return shape.num_layers * (attention + mlp) + embeddings
+    matrices = 3 if gated else 2
+    embeddings = (
+        (1 if shape.share_embeddings_and_output_weights else 2) * shape.vocab_size * shape.hidden_size
+    )
+    mlp = matrices * shape.hidden_size * shape.ffn_hidden_size
+    if shape.hybrid is not None:
+        total = _of_hybrid(shape, shape.hybrid, mlp) + embeddings
+        return Parameters(total, total)
+    dense = (
+        shape.num_layers * attention_weights(shape)
+        + (shape.num_layers - shape.expert_layers) * mlp
+        + embeddings
+    )
+    if shape.moe is None:
+        return Parameters(dense, dense)
+    expert = matrices * shape.hidden_size * shape.moe.moe_ffn_hidden_size
+    shared = matrices * shape.hidden_size * (shape.moe.moe_shared_expert_intermediate_size or 0)
+    router = shape.hidden_size * shape.moe.num_moe_experts
+    total, active = (
+        dense + shape.expert_layers * (experts * expert + shared + router)
+        for experts in (shape.moe.num_moe_experts, shape.moe.moe_router_topk)
+    )
+    return Parameters(total, active)
+
+
+def attention_weights(shape: ModelShape) -> int:
+    """The weights of one layer's attention."""
+    hidden, heads, latent = shape.hidden_size, shape.num_attention_heads, shape.mla
+    if latent is None:
+        return 2 * hidden * shape.head_width * (heads + shape.num_query_groups)
+    query_width = heads * (latent.qk_head_dim + latent.qk_pos_emb_head_dim)
+    rank = latent.q_lora_rank
+    return (
+        (hidden * query_width if rank is None else rank * (hidden + query_width))
+        + hidden * (latent.kv_lora_rank + latent.qk_pos_emb_head_dim)
+        + latent.kv_lora_rank * heads * (latent.qk_head_dim + latent.v_head_dim)
+        + heads * latent.v_head_dim * hidden
+    )
+
+
+def _of_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
+    """Of layers of three kinds."""
+    hidden, heads = shape.hidden_size, shape.num_attention_heads + shape.num_query_groups
     inner, state = (
         hybrid.mamba_num_heads * hybrid.mamba_head_dim,
         hybrid.mamba_num_groups * hybrid.mamba_state_dim,
     )
-    mamba = hidden * (2 * inner + 2 * state + hybrid.mamba_num_heads) + inner * hidden
+    mamba = hidden * (3 * inner + 2 * state + hybrid.mamba_num_heads)
     return (
-        hybrid.num_attention_layers * attention
+        hybrid.num_attention_layers * 2 * hidden * hybrid.attention_head_dim * heads
         + hybrid.num_mlp_layers * mlp
         + hybrid.num_mamba_layers * mamba
-        + embeddings
     )
 
 
@@ -47,13 +92,14 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
 
     A name such as `tiny` says nothing.
     """
-    stated, counted = _STATED.fullmatch(size), count_parameters(shape)
-    if stated is None or counted is None:
+    named, counted = _STATED.fullmatch(size), count_parameters(shape)
+    if named is None or counted is None:
         return None
-    total = float(stated["total"]) * 1e9
-    if abs(counted - total) <= _TOLERANCE * total:
-        return None
-    return (
-        f"this model has {counted / 1e9:.3g} billion parameters, and the name of its size says "
-        f"{stated['total']}: give the sizes of that very model, or name the size by what it has"
-    )
+    for kind, what in (("total", "parameters"), ("active", "active parameters")):
+        stated, has = named[kind], getattr(counted, kind) / 1e9
+        if stated is not None and abs(has - float(stated)) > _TOLERANCE * float(stated):
+            return (
+                f"this model has {has:.3g} billion {what}, and the name of its size says {stated}: "
+                "give the sizes of that very model, or name the size by what it has"
+            )
+    return None

@@ -1,13 +1,21 @@
 """How a run is launched on GPUs: settings of the trainer, variables of its job, binding of its ranks."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field, PositiveInt
 
 from steptime.frozen import Frozen
 
-Fp8Recipe = Literal["delayed", "current"]
-"""Of Transformer Engine: scales from earlier steps, or from the tensor itself."""
+Fp8Recipe = Literal["delayed", "current", "blockwise", "mxfp8", "nvfp4"]
+"""Of Transformer Engine: scales from earlier steps, from the tensor itself, of blocks of it, or as in the
+formats MXFP8 and NVFP4."""
+
+FP8_RECIPES: Mapping[str, Fp8Recipe] = MappingProxyType(
+    {"fp8_cs": "current", "fp8_ss": "blockwise", "fp8_mx": "mxfp8", "nvfp4": "nvfp4"}
+)
+"""Of dtypes that name theirs, as documents have several on one type of GPU; of `fp8` a rule gives it."""
 
 
 class TrainerSettings(Frozen):
@@ -17,7 +25,7 @@ class TrainerSettings(Frozen):
     """
 
     fp8_recipe: Fp8Recipe | None = None
-    """How tensors are scaled to FP8, for rows of dtype `fp8`."""
+    """How tensors are scaled to FP8, for rows of dtype `fp8`; other dtypes have their own (`FP8_RECIPES`)."""
     first_last_layers_bf16: bool = False
     """Whether the outermost layers stay in bf16, with `fp8_recipe: current`."""
     cuda_graphs: bool = False
@@ -46,6 +54,14 @@ class TrainerSettings(Frozen):
     """Whether the weight gradients of the output layer are computed while the pipeline empties."""
     wgrad_deferral_limit: int | None = Field(default=None, ge=0)
     """Micro batches of which that is put off; 0 for all."""
+    recompute_granularity: Literal["full", "selective"] | None = None
+    """What is computed again in the backward pass: whole layers, or some of their parts."""
+    recompute_method: Literal["uniform", "block"] | None = None
+    """Which layers, with `full`: groups of equal size, or the first ones of a stage."""
+    recompute_num_layers: PositiveInt | None = None
+    """Layers of a group, or first ones of a stage."""
+    recompute_modules: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Parts of a layer, with `selective`: `core_attn`, `mlp`, `moe` or others; None for Megatron's choice."""
     gc_interval: PositiveInt | None = None
     """Steps between two garbage collections by NeMo's callback, all ranks at once; None for Python's own."""
 

@@ -3,6 +3,7 @@
 Those that hold for a run, laid over one another in the file's order, are its `Performance`.
 """
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator
 from typing import Annotated, NamedTuple, Self
 
@@ -14,7 +15,7 @@ from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.config_problems import Mistake, check_each
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import Mode, Parallelism, Recipe
-from steptime.recipes.performance import Performance, TrainerSettings
+from steptime.recipes.performance import FP8_RECIPES, Performance, TrainerSettings
 
 CPU = "cpu"
 """The GPU type that has no GPU: rules that name no GPU type do not hold for it."""
@@ -39,6 +40,8 @@ class Least(Frozen):
     pipeline: PositiveInt = 1
     context: PositiveInt = 1
     virtual_pipeline: PositiveInt = 1
+    expert: PositiveInt = 1
+    expert_tensor: PositiveInt = 1
     data: PositiveInt = 1
 
     def reached(self, parallelism: Parallelism) -> bool:
@@ -151,7 +154,7 @@ class PerformanceRules(Frozen):
         return self._of_row(row, mode, cluster_kind)
 
     def _of_row(self, row: Row, mode: Mode, cluster_kind: str) -> Performance:
-        performance = Performance()
+        performance = Performance(trainer=TrainerSettings(fp8_recipe=FP8_RECIPES.get(row.dtype)))
         for rule in self.rules:
             if rule.holds_for_row(row) and rule.holds_for_job(mode, cluster_kind):
                 performance = rule.laid_over(performance)
@@ -201,20 +204,41 @@ def _kind(row: Row) -> tuple[object, ...]:
 
 
 def _misfit(row: Row, settings: TrainerSettings) -> str | None:
-    """What cannot be of the settings of a row; None if all can."""
-    if (row.dtype == "fp8") != (settings.fp8_recipe is not None):
-        return f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
+    """What cannot be of the settings of a row, the first of it; None if all can."""
+    return next(
+        itertools.chain(_of_formats(row, settings), _of_overlap(row, settings), _of_recomputing(settings)),
+        None,
+    )
+
+
+def _of_formats(row: Row, settings: TrainerSettings) -> Iterator[str]:
+    own = FP8_RECIPES.get(row.dtype)
+    if own is not None and settings.fp8_recipe != own:
+        yield f"fp8_recipe is {settings.fp8_recipe}: dtype {row.dtype} means {own}, so leave it out"
+    if own is None and (row.dtype == "fp8") != (settings.fp8_recipe is not None):
+        yield f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
+
+
+def _of_overlap(row: Row, settings: TrainerSettings) -> Iterator[str]:
     if settings.defer_embedding_wgrad_compute != (settings.wgrad_deferral_limit is not None):
-        return "defer_embedding_wgrad_compute and wgrad_deferral_limit go together"
+        yield "defer_embedding_wgrad_compute and wgrad_deferral_limit go together"
     by_callback = (
         *("tp_comm_overlap", "overlap_param_gather_with_optimizer_step"),
         "defer_embedding_wgrad_compute",
     )
     for name in by_callback:
         if getattr(settings, name) and not settings.comm_overlap_callback:
-            return f"{name} needs comm_overlap_callback, which does it"
+            yield f"{name} needs comm_overlap_callback, which does it"
     if settings.tp_comm_overlap_cfg is not None and not settings.tp_comm_overlap:
-        return "tp_comm_overlap_cfg is for tp_comm_overlap"
+        yield "tp_comm_overlap_cfg is for tp_comm_overlap"
     if settings.tp_comm_overlap and row.parallelism.tensor == 1:
-        return "tp_comm_overlap needs tensor parallelism"
-    return None
+        yield "tp_comm_overlap needs tensor parallelism"
+
+
+def _of_recomputing(settings: TrainerSettings) -> Iterator[str]:
+    granularity = settings.recompute_granularity
+    if settings.recompute_modules is not None and granularity != "selective":
+        yield "recompute_modules is for recompute_granularity: selective"
+    of_layers = (settings.recompute_method is not None, settings.recompute_num_layers is not None)
+    if of_layers != (granularity == "full",) * 2:
+        yield "recompute_method and recompute_num_layers go with recompute_granularity: full, and no other"

@@ -11,7 +11,7 @@ from typing import Any
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.recipes.environment import check_environment
-from steptime.recipes.flops import model_flops
+from steptime.recipes.flops import recipe_flops
 from steptime.recipes.machine_options import (
     check_graphs_and_overlap,
     slurm_options,
@@ -96,7 +96,7 @@ def plan(request: PlanRequest) -> Plan:
             else None,
             cuda_graphs=request.cuda_graphs,
             tp_comm_overlap=request.tp_comm_overlap,
-            model_flops=model_flops(recipe.model, recipe.flops_formula),
+            model_flops=recipe_flops(recipe).per_sample,
             slurm=slurm,
         )
 
@@ -167,6 +167,8 @@ def _experiment(selection: Selection, recipe: Recipe) -> str:
         pp=parallelism.pipeline,
         cp=parallelism.context,
         vp=parallelism.virtual_pipeline,
+        ep=parallelism.expert or 1,
+        etp=parallelism.expert_tensor or parallelism.tensor,
         mbs=recipe.micro_batch_size,
         gbs=recipe.global_batch_size,
     )

@@ -18,7 +18,10 @@ from steptime.recipes.models import Recipe
 
 
 class PerformanceRow(Frozen):
-    """One column of a document's performance tables: one scale, with the numbers as printed."""
+    """One column of a document's performance tables: one scale, with the numbers as printed.
+
+    Of a number that the document does not print, or prints as n/a, there is None.
+    """
 
     document: str
     size: str
@@ -27,16 +30,17 @@ class PerformanceRow(Frozen):
     gpus: PositiveInt
     seq_length: PositiveInt
     global_batch_size: PositiveInt
-    step_time_s: PositiveFloat
-    tokens_per_s: PositiveInt
-    mfu_percent: PositiveFloat
-    days_per_1t_tokens: PositiveFloat | None
-    """None if the document prints n/a (proxies)."""
+    step_time_s: PositiveFloat | None = None
+    tokens_per_s: PositiveInt | None = None
+    tflops_per_gpu: PositiveFloat | None = None
+    mfu_percent: PositiveFloat | None = None
+    days_per_1t_tokens: PositiveFloat | None = None
 
 
 class Decimals(Frozen):
     """How many decimals a document prints; tokens per second have none everywhere."""
 
+    tflops_per_gpu: NonNegativeInt = 2
     mfu_percent: NonNegativeInt
     days_per_1t_tokens: NonNegativeInt
 
@@ -53,30 +57,37 @@ class AsPublished(Frozen):
 
 
 class PerformanceTable(Frozen):
-    """One printed table, a list per line of it and one entry per scale."""
+    """One printed table, a list per line of it and one entry per scale; a line that it lacks is left out.
+
+    A document that has no table, and prints single numbers in its text, has tables of one scale.
+    """
 
     size: str
     dtype: str
     gpu_type: str
     seq_length: PositiveInt
     gpus: tuple[PositiveInt, ...]
-    global_batch_size: tuple[PositiveInt, ...]
-    step_time_s: tuple[PositiveFloat, ...]
-    tokens_per_s: tuple[PositiveInt, ...]
-    mfu_percent: tuple[PositiveFloat, ...]
-    days_per_1t_tokens: tuple[PositiveFloat | None, ...]
+    global_batch_size: tuple[PositiveInt, ...] = Field(min_length=1)
+    step_time_s: tuple[PositiveFloat | None, ...] = ()
+    tokens_per_s: tuple[PositiveInt | None, ...] = ()
+    tflops_per_gpu: tuple[PositiveFloat | None, ...] = ()
+    mfu_percent: tuple[PositiveFloat | None, ...] = ()
+    days_per_1t_tokens: tuple[PositiveFloat | None, ...] = ()
 
     @model_validator(mode="after")
     def _one_entry_a_scale(self) -> Self:
-        for name in _TABLE_LINES:
-            if len(getattr(self, name)) != len(self.gpus):
-                raise ValueError(
-                    f"{name} has {len(getattr(self, name))} entries for {len(self.gpus)} GPU counts"
-                )
+        lines = {
+            name: getattr(self, name) for name in ("global_batch_size", *_NUMBERS) if getattr(self, name)
+        }
+        for name, line in lines.items():
+            if len(line) != len(self.gpus):
+                raise ValueError(f"{name} has {len(line)} entries for {len(self.gpus)} GPU counts")
+        if lines.keys() == {"global_batch_size"}:
+            raise ValueError(f"the table has no numbers: give one of {', '.join(_NUMBERS)}")
         return self
 
 
-_TABLE_LINES = ("global_batch_size", "step_time_s", "tokens_per_s", "mfu_percent", "days_per_1t_tokens")
+_NUMBERS = ("step_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_percent", "days_per_1t_tokens")
 
 
 class Reference(Frozen):
@@ -103,7 +114,8 @@ class Reference(Frozen):
                 gpu_type=table.gpu_type,
                 seq_length=table.seq_length,
                 gpus=gpus,
-                **{name: getattr(table, name)[index] for name in _TABLE_LINES},
+                global_batch_size=table.global_batch_size[index],
+                **{name: getattr(table, name)[index] for name in _NUMBERS if getattr(table, name)},
             )
             for table in self.tables
             for index, gpus in enumerate(table.gpus)

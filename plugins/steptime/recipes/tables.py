@@ -4,21 +4,26 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptime.recipes.models import Recipe
+from steptime.recipes.parameters import count_parameters
 from steptime.recipes.performance_rules import CPU
 from steptime.recipes.workload_file import Printed, Workload
 
 
 def row(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as steptime runs it: `vp` is None if there is no virtual pipeline."""
-    parallelism, identity = recipe.parallelism, recipe.identity
+    """A recipe as steptime runs it: `vp` is None without virtual pipeline, `ep` and `etp` without experts."""
+    parallelism, identity, counted = recipe.parallelism, recipe.identity, count_parameters(recipe.model)
     return {
         "recipe": identity.pop("workload"),
         **identity,
         "seq_len": recipe.model.seq_length,
         "layers": recipe.model.num_layers,
+        "parameters": counted and counted.total,
+        "active_parameters": counted and counted.active,
         "tp": parallelism.tensor,
         "pp": parallelism.pipeline,
         "cp": parallelism.context,
+        "ep": parallelism.expert,
+        "etp": parallelism.expert_tensor,
         "dp": parallelism.data,
         "vp": parallelism.virtual_pipeline,
         "mbs": recipe.micro_batch_size,
@@ -48,11 +53,22 @@ def published_rows(workload: Workload) -> Iterator[dict[str, Any]]:
 
 
 def _as_printed(cells: dict[str, Any], printed: Printed) -> dict[str, Any]:
-    columns = list(cells)
-    columns.insert(columns.index("dp"), "ep")
-    virtual_pipeline = printed.virtual_pipeline or cells["vp"] or "NA"
-    filled = cells | {"ep": printed.expert_parallel, "vp": virtual_pipeline}
-    return {column: filled[column] for column in columns}
+    otherwise = {_COLUMNS[name]: cell for name, cell in printed if cell is not None}
+    without_column = {"ep": "", "etp": ""} if cells["ep"] is None else {}
+    filled = cells | {"vp": cells["vp"] or "NA"} | without_column | otherwise
+    return {column: cell for column, cell in filled.items() if column not in _NOT_PRINTED}
+
+
+_COLUMNS = {
+    **{"seq_length": "seq_len", "num_layers": "layers"},
+    **{"tensor_parallel": "tp", "pipeline_parallel": "pp", "context_parallel": "cp"},
+    **{"expert_parallel": "ep", "expert_tensor_parallel": "etp", "data_parallel": "dp"},
+    **{"virtual_pipeline": "vp", "micro_batch_size": "mbs", "global_batch_size": "gbs"},
+    "gradient_accumulation": "ga",
+}
+"""By the fields of `Printed`."""
+_NOT_PRINTED = ("parameters", "active_parameters")
+"""In no document's table."""
 
 
 def launch_rows(workload: Workload) -> Iterator[dict[str, Any]]:

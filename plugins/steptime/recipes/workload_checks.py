@@ -7,18 +7,15 @@ its model, and what would only follow from that is left out. Problems are locate
 import itertools
 import string
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from pydantic import RootModel
 
 from steptime.errors import UserError, unknown_value
-from steptime.plug_points import FLOPS_FORMULAS
 from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location, Mistake
-from steptime.recipes.flops import load_formula
+from steptime.recipes.flops import formula_names, load_formula, misfit
 from steptime.recipes.gpus import GpuType, gpu_types
-from steptime.recipes.models import ModelShape
-from steptime.recipes.parameters import contradiction
+from steptime.recipes.model_checks import MODEL_CHECKS
 from steptime.recipes.performance_rules import PerformanceRules, Row
 from steptime.recipes.workload_file import (
     EXPERIMENT_PLACEHOLDERS,
@@ -30,73 +27,18 @@ from steptime.recipes.workload_file import (
     Scaling,
     Steps,
 )
+from steptime.recipes.workload_parts import NAMED, Placed, all_read, keys_of, model_of, rules_of, steps_of
 
 
 def problems_of(document: Document) -> list[Mistake]:
     """What does not fit together in a workload's file."""
-    if not all(isinstance(document.value(part), dict) for part in _NAMED):
+    if not all(isinstance(document.value(part), dict) for part in NAMED):
         return []
     return [problem for check in _CHECKS for problem in check(document)]
 
 
-_NAMED = ("gpu_types", "sizes")
-"""Parts that all others name entries of: without one of them there is nothing to hold those to."""
-_KINDS = ("configurations", "proxies")
-
-
-class _Placed(NamedTuple):
-    """A configuration or a proxy that could be read, and where it stands."""
-
-    location: Location
-    size: str
-    rule: Configuration
-
-    @property
-    def kind(self) -> str:
-        """Of `_KINDS`."""
-        return str(self.location[2])
-
-    def __str__(self) -> str:
-        return ".".join(map(str, self.location))
-
-
 class _Counts(RootModel[GpuCounts]):
     pass
-
-
-def _keys(document: Document, part: str) -> tuple[str, ...]:
-    """Of one of `_NAMED`."""
-    return tuple(document.value(part))
-
-
-def _rules(document: Document) -> Iterator[_Placed]:
-    for size in _keys(document, "sizes"):
-        for kind in _KINDS:
-            listed = document.value("sizes", size, kind)
-            for index in range(len(listed) if isinstance(listed, list) else 0):
-                location = ("sizes", size, kind, index)
-                rule, _ = document.part(Configuration, *location)
-                if rule is not None:
-                    yield _Placed(location, size, rule)
-
-
-def _all_read(document: Document, size: str) -> bool:
-    """Whether every configuration of a size and its proxy could be read: then what they lack is lacking."""
-    configurations, proxies = (document.value("sizes", size, kind) for kind in _KINDS)
-    if not isinstance(configurations, list) or not isinstance(proxies, list | None):
-        return False
-    return len(configurations) + len(proxies or ()) == sum(one.size == size for one in _rules(document))
-
-
-def _model(document: Document, size: str) -> ModelShape | None:
-    return document.part(ModelShape, "sizes", size, "model")[0]
-
-
-def _steps(document: Document, size: str) -> Steps | None:
-    """The steps of a size: its own, or those of the workload."""
-    location = ("sizes", size, "steps")
-    own = document.value(*location) is not None
-    return document.part(Steps, *(location if own else ("steps",)))[0]
 
 
 def _experiment(document: Document) -> Iterator[Mistake]:
@@ -115,65 +57,52 @@ def _experiment(document: Document) -> Iterator[Mistake]:
 
 
 def _formula(document: Document) -> Iterator[Mistake]:
+    """The formula counts what each size is."""
     name = document.value("flops_formula")
     if not isinstance(name, str):
         return
     try:
-        formula = load_formula(name)
+        load_formula(name)
     except UserError as error:
         yield Mistake.of(error, "flops_formula")
         return
-    models = {size: _model(document, size) for size in _keys(document, "sizes")}
-    others = {
-        size: model.architecture
-        for size, model in models.items()
-        if model is not None and model.architecture not in formula.architectures
-    }
-    if others:
-        fitting = [
-            other
-            for other in FLOPS_FORMULAS.names()
-            if set(others.values()) <= set(load_formula(other).architectures)
-        ]
-        sizes, architectures = ", ".join(others), ", ".join(dict.fromkeys(others.values()))
+    models = ((size, model_of(document, size)) for size in keys_of(document, "sizes"))
+    misfits = {(size, model): misfit(name, model) for size, model in models if model is not None}
+    sizes: dict[str, list[str]] = {}
+    for (size, _), problem in misfits.items():
+        if problem is not None:
+            sizes.setdefault(problem, []).append(size)
+    for problem, of_sizes in sizes.items():
+        wrong = [model for (size, model) in misfits if size in of_sizes]
+        fitting = [other for other in formula_names() if not any(misfit(other, model) for model in wrong)]
         yield Mistake(
-            f"formula '{name}' counts {', '.join(formula.architectures)} models, and {sizes} "
-            f"{'is' if len(others) == 1 else 'are'} {architectures}: "
-            f"formulas for that are {', '.join(fitting) or 'none'}",
+            f"formula '{name}' {problem} ({', '.join(of_sizes)}): formulas for that are "
+            f"{', '.join(fitting) or 'none'}",
             ("flops_formula",),
         )
 
 
-def _names(document: Document) -> Iterator[Mistake]:
-    """A size is the model that its name says: a stand-in would be published under that name."""
-    for size in _keys(document, "sizes"):
-        model = _model(document, size)
-        problem = contradiction(size, model) if model is not None else None
-        if problem is not None:
-            yield Mistake(problem, ("sizes", size, "model"))
-
-
 def _defaults(document: Document) -> Iterator[Mistake]:
-    sizes = _keys(document, "sizes")
+    sizes = keys_of(document, "sizes")
     defaults, _ = document.part(Defaults, "defaults")
     if defaults is not None and defaults.size not in sizes:
         yield Mistake.of(unknown_value("size", defaults.size, sizes), "defaults", "size")
-    for size in filter(lambda size: _all_read(document, size), sizes):
-        rules = [placed.rule for placed in _rules(document) if placed.size == size]
+    for size in filter(lambda size: all_read(document, size), sizes):
+        rules = [placed.rule for placed in rules_of(document) if placed.size == size]
         dtypes = dict.fromkeys(dtype for rule in rules for dtype in rule.dtypes)
         if defaults is not None and size == defaults.size and defaults.dtype not in dtypes:
             error = unknown_value("dtype", defaults.dtype, dtypes, of=f"the default size {size}")
             yield Mistake.of(error, "defaults", "dtype")
         location = ("sizes", size, "default_gpus")
         counts, _ = document.part(_Counts, *location)
-        scales = sorted({gpus for rule in rules if rule.num_layers is None for gpus in rule.gpus})
+        scales = sorted({gpus for rule in rules if not rule.is_proxy for gpus in rule.gpus})
         for index, gpus in enumerate(counts.root if counts is not None else ()):
             if gpus not in scales:
                 yield Mistake.of(unknown_value("GPU count", gpus, scales, of=size), *location, index)
 
 
 def _windows(document: Document) -> Iterator[Mistake]:
-    places: list[Location] = [("steps",), *(("sizes", size, "steps") for size in _keys(document, "sizes"))]
+    places: list[Location] = [("steps",), *(("sizes", size, "steps") for size in keys_of(document, "sizes"))]
     for place in places:
         steps, _ = document.part(Steps, *place)
         if steps is not None and steps.window_of(steps.max_steps).last >= steps.max_steps:
@@ -199,19 +128,19 @@ def _windows(document: Document) -> Iterator[Mistake]:
 
 def _hardware(document: Document) -> Iterator[Mistake]:
     """Every GPU type is described where its GPUs per node and image are, and has a peak for each dtype."""
-    declared, peaks = _keys(document, "gpu_types"), _peaks()
+    declared, peaks = keys_of(document, "gpu_types"), _peaks()
     for gpu_type in declared:
         if peaks is not None and gpu_type not in peaks:
             error = unknown_value("GPU type", gpu_type, peaks, of="config/gpus.yaml")
             yield Mistake.of(error, "gpu_types", gpu_type)
-    for placed in _rules(document):
+    for placed in rules_of(document):
         for index, gpu_type in enumerate(placed.rule.gpu_types):
             if gpu_type not in declared:
                 error = unknown_value("GPU type", gpu_type, declared)
                 yield Mistake.of(error, *placed.location, "gpu_types", index)
             described = (peaks or {}).get(gpu_type)
             for number, dtype in enumerate(placed.rule.dtypes if described is not None else ()):
-                if described is not None and dtype not in described.peak_tflops:
+                if described is not None and described.peak_of(dtype) is None:
                     peaks_of = ", ".join(described.peak_tflops)
                     yield Mistake(
                         f"dtype '{dtype}' has no peak on {gpu_type} in config/gpus.yaml, which has "
@@ -230,8 +159,8 @@ def _peaks() -> dict[str, GpuType | None] | None:
 
 def _scales(document: Document) -> Iterator[Mistake]:
     """GPUs come out as ranks, batches as micro batches, and each kind of scaling has a time limit."""
-    for location, size, rule in _rules(document):
-        steps = _steps(document, size)
+    for location, size, rule in rules_of(document):
+        steps = steps_of(document, size)
         for index, gpus in enumerate(rule.gpus):
             try:
                 rule.parallelism_on(gpus)
@@ -263,50 +192,11 @@ def _uneven_batches(rule: Configuration, scaling: Scaling, place: Location) -> I
             )
 
 
-def _heads(document: Document) -> Iterator[Mistake]:
-    for size in _keys(document, "sizes"):
-        model = _model(document, size)
-        if model is not None and model.num_attention_heads % model.num_query_groups:
-            yield Mistake(
-                f"{model.num_attention_heads} attention heads cannot be shared out to "
-                f"{model.num_query_groups} query groups: give a number that divides them",
-                ("sizes", size, "model", "num_query_groups"),
-            )
-    for location, size, rule in _rules(document):
-        model = _model(document, size)
-        asked = [((*location, "parallelism", "tensor"), rule.parallelism.tensor)]
-        asked += [
-            ((*location, "tensor_choices", index), tensor)
-            for index, tensor in enumerate(rule.tensor_choices or ())
-        ]
-        for place, tensor in asked:
-            if model is not None and model.num_attention_heads % tensor:
-                yield Mistake(
-                    f"{model.num_attention_heads} attention heads cannot be spread over tensor parallel "
-                    f"{tensor}: give a number that divides them",
-                    place,
-                )
-
-
-def _layers(document: Document) -> Iterator[Mistake]:
-    for placed in _rules(document):
-        rule, model = placed.rule, _model(document, placed.size)
-        if placed.kind == "proxies" and rule.num_layers is None:
-            yield Mistake("a proxy needs its num_layers", placed.location)
-            continue
-        layers = rule.num_layers or (model.num_layers if model is not None else None)
-        stages = rule.parallelism.pipeline * (rule.parallelism.virtual_pipeline or 1)
-        # Llama 405b counts embedding and loss as a layer each, so that 126 + 2 divide.
-        if layers is not None and layers % stages and (layers + 2) % stages:
-            message = f"{layers} layers cannot be spread over {stages} pipeline stages"
-            yield Mistake(message, (*placed.location, "parallelism"))
-
-
 def _cells(document: Document) -> Iterator[Mistake]:
     """No two rules are for one cell: the later one would never be taken."""
-    first: dict[tuple[object, ...], _Placed] = {}
+    first: dict[tuple[object, ...], Placed] = {}
     reported = set()
-    for placed in _rules(document):
+    for placed in rules_of(document):
         rule = placed.rule
         cells = itertools.product(rule.gpus, rule.gpu_types, rule.dtypes, rule.global_batch_size)
         for gpus, gpu_type, dtype, scaling in cells:
@@ -325,11 +215,11 @@ def _performance(document: Document) -> Iterator[Mistake]:
     rules, _ = document.part(PerformanceRules, "performance")
     if rules is None:
         return
-    sizes, rows = _keys(document, "sizes"), list(_rows(document))
+    sizes, rows = keys_of(document, "sizes"), list(_rows(document))
     known = [row for row in rows if row is not None]
-    all_known = len(known) == len(rows) and all(_all_read(document, size) for size in sizes)
+    all_known = len(known) == len(rows) and all(all_read(document, size) for size in sizes)
     dtypes = {row.dtype: None for row in known} if all_known else None
-    problems = list(rules.unknown_names(_keys(document, "gpu_types"), sizes, dtypes))
+    problems = list(rules.unknown_names(keys_of(document, "gpu_types"), sizes, dtypes))
     if not problems:
         problems = [*rules.misfits(known), *(rules.for_no_row(known) if all_known else ())]
     for problem in (*rules.wrong_sources(), *problems):
@@ -338,7 +228,7 @@ def _performance(document: Document) -> Iterator[Mistake]:
 
 def _rows(document: Document) -> Iterator[Row | None]:
     """The rows of all configurations that could be read; None for one whose GPUs do not come out as ranks."""
-    for placed in _rules(document):
+    for placed in rules_of(document):
         rule, name = placed.rule, placed.size + PROXY_SUFFIX * (placed.kind == "proxies")
         for gpus, gpu_type, dtype in itertools.product(rule.gpus, rule.gpu_types, rule.dtypes):
             try:
@@ -348,6 +238,6 @@ def _rows(document: Document) -> Iterator[Row | None]:
 
 
 _CHECKS = (
-    *(_experiment, _formula, _names, _defaults, _windows),
-    *(_hardware, _scales, _heads, _layers, _cells, _performance),
+    *(_experiment, _formula, _defaults, _windows, *MODEL_CHECKS),
+    *(_hardware, _scales, _cells, _performance),
 )

@@ -5,8 +5,8 @@ together is checked in `workload_checks`, so that one bad part hides no other.
 """
 
 import itertools
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -23,7 +23,7 @@ LAST_STEP = "last"
 PROXY_SUFFIX = "-proxy"
 """A proxy is its model with fewer layers: `405b-proxy`, as in the documents' tables."""
 
-EXPERIMENT_PLACEHOLDERS = ("size", "dtype", "gpus", "tp", "pp", "cp", "vp", "mbs", "gbs")
+EXPERIMENT_PLACEHOLDERS = ("size", "dtype", "gpus", "tp", "pp", "cp", "vp", "ep", "etp", "mbs", "gbs")
 """What the template of an experiment's name may hold."""
 
 
@@ -42,6 +42,16 @@ def _ascending(counts: tuple[int, ...]) -> tuple[int, ...]:
     if list(counts) != sorted(set(counts)):
         raise ValueError("GPU counts must ascend, each once")
     return counts
+
+
+def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with changes, which within a mapping change what they name and leave the rest."""
+    both = {
+        name: _laid_over(values[name], change)
+        for name, change in changes.items()
+        if isinstance(change, Mapping) and isinstance(values.get(name), Mapping)
+    }
+    return {**values, **changes, **both}
 
 
 TimeLimit = Annotated[str, AfterValidator(_time_limit)]
@@ -94,6 +104,8 @@ class ModelParallelism(Frozen):
     pipeline: PositiveInt
     context: PositiveInt
     virtual_pipeline: PositiveInt | None = None
+    expert: PositiveInt | None = None
+    expert_tensor: PositiveInt | None = None
 
 
 class BatchRule(Frozen):
@@ -118,12 +130,25 @@ class BatchRule(Frozen):
         return int(batch)
 
 
-class Printed(Frozen):
-    """That a document's table has these rows, and where its cells differ from what is run."""
+Cell = str | int | None
+"""Of a document's table, as printed: `NA`, empty if it has no such column; null for what is run."""
 
-    expert_parallel: Literal["NA", ""]
-    """Empty if the table has no such column."""
-    virtual_pipeline: str | None = None
+
+class Printed(Frozen):
+    """That a document's table has these rows, and which of its cells differ from what is run."""
+
+    seq_length: Cell = None
+    num_layers: Cell = None
+    tensor_parallel: Cell = None
+    pipeline_parallel: Cell = None
+    context_parallel: Cell = None
+    expert_parallel: Cell = None
+    expert_tensor_parallel: Cell = None
+    data_parallel: Cell = None
+    virtual_pipeline: Cell = None
+    micro_batch_size: Cell = None
+    global_batch_size: Cell = None
+    gradient_accumulation: Cell = None
 
 
 class Configuration(Frozen):
@@ -138,7 +163,9 @@ class Configuration(Frozen):
     micro_batch_size: PositiveInt
     global_batch_size: dict[Scaling, BatchRule] = Field(min_length=1)
     num_layers: PositiveInt | None = None
-    """Layers of a proxy; null for the full model."""
+    """Layers of a proxy; null for those of the full model."""
+    model: dict[str, Any] | None = None
+    """What else a proxy's model has otherwise: fields of the size's `model`."""
     printed: Printed | None = None
     """Null for rows that are in no document."""
 
@@ -151,7 +178,23 @@ class Configuration(Frozen):
         replica = model["tensor"] * model["pipeline"] * model["context"]
         if gpus % replica:
             raise ValueError(f"{gpus} is no multiple of tensor × pipeline × context parallel = {replica}")
-        return Parallelism(**model, data=gpus // replica)
+        parallelism = Parallelism(**model, data=gpus // replica)
+        if parallelism.expert is not None and gpus % parallelism.expert_replica:
+            raise ValueError(
+                f"{gpus} is no multiple of expert × expert tensor × pipeline parallel = "
+                f"{parallelism.expert_replica}"
+            )
+        return parallelism
+
+    @property
+    def is_proxy(self) -> bool:
+        """Whether the model is not the whole one."""
+        return self.num_layers is not None or self.model is not None
+
+    def changed(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        """The model of a size, as its file has it or whole, with what this rule has otherwise."""
+        layers = {} if self.num_layers is None else {"num_layers": self.num_layers}
+        return _laid_over(model, (self.model or {}) | layers)
 
 
 class CheckpointLimits(Frozen):
@@ -175,9 +218,10 @@ class Size(Frozen):
     checkpoint: CheckpointLimits | None = None
 
     def shape(self, configuration: Configuration) -> ModelShape:
-        """The model of that configuration: for a proxy, the same with fewer layers."""
-        layers = configuration.num_layers or self.model.num_layers
-        return self.model.model_copy(update={"num_layers": layers})
+        """The model of that configuration: for a proxy, the same with fewer layers or other changes."""
+        if not configuration.is_proxy:
+            return self.model
+        return ModelShape.model_validate(configuration.changed(self.model.model_dump()))
 
 
 class Defaults(Frozen):
@@ -254,7 +298,7 @@ class Workload(Frozen):
     ) -> Recipe:
         """One row: a rule of `size` at one scale. Raises ValueError if the scale does not divide."""
         platform = self.gpu_types[gpu_type]
-        proxy = rule.num_layers is not None
+        proxy = rule.is_proxy
         return Recipe(
             workload=self.workload,
             size=size + PROXY_SUFFIX if proxy else size,

@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime.errors import UserError
 from steptime.logs.models import TrainingLog
-from steptime.recipes.flops import model_flops
+from steptime.recipes.flops import Flops, model_flops, recipe_flops
 from steptime.recipes.gpus import Peak, peak_tflops
 from steptime.recipes.models import Recipe, Run, Window
 from steptime.recipes.published import AsPublished, list_references, load_reference, published_performance
@@ -55,38 +55,49 @@ def gpu_hours(gpus: int, started_at: float | None, ended_at: float | None) -> fl
 
 
 def throughput(
-    recipe: Recipe, step_time_s: float, *, peak: Peak | None = None, as_published: bool = False
+    recipe: Recipe,
+    step_time_s: float,
+    *,
+    peak: Peak | None = None,
+    as_published: bool = False,
+    logged_tflops: float | None = None,
 ) -> Measurement:
     """All rates of a recipe at one step time, and the published step time beside it.
 
     `peak` replaces the peak of `config/gpus.yaml`. `as_published` takes the constants that reproduce the
-    document's printed MFU if they differ from those it prints (`config/references/`). The MFU is None
-    if the peak is measured in the run, and no run is at hand. Raises UserError for a step time that is not
+    document's printed MFU if they differ from those it prints (`config/references/`); `logged_tflops`
+    is what a run logged, for documents whose MFU is of that. The MFU is None if the peak is measured in the
+    run, and no run is at hand, or if nobody knows the flops. Raises UserError for a step time that is not
     positive and finite, or that no rate can be computed from.
     """
     # First, as it refuses step times that cannot be.
     of_tokens = _token_rates(recipe.model.seq_length, recipe.global_batch_size, recipe.gpus, step_time_s)
-    flops, flops_source = _flops_per_sample(recipe, as_published=as_published)
-    model_tflops = model_tflops_per_gpu(
-        flops_per_sample=flops,
-        global_batch_size=recipe.global_batch_size,
-        step_time_s=step_time_s,
-        gpus=recipe.gpus,
-    )
+    flops = _flops_per_sample(recipe, as_published=as_published)
+    model_tflops = logged_tflops if flops.logged else None
+    if flops.per_sample is not None:
+        model_tflops = model_tflops_per_gpu(
+            flops_per_sample=flops.per_sample,
+            global_batch_size=recipe.global_batch_size,
+            step_time_s=step_time_s,
+            gpus=recipe.gpus,
+        )
     divisor = peak or _peak(recipe, as_published=as_published)
     published = published_performance(recipe)
+    published_s = published.step_time_s if published else None
     rates = Measurement(
         step_time_mean_s=step_time_s,
         **of_tokens,
         flops_formula=recipe.flops_formula,
-        flops_per_sample=flops,
-        flops_source=flops_source,
+        flops_per_sample=flops.per_sample,
+        flops_source=flops.source,
         model_tflops_per_gpu=model_tflops,
         peak_tflops_per_gpu=divisor.tflops,
         peak_source=divisor.source,
-        mfu_percent=None if divisor.tflops is None else mfu_percent(model_tflops, divisor.tflops),
-        published_step_time_s=published.step_time_s if published else None,
-        step_time_over_published=step_time_s / published.step_time_s if published else None,
+        mfu_percent=None
+        if divisor.tflops is None or model_tflops is None
+        else mfu_percent(model_tflops, divisor.tflops),
+        published_step_time_s=published_s,
+        step_time_over_published=None if published_s is None else step_time_s / published_s,
     )
     if not all(math.isfinite(number) for number in rates.model_dump().values() if isinstance(number, float)):
         raise UserError(
@@ -103,7 +114,12 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
     measured over what is there: `results.quality` decides whether that counts.
     """
     times = measure_window(log, run.window)
-    rates = throughput(run.recipe, times.step_time_mean_s, peak=_peak_of_run(run.recipe, log))
+    rates = throughput(
+        run.recipe,
+        times.step_time_mean_s,
+        peak=_peak_of_run(run.recipe, log),
+        logged_tflops=times.tflops_per_gpu_logged,
+    )
     steady = steady_numbers(log, run.window)
     return times.model_copy(update=rates.model_dump(exclude_none=True) | steady)
 
@@ -211,25 +227,27 @@ def _token_rates(seq_length: int, global_batch_size: int, gpus: int, step_time_s
     }
 
 
-def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> tuple[float, str]:
+def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> Flops:
     """Model flops of one sample and where they come from: stated by the document, or by its formula."""
     if recipe.workload in list_references():
         reference = load_reference(recipe.workload)
         if as_published and (found := _flops_as_published(recipe, reference.as_published)):
             return found
         if recipe.size in reference.stated_model_flops:
-            return reference.stated_model_flops[recipe.size], f"as stated by {recipe.workload}"
-    return model_flops(recipe.model, recipe.flops_formula), f"by the formula {recipe.flops_formula}"
+            return Flops(reference.stated_model_flops[recipe.size], f"as stated by {recipe.workload}")
+    return recipe_flops(recipe)
 
 
-def _flops_as_published(recipe: Recipe, constants: AsPublished) -> tuple[float, str] | None:
+def _flops_as_published(recipe: Recipe, constants: AsPublished) -> Flops | None:
     if recipe.size in constants.model_flops:
-        return constants.model_flops[recipe.size], f"reproduces the tables of {recipe.workload}"
+        return Flops(constants.model_flops[recipe.size], f"reproduces the tables of {recipe.workload}")
     if recipe.size in constants.num_query_groups:
         groups = constants.num_query_groups[recipe.size]
         shape = recipe.model.model_copy(update={"num_query_groups": groups})
         flops = model_flops(shape, recipe.flops_formula)
-        return flops, f"by the formula {recipe.flops_formula} with {groups} query groups, as its tables"
+        return Flops(
+            flops, f"by the formula {recipe.flops_formula} with {groups} query groups, as its tables"
+        )
     return None
 
 

@@ -1,0 +1,79 @@
+"""The parts of a workload's file that could be read: for the checks of how they fit together."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from steptime.recipes.config_files import Document
+from steptime.recipes.config_problems import Location
+from steptime.recipes.models import ModelShape
+from steptime.recipes.workload_file import Configuration, Steps
+
+NAMED = ("gpu_types", "sizes")
+"""Parts that all others name entries of: without one of them there is nothing to hold those to."""
+KINDS = ("configurations", "proxies")
+
+
+class Placed(NamedTuple):
+    """A configuration or a proxy that could be read, and where it stands."""
+
+    location: Location
+    size: str
+    rule: Configuration
+
+    @property
+    def kind(self) -> str:
+        """Of `KINDS`."""
+        return str(self.location[2])
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.location))
+
+
+def keys_of(document: Document, part: str) -> tuple[str, ...]:
+    """Of one of `NAMED`."""
+    return tuple(document.value(part))
+
+
+def rules_of(document: Document) -> Iterator[Placed]:
+    """The configurations and proxies of all sizes, in the file's order."""
+    for size in keys_of(document, "sizes"):
+        for kind in KINDS:
+            listed = document.value("sizes", size, kind)
+            for index in range(len(listed) if isinstance(listed, list) else 0):
+                location = ("sizes", size, kind, index)
+                rule, _ = document.part(Configuration, *location)
+                if rule is not None:
+                    yield Placed(location, size, rule)
+
+
+def all_read(document: Document, size: str) -> bool:
+    """Whether every configuration of a size and its proxy could be read: then what they lack is lacking."""
+    configurations, proxies = (document.value("sizes", size, kind) for kind in KINDS)
+    if not isinstance(configurations, list) or not isinstance(proxies, list | None):
+        return False
+    return len(configurations) + len(proxies or ()) == sum(one.size == size for one in rules_of(document))
+
+
+def model_of(document: Document, size: str) -> ModelShape | None:
+    """The whole model of a size; None if it cannot be read."""
+    return document.part(ModelShape, "sizes", size, "model")[0]
+
+
+def steps_of(document: Document, size: str) -> Steps | None:
+    """The steps of a size: its own, or those of the workload."""
+    location = ("sizes", size, "steps")
+    own = document.value(*location) is not None
+    return document.part(Steps, *(location if own else ("steps",)))[0]
+
+
+def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
+    """The model of a rule; None if it cannot be read."""
+    whole = model_of(document, placed.size)
+    if whole is None or not placed.rule.is_proxy:
+        return whole
+    try:
+        return ModelShape.model_validate(placed.rule.changed(whole.model_dump()))
+    except ValidationError:
+        return None
