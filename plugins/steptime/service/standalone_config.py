@@ -108,7 +108,8 @@ def hostname() -> str:
 
 def child_environment() -> dict[str, str]:
     """The environment of Airflow's processes: where the state is, and this interpreter's programs first."""
-    mine = {"AIRFLOW_HOME", "AIRFLOW_CONFIG"}
+    # Images often set the last: every process would compile Airflow and Great Expectations anew, for seconds.
+    mine = {"AIRFLOW_HOME", "AIRFLOW_CONFIG", "PYTHONDONTWRITEBYTECODE"}
     kept = {
         name: value
         for name, value in os.environ.items()
