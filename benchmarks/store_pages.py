@@ -178,6 +178,35 @@ def export(url: str, form: str) -> tuple[float, float, int]:
     return time.perf_counter() - begin, int(done.stderr.split()[-2]) / 1024, size
 
 
+def show_moved_steps(url: str, folder: str) -> None:
+    """Print what moving the steps of the oldest runs takes, and what reading a moved run's does."""
+    from steptime import settings
+    from steptime.results.step_files import move_old_steps
+    from steptime.results.store import Store
+
+    os.environ["STEPTIME_STEP_FILES_DIR"] = f"{folder}/steps"
+    store = Store(url)
+    oldest = store.results()[-1]["job_name"]
+    in_store_ms = read_ms(store, oldest)
+    begin = time.perf_counter()
+    moved = move_old_steps(store, months=3)
+    took_s = time.perf_counter() - begin
+    [file] = settings.step_files_dir().iterdir()
+    size = file.stat().st_size
+    print(f"{f'steps of {moved} old runs moved':24} {took_s:8.1f} s  {size / 1000:10.1f} kB")
+    print(f"{'steps of a moved run':24} {read_ms(store, oldest):8.1f} ms; before {in_store_ms:.1f} ms")
+
+
+def read_ms(store: Any, job_name: str) -> float:
+    """Milliseconds to read a run's steps, the middle of some times."""
+    took = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        store.steps(job_name)
+        took.append((time.perf_counter() - begin) * 1000)
+    return statistics.median(took)
+
+
 def progress(sentence: str) -> None:
     """Tell whoever waits."""
     print(sentence, file=sys.stderr, flush=True)
@@ -217,6 +246,7 @@ def main() -> int:
             took_s, memory_mb, size = export(url, form)
             what = f"all results as {form}"
             print(f"{what:24} {took_s:8.1f} s  {size / 1e6:10.1f} MB, memory {memory_mb:.0f} MB")
+        show_moved_steps(url, folder)
     return 2 if slow else 0
 
 

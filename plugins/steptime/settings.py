@@ -78,3 +78,21 @@ def default_cluster() -> str:
 def store_url() -> str:
     """SQLAlchemy address of the metrics store: `STEPTIME_STORE_URL`, else SQLite in the state folder."""
     return os.environ.get("STEPTIME_STORE_URL") or f"sqlite:///{home() / 'store' / 'steptime.db'}"
+
+
+def step_files_dir() -> Path:
+    """Where the steps of old runs are: `STEPTIME_STEP_FILES_DIR`, else in the state folder."""
+    configured = os.environ.get("STEPTIME_STEP_FILES_DIR")
+    return _folder("STEPTIME_STEP_FILES_DIR", configured) if configured else home() / "store" / "steps"
+
+
+def keep_steps_months() -> int | None:
+    """How long steps are rows of the store: `STEPTIME_KEEP_STEPS_MONTHS`; None for good. Raises UserError."""
+    configured = os.environ.get("STEPTIME_KEEP_STEPS_MONTHS")
+    if not configured:
+        return None
+    if not (configured.isascii() and configured.isdigit() and int(configured) > 0):
+        raise UserError(
+            f"STEPTIME_KEEP_STEPS_MONTHS '{shown(configured)}' is no number of months: write 1 or more."
+        )
+    return int(configured)

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from steptime import settings
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, SystemFailure
+from steptime.results.models import Result
 from steptime.results.store import Store
 from steptime.web.dag_runs import why_without_results
 
@@ -36,7 +38,12 @@ def metastore_variables() -> list[str]:
         return [key for (key,) in database.execute("SELECT key FROM variable")]
 
 
-def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: Callable[..., Any]) -> None:
+def test_performance_runs_and_a_checkpoint_pair_are_published(
+    run_dag: Callable[..., Any], make_result: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store().publish(make_result("old", submitted_at=1e9))
+    old_steps = Store().steps("old")
+    monkeypatch.setenv("STEPTIME_KEEP_STEPS_MONTHS", "6")
     dag_run = run_dag(gpus="1,2", checkpoint=True)
 
     assert dag_run.state == "success", states(dag_run)
@@ -48,6 +55,10 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(run_dag: Callable[
         "tiny·fp32·2·checkpoint save",
     ]
     assert {row["state"] for row in rows} == {"valid"}
+    assert len(list(settings.step_files_dir().iterdir())) == 1, (
+        "the report has moved the steps of the old run"
+    )
+    assert Store().steps("old") == old_steps
     records = [json.loads(Store().record(row["job_name"])["content"]) for row in rows]
     [key] = [key for key in metastore_variables() if key.startswith(KEY_PREFIX)]
     assert {record["job"]["installation"]["id"] for record in records} == {key.removeprefix(KEY_PREFIX)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from steptime import settings
 from steptime.airflow import sentences
 from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
@@ -286,6 +287,7 @@ class ReportOperator(BaseOperator):
         with airflow_errors(), Store() as store:
             withdraw_plans([dag_run_of(context)], [planned.request.cluster])
             rows = own_runs(store, ti.dag_id, ti.run_id)
+            self._move_old_steps(store)
         # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         sentence = sentences.of_runs([run.label for run in planned.all_runs], latest)
@@ -301,6 +303,16 @@ class ReportOperator(BaseOperator):
                 f"{len(missing)} of {len(planned.all_runs)} planned runs have no valid result: "
                 f"{', '.join(missing)}"
             )
+
+    def _move_old_steps(self, store: "Store") -> None:
+        """What a full disk does not let be moved stays in the store: that fails no results."""
+        from steptime.results.step_files import move_old_steps
+
+        try:
+            if (months := settings.keep_steps_months()) and (moved := move_old_steps(store, months)):
+                self.log.info("moved the steps of %d old runs to %s", moved, settings.step_files_dir())
+        except (SystemFailure, UserError) as error:
+            self.log.error("%s", error)
 
 
 def _first_cause(ti: Any, planned: Plan, label: str) -> str | None:

@@ -26,6 +26,7 @@ import zstandard
 from steptime import __version__, settings
 from steptime.errors import UserError, shown
 from steptime.results.database import insert, read_connection, write_transaction
+from steptime.results.step_files import moved_steps
 from steptime.results.store import Store
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ def _manifest() -> dict[str, Any]:
 
 
 def _children() -> "list[Table]":
-    """The tables whose rows belong to a run."""
-    from steptime.results.schema import metadata
+    """The tables whose rows belong to a run, but for the one that names files of this store."""
+    from steptime.results.schema import metadata, step_files
 
-    return [table for table in metadata.sorted_tables if "run_id" in table.c]
+    return [table for table in metadata.sorted_tables if "run_id" in table.c and table is not step_files]
 
 
 def _tables(store: Store, job_name: str) -> dict[str, list[dict[str, Any]]]:
@@ -147,6 +148,8 @@ def _tables(store: Store, job_name: str) -> dict[str, list[dict[str, Any]]]:
         for table in _children():
             query = select(table).where(table.c.run_id == own["id"]).order_by(*table.primary_key)
             found[table.name] = [dict(row) for row in connection.execute(query).mappings()]
+    moved = () if found["steps"] else moved_steps(store, [job_name])
+    found["steps"] += [{"position": position, **step} for position, (_, step) in enumerate(moved)]
     return {
         name: [{key: value for key, value in row.items() if key not in ("id", "run_id")} for row in rows]
         for name, rows in found.items()

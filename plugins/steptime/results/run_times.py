@@ -22,16 +22,17 @@ def latest(store: Store, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
     """Of the latest valid runs with these values of columns of the store, as far as their times are known."""
     from sqlalchemy import func, select
 
-    from steptime.results.schema import runs, steps
+    from steptime.results.schema import runs, step_files, steps
 
     counted = select(func.count()).where(steps.c.run_id == runs.c.id).scalar_subquery()
+    moved = select(step_files.c.steps).where(step_files.c.run_id == runs.c.id).scalar_subquery()
     known = [
         runs.c.started_at.is_not(None),
         runs.c.ended_at.is_not(None),
         runs.c.step_time_mean_s.is_not(None),
     ]
     query = (
-        select(runs.c.ended_at - runs.c.started_at, runs.c.step_time_mean_s, counted)
+        select(runs.c.ended_at - runs.c.started_at, runs.c.step_time_mean_s, func.coalesce(moved, counted))
         .where(runs.c.state == "valid", *known, *(runs.c[name] == value for name, value in key.items()))
         .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
         .limit(limit)

@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import COLUMNS
 
-REVISION = "0012"
+REVISION = "0013"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -83,6 +83,15 @@ steps = Table(
     Column("peak_memory_bytes", BigInteger),
     Column("wall_time_s", Double),
 )
+
+step_files = Table(
+    "step_files",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("file", Text, nullable=False),
+    Column("steps", Integer, nullable=False),
+)
+"""Runs whose steps are in a file, and no rows of `steps`: see `results.step_files`."""
 
 checkpoints = Table(
     "checkpoints",

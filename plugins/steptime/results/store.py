@@ -15,6 +15,7 @@ from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.database import exists, read_connection
 from steptime.results.models import Result
 from steptime.results.record import differences
+from steptime.results.step_files import moved_steps
 from steptime.results.writing import write
 from steptime.settings import store_url
 
@@ -292,7 +293,7 @@ class Store:
 
     def steps(self, job_name: str) -> list[Row]:
         """The steps of one run as the log gave them. Raises UserError for an unknown job name."""
-        return self._children("steps", job_name)
+        return self._children("steps", job_name) or [step for _, step in moved_steps(self, [job_name])]
 
     def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
         """The step times of many runs, seconds by global step; unknown runs are left out."""
@@ -306,8 +307,11 @@ class Store:
             .join(runs)
             .where(steps.c.step_time_s.is_not(None))
         )
-        for job_name, global_step, step_time_s in self._of_each(job_names, query):
+        for job_name, global_step, step_time_s in self.of_each(job_names, query):
             found.setdefault(job_name, {})[global_step] = step_time_s
+        for job_name, step in moved_steps(self, [name for name in job_names if name not in found]):
+            if step["step_time_s"] is not None:
+                found.setdefault(job_name, {})[step["global_step"]] = step["step_time_s"]
         return found
 
     def records(self, job_names: Sequence[str]) -> dict[str, str]:
@@ -317,11 +321,10 @@ class Store:
         from steptime.results.schema import records, runs
 
         query = select(runs.c.job_name, records.c.content).select_from(runs).join(records)
-        return {row[0]: row[1] for row in self._of_each(job_names, query)}
+        return {row[0]: row[1] for row in self.of_each(job_names, query)}
 
-    def _of_each(
-        self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]"
-    ) -> Iterator[Sequence[Any]]:
+    def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
+        """The rows that a query of runs has of these jobs; unknown ones are left out."""
         from steptime.results.schema import runs
 
         with read_connection(self.url) as connection:
