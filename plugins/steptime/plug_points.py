@@ -69,13 +69,13 @@ LOG_FORMATS = PlugPoint(
     "steptime.log_formats",
     "log format",
     {
-        "nemo2": "steptime.logs.formats.nemo2:NeMo2",
-        "tqdm": "steptime.logs.formats.tqdm:Tqdm",
-        "megatron_bridge": "steptime.logs.formats.megatron_bridge:MegatronBridge",
-        "torchtitan": "steptime.logs.formats.torchtitan:TorchTitan",
+        "nemo2": "steptime.logs.formats.nemo2:NEMO2",
+        "tqdm": "steptime.logs.formats.tqdm:TQDM",
+        "megatron_bridge": "steptime.logs.formats.megatron_bridge:MEGATRON_BRIDGE",
+        "torchtitan": "steptime.logs.formats.torchtitan:TORCHTITAN",
     },
 )
-"""How a framework prints a step: a class with the interface of `logs.formats.LogFormat`."""
+"""How a framework prints a step: a `logs.formats.LogFormat`."""
 
 CHECKS = PlugPoint(
     "steptime.checks",

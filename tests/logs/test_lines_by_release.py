@@ -1,5 +1,6 @@
 """What each release prints is read: every line of `lines_by_release.yaml`, alone and in its sequence."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def found(*lines: str) -> dict[str, Any]:
     what: dict[str, Any] = {}
     if log.steps:
         (step,) = log.steps
-        what["step"] = step.model_dump(exclude_none=True)
+        what["step"] = {name: value for name, value in asdict(step).items() if value is not None}
     if log.checkpoints:
         (checkpoint,) = log.checkpoints
         what["checkpoint"] = checkpoint.model_dump(exclude_none=True)

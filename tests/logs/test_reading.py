@@ -3,6 +3,7 @@
 import gzip
 import math
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -313,10 +314,12 @@ def test_a_log_that_ends_within_a_number() -> None:
 
 def test_every_cut_of_a_line_gives_its_numbers_or_none() -> None:
     line = line_forms.nemo2(49).encode()
-    whole = read_chunks([line]).steps[0].model_dump()
+    whole = read_chunks([line]).steps[0]
     for end in range(len(line)):
         for step in read_chunks([line[:end]]).steps:
-            assert all(value in (None, whole[name]) for name, value in step.model_dump().items()), line[:end]
+            assert all(value in (None, getattr(whole, name)) for name, value in asdict(step).items()), line[
+                :end
+            ]
 
 
 def test_empty_and_meaningless_logs(tmp_path: Path) -> None:

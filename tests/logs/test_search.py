@@ -6,7 +6,7 @@ from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs.models import Step
-from steptime.logs.search import MAX_LINE_BYTES, LineSearch, MarkedLine
+from steptime.logs.search import MAX_LINE_BYTES, LineSearch, WholeLines
 
 unhurried = settings(deadline=None)  # other processes may keep the cores busy
 
@@ -53,21 +53,19 @@ def pieces(data: bytes, sizes: list[int]) -> list[bytes]:
 @unhurried
 @given(text, st.lists(st.integers(0, 9), max_size=30))
 def test_lines_do_not_depend_on_the_pieces(data: bytes, sizes: list[int]) -> None:
-    def lines(chunks: list[bytes]) -> list[MarkedLine]:
-        search = LineSearch(WORDS)
-        return [line for chunk in chunks for line in search.feed(chunk)] + search.finish()
-
-    assert lines(pieces(data, sizes)) == lines([data])
+    lines = WholeLines()
+    blocks = [lines.feed(piece) for piece in pieces(data, sizes)]
+    assert all(block.endswith((b"\n", b"\r")) for block in blocks if block)
+    assert b"".join([*blocks, lines.finish()]) == data
 
 
 @unhurried
 @given(text)
 def test_lines_are_those_that_bear_a_word(data: bytes) -> None:
-    search = LineSearch(WORDS)
     expected = [
         line for line in data.replace(b"\r", b"\n").split(b"\n") if any(word in line for word in WORDS)
     ]
-    assert [line.text for line in search.feed(data) + search.finish()] == expected
+    assert [line.text for line in LineSearch(WORDS).lines(data)] == expected
 
 
 @unhurried
@@ -93,12 +91,12 @@ def test_noise_is_no_step(noise: bytes) -> None:
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
-    search = LineSearch(WORDS)
+    lines = WholeLines()
     piece = bytes(1 << 16)
     for _ in range(100):
-        assert search.feed(piece) == []
-        assert search._rest_bytes <= MAX_LINE_BYTES + len(piece)
-    found = search.feed(b"alpha\n")
+        assert len(lines.feed(piece)) in (0, MAX_LINE_BYTES)
+        assert lines._rest_bytes <= MAX_LINE_BYTES + len(piece)
+    found = LineSearch(WORDS).lines(lines.feed(b"alpha\n"))
     assert [line.words for line in found] == [(0,)]
 
 

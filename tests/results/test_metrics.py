@@ -1,6 +1,7 @@
 """Rates and measurements: against the documents' own tables and examples, and over the window of a log."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from printed_tables import performance_rows
@@ -120,9 +121,7 @@ def test_wall_times_are_of_the_window_where_they_were_logged() -> None:
     run = _run(window=Window(first=1, last=3))
     log = _log([2.0] * 5)
     walls = (None, 2.1, 2.3, 2.2, 90.0)
-    timed = [
-        step.model_copy(update={"wall_time_s": wall}) for step, wall in zip(log.steps, walls, strict=True)
-    ]
+    timed = [replace(step, wall_time_s=wall) for step, wall in zip(log.steps, walls, strict=True)]
     assert measure(run, log.model_copy(update={"steps": tuple(timed)})).wall_time_median_s == 2.2
     assert measure(run, log).wall_time_median_s is None
 

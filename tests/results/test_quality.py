@@ -3,6 +3,7 @@
 import socket
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,7 @@ def judged(result: Result, **log_changes: Any) -> Verdict:
 
 
 def with_step(log: TrainingLog, number: int, **changes: Any) -> tuple[Step, ...]:
-    return tuple(
-        step.model_copy(update=changes) if step.global_step == number else step for step in log.steps
-    )
+    return tuple(replace(step, **changes) if step.global_step == number else step for step in log.steps)
 
 
 def only_failure(verdict: Verdict) -> Check:
@@ -79,7 +78,7 @@ def test_a_bad_value_is_named_with_its_row(
 
 def test_many_bad_rows_are_counted(make_result: MakeResult) -> None:
     result = make_result()
-    steps = tuple(step.model_copy(update={"loss": float("nan")}) for step in result.log.steps)
+    steps = tuple(replace(step, loss=float("nan")) for step in result.log.steps)
 
     message = only_failure(judged(result, steps=steps)).message
 
@@ -91,9 +90,7 @@ def test_many_bad_rows_are_counted(make_result: MakeResult) -> None:
 
 def test_six_bad_rows_are_all_named(make_result: MakeResult) -> None:
     result = make_result()
-    steps = tuple(
-        step.model_copy(update={"loss": None}) if step.global_step < 6 else step for step in result.log.steps
-    )
+    steps = tuple(replace(step, loss=None) if step.global_step < 6 else step for step in result.log.steps)
 
     message = only_failure(judged(result, steps=steps)).message
 
@@ -130,7 +127,7 @@ def test_both_ends_of_the_window_have_to_be_there(make_result: MakeResult, missi
 @pytest.mark.parametrize("step", [-1, 20])
 def test_a_step_that_was_not_planned_is_named(make_result: MakeResult, step: int) -> None:
     result = make_result()
-    other = result.log.steps[3].model_copy(update={"global_step": step, "consumed_samples": None})
+    other = replace(result.log.steps[3], global_step=step, consumed_samples=None)
 
     failure = only_failure(judged(result, steps=(*result.log.steps, other)))
 
@@ -276,7 +273,7 @@ def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeR
 def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result: MakeResult) -> None:
     result = make_result()
     bare = {"global_batch_size": None, "consumed_samples": None}
-    steps = tuple(step.model_copy(update=bare) for step in result.log.steps)
+    steps = tuple(replace(step, **bare) for step in result.log.steps)
 
     assert only_failure(judged(result, steps=steps)).name == "batch_size_stated"
 
@@ -341,7 +338,7 @@ def test_a_wall_time_apart_from_the_step_time_is_a_warning(
     """Of the window only: what lies before it may be apart. The warning names both times."""
     result = make_result(step_times=[0.4] * 20)
     steps = tuple(
-        step.model_copy(update={"wall_time_s": 0.4 * (factor if step.global_step >= 10 else 9)})
+        replace(step, wall_time_s=0.4 * (factor if step.global_step >= 10 else 9))
         for step in result.log.steps
     )
     log = result.log.model_copy(update={"steps": steps})

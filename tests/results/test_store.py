@@ -4,6 +4,7 @@ import hashlib
 import json
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResul
         assert row["queue_wait_s"] == 1.5
         assert row["window"] == "10:19"
         steps = store.steps(result.job.name)
-        assert steps == [step.model_dump() for step in result.log.steps]
+        assert steps == [asdict(step) for step in result.log.steps]
         assert store.checkpoints(result.job.name) == [
             checkpoint.model_dump() for checkpoint in result.log.checkpoints
         ]
@@ -313,7 +314,7 @@ def test_what_json_and_databases_refuse_is_stored_as_what_they_take(
     nan, infinity = float("nan"), float("inf")
     log = result.log.model_copy(
         update={
-            "steps": (result.log.steps[0].model_copy(update={"loss": nan, "step_time_s": infinity}),),
+            "steps": (replace(result.log.steps[0], loss=nan, step_time_s=infinity),),
             "problems": (Problem(kind="torn", message="found \0 in it", fatal=True),),
             "ended": {"state": "failed", "loss": nan},
         }

@@ -4,13 +4,13 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from steptime.logs import completeness
-from steptime.logs.attempts import Added, Attempts
+from steptime.logs.attempts import Attempts, Restart
 from steptime.logs.causes import RANK_FAILED, Symptom
 from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of, measured
-from steptime.logs.events import Event, LogEvents, StepPrinted
-from steptime.logs.formats import StepLine
-from steptime.logs.models import Problem, TrainingLog
+from steptime.logs.events import Event, LogEvents
+from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.records import NODE_CHECK, Record
+from steptime.logs.shapes import StepsPrinted
 
 _NO_FORMAT = "none"
 _OfAttempts = list[list[Checkpoint]]
@@ -63,15 +63,15 @@ class Assembly:
 
     def result(self, *, max_steps: int | None, first_step: int) -> TrainingLog:
         """The run as its log has it, with what is wrong, fatal problems first."""
-        lines = [self._attempts.lines[number] for number in sorted(self._attempts.lines)]
+        steps = [self._attempts.steps[number] for number in sorted(self._attempts.steps)]
         checkpoints = [checkpoints_of(of_attempt) for of_attempt in self._checkpoint_lines]
         checkpoints[-1] = measured(checkpoints[-1], self._records.get("result", {}).get("checkpoints"))
-        problems = self._problems(lines, checkpoints, max_steps, first_step)
+        problems = self._problems(steps, checkpoints, max_steps, first_step)
         return TrainingLog(
             path=self._paths[-1],
             format=self._format,
             bytes_read=self._bytes,
-            steps=tuple(line.step for line in lines),
+            steps=tuple(steps),
             checkpoints=tuple(each.timing for attempt in checkpoints for each in attempt),
             problems=tuple(sorted(problems, key=lambda problem: not problem.fatal)),
             node_check=self._records.get(NODE_CHECK),
@@ -81,8 +81,8 @@ class Assembly:
         )
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, StepPrinted):
-            self._take_step(event)
+        if isinstance(event, StepsPrinted):
+            self._take_steps(event)
         elif isinstance(event, CheckpointLine):
             self._checkpoint_lines[-1].append(event)
         elif isinstance(event, Record):
@@ -93,16 +93,18 @@ class Assembly:
             what = "a step" if event.global_step is None else f"step {event.global_step}"
             self.remark("truncated_line", f"the log ends within the line of {what}: what was cut is not read")
 
-    def _take_step(self, printed: StepPrinted) -> None:
+    def _take_steps(self, event: StepsPrinted) -> None:
+        name = event.log_format.name
         if self._format == _NO_FORMAT:
-            self._format = printed.format_name
-        if printed.format_name != self._format:
-            self._other_formats[printed.format_name] += 1
+            self._format = name
+        if name != self._format:
+            self._other_formats[name] += len(event.numbers)
             return
-        if printed.line.last_step is not None:
-            self._last_step = printed.line.last_step
-        if self._attempts.add(printed) is Added.RESTARTED:
-            self._survive()
+        if event.last_step is not None:
+            self._last_step = event.last_step
+        for new in self._attempts.add(event):
+            if isinstance(new, Restart):
+                self._survive()
 
     def _take_record(self, record: Record) -> None:
         if record.values is None:
@@ -126,9 +128,9 @@ class Assembly:
         self._checkpoint_lines.append([])
 
     def _problems(
-        self, lines: list[StepLine], checkpoints: _OfAttempts, max_steps: int | None, first_step: int
+        self, steps: list[Step], checkpoints: _OfAttempts, max_steps: int | None, first_step: int
     ) -> list[Problem]:
-        numbers = [line.step.global_step for line in lines]
+        numbers = [step.global_step for step in steps]
         expected_last = self._last_step if max_steps is None else max_steps - 1
         ended_short: list[Problem] = []
         others: list[Problem] = []
@@ -142,7 +144,7 @@ class Assembly:
             others += completeness.unexpected_steps(
                 numbers, first_step, None if max_steps is None else max_steps - 1
             )
-            others += completeness.untimed([line.step for line in lines])
+            others += completeness.untimed(steps)
             others += [completeness.restarted(restart) for restart in self._attempts.restarts]
             others += completeness.repeated(self._attempts)
         complete = bool(numbers) and expected_last is not None and not ended_short

@@ -1,13 +1,12 @@
 """Which printed steps are new, which are printed again, and where a restart trained them again."""
 
 import math
-from collections import Counter
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections import defaultdict
 
 from steptime.frozen import Frozen
-from steptime.logs.events import StepPrinted
 from steptime.logs.formats import StepLine
+from steptime.logs.models import Step
+from steptime.logs.shapes import StepsPrinted, plain
 
 _UNLABELLED_RANKS_APART = 2
 """Ranks wait for each other in every step, so lines without label are at most this far out of order."""
@@ -26,87 +25,95 @@ class Restart(Frozen):
     """Whether nothing of the earlier attempts counts any more."""
 
 
-class Added(Enum):
-    """What a printed step was."""
+class _Rank:
+    """What one writer printed in this attempt."""
 
-    NEW = auto()
-    REPEATED = auto()
-    RESTARTED = auto()
-
-
-@dataclass
-class _Printed:
-    text: bytes
-    labels: set[bytes | None]
+    def __init__(self) -> None:
+        self.steps: set[int] = set()
+        self.highest = 0
 
 
 class Attempts:
     """The steps of a run, each once: the first line of an attempt counts, and the last attempt."""
 
     def __init__(self) -> None:
-        self.lines: dict[int, StepLine] = {}
+        self.steps: dict[int, Step] = {}
         self.not_finite: dict[int, StepLine] = {}
         """A line for each step of which any rank printed a NaN or infinity."""
         self.restarts: list[Restart] = []
-        self.repeats: Counter[int] = Counter()
+        self.repeats: defaultdict[int, int] = defaultdict(int)
         """How often each step was printed again by other ranks."""
-        self._this_attempt: dict[int, _Printed] = {}
-        self._highest: dict[bytes | None, int] = {}
+        self._this_attempt: dict[int, bytes] = {}
+        """The text of each step, as it was printed first."""
+        self._ranks: defaultdict[bytes | None, _Rank] = defaultdict(_Rank)
         self._ranks_without_label = False
+        self._first: float = math.inf
+        """The first step of this attempt that was printed."""
 
     def begin(self) -> None:
         """A new attempt begins: another log of a requeued job, or another start of the trainer."""
         self._this_attempt.clear()
-        self._highest.clear()
+        self._first = math.inf
+        self._ranks.clear()
 
-    def add(self, printed: StepPrinted) -> Added:
-        """Take in a printed step."""
-        step = printed.line.step
-        before = self._this_attempt.get(step.global_step)
-        added = Added.NEW
-        if before is not None:
-            if self._is_repeat(before, printed):
-                before.labels.add(printed.label)
-                self._reached(printed)
-                if not printed.redrawn:
-                    self.repeats[step.global_step] += 1
-                self._note_not_finite(printed)
-                return Added.REPEATED
-            added = Added.RESTARTED
-        elif self.lines and step.global_step < next(iter(self._this_attempt), math.inf):
-            added = Added.RESTARTED  # nothing of this attempt yet, or a step before its first
-        if added is Added.RESTARTED:
-            self._restart(step.global_step)
-        self._note_not_finite(printed)
-        self.lines[step.global_step] = printed.line
-        self._this_attempt[step.global_step] = _Printed(printed.line.text, {printed.label})
-        self._reached(printed)
-        return added
+    def add(self, event: StepsPrinted) -> list[Step | Restart]:
+        """Take in printed steps. Only those that are new are read, and given, each behind its restart."""
+        news: list[Step | Restart] = []
+        new: list[int] = []
+        counts_repeats = not event.log_format.redraws
 
-    def _reached(self, printed: StepPrinted) -> None:
-        number = printed.line.step.global_step
-        self._highest[printed.label] = max(number, self._highest.get(printed.label, 0))
+        def take_in() -> None:
+            for step in event.read(new) if new else ():
+                self.steps[step.global_step] = step
+                news.append(step)
+            new.clear()
 
-    def _note_not_finite(self, printed: StepPrinted) -> None:
-        if not printed.line.is_finite:
-            self.not_finite.setdefault(printed.line.step.global_step, printed.line)
+        for place, (number, label, text) in enumerate(
+            zip(event.numbers, event.labels, event.texts, strict=True)
+        ):
+            rank = self._ranks[label]
+            before = self._this_attempt.get(number)
+            if before is None:
+                restarted = number < self._first and bool(self.steps or new)
+            else:
+                restarted = number in rank.steps and not self._is_repeat(number, label, text, before)
+            if restarted:
+                take_in()
+                news.append(self._restart(number))
+                rank = self._ranks[label]
+            if before is None or restarted:
+                new.append(place)
+                if not self._this_attempt:
+                    self._first = number
+                self._this_attempt[number] = text
+            elif counts_repeats:
+                self.repeats[number] += 1
+            rank.steps.add(number)
+            if number > rank.highest:  # noqa: PLR1730 - half as fast as a call
+                rank.highest = number
+        take_in()
+        if event.broken is not None:
+            self.not_finite.setdefault(event.broken.step.global_step, event.broken)
+        return news
 
-    def _is_repeat(self, before: _Printed, printed: StepPrinted) -> bool:
-        if printed.label not in before.labels or printed.line.text == before.text:
+    def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
+        """Whether a writer that printed a step before only prints it again, or lags behind."""
+        if plain(text) == plain(before):
             return True
-        number = printed.line.step.global_step
-        highest = self._highest[printed.label]
-        if number == highest and printed.label is None:
+        highest = self._ranks[label].highest
+        if number == highest and label is None:
             self._ranks_without_label = True
         return number >= highest - (_UNLABELLED_RANKS_APART if self._ranks_without_label else 0)
 
-    def _restart(self, at_step: int) -> None:
-        retrained = tuple(sorted(number for number in self.lines if number >= at_step))
-        after_step = max(self.lines)
+    def _restart(self, at_step: int) -> Restart:
+        retrained = tuple(sorted(number for number in self.steps if number >= at_step))
+        after_step = max(self.steps)
         for number in retrained:
-            del self.lines[number]
+            del self.steps[number]
             self.not_finite.pop(number, None)
-        self.restarts.append(
-            Restart(after_step=after_step, at_step=at_step, retrained=retrained, from_scratch=not self.lines)
+        restart = Restart(
+            after_step=after_step, at_step=at_step, retrained=retrained, from_scratch=not self.steps
         )
+        self.restarts.append(restart)
         self.begin()
+        return restart

@@ -5,32 +5,24 @@ This is the one place that knows which word leads to which reader; whole logs (`
 """
 
 import re
-from functools import cache, lru_cache
+from collections.abc import Iterator
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 from steptime.logs.causes import CAUSES, TRACEBACK_WORDS, Cause, Symptom, Tracebacks
 from steptime.logs.checkpoints import WORDS as CHECKPOINT_WORDS
 from steptime.logs.checkpoints import CheckpointLine, read_checkpoints
-from steptime.logs.formats import LogFormat, StepLine
+from steptime.logs.formats import LogFormat, StepLine, Values
+from steptime.logs.models import Step
 from steptime.logs.records import WORDS as RECORD_WORDS
 from steptime.logs.records import Record, read_records
-from steptime.logs.search import LineSearch, MarkedLine
+from steptime.logs.search import LineSearch, MarkedLine, WholeLines
+from steptime.logs.shapes import Shapes, StepsPrinted, label_of, plain
 from steptime.plug_points import LOG_FORMATS
 
-_TERMINAL_CODE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
-_LABEL = re.compile(rb"\s{0,8}(?:(\d{1,9}): |\[(?:rank|default)(\d{1,9})\]:?|([^\s/]{1,200}/\d{1,9}) )")
-
-
-class StepPrinted(NamedTuple):
-    """A step, and who printed it."""
-
-    line: StepLine
-    format_name: str
-    label: bytes | None
-    """The writer's name among those of one log (`3` of srun's `3: `), if it is printed."""
-    redrawn: bool
-    """Whether the format prints a step again by design."""
+_DENSE_BYTES = 1000
+"""A log that has a line with a word in less than so many bytes is read by what its lines look like."""
 
 
 class CutStep(NamedTuple):
@@ -39,13 +31,13 @@ class CutStep(NamedTuple):
     global_step: int | None
 
 
-Event = StepPrinted | CheckpointLine | Record | Symptom | CutStep
+Event = StepsPrinted | CheckpointLine | Record | Symptom | CutStep
 
 _CAUSE_OF: dict[bytes, Cause] = {word.encode(): cause for cause in CAUSES for word in cause.words}
 
 
 @cache
-def _formats() -> tuple[type[LogFormat], ...]:
+def _formats() -> tuple[LogFormat, ...]:
     return tuple(LOG_FORMATS.load(name) for name in LOG_FORMATS.names())
 
 
@@ -56,10 +48,21 @@ def _words() -> list[bytes]:
     return sorted({*of_formats, *CHECKPOINT_WORDS, *RECORD_WORDS, *TRACEBACK_WORDS, *_CAUSE_OF})
 
 
+@cache
+def _search() -> LineSearch:
+    return LineSearch(_words())
+
+
+@cache
+def _numbers_are_no_words() -> bool:
+    """Whether a line has the same words whatever its numbers are."""
+    return not any(re.search(rb"[0-9]|[-+]$", word) for word in _words())
+
+
 class _Route(NamedTuple):
     """Who reads a line, by the words in it."""
 
-    formats: tuple[int, ...]
+    formats: tuple[LogFormat, ...]
     checkpoint: bool
     record: bool
     traceback: bool
@@ -71,9 +74,7 @@ def _route(indexes: tuple[int, ...]) -> _Route:
     words = {_words()[index]: None for index in indexes}
     return _Route(
         formats=tuple(
-            number
-            for number, log_format in enumerate(_formats())
-            if not words.keys().isdisjoint(log_format.words)
+            log_format for log_format in _formats() if not words.keys().isdisjoint(log_format.words)
         ),
         checkpoint=not words.keys().isdisjoint(CHECKPOINT_WORDS),
         record=not words.keys().isdisjoint(RECORD_WORDS),
@@ -86,57 +87,111 @@ class LogEvents:
     """Reads one log from its start; fed pieces of any size."""
 
     def __init__(self) -> None:
-        self._search = LineSearch(_words())
-        self._formats = [log_format() for log_format in _formats()]
+        self._lines = WholeLines()
+        self._shapes = Shapes()
+        self._is_dense = False
+        self._ahead: dict[str, Values] = {}
+        """By format: what was printed ahead of its next step."""
         self._tracebacks = Tracebacks()
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> Iterator[Event]:
         """The events of all lines that end in `data`, in their order."""
-        return [event for line in self._search.feed(data) for event in self._read(line)]
+        return self._read(self._lines.feed(data))
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> Iterator[Event]:
         """The events of the last line if it has no end, and of a traceback that was never explained."""
-        events = [event for line in self._search.finish() for event in self._read(line)]
-        unexplained = self._tracebacks.finish()
-        return events if unexplained is None else [*events, unexplained]
+        yield from self._read(self._lines.finish())
+        if unexplained := self._tracebacks.finish():
+            yield unexplained
 
-    def _read(self, line: MarkedLine) -> list[Event]:
-        text = _TERMINAL_CODE.sub(b"", line.text) if b"\x1b" in line.text else line.text
+    def _read(self, block: bytes) -> Iterator[Event]:
+        if not self._is_dense:
+            lines = _search().lines(block)
+            self._is_dense = len(lines) * _DENSE_BYTES > len(block)
+        if self._is_dense and block.endswith(b"\n"):
+            yield from self._dense(block)
+        else:
+            for line in _search().lines(block) if self._is_dense else lines:
+                yield from self._careful(line)
+
+    def _dense(self, block: bytes) -> Iterator[Event]:
+        """Reads a block by the shapes of its lines, and what has none with care."""
+        begin = others = 0
+        while begin < len(block):
+            run, lines, ahead = None, list[re.Match[bytes]](), list[Values | None]()
+            by_group = self._shapes.by_group
+            learned = False
+            for match in self._shapes.pattern.finditer(block, begin):
+                shape = by_group.get(match.lastindex)
+                if shape is not None and shape.number is None:
+                    self._ahead[shape.log_format.name] = shape.values(match)
+                    continue
+                if run is not None and shape is not run:
+                    yield run.printed(lines, ahead)
+                    lines, ahead = [], []
+                run = shape
+                if shape is not None:
+                    lines.append(match)
+                    ahead.append(self._ahead.pop(shape.log_format.name, None) if self._ahead else None)
+                    continue
+                others += len(match[0])
+                for line in _search().lines(match[0]):
+                    yield from self._careful(line)
+                    learned = self._learn(line) or learned
+                if learned:
+                    break
+            if run is not None:
+                yield run.printed(lines, ahead)
+            begin = match.end()
+        self._is_dense = 2 * others < len(block)
+
+    def _learn(self, line: MarkedLine) -> bool:
         route = _route(line.words)
-        events: list[Event] = []
-        for index in route.formats:
-            events.extend(self._steps(index, text, whole=line.whole))
+        only_a_step = not (route.checkpoint or route.record or route.traceback or route.causes)
+        return (
+            len(route.formats) == 1
+            and only_a_step
+            and _numbers_are_no_words()
+            and self._shapes.learn(line.text, route.formats[0])
+        )
+
+    def _careful(self, line: MarkedLine) -> Iterator[Event]:
+        text = plain(line.text)
+        route = _route(line.words)
+        for log_format in route.formats:
+            yield from self._steps(log_format, text, whole=line.whole)
         if route.checkpoint:
-            events.extend(read_checkpoints(text))
+            yield from read_checkpoints(text)
         if route.record:
-            events.extend(read_records(text))
+            yield from read_records(text)
         symptoms = [_CAUSE_OF[word].find(text, word) for word in route.causes]
         known = [symptom for symptom in symptoms if symptom is not None]
-        events.extend(known)
+        yield from known
         if route.traceback and (symptom := self._tracebacks.read(text, explained=bool(known))):
-            events.append(symptom)
-        return events
+            yield symptom
 
-    def _steps(self, index: int, text: bytes, *, whole: bool) -> list[Event]:
-        log_format = self._formats[index]
+    def _steps(self, log_format: LogFormat, text: bytes, *, whole: bool) -> Iterator[Event]:
         uncut = text if whole else _CUT_NUMBER.sub(b"", text)
-        label = _LABEL.match(text)
-        steps: list[Event] = [
-            StepPrinted(
-                line=line,
-                format_name=log_format.name,
-                label=None if label is None else label[1] or label[2] or label[3],
-                redrawn=log_format.redraws,
-            )
-            for line in log_format.read(uncut)
-        ]
-        return steps if whole else [*steps, *_cut(steps, number_cut=uncut != text)]
+        last: StepLine | None = None
+        for own_text, values in log_format.find(uncut):
+            number = log_format.number(values)
+            if number is None:
+                self._ahead[log_format.name] = values
+                continue
+            last = log_format.line(number, self._ahead.pop(log_format.name, {}) | values)
+            if number >= 0:
+                yield StepsPrinted(
+                    log_format,
+                    log_format.last_step(number, values),
+                    [number],
+                    [label_of(text)],
+                    [own_text],
+                    partial(_all_of, [last.step]),
+                    None if last.is_finite else last,
+                )
+        if not whole and (uncut != text or (last is not None and last.step.step_time_s is None)):
+            yield CutStep(None if last is None else last.step.global_step)
 
 
-def _cut(steps: list[Event], *, number_cut: bool) -> list[Event]:
-    """Whether a line without end lost something: a bar or a file may also lack only its last line end."""
-    last = steps[-1] if steps else None
-    if not isinstance(last, StepPrinted):
-        return [CutStep(None)] if number_cut else []
-    lost_its_time = last.line.step.step_time_s is None
-    return [CutStep(last.line.step.global_step)] if number_cut or lost_its_time else []
+def _all_of(steps: list[Step], _: list[int]) -> list[Step]:
+    return steps

@@ -1,10 +1,11 @@
 """Following the log of a job that still runs."""
 
-from steptime.logs.attempts import Added, Attempts
+from steptime.logs.attempts import Attempts, Restart
 from steptime.logs.causes import Symptom
 from steptime.logs.completeness import not_finite, restarted
-from steptime.logs.events import Event, LogEvents, StepPrinted
+from steptime.logs.events import Event, LogEvents
 from steptime.logs.models import Problem, Step
+from steptime.logs.shapes import StepsPrinted
 
 
 class StepFollower:
@@ -30,16 +31,17 @@ class StepFollower:
     def _news(self, event: Event) -> list[Step | Problem]:
         if isinstance(event, Symptom):
             return self._once(Problem(kind=event.kind, message=event.message, fatal=event.certain))
-        return self._steps(event) if isinstance(event, StepPrinted) else []
+        return self._steps(event) if isinstance(event, StepsPrinted) else []
 
-    def _steps(self, printed: StepPrinted) -> list[Step | Problem]:
-        added = self._attempts.add(printed)
-        news: list[Step | Problem] = []
-        if added is Added.RESTARTED:
-            news.append(restarted(self._attempts.restarts[-1]))
-        for problem in not_finite([printed.line]):
-            news.extend(self._once(problem))
-        return news if added is Added.REPEATED else [*news, printed.line.step]
+    def _steps(self, event: StepsPrinted) -> list[Step | Problem]:
+        news = [restarted(new) if isinstance(new, Restart) else new for new in self._attempts.add(event)]
+        broken = [
+            news
+            for problem in not_finite([event.broken] if event.broken else [])
+            for news in self._once(problem)
+        ]
+        at = len(news) - 1 if news else 0
+        return [*news[:at], *broken, *news[at:]]
 
     def _once(self, problem: Problem) -> list[Step | Problem]:
         if problem.kind in self._given:

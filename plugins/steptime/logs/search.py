@@ -26,38 +26,45 @@ class MarkedLine(NamedTuple):
     """False if the data ended before the line did: its last number may be cut."""
 
 
-class LineSearch:
-    """Gives the lines that contain any of `words`, of bytes that come in pieces of any size.
+class WholeLines:
+    """Cuts bytes that come in pieces of any size into blocks of whole lines.
 
-    The result does not depend on where the pieces end. Memory: one piece and one line.
+    Memory: one piece and one line.
     """
 
-    def __init__(self, words: Sequence[bytes]) -> None:
-        # Only the leftmost kinds of match have the vectorized search: 17 GB/s against 0.7.
-        self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostLongest)
+    def __init__(self) -> None:
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 
-    def feed(self, data: bytes) -> list[MarkedLine]:
-        """The lines that end within `data` and bear a word; the rest waits for its end."""
+    def feed(self, data: bytes) -> bytes:
+        """The lines that end within `data`; the rest waits for its end, unless it is too long."""
         end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
         if not end:
             self._rest.append(data)
             self._rest_bytes += len(data)
-            return self.finish() if self._rest_bytes >= MAX_LINE_BYTES else []
+            return self.finish() if self._rest_bytes >= MAX_LINE_BYTES else b""
         block = b"".join((*self._rest, memoryview(data)[:end]))
         self._rest = [data[end:]]
         self._rest_bytes = len(data) - end
-        return self._lines(block)
+        return block
 
-    def finish(self) -> list[MarkedLine]:
-        """The last line, which has no end, if it bears a word."""
+    def finish(self) -> bytes:
+        """The last line, which has no end."""
         block = b"".join(self._rest)
         self._rest.clear()
         self._rest_bytes = 0
-        return self._lines(block)
+        return block
 
-    def _lines(self, block: bytes) -> list[MarkedLine]:
+
+class LineSearch:
+    """Finds the lines that contain any of `words`."""
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        # Only the leftmost kinds of match have the vectorized search: 17 GB/s against 0.7.
+        self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostLongest)
+
+    def lines(self, block: bytes) -> list[MarkedLine]:
+        """The lines of a block that bear a word, in their order."""
         lines: list[MarkedLine] = []
         begin = end = 0
         newline = -1

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from steptime.clusters.base import Cluster, Job
 from steptime.errors import SystemFailure
-from steptime.logs.models import Step, TrainingLog
+from steptime.logs.models import STEP, TrainingLog
 
 STEPS_FILE = "steps.jsonl"
 PARSED_LOG_FILE = "reading.json"
@@ -18,8 +18,8 @@ _PIECE_BYTES = 8 << 20
 
 async def keep_parsed_log(cluster: Cluster, job: Job, log: TrainingLog) -> None:
     """Write what was read beside the job's log, in place of an earlier reading. Raises SystemFailure."""
-    lines = "".join(f"{step.model_dump_json(exclude_none=True)}\n" for step in log.steps)
-    await cluster.write(_beside(job, STEPS_FILE), lines.encode())
+    lines = b"".join(STEP.dump_json(step, exclude_none=True) + b"\n" for step in log.steps)
+    await cluster.write(_beside(job, STEPS_FILE), lines)
     await cluster.write(_beside(job, PARSED_LOG_FILE), log.model_dump_json(exclude={"steps"}).encode())
 
 
@@ -28,7 +28,7 @@ async def kept_parsed_log(cluster: Cluster, job: Job) -> TrainingLog:
     lines = await read_whole(cluster, _beside(job, STEPS_FILE))
     rest = await read_whole(cluster, _beside(job, PARSED_LOG_FILE))
     try:
-        steps = tuple(Step.model_validate_json(line) for line in lines.splitlines())
+        steps = tuple(STEP.validate_json(line) for line in lines.splitlines())
         return TrainingLog.model_validate({**json.loads(rest), "steps": steps})
     except (ValueError, TypeError):
         raise SystemFailure(

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from steptime.results import efficiency
@@ -33,7 +34,7 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
 
     run = run_row(result)
     children = {
-        schema.steps: [step.model_dump() for step in result.log.steps],
+        schema.steps: [asdict(step) for step in result.log.steps],
         schema.step_files: [],  # of a run that is read anew after its steps were moved
         schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
         schema.validations: [check.model_dump() for check in result.verdict.checks],

@@ -5,36 +5,32 @@ time, and none is made up from it.
 """
 
 import re
-from collections.abc import Iterator
-from typing import ClassVar
 
-from steptime.logs.formats.base import COUNT, NUMBER, StepLine, gibibytes, real, records
-from steptime.logs.models import Step
+from steptime.logs.formats.base import COUNT, NUMBER, LogFormat, Values
 
-_RECORD = re.compile(rb"(?<![A-Za-z_])(?<!validate )step:\s*(" + COUNT + rb")\s")
-_FIELD = re.compile(rb"(?<![A-Za-z_])([a-z_]+):\s*(" + NUMBER + rb")")
-_MEMORY = re.compile(rb"memory:\s*(" + NUMBER + rb")GiB")
+_FIELD = re.compile(
+    rb"(?<![A-Za-z_])(?:(loss|grad_norm|tflops):\s*(" + NUMBER + rb")|memory:\s*(" + NUMBER + rb")GiB)"
+)
 
 
-class TorchTitan:
-    """Step lines of torchtitan; its step 1 is global step 0."""
+class _TorchTitan(LogFormat):
+    def values(self, text: bytes) -> Values:
+        """Only blanks are between the fields; the first of a name counts."""
+        return {
+            self.fields[name or b"memory"]: value or size
+            for name, value, size in reversed(_FIELD.findall(text))
+        }
 
-    name: ClassVar[str] = "torchtitan"
-    words: ClassVar[tuple[bytes, ...]] = (b"tps: ",)
-    redraws: ClassVar[bool] = False
 
-    def read(self, line: bytes) -> Iterator[StepLine]:
-        """The steps of a line."""
-        for match, text in records(line, _RECORD):
-            number = int(match[1])
-            if number == 0:
-                continue
-            values = dict(_FIELD.findall(text))
-            memory = _MEMORY.search(text)
-            step = Step(
-                global_step=number - 1,
-                loss=real(values.get(b"loss")),
-                tflops_per_gpu=real(values.get(b"tflops")),
-                peak_memory_bytes=gibibytes(memory[1]) if memory else None,
-            )
-            yield StepLine(step, text, grad_norm=real(values.get(b"grad_norm")))
+TORCHTITAN = _TorchTitan(
+    name="torchtitan",
+    words=(b"tps: ",),
+    start=re.compile(rb"(?<![A-Za-z_])(?<!validate )step:\s*(?P<iteration>" + COUNT + rb")\s"),
+    fields={
+        b"loss": "loss",
+        b"grad_norm": "grad_norm",
+        b"tflops": "tflops_per_gpu",
+        b"memory": "peak_memory_gib",
+    },
+    first=1,
+)

@@ -1,0 +1,188 @@
+"""Reading a line by what one like it was.
+
+Most step lines of a log differ from others in their numbers alone. Once a format has read one with care, its
+`Shape` reads further ones by one match of one regular expression. What does not look the same, a NaN or a
+glued line among them, does not match and is read with care. Which number is what is found by trial: the
+format reads the line once more, with another number in each place.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from steptime.logs.formats.base import READERS, LogFormat, StepLine, Values, steps
+from steptime.logs.models import Step
+
+_CODE = rb"\x1b\[[0-9;?]*[A-Za-z]"
+_TERMINAL_CODE = re.compile(_CODE)
+_DIGITS = re.compile(rb"(" + _CODE + rb"|\d+)")
+_NUMBER = re.compile(rb"(" + _CODE + rb"|(?:(?<=[\s:=])[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,2}(?!\d))?)")
+_PADDING = re.compile(rb"(?:\\ ){2,}$")
+_LABEL = re.compile(rb"\s{0,8}(?:(\d{1,9}): |\[(?:rank|default)(\d{1,9})\]:?|([^\s/]{1,200}/\d{1,9}) )")
+
+_LONGEST_LINE, _LONGEST_HEAD = 1500, 150
+_MOST_SHAPES, _MOST_TRIALS = 8, 32
+_FROM_LINE = 64
+"""To learn takes longer than to read some lines with care."""
+_TRIED = 100_000_000
+_COUNT = rb"[0-9]{1,15}+"
+_REAL = rb"[-+]?+[0-9]{1,20}+(?:\.[0-9]{1,20}+)?+(?:[eE][-+]?+[0-9]{1,2}+)?+"
+"""Neither NaN nor as large as infinity."""
+_CONSTANT = ("iterations", "nan_iterations")
+
+
+class StepsPrinted(NamedTuple):
+    """Steps that were printed one after the other in one format; a list has an entry for each."""
+
+    log_format: LogFormat
+    last_step: int | None
+    """The run's last global step, if the lines have it."""
+    numbers: list[int]
+    labels: list[bytes | None]
+    """Who printed it, if that is printed."""
+    texts: list[bytes]
+    """Its own text: equal if a line is only printed again."""
+    read: Callable[[list[int]], list[Step]]
+    """Gives the steps at some places of the lists."""
+    broken: StepLine | None = None
+    """The line, if it has NaN or infinity."""
+
+
+def plain(line: bytes) -> bytes:
+    """The line without codes for a terminal."""
+    return _TERMINAL_CODE.sub(b"", line) if b"\x1b" in line else line
+
+
+def label_of(line: bytes) -> bytes | None:
+    """The writer's name among those of one log (`3` of srun's `3: `), if the line begins with one."""
+    label = _LABEL.match(line)
+    return None if label is None else label[1] or label[2] or label[3]
+
+
+@lru_cache(maxsize=1024)
+def _label_of_head(head: bytes) -> bytes | None:
+    return label_of(plain(head))
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """How a line looks, and which of its numbers is what."""
+
+    log_format: LogFormat
+    number: int | None
+    """The step of the line that it was learned from; None if such lines are of the step that follows."""
+    last_step: int | None
+    pattern: bytes
+    groups: dict[str, int]
+    """Of the pattern of all shapes: `head`, `number`, `text`, `end`, and quantities."""
+
+    def values(self, match: re.Match[bytes]) -> Values:
+        """What a line has."""
+        return {name: match[group] for name, group in self.groups.items() if name in READERS}
+
+    def printed(self, lines: list[re.Match[bytes]], ahead: list[Values | None]) -> StepsPrinted:
+        """The steps of lines of this shape, with what was printed ahead of each."""
+        head, count, text = self.groups["head"], self.groups["number"], self.groups["text"]
+        numbers = [int(match[count]) - self.log_format.first for match in lines]
+
+        def read(places: list[int]) -> list[Step]:
+            chosen = [lines[place] for place in places]
+            groups = {name: group for name, group in self.groups.items() if name in READERS}
+            columns: dict[str, Iterable[bytes | None]] = {
+                name: [match[group] for match in chosen] for name, group in groups.items()
+            }
+            for name in {name for values in ahead if values for name in values} - columns.keys():
+                columns[name] = [(ahead[place] or {}).get(name) for place in places]
+            return steps([numbers[place] for place in places], columns)
+
+        labels = [_label_of_head(match[head]) for match in lines]
+        return StepsPrinted(
+            self.log_format, self.last_step, numbers, labels, [match[text] for match in lines], read
+        )
+
+
+class Shapes:
+    """The shapes of one log's lines."""
+
+    def __init__(self) -> None:
+        self._shapes: list[Shape] = []
+        self._lines = self._trials = 0
+        self._compile()
+
+    def _compile(self) -> None:
+        alternatives = [shape.pattern + rb"\r?\n|" for shape in self._shapes]
+        self.pattern = re.compile(b"".join(alternatives) + rb"[^\n]*\n")
+        """Matches any line; its last group is a key of `by_group` if the line has a known shape."""
+        self.by_group: dict[int | None, Shape] = {shape.groups["end"]: shape for shape in self._shapes}
+
+    def learn(self, line: bytes, log_format: LogFormat) -> bool:
+        """Whether a further shape is known now."""
+        self._lines += 1
+        full = self._trials >= _MOST_TRIALS or len(self._shapes) >= _MOST_SHAPES
+        if self._lines < _FROM_LINE or full or log_format.redraws or len(line) > _LONGEST_LINE:
+            return False
+        self._trials += 1
+        shape = _shape(line, log_format, f"_{self._trials}", self.pattern.groups)
+        if shape is not None:
+            self._shapes.append(shape)
+            self._compile()
+        return shape is not None
+
+
+def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) -> Shape | None:
+    """The shape of a line; None if it has not one step, or other values than plain numbers."""
+    found = list(log_format.find(plain(line)))
+    text, values = found[0] if len(found) == 1 else (b"", {})
+    begin = next((at for at in range(len(line), -1, -1) if plain(line[at:]) == text), len(line))
+    head, parts = line[:begin], _NUMBER.split(line[begin:])
+    if not text or begin > _LONGEST_HEAD or not log_format.line(0, values).is_finite:
+        return None
+    is_number = [place % 2 == 1 and not part.startswith(b"\x1b") for place, part in enumerate(parts)]
+    tried = [b"%d" % (_TRIED + place) if is_number[place] else part for place, part in enumerate(parts)]
+    tries = list(log_format.find(plain(head + b"".join(tried))))
+    if len(tries) != 1:
+        return None
+    quantities = {value.strip(): name for name, value in tries[0][1].items()}
+    number = log_format.number(values)
+    count = next((values[name].strip() for name in log_format.counters if name in values), b"")
+    pattern = [re.escape(part) for part in parts]
+    counter = b"(?P<number>%b%b)" % (rb"(?!0++[^0-9])" if log_format.first else b"", _COUNT)
+    for place, part in enumerate(parts):
+        name = quantities.get(tried[place], "")
+        if not is_number[place]:
+            pattern[place] = _PADDING.sub(rb" {2,40}+", pattern[place])
+        elif name in log_format.counters and part == count:
+            pattern[place], counter = counter, b"(?P=number)"
+        elif name in log_format.counters and "iterations" in values:
+            return (
+                None  # in another line of this look the two may be equal, and then it has the run's last step
+            )
+        elif name in READERS:
+            pattern[place] = b"(?P<%b>%b)" % (name.encode(), _REAL)
+        elif name not in _CONSTANT:
+            pattern[place] = _COUNT if part.isdigit() else _REAL
+    shape = b"%b(?P<text>%b)(?P<end>)" % (_head_pattern(head), b"".join(pattern))
+    match = re.fullmatch(shape, line)
+    expected = {name: value.strip() for name, value in values.items() if name in READERS}
+    if match is None or {name: match[name] for name in match.groupdict() if name in READERS} != expected:
+        return None
+    return Shape(
+        log_format,
+        number,
+        None if number is None else log_format.last_step(number, values),
+        re.sub(rb"(?<=\(\?P[<=])(\w+)", rb"\1" + suffix.encode(), shape),
+        {name: groups_before + group for name, group in match.re.groupindex.items()},
+    )
+
+
+def _head_pattern(head: bytes) -> bytes:
+    """What may stand before a step; its group is as much of it as shows the label."""
+    end = next(at for at in range(len(head) + 1) if _label_of_head(head[:at]) == _label_of_head(head))
+    return b"(?P<head>%b)%b" % (_any_digits(head[:end]), _any_digits(head[end:]))
+
+
+def _any_digits(text: bytes) -> bytes:
+    parts = _DIGITS.split(text)
+    return b"".join(rb"[0-9]{1,9}+" if part.isdigit() else re.escape(part) for part in parts)
