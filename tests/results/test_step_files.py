@@ -1,6 +1,7 @@
 """Steps of old runs in Parquet files: read as before, moved once, and never lost."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_as_many_runs_as_asked_for_are_moved_at_a_time_the_oldest_first(store: S
 def test_a_run_that_is_read_anew_has_its_new_steps(store: Store, make_result: MakeResult) -> None:
     move_old_steps(store, months=6, now=NOW)
     again = make_result("old-1", submitted_at=OLD)
-    steps = tuple(step.model_copy(update={"loss": 0.5}) for step in again.log.steps)
+    steps = tuple(replace(step, loss=0.5) for step in again.log.steps)
     store.publish(again.model_copy(update={"log": again.log.model_copy(update={"steps": steps})}))
     assert {step["loss"] for step in store.steps("old-1")} == {0.5}
     assert len(store.steps("old-1")) == len(steps)
@@ -86,7 +87,7 @@ def test_a_run_that_is_read_anew_meanwhile_stays_as_it_is(
     def write_and_publish(*arguments: Any) -> None:
         write(*arguments)
         again = make_result("old-1", submitted_at=OLD)
-        steps = tuple(step.model_copy(update={"loss": 0.5}) for step in again.log.steps)
+        steps = tuple(replace(step, loss=0.5) for step in again.log.steps)
         store.publish(again.model_copy(update={"log": again.log.model_copy(update={"steps": steps})}))
 
     monkeypatch.setattr(step_files, "_write", write_and_publish)
