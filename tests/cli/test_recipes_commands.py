@@ -69,7 +69,7 @@ def no_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_history")
 def test_plan_shows_runs_and_what_they_cost() -> None:
     shown = call("plan", "llama3.1", "--checkpoint")
-    assert "llama3.1-25.04 tiny, fp32 on cpu, weak scaling" in shown.stdout
+    assert "llama3.1-25.04 tiny (3.67m parameters), fp32 on cpu, weak scaling" in shown.stdout
     assert "tiny·fp32·2·checkpoint load" in shown.stdout
     assert "4 jobs, at most 1.17 process-hours on cluster 'local'. Nothing was submitted." in shown.stdout
     assert "no history and no publication: upper bound only" in shown.stdout

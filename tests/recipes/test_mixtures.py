@@ -1,4 +1,4 @@
-"""Mixtures of experts, from files alone: two public documents, cell by cell, and mistakes in their files.
+"""Mixtures of experts, from files alone: three public documents, cell by cell, and mistakes in their files.
 
 Nothing of steptime trains these models yet, so the files are data of the tests, and not shipped.
 """
@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from steptime import settings
+from steptime.cli import app
 from steptime.errors import UserError
 from steptime.recipes import tables
-from steptime.recipes.flops import model_flops
+from steptime.recipes.counting import Counted
+from steptime.recipes.flops import model_flops, recipe_flops
 from steptime.recipes.models import Recipe
 from steptime.recipes.parameters import count_parameters
 from steptime.recipes.performance import TrainerSettings
@@ -28,7 +31,7 @@ from trainer.run import read_run
 
 MIXTURES = Path(__file__).parents[1] / "data" / "mixtures"
 NAMES = tuple(sorted(path.stem for path in (MIXTURES / "workloads").iterdir()))
-GROK, DEEPSEEK = "grok1-25.08", "deepseek-v3-25.08"
+GROK, DEEPSEEK, QWEN = "grok1-25.08", "deepseek-v3-25.08", "qwen3-25.12"
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +97,7 @@ def test_published_numbers_reproduce() -> None:
             if (row := published_performance(recipe)) is None:
                 continue
             assert row.step_time_s is not None
-            rates = throughput(recipe, row.step_time_s)
+            rates = throughput(recipe, row.step_time_s, logged_tflops=row.tflops_per_gpu)
             if row.tokens_per_s is not None:
                 assert round(rates.tokens_per_s or 0) == row.tokens_per_s
                 compared.add((name, "tokens"))
@@ -105,13 +108,28 @@ def test_published_numbers_reproduce() -> None:
                 days = round(rates.days_per_1t_tokens or 0, decimals.days_per_1t_tokens)
                 assert days == row.days_per_1t_tokens
                 compared.add((name, "days"))
-            if row.tflops_per_gpu is not None and name == DEEPSEEK:
+            if row.tflops_per_gpu is not None and name != GROK:
                 assert rates.model_tflops_per_gpu == pytest.approx(row.tflops_per_gpu, abs=0.05)
                 compared.add((name, "TFLOPS"))
     assert compared == {
         *((DEEPSEEK, number) for number in ("tokens", "MFU", "days", "TFLOPS")),
         (GROK, "MFU"),
+        (QWEN, "TFLOPS"),
     }
+
+
+def test_what_megatron_bridge_logs_can_be_counted() -> None:
+    """Causal attention of heads that are twice as wide as the hidden size, and the chosen experts."""
+    (recipe,) = recipes(QWEN, gpu_type="h100", gpus=256, dtype="bf16")
+    row = published_performance(recipe)
+    assert row is not None
+    assert row.step_time_s is not None
+    counted = Counted(mlp_matrices=3, attention="causal", experts=True)
+    tflops = counted.flops(recipe.model) * 2048 / row.step_time_s / 256 / 1e12
+    assert tflops == pytest.approx(row.tflops_per_gpu, abs=0.02)
+    of_a_step_time = throughput(recipe, row.step_time_s)
+    assert (of_a_step_time.mfu_percent, of_a_step_time.flops_per_sample) == (None, None)
+    assert recipe_flops(recipe).per_sample is None
 
 
 def test_a_number_by_another_formula_is_that_formulas(config: Path) -> None:
@@ -128,14 +146,36 @@ def test_a_number_by_another_formula_is_that_formulas(config: Path) -> None:
     assert flops * 512 / row.step_time_s / 256 / 1e12 == pytest.approx(row.tflops_per_gpu, abs=0.1)
 
 
-@pytest.mark.parametrize(("name", "total", "active"), [(GROK, 316.5, 84.5), (DEEPSEEK, 671.0, 37.6)])
-def test_total_and_active_parameters(name: str, total: float, active: float) -> None:
-    row = next(tables.rows(load_workload(name)))
+@pytest.mark.parametrize(
+    ("name", "size", "total", "active"),
+    [
+        (GROK, "314b", 316.5, 84.5),
+        (DEEPSEEK, "671b", 671.0, 37.6),
+        (QWEN, "30b-a3b", 30.5, 3.4),
+        (QWEN, "235b-a22b", 235.1, 22.2),
+    ],
+)
+def test_total_and_active_parameters(name: str, size: str, total: float, active: float) -> None:
+    row = next(row for row in tables.rows(load_workload(name)) if row["size"] == size)
     assert (round(row["parameters"] / 1e9, 1), round(row["active_parameters"] / 1e9, 1)) == (total, active)
 
 
 def planned(name: str, **asked: Any) -> Any:
     return plan(PlanRequest.model_validate({"workload": name, **asked})).runs[0]
+
+
+def test_people_read_the_parameters() -> None:
+    """In listings with the columns of experts, which those of dense models are without; and above a plan."""
+
+    def told(*command: str) -> str:
+        return CliRunner().invoke(app, command, catch_exceptions=False).stdout
+
+    mixture, dense = (told("recipes", "--workload", name) for name in (DEEPSEEK, "llama3.1"))
+    assert "671b, 37.6b active" in mixture
+    assert ("8.03b" in dense, "3.67m" in dense) == (True, True)
+    assert ("etp" in mixture, "etp" in dense) == (True, False)
+    planned_one = told("plan", QWEN, "--size", "30b-a3b", "--gpu-type", "gb200", "--gpus", "8")
+    assert f"{QWEN} 30b-a3b (30.5b, 3.35b active parameters), bf16 on gb200" in planned_one
 
 
 def test_a_plan_of_a_mixture() -> None:
@@ -197,8 +237,7 @@ MISTAKES = {
         GROK,
         ("expert: 8, expert_tensor: 4", "expert: 16, expert_tensor: 4"),
         f"{IN_GROK}.parallelism.expert: 8 experts cannot be spread over expert parallel 16: give a number "
-        "that "
-        "divides them.",
+        "that divides them.",
     ),
     "ranks of experts that do not divide the GPUs": (
         GROK,
@@ -209,15 +248,13 @@ MISTAKES = {
         GROK,
         ("moe_ffn_hidden_size: 32768", "moe_ffn_hidden_size: 32767"),
         f"{IN_GROK}.parallelism.expert_tensor: an expert's moe_ffn_hidden_size of 32767 cannot be spread "
-        "over "
-        "expert tensor parallel 4: give a number that divides it.",
+        "over expert tensor parallel 4: give a number that divides it.",
     ),
     "expert tensor parallel alone": (
         GROK,
         ("expert: 8, expert_tensor: 4", "expert_tensor: 4"),
         f"{IN_GROK}.parallelism.expert_tensor: goes with expert, which is missing: give it, 1 for all "
-        "experts on "
-        "each rank.",
+        "experts on each rank.",
     ),
     "more experts chosen than there are": (
         GROK,
@@ -256,28 +293,25 @@ MISTAKES = {
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: deepseek-v3-25.08"),
         "flops_formula: formula 'deepseek-v3-25.08' counts latent attention, and this gpt model has none "
-        "(314b): "
-        "formulas for that are grok1-25.08.",
+        "(314b): formulas for that are grok1-25.08, megatron-bridge.",
     ),
     "a formula of dense models": (
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: llama3.1-25.04"),
-        "flops_formula: formula 'llama3.1-25.04' counts llama models, and this is gpt (314b): formulas "
-        "for that "
-        "are grok1-25.08.",
+        "flops_formula: formula 'llama3.1-25.04' counts llama models, and this is gpt (314b): formulas for "
+        "that are grok1-25.08, megatron-bridge.",
     ),
     "stages that do not divide, however layers are counted": (
         DEEPSEEK,
         ("virtual_pipeline: 2", "virtual_pipeline: 3"),
-        "sizes.671b.configurations.0.parallelism: 61 or 63 or 64 layers cannot be spread over 24 "
-        "pipeline stages, or",
+        "sizes.671b.configurations.0.parallelism: 61 or 63 or 64 layers cannot be spread over 24 pipeline "
+        "stages, or",
     ),
     "a dtype with another recipe than its own": (
         DEEPSEEK,
         ("dtypes: [fp8], trainer", "dtypes: [fp8, fp8_mx], trainer"),
         "performance: 671b in fp8_mx on b200, performance: fp8_recipe is delayed: dtype fp8_mx means "
-        "mxfp8, so "
-        "leave it out, or",
+        "mxfp8, so leave it out, or",
     ),
     "parts to recompute without its kind": (
         GROK,
@@ -289,15 +323,13 @@ MISTAKES = {
         DEEPSEEK,
         ("dtypes: [fp8_ss]", "dtypes: [nvfp4]"),
         "sizes.671b.configurations.3.dtypes.0: dtype 'nvfp4' has no peak on h100 in config/gpus.yaml, "
-        "which has "
-        "bf16, fp8: add it there with its source, or correct it here.",
+        "which has bf16, fp8: add it there with its source, or correct it here.",
     ),
     "a placeholder that there is not": (
         GROK,
         ("{etp}", "{ept}"),
         "experiment: unknown placeholder 'ept': did you mean 'ep'? Valid are: size, dtype, gpus, tp, pp, "
-        "cp, vp, "
-        "ep, etp, mbs, gbs.",
+        "cp, vp, ep, etp, mbs, gbs.",
     ),
     "a column that no table has": (
         GROK,
@@ -320,16 +352,13 @@ def test_each_mistake_has_its_sentence(config: Path, mistake: str) -> None:
 
 def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(config: Path) -> None:
     assert refusal(config, GROK, (f"      {MOE}\n", "")) == [
-        "flops_formula: formula 'grok1-25.08' counts experts, and this gpt model has none (314b): "
-        "formulas for "
-        "that are none.",
-        "sizes.314b.model: this model has 45.9 billion parameters, and the name of its size says 314: "
-        "give the "
-        "sizes of that very model, or name the size by what it has.",
+        "flops_formula: formula 'grok1-25.08' counts experts, and this gpt model has none (314b): formulas "
+        "for that are megatron-bridge.",
+        "sizes.314b.model: this model has 45.9 billion parameters, and the name of its size says 314: give "
+        "the sizes of that very model, or name the size by what it has.",
         *(
             f"sizes.314b.configurations.{index}.parallelism.expert: is for mixtures of experts, and this "
-            "model has "
-            "none: leave it out."
+            "model has none: leave it out."
             for index in range(5)
         ),
     ]

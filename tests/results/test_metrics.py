@@ -92,6 +92,23 @@ def test_a_step_time_that_cannot_be_is_refused(step_time_s: float) -> None:
         throughput(_recipe("llama3.1-25.04", "8b", "bf16", 8), step_time_s)
 
 
+def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() -> None:
+    """Megatron-Bridge logs TFLOPS, and documents that start its recipes have their MFU of these."""
+    recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8).model_copy(
+        update={"workload": "acme-1.0", "flops_formula": "megatron-bridge"}
+    )
+    run = _run(window=Window(first=1, last=2)).model_copy(update={"recipe": recipe})
+    log = _log([9.0, 2.0, 2.0])
+    steps = [
+        step.model_copy(update={"tflops_per_gpu": 98.9 * number}) for number, step in enumerate(log.steps)
+    ]
+    measured = measure(run, log.model_copy(update={"steps": tuple(steps)}))
+    assert measured.tflops_per_gpu_logged == measured.model_tflops_per_gpu == pytest.approx(148.35)
+    assert measured.mfu_percent == pytest.approx(15)
+    assert (measured.flops_per_sample, measured.flops_source) == (None, "the TFLOPS that a run logs")
+    assert measure(run, log).mfu_percent is None, "nobody knows"
+
+
 def test_another_peak_is_named() -> None:
     peak = Peak(tflops=1978, source="twice the data sheet")
     recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8)

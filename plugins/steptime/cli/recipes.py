@@ -1,7 +1,7 @@
 """`steptime recipes` and `steptime plan`: what can run, and what would run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +15,7 @@ from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours, format_time_limit
+from steptime.recipes.parameters import Parameters, count_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.staging.checking import check_plan
@@ -50,14 +51,14 @@ steptime plan llama3.1 --checkpoint --show-script
 
 # What people compare rows and runs by; everything else stands in csv and json.
 _RECIPE_COLUMNS = (
-    *("recipe", "size", "dtype", "gpu_type", "scaling", "gpus", "seq_len", "layers"),
-    *("tp", "pp", "cp", "dp", "vp", "mbs", "gbs", "ga", "window"),
+    *("recipe", "size", "params", "dtype", "gpu_type", "scaling", "gpus", "seq_len", "layers"),
+    *("tp", "pp", "cp", "ep", "etp", "dp", "vp", "mbs", "gbs", "ga", "window"),
 )
 _RUN_COLUMNS = (
-    *("label", "tp", "pp", "cp", "dp", "vp", "mbs", "gbs", "ga"),
+    *("label", "tp", "pp", "cp", "ep", "etp", "dp", "vp", "mbs", "gbs", "ga"),
     *("steps", "window", "time_limit", "gpu_hours_max", "gpu_hours_expected", "expected_from"),
 )
-_LEAST = ("vp", "ga", "mbs", "steps", "window", "cp", "pp", "tp", "dp")
+_LEAST = ("vp", "ga", "mbs", "steps", "window", "etp", "ep", "cp", "pp", "tp", "dp")
 """Of a plan, what a narrow terminal goes without, the first of them first; never what it costs."""
 
 
@@ -100,8 +101,26 @@ def recipes(
     rows = [cells for document in workloads for cells in make_rows(document)]
     in_brief = output_format is Format.TABLE and not (published or launch)
     if rows or broken is None:
-        show(rows, output_format, columns=_RECIPE_COLUMNS if in_brief else None, wide=wide)
+        columns = _with_experts(_RECIPE_COLUMNS, rows) if in_brief else None
+        show(
+            [_with_params(row) for row in rows] if in_brief else rows,
+            output_format,
+            columns=columns,
+            wide=wide,
+        )
     refuse(broken, broken_gpu_types(), broken_formulas())
+
+
+def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with its parameters as people write them; without, of a family that nobody here can count."""
+    counts = row["parameters"], row["active_parameters"]
+    return {**row, "params": None if None in counts else str(Parameters(*counts))}
+
+
+def _with_experts(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The columns, but for those of experts if no row has any."""
+    of_experts = () if any(row["ep"] is not None for row in rows) else ("ep", "etp")
+    return [column for column in columns if column not in of_experts]
 
 
 def _plan(
@@ -143,10 +162,18 @@ def show_plan(
     if asked.gpu_type != planned.cluster_gpu_type:
         note += f", which has no {asked.gpu_type} and could not run them"
     if output_format is Format.TABLE:
-        what = f"{first.workload} {first.size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
+        counted = count_parameters(first.model)
+        size = first.size if counted is None else f"{first.size} ({counted} parameters)"
+        what = f"{first.workload} {size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
         headings = {"label": "run", "gpu_hours_max": f"{unit} ≤", "gpu_hours_expected": "expected"}
         show(
-            rows, output_format, columns=_RUN_COLUMNS, title=what, headings=headings, wide=wide, least=_LEAST
+            rows,
+            output_format,
+            columns=_with_experts(_RUN_COLUMNS, rows),
+            title=what,
+            headings=headings,
+            wide=wide,
+            least=_LEAST,
         )
         for run, script in zip(planned.all_runs, scripts, strict=False):
             typer.echo(f"# ---- {run.label}: job script ----\n{script.rstrip()}\n")

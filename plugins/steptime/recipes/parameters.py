@@ -23,6 +23,15 @@ class Parameters(NamedTuple):
     active: int
     """Those that one token passes: all but the experts that are not chosen for it."""
 
+    def __str__(self) -> str:
+        """As people write them: `8.03b`, `671b, 37.6b active`."""
+        return _brief(self.total) + (f", {_brief(self.active)} active" if self.active != self.total else "")
+
+
+def _brief(number: int) -> str:
+    unit, divisor = ("b", 1e9) if number >= 1e9 else ("m", 1e6)
+    return f"{number / divisor:.3g}{unit}"
+
 
 def count_parameters(shape: ModelShape) -> Parameters | None:
     """The weights of every matrix: norms, biases and convolutions, a thousandth at most, are left out.
