@@ -13,10 +13,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Which tests each target runs, and how long they take: docs/testing.md.
 QUICK := not trainer and not end_to_end and not browser and not slurm and not drill and not exhaustive
 UNIT := $(QUICK) and not service
-# Many tests wait more than they compute: several at a time keep two cores busy.
-SIDE_BY_SIDE := $(BIN)/pytest -n 3 --dist worksteal
-# The longest files first, and one after the other those that share an Airflow or a Slurm (tests/longest_first.py).
-BY_FILE := $(BIN)/pytest -n 4 --dist loadfile
+# Many tests wait more than they compute: several at a time keep two cores busy. The longest files first, and
+# one after the other those that share an Airflow or a Slurm (tests/longest_first.py).
+PYTEST := $(BIN)/pytest --dist loadfile
 define LINT
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -41,17 +40,15 @@ demo: setup ## train a tiny Llama 3.1 at 1 and 2 ranks through Airflow, and show
 
 check: setup ## lint, types and unit tests
 	$(LINT)
-	$(SIDE_BY_SIDE) -m "$(UNIT)" $(PYTEST_FLAGS)
+	$(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)
 
 test: setup ## lint, types and tests, with real training, a running Airflow, a real Slurm and a browser
 	$(LINT)
-	$(SIDE_BY_SIDE) -m "$(QUICK)" $(PYTEST_FLAGS)
-	$(BY_FILE) -m "not exhaustive and not ($(QUICK))" $(PYTEST_FLAGS)
+	$(PYTEST) -n 5 -m "not exhaustive" $(PYTEST_FLAGS)
 
 test-all: setup ## the same with more seeds of drills and the drills of the pool
 	$(LINT)
-	$(SIDE_BY_SIDE) -m "$(QUICK)" $(PYTEST_FLAGS)
-	$(BY_FILE) -m "not ($(QUICK))" $(PYTEST_FLAGS)
+	$(PYTEST) -n 5 $(PYTEST_FLAGS)
 
 drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)

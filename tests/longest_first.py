@@ -10,14 +10,26 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 _SHARED = {
-    "an Airflow and its main job": ("tests/end_to_end/",),
-    "an Airflow with a stand-in trainer": ("tests/drills/test_drills.py", "tests/drills/test_pool_slots.py"),
     "a process with NeMo": (
         "tests/trainer/test_training.py",
         "tests/trainer/test_families.py",
         "tests/trainer/test_failing_runs.py",
         "tests/trainer/test_initial_weights.py",
         "tests/trainer/test_thin_loop.py",
+    ),
+    "an Airflow and its main job": ("tests/end_to_end/",),
+    "an Airflow with a stand-in trainer": ("tests/drills/test_drills.py", "tests/drills/test_pool_slots.py"),
+    "the first import of Great Expectations and Airflow's tables": (
+        "tests/airflow/test_assets.py",
+        "tests/airflow/test_budget_dag_run.py",
+        "tests/airflow/test_dag_run.py",
+        "tests/airflow/test_notes.py",
+        "tests/airflow/test_records.py",
+        "tests/airflow/test_result_operators.py",
+        "tests/airflow/test_runai_dag_run.py",
+        "tests/airflow/test_slurm_dag_run.py",
+        "tests/plug_points/",
+        "tests/results/test_quality.py",
     ),
     "a Slurm": (
         "tests/clusters/test_cluster_contract.py",
@@ -26,15 +38,22 @@ _SHARED = {
         "tests/clusters/test_ssh.py",
         "tests/mini_slurm/",
     ),
-    "the first import of Great Expectations and Airflow's tables": (
-        "tests/airflow/test_budget_dag_run.py",
-        "tests/airflow/test_dag_run.py",
-        "tests/airflow/test_records.py",
-        "tests/airflow/test_result_operators.py",
-        "tests/airflow/test_runai_dag_run.py",
-        "tests/airflow/test_slurm_dag_run.py",
-        "tests/plug_points/",
-        "tests/results/test_quality.py",
+    "half a year of runs": (
+        "tests/judging/test_causes.py",
+        "tests/judging/test_compare_command.py",
+        "tests/judging/test_drift.py",
+        "tests/judging/test_trend_command.py",
+        "tests/reporting/",
+        "tests/web/test_pictures.py",
+        "tests/web/test_trend.py",
+        "tests/web/test_week.py",
+    ),
+    "a PostgreSQL": (
+        "tests/results/test_archive.py",
+        "tests/results/test_budgets.py",
+        "tests/results/test_database.py",
+        "tests/results/test_migrations.py",
+        "tests/results/test_store",
     ),
 }
 """What costs much to start, and the files (or beginnings of their paths) that use it one after the other."""
@@ -44,15 +63,21 @@ _LONG = (
     "tests/trainer/test_one_gpu.py",
     "tests/trainer/test_rows.py",
     "tests/web/test_result_page.py",
+    "tests/web/test_page_in_airflow.py",
     "tests/trainer/test_held_to_upstream.py",
     "tests/staging/test_venv.py",
+    "tests/airflow/test_dags_test_command.py",
+    "tests/trainer/test_releases.py",
     "tests/clusters/test_golden_scripts.py",
     "tests/clusters/test_ssh_route.py",
-    "tests/trainer/test_releases.py",
     "tests/staging/test_image.py",
     "tests/trainer/test_container.py",
+    "tests/judging/test_rates.py",
+    "tests/service/test_standalone.py",
+    "tests/tracking/test_following.py",
+    "tests/staging/test_claim.py",
 )
-"""The longest first, as docs/testing.md has them; all others take some seconds each."""
+"""The longest first; all others take some seconds each."""
 
 
 def _unit(path: str) -> str:

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import re
+import shutil
 import time
 from collections.abc import Callable
 from io import StringIO
@@ -28,16 +29,25 @@ def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 'store' / 'steptime.db'}")
 
 
-@pytest.fixture
-def filled_store(make_result: MakeResult, empty_store: None) -> None:
-    """Two scales, a checkpoint save of three days ago, and a rejected run."""
+@pytest.fixture(scope="module")
+def filled(make_result: MakeResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a store: two scales, a checkpoint save of three days ago, and a rejected run."""
+    path = tmp_path_factory.mktemp("filled") / "steptime.db"
     now = time.time()
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
-    store = Store()
+    store = Store(f"sqlite:///{path}")
     store.publish(make_result("one", gpus=1, step_times=[0.2] * 20, submitted_at=now - 60))
     store.publish(make_result("two", gpus=2, step_times=[0.25] * 20, submitted_at=now - 30))
     store.publish(make_result("saved", mode=Mode.CHECKPOINT_SAVE, submitted_at=now - 3 * DAY_S))
     store.reject(make_result("bad", gpus=4, verdict=bad, measurement=None, submitted_at=now))
+    return path
+
+
+@pytest.fixture
+def filled_store(filled: Path, tmp_path: Path) -> None:
+    """The test's own copy of it."""
+    (tmp_path / "store").mkdir()
+    shutil.copy(filled, tmp_path / "store" / "steptime.db")
 
 
 def call(*arguments: str) -> Shown:

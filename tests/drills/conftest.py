@@ -14,7 +14,7 @@ from drills.table import OUTCOMES, Outcome, as_markdown, write_down
 from slurm_service import MiniSlurm
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
     # Not in pytest's folder, which a later session may tidy away: a disk is mounted here.
     with tempfile.TemporaryDirectory(prefix="steptime-drills-") as folder, ExitStack() as open_things:

@@ -29,7 +29,7 @@ runs:
 """Of a cell whose history tests make up."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """Airflow by `steptime up`, and at the end `steptime down`, which must leave nothing behind."""
     home = tmp_path_factory.mktemp("home")
@@ -56,7 +56,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     assert_nothing_lives(home)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def main_job(airflow: Airflow) -> subprocess.CompletedProcess[str]:
     """The main job as `make demo` runs it: 1 and 2 ranks, and a checkpoint saved and loaded."""
     return airflow.steptime(

@@ -1,12 +1,15 @@
 """A job in the trainer's own environment."""
 
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from steptime.recipes.models import Run
+from steptime.settings import home
 
 from .jobs import Trained, WarmTrainer, start_trainer, write_run
 
@@ -16,12 +19,19 @@ TORCHAO = "torchao==0.18.0"
 
 
 @pytest.fixture(scope="session")
-def torchao_wheel(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the thin loop computes fp8 by."""
-    folder = tmp_path_factory.mktemp("wheels")
-    download = [trainer_python, "-m", "pip", "download", "--quiet", "--retries", "10", "--timeout", "60"]
-    subprocess.run([*download, "--no-deps", "--dest", str(folder), TORCHAO], check=True)
-    (wheel,) = folder.glob("torchao-*.whl")
+def torchao_wheel(trainer_python: str) -> Path:
+    """What the thin loop computes fp8 by: downloaded once, for later runs of the tests, too."""
+    kept = home() / "wheels" / TORCHAO
+    if not kept.is_dir():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as fresh:
+            download = ["-m", "pip", "download", "--quiet", "--retries", "10", "--timeout", "60"]
+            subprocess.run(
+                [trainer_python, *download, "--no-deps", "--dest", f"{fresh}/wheel", TORCHAO], check=True
+            )
+            with suppress(OSError):  # another worker was quicker
+                Path(fresh, "wheel").rename(kept)
+    (wheel,) = kept.glob("torchao-*.whl")
     return wheel
 
 
