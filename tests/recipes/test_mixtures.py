@@ -1,4 +1,4 @@
-"""Mixtures of experts, from files alone: three public documents, cell by cell, and mistakes in their files.
+"""Mixtures of experts, from files alone: public documents, cell by cell, and mistakes in their files.
 
 Nothing of steptime trains these models yet, so the files are data of the tests, and not shipped.
 """
@@ -31,7 +31,8 @@ from trainer.run import read_run
 
 MIXTURES = Path(__file__).parents[1] / "data" / "mixtures"
 NAMES = tuple(sorted(path.stem for path in (MIXTURES / "workloads").iterdir()))
-GROK, DEEPSEEK, QWEN = "grok1-25.08", "deepseek-v3-25.08", "qwen3-25.12"
+GROK, DEEPSEEK = "grok1-25.08", "deepseek-v3-25.08"
+QWEN, LLAMA = "qwen3-25.12", "llama4-25.08"
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +77,17 @@ def test_what_runs_differs_from_what_is_printed_where_the_documents_misprint() -
         *((GROK, "h100", gpus, "dp", gpus // 32, gpus // 64) for gpus in (512, 1024, 2048)),
         *((GROK, "h100", gpus, "ga", 64, 128) for gpus in (512, 1024, 2048)),
         (DEEPSEEK, "gb200", 128, "ga", 64, 32),
+        (LLAMA, "h100", 1024, "dp", 128, 256),
     }
 
 
 def test_the_documents_flops_to_the_last_operation() -> None:
     (grok,) = {recipe.model for recipe in recipes(GROK)}
     assert model_flops(grok, GROK) == 8192 * (53_150_220_288 + 463_856_467_968 + 4_728_029_184)
+    (llama,) = {recipe.model for recipe in recipes(LLAMA)}
+    assert model_flops(llama, LLAMA) == 6 * 8192 * (
+        48 * (2 * 5120 * 5120 * 6 // 5 + 5120 * 8192 + 3 * 16384 * 5120) + 202048 * 5120
+    )
     (deepseek,) = {recipe.model for recipe in recipes(DEEPSEEK)}
     per_layer = 7168 * 1536 + 1536 * 192 * 128 + 7168 * 64 + 7168 * 512 + 512 * 256 * 128 + 128 * 128 * 7168
     mlps = 3 * 7168 * (3 * 18432 + 59 * (2048 + 8 * 2048))
@@ -108,11 +114,12 @@ def test_published_numbers_reproduce() -> None:
                 days = round(rates.days_per_1t_tokens or 0, decimals.days_per_1t_tokens)
                 assert days == row.days_per_1t_tokens
                 compared.add((name, "days"))
-            if row.tflops_per_gpu is not None and name != GROK:
+            if row.tflops_per_gpu is not None and name in (DEEPSEEK, QWEN):
                 assert rates.model_tflops_per_gpu == pytest.approx(row.tflops_per_gpu, abs=0.05)
                 compared.add((name, "TFLOPS"))
     assert compared == {
         *((DEEPSEEK, number) for number in ("tokens", "MFU", "days", "TFLOPS")),
+        *((LLAMA, number) for number in ("tokens", "MFU", "days")),
         (GROK, "MFU"),
         (QWEN, "TFLOPS"),
     }
@@ -151,6 +158,7 @@ def test_a_number_by_another_formula_is_that_formulas(config: Path) -> None:
     [
         (GROK, "314b", 316.5, 84.5),
         (DEEPSEEK, "671b", 671.0, 37.6),
+        (LLAMA, "400b", 400.7, 17.2),
         (QWEN, "30b-a3b", 30.5, 3.4),
         (QWEN, "235b-a22b", 235.1, 22.2),
     ],
@@ -293,13 +301,13 @@ MISTAKES = {
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: deepseek-v3-25.08"),
         "flops_formula: formula 'deepseek-v3-25.08' counts latent attention, and this gpt model has none "
-        "(314b): formulas for that are grok1-25.08, megatron-bridge.",
+        "(314b): formulas for that are grok1-25.08, llama4-25.08, megatron-bridge.",
     ),
     "a formula of dense models": (
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: llama3.1-25.04"),
         "flops_formula: formula 'llama3.1-25.04' counts llama models, and this is gpt (314b): formulas for "
-        "that are grok1-25.08, megatron-bridge.",
+        "that are grok1-25.08, llama4-25.08, megatron-bridge.",
     ),
     "stages that do not divide, however layers are counted": (
         DEEPSEEK,
