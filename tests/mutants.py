@@ -191,11 +191,13 @@ def outcomes_of(room: Room, drawn: list[Mutant], at_once: int) -> Iterator[tuple
         reading, writing = os.pipe()
         warm = os.fork()
         if warm == 0:
+            pid_namespace.end_with_parent()
             os.close(reading)
             _in_copy(work / "warm", work / "output")
             told = os.fdopen(writing, "w", buffering=1)
             plugin = Warm(room, drawn, work, at_once, lambda *line: print(json.dumps(line), file=told))
-            os._exit(_pytest([*room.tests], plugin))
+            # Each fork would start a server of its own: what SQLite does not notice is run with it below.
+            os._exit(_pytest([*room.tests, "-k", "not postgresql"], plugin))
         os.close(writing)
         with os.fdopen(reading) as lines:
             for index, killer in map(json.loads, lines):
@@ -249,8 +251,7 @@ def _in_copy(copied: Path, output: Path) -> None:
 
 
 def _pytest(arguments: list[str], *plugins: object) -> int:
-    # Each would start a server of its own, and SQLite passes the same tests.
-    without = ["-p", "no:xdist", "-p", "no:cacheprovider", "-k", "not postgresql"]
+    without = ["-p", "no:xdist", "-p", "no:cacheprovider"]
     return int(pytest.main(["-x", "-q", "-s", *without, "-m", QUICK, *arguments], plugins=[*plugins]))
 
 
@@ -341,7 +342,9 @@ class Warm:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(limit_s))
         self.failed = self.work / f"{index}.failed"
-        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = str(self.work / f"temporary{index}")
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = str(
+            self.work / f"temporary{index}"
+        )
         Path(tempfile.tempdir).mkdir()
         prepare()
 
@@ -393,7 +396,7 @@ class Warm:
         session.items[:] = items
 
     def _anew(self, index: int) -> None:
-        """Run all tests of the room in another program, those files first that call the changed module."""
+        """Run in another program the tests of files that call the changed module, or all of the room."""
         mutant, copied = self.drawn[index], self.work / f"copy{index}"
         module = str(Path.cwd() / PACKAGE / mutant.path)
         shutil.copytree(self.work / "warm", copied, ignore=NOT_COPIED, symlinks=True)
@@ -404,7 +407,9 @@ class Warm:
             if any(place.startswith(module) for place in places)
         )
         files = [name for name, _ in calling.most_common()]
-        program = [sys.executable, __file__, "--in", str(copied), str(self.failed), *files, *self.room.tests]
+        if not files or self._changed(mutant)[0] is None:
+            files += self.room.tests
+        program = [sys.executable, __file__, "--in", str(copied), str(self.failed), *files]
         os.execv(program[0], program)  # noqa: S606
 
     def _reap(self, left: int, again: list[int] | None) -> None:

@@ -85,8 +85,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
     match node:
         case ast.JoinedStr():
             return  # before Python 3.12 its parts have no places
-        case ast.Assign([ast.Name("__all__")]):
-            return  # for those who read, and for the linter
+        case ast.Assign([ast.Name("__all__")]) | ast.If(ast.Name("TYPE_CHECKING")):
+            return  # for those who read, for the linter and the type checker
         case ast.keyword(str(name)) if name in TEXT_FOR_PEOPLE:
             return
     for kind, replacement in _of(node):

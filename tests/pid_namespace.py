@@ -21,7 +21,7 @@ def enter() -> None:
     """
     user, group = os.geteuid(), os.getegid()
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _end_with_parent()
+    end_with_parent()
     _call("unshare", _NEWPID | _NEWNS | (_NEWUSER if user else 0))
     if user:
         for name, content in (
@@ -31,7 +31,7 @@ def enter() -> None:
         ):
             Path("/proc/self", name).write_text(content, encoding="ascii")
     _go_on_in_fork()  # as the first process of the namespace
-    _end_with_parent()
+    end_with_parent()
     _call("mount", b"none", b"/", None, _PRIVATE_BELOW, None)
     _call("mount", b"proc", b"/proc", b"proc", _NOSUID_NODEV_NOEXEC, None)
     _go_on_in_fork()  # as any process: signals reach it
@@ -54,6 +54,11 @@ def run(program: Sequence[str]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def end_with_parent() -> None:
+    """Let this process be killed once the one that started it has ended."""
+    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def _go_on_in_fork() -> None:
     child = os.fork()
     while child:
@@ -61,10 +66,6 @@ def _go_on_in_fork() -> None:
         if ended == child:
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
-
-
-def _end_with_parent() -> None:
-    _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _call(name: str, *arguments: object) -> None:

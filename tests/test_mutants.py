@@ -12,6 +12,7 @@ CHANGES = {
     "a = b + 'text'": [],
     "a = f'{b + c}'": [],
     "__all__ = ['a', 'b']": [],
+    "if TYPE_CHECKING:\n    from a import b": [],
     "a = 7": ["a = 8"],
     "a = True": ["a = False"],
     "a: int | str = 0": ["a: int | str = 1"],

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from local_home import a_run, home, planned
 
 from . import airflow_home  # noqa: F401 (before anything imports Airflow)
@@ -264,6 +265,13 @@ def parsed(result: Result, folder: Path, cluster: LocalCluster) -> dict[str, Any
     submitted = result.submitted.model_copy(update={"job": job})
     outcome = Outcome(submitted=submitted, status=result.status, measurement=result.measurement)
     return outcome.model_dump(mode="json")
+
+
+def logged(execute: Callable[[], object]) -> list[str]:
+    """What a task logs."""
+    with structlog.testing.capture_logs() as lines:
+        execute()
+    return [line["event"] for line in lines if "outside of the Task Runner" not in line["event"]]
 
 
 def submit_task(run: Run, staged: Staged) -> Any:

@@ -61,6 +61,22 @@ def state(cluster: LocalCluster, job: Job) -> JobState:
     return asyncio.run(cluster.poll([job.name]))[job.name].state
 
 
+def test_an_installation_has_the_address_of_its_airflow_and_the_id_that_was_there_first(
+    variables: Variables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two tasks that make one at once, both take the same."""
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "http://airflow.example/")
+    made = installation.this_installation()
+    assert (made.address, [*variables.kept.values()]) == (
+        "http://airflow.example",
+        ["http://airflow.example"],
+    )
+    variables.kept |= {f"{installation.KEY_PREFIX}{name}": "" for name in ("0", "z")} | {"another": ""}
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "")
+
+    assert installation.this_installation() == Installation(id="0", address="an Airflow without base_url")
+
+
 def test_the_same_dag_run_of_two_installations_has_a_job_in_each(
     submit: Submit, make_context: MakeContext, other: Callable[..., Any], cluster: LocalCluster
 ) -> None:

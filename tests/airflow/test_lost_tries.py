@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 
-from .conftest import TaskStates, task_of
+from .conftest import TaskStates, logged, task_of
 
 LAST_TRY = {"try_number": 3, "max_tries": 2}
 
@@ -41,7 +41,8 @@ def test_what_waits_behind_a_last_try_that_was_lost_leaves_the_job_alone(
     submission: Submit, cluster: LocalCluster, make_context: MakeContext, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context(**LAST_TRY)
-    begin(submitted, context)
+    left = f"this is the last try: should it be lost, job {submitted['job']['name']} is left as it is"
+    assert left in logged(lambda: begin(submitted, context))
 
     task_of("performance.end", submitted=submitted).execute(context)
     with pytest.raises(AirflowSkipException):

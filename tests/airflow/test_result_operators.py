@@ -73,6 +73,8 @@ def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
 
     assert Verdict.model_validate(judged["verdict"]).valid
     told = {line["event"]: line["log_level"] for line in said if line["event"].startswith(("✓", "!", "✗"))}
+    assert len(told) == len(judged["verdict"]["checks"])
+    assert {mark: level for event, level in told.items() if (mark := event[0]) != "!"} == {"✓": "info"}
     [(warning, level)] = [(event, level) for event, level in told.items() if level != "info"]
     assert level == "warning"
     assert warning.startswith("! step_times_steady: ")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
+from end_to_end.driving import wait_until
 
 from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY, end_job
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY
@@ -148,6 +149,26 @@ def test_a_cleared_task_goes_on_with_a_job_that_was_left_out_of_reach(
     assert state(cluster, first).is_live
     asyncio.run(cluster.cancel(first.job.name))
     assert submit(max_tries=3, pushed=left).job.name != first.job.name, "what failed meanwhile starts anew"
+
+
+def test_a_cleared_task_goes_on_with_a_job_that_was_left_and_has_succeeded_meanwhile(
+    a_run: Callable[..., Run],
+    staged: Staged,
+    *,
+    cluster: LocalCluster,
+    make_context: Callable[..., dict[str, Any]],
+    airflow_says: Callable[..., Any],
+) -> None:
+    airflow_says(None)  # of the task that is to wait
+
+    def submit(**task_instance: Any) -> Submitted:
+        return Submitted.model_validate(submit_task(a_run(), staged).execute(make_context(**task_instance)))
+
+    first = submit(max_tries=2)
+    wait_until("the job's end", lambda: state(cluster, first) is JobState.SUCCEEDED)
+
+    assert submit(max_tries=3, pushed={LEFT_KEY: first.job.name}).job == first.job
+    assert submit(max_tries=4).job.name != first.job.name, "but it was not left"
 
 
 def test_a_retry_after_a_cancel_from_outside_starts_anew(

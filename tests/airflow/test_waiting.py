@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from steptime.airflow.base import LEFT_KEY, SETTLING_S, SUBMITTED_KEY
@@ -40,9 +41,13 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
 ) -> None:
     submitted, context = submission(STAND_IN="hang"), make_context()
 
-    with pytest.raises(TaskDeferred) as deferred:
+    with structlog.testing.capture_logs() as lines, pytest.raises(TaskDeferred) as deferred:
         sensor(submitted).execute(context)
 
+    job = submitted["job"]
+    waiting, log = (line["event"] for line in lines[-2:])
+    assert waiting == f"waiting for job {job['name']} (id {job['job_id']}) on cluster 'local'"
+    assert log == f"its log: {job['log_path']}"
     assert context["ti"].pushed == {SUBMITTED_KEY: submitted}
     path, arguments = deferred.value.trigger.serialize()
     assert path == "steptime.airflow.triggers.TrainingTrigger"
@@ -103,10 +108,11 @@ def test_news_of_a_job_from_before_a_clear_is_passed_over(
     before = {**submitted["job"], "submitted_at": submitted["job"]["submitted_at"] - 5}
     event = {"job": before, "status": {"state": "cancelled", "reason": "cancelled"}}
 
-    with pytest.raises(TaskDeferred) as deferred:
+    with structlog.testing.capture_logs() as lines, pytest.raises(TaskDeferred) as deferred:
         sensor(submitted).execute_complete(context, event)
 
     assert deferred.value.trigger.job_json == submitted["job"]
+    assert any(line["event"].endswith("was before this task was cleared: waiting on") for line in lines)
 
 
 def test_a_failed_training_fails_for_good_and_says_why(
@@ -115,9 +121,12 @@ def test_a_failed_training_fails_for_good_and_says_why(
     submitted = submission(STAND_IN="out_of_memory")
     event = asyncio.run(event_of(trigger_of(submitted)))
 
-    with pytest.raises(AirflowFailException) as failed:
+    with structlog.testing.capture_logs() as lines, pytest.raises(AirflowFailException) as failed:
         sensor(submitted).execute_complete(make_context(), event)
 
+    last_lines = lines[-1]["event"]
+    assert last_lines.startswith(f"the last lines of {submitted['job']['log_path']}:\n")
+    assert "torch.OutOfMemoryError" in last_lines
     sentence = str(failed.value)
     assert "failed" in sentence
     assert "exit code 1" in sentence
@@ -188,6 +197,24 @@ def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: Mak
     waits = sensor(submission(), deferrable=False)
 
     assert waits.execute(make_context())["state"] == "succeeded"
+
+
+def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(
+    submission: Submit,
+    make_context: MakeContext,
+    airflow_says: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits, news = sensor(submission(STAND_IN="hang"), deferrable=False), TrainingTrigger.news
+
+    async def after_a_signal(self: TrainingTrigger, place: Any) -> dict[str, Any]:
+        airflow_says("failed")
+        await asyncio.to_thread(waits.on_kill)
+        return await asyncio.wait_for(news(self, place), 60)
+
+    monkeypatch.setattr(TrainingTrigger, "news", after_a_signal)
+    with pytest.raises(AirflowFailException, match="was cancelled"):
+        waits.execute(make_context())
 
 
 def test_waiting_in_the_worker_fails_as_waiting_in_the_triggerer_does(

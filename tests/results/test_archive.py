@@ -2,8 +2,10 @@
 
 import io
 import json
+import lzma
 import shutil
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from steptime import __version__
 from steptime.cli import app, main
 from steptime.judging.judgements import accept, publish, reject
 from steptime.results import archive
 from steptime.results.models import Check, Result, Verdict
+from steptime.results.schema import REVISION
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
@@ -101,6 +105,9 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
     (of_run_3,) = (folder / "logs" / name for name, content in logs.items() if content == LOG)
     assert {path.name: path.read_bytes() for path in of_run_3.iterdir()} == {"log-run.out": LOG, **BESIDE}
     assert (folder / "config" / "workloads" / "llama3.1-25.04.yaml").is_file()
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert manifest.pop("made_at") == pytest.approx(time.time(), abs=600)
+    assert manifest == {"archive": 1, "revision": REVISION, "steptime": __version__}
 
 
 def test_it_goes_through_either_kind_of_database(
@@ -157,16 +164,17 @@ def test_runs_that_are_there_stay_and_are_told(
     call("-o", "all.tar.zst")
     other = Store(f"sqlite:///{here / 'other.db'}")
     monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
-    publish(other, make_result("run-5", step_times=[9.0] * 20))
+    for name in ("run-2", "run-5"):
+        publish(other, make_result(name, step_times=[9.0] * 20))
     kept = other.run("run-5")
 
     back = call("restore", "all.tar.zst", "--into", "first").splitlines()
     again = call("restore", "all.tar.zst", "--into", "second").splitlines()
 
     assert back == [
-        "restored: 8 runs; logs and config are in first",
-        "in the store already, and left as it was: 1 run",
-        "the archive has otherwise: run-5",
+        "restored: 7 runs; logs and config are in first",
+        "in the store already, and left as it was: 2 runs",
+        "the archive has otherwise: run-2, run-5",
         "the store had other runs before: 'steptime results judge --all' judges all together",
     ]
     assert again[:2] == [
@@ -218,9 +226,14 @@ HOSTILE = {
     "no manifest": (None, "is no archive of steptime: it has no manifest.json"),
     "a newer steptime": (
         member("manifest.json", json.dumps({**MANIFEST, "revision": "9999"}).encode()),
-        "newer",
+        "was made by a newer steptime (0.1.0): update yours.",
     ),
+    "a newer form": (member("manifest.json", json.dumps({**MANIFEST, "archive": 2}).encode()), "newer"),
+    "a manifest that is no JSON": (member("manifest.json", b"{"), "it has no manifest.json"),
+    "a manifest of something else": (member("manifest.json", b"{}"), "it has no manifest.json"),
+    "a manifest that is a list": (member("manifest.json", b"[]"), "it has no manifest.json"),
     "a run without rows": (member("runs/000001.json", b'{"runs": []}'), "has a run that cannot be read"),
+    "a run of something else": (member("runs/000001.json", b"{}"), "has a run that cannot be read"),
     "a run that is no JSON": (member("runs/000001.json", b"{"), "has a run that cannot be read"),
     "a run of nothing": (member("runs/000001.json", b"[]"), "has a run that cannot be read"),
 }
@@ -260,6 +273,8 @@ def test_what_no_archive_of_ours_holds_is_refused_whole(
         (["restore", "gone.tar.zst"], "there is no file 'gone.tar.zst'"),
         (["restore", "text.tar.zst"], "'text.tar.zst' cannot be read as an archive"),
         (["restore", "cut.tar.zst"], "'cut.tar.zst' cannot be read as an archive"),
+        (["restore", "damaged.tar.zst"], "'damaged.tar.zst' cannot be read as an archive"),
+        (["restore", "damaged.tar.xz"], "'damaged.tar.xz' cannot be read as an archive"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(
@@ -274,6 +289,9 @@ def test_what_cannot_be_is_one_sentence(
     call("-o", "all.tar.zst")
     whole = (here / "all.tar.zst").read_bytes()
     (here / "cut.tar.zst").write_bytes(whole[: len(whole) // 2])
+    packed = lzma.compress(whole, preset=0)
+    for name, content in (("damaged.tar.zst", whole), ("damaged.tar.xz", packed)):
+        (here / name).write_bytes(content[:5000] + b"damage" + content[5006:])
     before = filled.count(include_rejected=True)
     shutil.rmtree(here / "home" / "restored", ignore_errors=True)
 
@@ -282,6 +300,41 @@ def test_what_cannot_be_is_one_sentence(
     assert not (here / "x.tar.zst").exists()
     assert filled.count(include_rejected=True) == before
     assert not list((here / "home").glob("restored/*"))
+
+
+def test_its_files_are_put_where_they_belong_from_beside_it(
+    filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The temporary folder of a machine may be small, and a move within a disk cannot break off."""
+    call("-o", "all.tar.zst")
+    insert_all, seen = archive._insert_all, []
+
+    def look(*given: Any) -> Any:
+        seen.extend(path.name.rpartition(".")[0] for path in here.glob("other/.*"))
+        return insert_all(*given)
+
+    monkeypatch.setattr(archive, "_insert_all", look)
+    call("restore", "all.tar.zst", "--into", "other/place")
+    assert seen == [".place"]
+    assert [path.name for path in (here / "other").iterdir()] == ["place"]
+
+
+def test_nothing_in_it_tells_of_an_account(filled: Store, here: Path) -> None:
+    call("-o", "all.tar.zst")
+    archive._unpack(here / "all.tar.zst", here / "all.tar")
+    with tarfile.open(here / "all.tar") as made:
+        assert {(one.uid, one.gid, one.uname, one.gname) for one in made} == {(0, 0, "", "")}
+        assert all(one.mtime > 0 for one in made)
+
+
+def test_an_address_that_cannot_be_is_said_as_such(
+    filled: Store, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("-o", "all.tar.zst")
+    monkeypatch.setenv("STEPTIME_STORE_URL", "nonsense")
+    told = refusal(capsys, monkeypatch, "restore", "all.tar.zst", "--into", "back")
+    assert "is no database address" in told
+    assert not (here / "back").exists()
 
 
 def test_an_empty_store_has_nothing_to_archive(

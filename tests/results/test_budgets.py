@@ -266,6 +266,20 @@ def test_runs_in_the_store_count_whatever_became_of_them_and_once(
 
     clusters("gpu_hours_per_month: 20")
     assert counted() == (4 + 2 + 4, 0)
+    with database.read_connection(store) as connection:
+        query = sqlalchemy.select(schema.charges).where(schema.charges.c.job_name == "job-1")
+        [row] = connection.execute(query).mappings()
+    taken = {"started_at": unix("2026-11-21 09:00"), "ended_at": unix("2026-11-21 09:30")}
+    whole = {
+        "job_name": "job-1",
+        "dag_run": "llama31/manual__2026-11-21",
+        "label": run.label,
+        "held_by": None,
+    }
+    whole |= {"cluster": "eos", "account": None, "gpus": 4, "time_limit_s": run.time_limit_s, **taken}
+    assert {key: value for key, value in row.items() if key != "id"} == whole | {
+        "counts_until": taken["ended_at"]
+    }
 
 
 def test_runs_of_an_earlier_store_count(

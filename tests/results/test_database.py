@@ -1,16 +1,21 @@
 """The database below the metrics store: its schema, its indices, and what goes wrong with it."""
 
+import socket
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
+import psycopg
 import pytest
 import sqlalchemy
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from end_to_end.driving import wait_until
+from filelock import FileLock
 
 from steptime.errors import SystemFailure, UserError
 from steptime.results import database, migrations, schema
@@ -95,6 +100,8 @@ def test_listing_uses_the_indices_and_stays_quick(
         connection.execute(schema.runs.insert(), rows)
     statements.clear()
     assert len(store.results()) == 10_000
+    asked = [statement.partition(" ")[0] for statement, _ in statements]
+    assert asked == ["BEGIN", "SELECT"], "whether the schema is the newest was asked before"
     assert len(store.runs_of("llama31", "run7")) == 5
     store.choices()
 
@@ -116,7 +123,9 @@ def test_listing_uses_the_indices_and_stays_quick(
         ("nonsense", "is no database address"),
         ("mysql://host/db", "a database of kind 'mysql'"),
         ("sqlite://", "names no file, so results would be lost"),
+        ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "names no file"),
+        ("sqlite:///results.db", "write the whole path"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused(url: str, sentence: str) -> None:
@@ -140,9 +149,67 @@ def test_a_locked_store_is_a_failure_of_the_system(
     store.publish(make_result())
     with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(SystemFailure, match=r"database is locked.*another process.*try again"):
+        with pytest.raises(SystemFailure, match=r"\(database is locked\).*another process.*try again"):
             store.publish(make_result("next"))
         assert len(store.results()) == 1, "reading goes on beside a writer"
+        database.close_engines()
+        assert len(store.results()) == 1, "and begins beside one"
+
+
+def test_a_writer_is_waited_for_for_half_a_minute(tmp_path: Path) -> None:
+    with database.read_connection(f"sqlite:///{tmp_path / 's.db'}") as connection:
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
+
+
+def test_whoever_changes_the_schema_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_WAIT_S", 0.1)
+    with (
+        FileLock(tmp_path / ".s.db.lock"),
+        pytest.raises(SystemFailure, match=r"another process has been writing to it for long: try again"),
+    ):
+        Store(f"sqlite:///{tmp_path / 's.db'}").results()
+
+
+def test_no_file_of_a_store_stays_open_after_its_use(tmp_path: Path, make_result: MakeResult) -> None:
+    """A connection that is left would go into forks, and to threads that SQLite does not take it from."""
+    store = Store(f"sqlite:///{tmp_path / 'a' / 'folder' / 's.db'}")
+    store.publish(make_result())
+    assert len(store.results()) == 1
+    assert not [file.path for file in psutil.Process().open_files() if str(tmp_path) in file.path]
+
+
+def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
+    """Of a server that was started again, too."""
+
+    def others(*, end: bool = False) -> int:
+        asked = "pg_terminate_backend(pid)" if end else "pid"
+        with psycopg.connect(postgresql_url, autocommit=True) as connection:
+            found = connection.execute(
+                f"SELECT {asked} FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608
+                "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            return len(found.fetchall())
+
+    store = Store(postgresql_url)
+    assert store.results() == []
+    assert others(end=True) == 1
+    assert store.results() == [], "in place of the connection that was ended"
+    database.close_engines()
+    wait_until("the end of all connections", lambda: others() == 0)
+
+
+def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_CONNECT_WITHIN_S", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(SystemFailure, match="check that PostgreSQL runs"):
+            Store(f"postgresql://ada@127.0.0.1:{port}/store?sslmode=disable").results()
+
+
+def test_an_address_without_the_databases_name_is_one_of_postgresql() -> None:
+    assert Store("postgresql://").exists()
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(
@@ -167,3 +234,28 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
 
     with pytest.raises(SystemFailure, match=r"file is not a database.*move the file away"):
         Store(f"sqlite:///{tmp_path / 'notes.db'}").results()
+
+
+def test_each_failure_says_what_to_do(tmp_path: Path) -> None:
+    """As SQLite, psycopg and the system word them; what nobody has thought of has advice, too."""
+    to_do = {
+        sqlite3.OperationalError("database is locked"): "another process",
+        sqlite3.OperationalError("database or disk is full"): "free some space",
+        OSError(28, "No space left on device"): "free some space",
+        sqlite3.OperationalError(
+            "attempt to write a readonly database"
+        ): "make the file and its folder writable",
+        sqlite3.OperationalError("unable to open database file"): "make its folder readable and writable",
+        sqlite3.DatabaseError("file is not a database"): "move the file away, or name another",
+        PermissionError(13, "Permission denied"): "make its folder readable and writable",
+        OSError("failed to resolve host 'db': Name or service not known"): "check that PostgreSQL runs",
+        OSError("connection to server at 'db' failed"): "check that PostgreSQL runs",
+        sqlite3.DatabaseError("malformed"): "check the database and its disk",
+    }
+    for error, advice in to_do.items():
+        with (
+            pytest.raises(SystemFailure) as failure,
+            database.read_connection(f"sqlite:///{tmp_path / 's.db'}"),
+        ):
+            raise error
+        assert f"({error}): {advice}" in str(failure.value)

@@ -3,12 +3,14 @@
 import csv
 import math
 import random
+import statistics
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -268,6 +270,16 @@ def test_runs_of_one_dag_run_are_measured_together_without_a_sweep() -> None:
     assert efficiency.efficiencies([two, one])[0]["scaling_base_jobs"] == "job-1", "though that came later"
     of_another = one | {"dag_run_id": "another"}
     assert efficiency.efficiencies([two, of_another]) == {}
+
+
+def test_an_interval_is_that_of_students_t_where_rates_are_spread_normally() -> None:
+    """Of eight jobs over a base that does not spread; so wide because eight are few."""
+    rates = [90 + 20 * stats.norm.ppf((number + 0.5) / 8) for number in range(8)]
+
+    low, high = efficiency.interval(rates, [100.0] * 8)
+
+    expected = stats.t.interval(efficiency.CONFIDENCE, 7, statistics.fmean(rates), stats.sem(rates))
+    assert (low, high) == pytest.approx(expected, rel=0.02)
 
 
 def test_an_interval_is_the_same_each_time() -> None:

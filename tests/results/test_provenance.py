@@ -24,6 +24,17 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def test_a_dag_run_has_a_dag_and_an_id() -> None:
+    def named(dag_id: str | None, dag_run_id: str | None) -> str | None:
+        made_by = module.provenance(
+            STAGED, options={}, environment={}, dag_id=dag_id, dag_run_id=dag_run_id, map_index=None
+        )
+        return made_by.dag_run
+
+    assert named("llama31", "monday") == "llama31/monday"
+    assert [named("llama31", None), named(None, "monday"), named(None, None)] == [None] * 3
+
+
 def git(folder: Path, *arguments: str) -> str:
     of_somebody = ("-c", "user.name=x", "-c", "user.email=x@example.org")
     command = ["git", "-C", str(folder), *of_somebody, *arguments]

@@ -1,5 +1,6 @@
 """Every check of a finished run: passes for a good run, names rows and values for each way of being bad."""
 
+import logging
 import socket
 import tempfile
 from collections.abc import Callable
@@ -135,6 +136,15 @@ def test_a_step_that_was_not_planned_is_named(make_result: MakeResult, step: int
     assert failure.message.endswith(f"but they run from {min(step, 0)} to {max(step, 19)}.")
 
 
+def test_a_run_begins_and_ends_as_planned_outside_of_its_window_too(make_result: MakeResult) -> None:
+    result = make_result()
+    run = result.run.model_copy(update={"window": Window(first=5, last=15)})
+    for steps, found in ((result.log.steps[1:], "from 1 to 19"), (result.log.steps[:-1], "from 0 to 18")):
+        log = result.log.model_copy(update={"steps": steps})
+        failures = {check.name: check.message for check in validate(run, result.status, log, None).failures}
+        assert failures["steps_as_planned"].endswith(f"but they run {found}.")
+
+
 def test_a_fatal_problem_that_names_steps_has_no_check_of_its_own(make_result: MakeResult) -> None:
     for kind, steps in (("missing_steps", (3,)), ("duplicate_steps", ())):
         problem = Problem(kind=kind, message="Something broke.", fatal=True, steps=steps)
@@ -229,8 +239,13 @@ def test_a_restart_within_the_window_spoils_it_and_before_it_does_not(make_resul
         judged(make_result(), problems=restart(8, 9)),
     )
 
+    expected = "no step of the window was trained twice"
+    assert by_name(judged(make_result()))["no_step_trained_twice"].message == f"N{expected[1:]}."
     assert only_failure(inside).name == "no_step_trained_twice"
-    assert "a restart trained global step 10 again" in only_failure(inside).message
+    assert only_failure(inside).message == (
+        f"Expected that {expected}, but a restart trained global step 10 again, "
+        "so that times of two attempts are mixed."
+    )
     ends = {steps: judged(make_result(), problems=restart(*steps)).valid for steps in ((10,), (19,), (20,))}
     assert ends == {(10,): False, (19,): False, (20,): True}  # both ends of the window are of it
     assert before.valid
@@ -352,6 +367,38 @@ def test_a_wall_time_apart_from_the_step_time_is_a_warning(
     assert "wall_time_agrees" not in {check.name for check in judged(result).checks}, "nothing was logged"
 
 
+@pytest.mark.parametrize(("steps", "asked"), [(1, False), (2, True)])
+def test_the_spread_is_that_of_the_window_alone(make_result: MakeResult, steps: int, *, asked: bool) -> None:
+    """Of one step there is none; steps before and behind the window may take any time."""
+    result = make_result(step_times=[9.0, 0.1] * 5 + [0.4, 0.42] + [9.0, 0.1] * 4)
+    run = result.run.model_copy(update={"window": Window(first=10, last=9 + steps)})
+
+    checks = by_name(validate(run, result.status, result.log, None))
+
+    assert ("step_times_steady" in checks) is asked
+    if asked:
+        assert checks["step_times_steady"].passed
+        assert "at most 30 % of their mean, 0.123 s." in checks["step_times_steady"].message
+
+
+def test_of_an_infinite_time_there_is_no_spread(make_result: MakeResult) -> None:
+    result = make_result()
+
+    checks = by_name(judged(result, steps=with_step(result.log, 12, step_time_s=float("inf"))))
+
+    assert "step_times_steady" not in checks
+
+
+def test_missing_and_infinite_values_are_named_together(make_result: MakeResult) -> None:
+    result = make_result()
+    steps = with_step(result.log, 5, loss=float("inf"))
+    log = result.log.model_copy(update={"steps": steps})
+
+    message = only_failure(judged(result, steps=with_step(log, 3, loss=None))).message
+
+    assert message.endswith("found none at global step 3, inf at global step 5.")
+
+
 def test_thresholds_come_from_a_strict_file(
     make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,7 +424,10 @@ def test_great_expectations_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """No file in the working folder, home or temporary folder, nothing printed, no network."""
+    """No file in the working folder, home or temporary folder, nothing printed or logged, no network.
+
+    Nor is anything taken from there, as a project of somebody's own.
+    """
 
     def refuse(*_: object) -> None:
         raise AssertionError("no network")
@@ -386,12 +436,19 @@ def test_great_expectations_leaves_nothing_behind(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    project = tmp_path / "gx" / "great_expectations.yml"
+    project.parent.mkdir()
+    project.write_text("no project of ours")
+    of_library = [logging.getLogger(f"great_expectations{name}") for name in ("", ".data_context.types.base")]
+    for logger in of_library:
+        logger.setLevel(logging.INFO)  # the second is given that as it is imported
     row_checks._library.cache_clear()
 
     assert judged(make_result()).valid
 
     assert capfd.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []
+    assert sorted(tmp_path.rglob("*")) == [project.parent, project]
+    assert [logger.level for logger in of_library] == [logging.WARNING] * 2
 
 
 def test_an_expectation_that_cannot_be_evaluated_is_a_failure_of_the_system(

@@ -47,9 +47,10 @@ def record_of(result: Result, **replaced: Any) -> dict[str, Any]:
 def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResult) -> None:
     result = make_result(environment={"NCCL_DEBUG": "INFO"})
 
-    record = RunRecord.model_validate(record_of(result))
+    record = RunRecord.model_validate(record_of(result, attempt=2))
 
     assert (record.run, record.job, record.status) == (result.run, result.job, result.status)
+    assert record.attempt == 2
     assert record.provenance == result.submitted.made_by
     assert record.provenance.options["gpus"] == "2"
     assert record.provenance.environment["OMP_NUM_THREADS"] == "1"

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from steptime.errors import UserError
 from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
-from steptime.results import schema
+from steptime.results import judgement_rows, run_times, schema
 from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.database import write_transaction
 from steptime.results.judgement_rows import judged_rows
@@ -375,6 +375,70 @@ def test_totals_are_of_all_runs_since_then(store_url: str, make_result: MakeResu
     hours = sum(row["gpu_hours"] for row in store.results(since=2e9, include_rejected=True))
     assert store.totals(2e9) == {"runs": 4, "rejected": 1, "gpu_hours": pytest.approx(hours)}
     assert Store(store_url, dags=["another"]).totals(0)["runs"] == 0
+
+
+def test_a_run_is_found_by_each_text_that_people_know_it_by(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    store.publish(make_result("the-job"))
+    store.publish(make_result("another", size="1b", dag_run_id="tuesday", submitted_at=1e9))
+    [row] = store.results(job_name="the-job")
+
+    for name in ("label", "job_name", "dag_run_id"):
+        assert [found["job_name"] for found in store.results(search=row[name])] == ["the-job"], name
+    for name in ("workload", "gpu_type", "cluster", "dag_id", "state"):
+        assert store.count(search=row[name]) == 2, name
+
+
+def test_the_scope_of_a_dag_run_is_its_runs_or_those_of_its_cells(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store = Store(store_url)
+    store.publish(make_result("the-job", dag_run_id="monday"))
+
+    own = {"dag_id": "llama31", "dag_run_id": "monday"}
+    assert store.scope(**own) == own
+    assert store.scope("weekly", "monday") == {"sweep_run": "weekly/monday"}
+    assert store.scope("weekly", None) == {"dag_id": "weekly", "dag_run_id": None}
+    assert store.scope(None, "monday") == {"dag_id": None, "dag_run_id": "monday"}
+
+
+def test_how_long_the_latest_runs_took(store_url: str, make_result: MakeResult) -> None:
+    store, status = Store(store_url), make_result().status
+    for number, steps in enumerate((20, 30, 40)):
+        ended = status.model_copy(update={"started_at": 1e9, "ended_at": 1e9 + 10 * steps})
+        made = make_result(f"run-{number}", max_steps=steps, submitted_at=1e9 + number, status=ended)
+        store.publish(made)
+    never = status.model_copy(update={"started_at": None})
+    store.publish(make_result("unknown", submitted_at=2e9, status=never))
+    store.reject(make_result("bad", submitted_at=3e9, verdict=BAD))
+
+    of_cluster = run_times.latest(store, {"cluster": "local"}, 2)
+
+    assert [(one.job_s, one.steps) for one in of_cluster] == [(400, 40), (300, 30)]
+    assert [one.step_s for one in of_cluster] == [store.run(f"run-{n}")["step_time_mean_s"] for n in (2, 1)]
+    assert run_times.latest(store, {"cluster": "another"}, 2) == []
+
+
+def test_of_two_verdicts_that_a_run_raised_each_is_told_by_itself(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store = Store(store_url)
+    for number in range(3):
+        store.publish(make_result(f"run-{number}", submitted_at=1e9 + number))
+    with write_transaction(store_url) as connection:
+        query = select(schema.runs.c.id).order_by(schema.runs.c.submitted_at)
+        first, second, _ = connection.scalars(query)
+        judgement_rows.keep_untold(connection, "run-2", {second: "suspected", first: "confirmed"})
+        judgement_rows.keep_untold(connection, "run-1", {second: "confirmed"})
+        judgement_rows.keep_untold(connection, "run-0", {})
+    assert judgement_rows.untold(store, "run-2") == {"run-0": "confirmed", "run-1": "suspected"}
+
+    with write_transaction(store_url) as connection:
+        judgement_rows.remove_untold(connection, "run-2", "run-1")
+
+    assert judgement_rows.untold(store, "run-2") == {"run-0": "confirmed"}
+    assert judgement_rows.untold(store, "run-1") == {"run-1": "confirmed"}
+    assert judgement_rows.untold(store, "run-0") == {}
 
 
 def test_of_each_series_the_latest_runs_are_read_with_their_judgements(

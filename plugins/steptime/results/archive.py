@@ -78,10 +78,10 @@ def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -
                 files = _files_of(row)
                 logs += bool(files)
                 for path in files:
-                    archive.add(path, f"{_LOGS}/{number}/{path.name}", recursive=False, filter=_nobodys)
+                    archive.add(path, f"{_LOGS}/{number}/{path.name}", filter=_nobodys)
             for path in _regular(settings.config_dir().rglob("*")):
                 name = path.relative_to(settings.config_dir())
-                archive.add(path, f"{_CONFIG}/{name}", recursive=False, filter=_nobodys)
+                archive.add(path, f"{_CONFIG}/{name}", filter=_nobodys)
     except FileExistsError:
         raise UserError(f"'{shown(file)}' is there already: name another file, or remove it.") from None
     except BaseException:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine, Table
 
 _WAIT_S = 30  # for another writer; one publishing takes some 10 ms
+_CONNECT_WITHIN_S = 10
 _MIGRATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
 _ADVICE = {
     "locked": "another process has been writing to it for long: try again",
+    "file lock": "another process has been writing to it for long: try again",
     "disk is full": "free some space and try again: nothing of this run was stored",
     "No space left": "free some space and try again: nothing of this run was stored",
     "readonly": "make the file and its folder writable",
@@ -64,7 +66,7 @@ def lock_series(connection: "Connection", key: Mapping[str, Any]) -> None:
     So the last writer of several sees what all have written. SQLite has one writer anyway.
     """
     if connection.dialect.name == "postgresql":
-        content = json.dumps(dict(key), sort_keys=True)
+        content = json.dumps(dict(key))
         number = int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], signed=True)
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
 
@@ -124,7 +126,9 @@ def _create_engine(url: "URL") -> "Engine":
 
     if url.get_backend_name() == "postgresql":
         return create_engine(
-            url.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args={"connect_timeout": 10}
+            url.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": _CONNECT_WITHIN_S},
         )
     # SQLite opens in 0.1 ms, and a connection that is closed after use survives neither a fork nor a thread.
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": _WAIT_S})
@@ -222,5 +226,5 @@ def _named_failures(url: str) -> Iterator[None]:
             (advice for words, advice in _ADVICE.items() if words in reason),
             "check the database and its disk",
         )
-        address = parsed.render_as_string(hide_password=True)
+        address = parsed.render_as_string()  # without the password
         raise SystemFailure(f"the metrics store {address} failed ({reason}): {advice}") from error

@@ -163,7 +163,7 @@ def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_Rule, ...]:
     largest = percent / 100 * statistics.fmean(times)
     gxe, in_window = _library().expectations, _library().in_window
     expectation = gxe.ExpectColumnStdevToBeBetween(
-        column="step_time_s", max_value=largest, row_condition=in_window, severity="warning"
+        column="step_time_s", max_value=largest, row_condition=in_window
     )
     return (
         _Rule(
@@ -196,7 +196,7 @@ def _library() -> _Library:
     # Its own workings do not help a reader of the task's log; one of its modules sets a level for itself.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     with warnings.catch_warnings():  # 1.24.1 also makes `logging` capture all warnings; this undoes it
-        warnings.filterwarnings("ignore", message=r"module 'sre_\w+' is", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", r"module 'sre_\w+' is")
         import great_expectations
         from great_expectations import expectations
         from great_expectations.data_context.types.base import ProgressBarsConfig

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from airflow import settings
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -16,6 +17,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 from airflow.sdk.execution_time.comms import ErrorResponse, GetTaskStates, TaskStatesResult
+from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 from airflow.triggers.base import TaskSuccessEvent
 
 from steptime.airflow.base import Refused
@@ -35,7 +37,7 @@ from steptime.airflow.slots.triggers import GrantTrigger, NeedTrigger
 from steptime.airflow.sweep import hooks
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.recipes.planning import Plan
-from tests.airflow.conftest import StateStore, task_of
+from tests.airflow.conftest import StateStore, logged, task_of
 from tests.airflow.sweep.conftest import Supervisor, SweepTask
 
 RUN = ("llama31", "manual__2026-11-21")
@@ -54,6 +56,7 @@ class Airflow(Supervisor):
         if not isinstance(msg, GetTaskStates):
             return super().send(msg)
         (task_id,), (run_id,) = msg.task_ids or (), msg.run_ids or ()
+        assert msg.map_index == (CELL["map_index"] if task_id == CELL["task_id"] else -1)
         state = self.tasks.get((msg.dag_id, run_id, task_id))
         return TaskStatesResult(task_states={run_id: {task_id: state}} if state else {})
 
@@ -114,8 +117,24 @@ def test_nothing_is_submitted_before_the_slots_are_held() -> None:
 def test_a_cluster_that_says_no_gpus_is_not_bounded(
     planned: Callable[..., Plan], airflow: Airflow, context: Callable[..., Any]
 ) -> None:
-    task_of(ASK_TASK, plan=planned().model_dump(mode="json")).execute(context())
+    task = task_of(ASK_TASK, plan=planned().model_dump(mode="json"))
+    assert logged(lambda: task.execute(context())) == [
+        "the cluster's file has no gpus: no pool bounds what runs there"
+    ]
     assert not airflow.started
+
+
+@pytest.mark.usefixtures("bounded")
+def test_a_dag_run_without_a_scheduler_takes_no_slots(
+    planned: Callable[..., Plan], context: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of `airflow dags test`, in whose process its tasks run."""
+    comms = InProcessSupervisorComms.__new__(InProcessSupervisorComms)
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", comms, raising=False)
+    task = task_of(ASK_TASK, plan=planned().model_dump(mode="json"))
+    [said] = logged(lambda: task.execute(context()))
+    assert said.endswith("has no scheduler that gives slots: none are taken")
+    assert task_of("check_params").execute(context(gpus="2"))["runs"], "nor has it left a list of pools"
 
 
 @pytest.mark.usefixtures("bounded")
@@ -156,7 +175,8 @@ def test_a_retry_finds_the_holder_and_a_cleared_run_gets_one_again(
     first = ask(planned(), context()).holder
     assert ask(planned(), context()).holder == first
     airflow.tasks[SLOTS_DAG, first, HOLD_TASK] = "deferred"
-    task_of(ASK_TASK, plan=planned().model_dump(mode="json")).execute(context())
+    task = task_of(ASK_TASK, plan=planned().model_dump(mode="json"))
+    assert logged(lambda: task.execute(context())) == [f"{first} holds 1 slots of gpus_local"]
     assert len(airflow.started) == 1
 
     airflow.runs[SLOTS_DAG, first] = "success"
@@ -173,9 +193,21 @@ async def test_who_waits_asks_again_where_the_holder_has_ended_before(
     event = await anext(trigger.run())
     assert event.payload == {"ended": trigger.holder}
 
-    with pytest.raises(TaskDeferred) as deferred:
-        task_of(ASK_TASK, plan=planned().model_dump(mode="json")).execute_complete(context(), event.payload)
-    assert deferred.value.trigger.holder != trigger.holder
+    task, deferred = task_of(ASK_TASK, plan=planned().model_dump(mode="json")), []
+
+    def resume() -> None:
+        with pytest.raises(TaskDeferred) as told:
+            task.execute_complete(context(), event.payload)
+        deferred.append(told.value)
+
+    said = logged(resume)
+    holder = deferred[0].trigger.holder
+    assert holder != trigger.holder
+    assert deferred[0].method_name == "execute_complete"
+    assert said == [
+        f"{trigger.holder} has ended before it held the slots",
+        f"waiting for 1 slots of gpus_local, which {holder} is to hold",
+    ]
 
 
 @pytest.mark.usefixtures("bounded")
@@ -216,12 +248,15 @@ async def test_a_sweeps_cell_has_its_slots_already(
     place = ("cell.run", CELL["map_index"], "started_run")
     started_by["ti"].xcoms[place] = {"dag_id": RUN[0], "run_id": RUN[1]}
     airflow.tasks["weekly_scaling_sweep", "sunday", "cell.run"] = "deferred"
-    task_of(ASK_TASK, plan=planned().model_dump(mode="json")).execute(started_by)
+    task = task_of(ASK_TASK, plan=planned().model_dump(mode="json"))
+    assert logged(lambda: task.execute(started_by)) == ["sunday holds 1 slots of gpus_local for this run"]
     assert not airflow.started
 
     # The cell was over, and a person has cleared its run; then the cell was cleared, too.
     airflow.tasks["weekly_scaling_sweep", "sunday", "cell.run"] = "success"
     trigger = ask(planned(), started_by)
+    assert trigger.held_by == CELL | {"sweep": None}
+    assert GrantTrigger(**trigger.serialize()[1]).serialize() == trigger.serialize()
     waiting = anext(trigger.run())
     airflow.tasks["weekly_scaling_sweep", "sunday", "cell.run"] = "deferred"
     assert isinstance(await waiting, TaskSuccessEvent), "it would wait for slots that its own cell holds"
@@ -318,8 +353,12 @@ def test_airflow_asks_the_policy_for_tasks_that_are_not_mapped_too() -> None:
 
 @pytest.mark.parametrize("ended", ["success", "failed", None])
 async def test_slots_are_held_until_the_run_has_ended_however(airflow: Airflow, ended: str | None) -> None:
-    with pytest.raises(TaskDeferred) as deferred:
-        slots_dag().get_task(HOLD_TASK).execute(holder_context())
+    hold = slots_dag().get_task(HOLD_TASK)
+    with structlog.testing.capture_logs() as lines, pytest.raises(TaskDeferred) as deferred:
+        hold.execute(holder_context())
+    assert lines[-1]["event"] == "holding 2 slots of gpus_local for manual__2026-11-21 of llama31"
+    with pytest.raises(AirflowException, match="an event that nobody sends"):
+        getattr(hold, deferred.value.method_name)({}, "anything")
     trigger = deferred.value.trigger
     waiting = anext(trigger.run())
     if ended is None:
@@ -343,8 +382,49 @@ async def test_slots_are_held_while_airflow_does_not_answer(
         return answer
 
     monkeypatch.setattr(triggers, "is_needed", look)
-    assert isinstance(await anext(NeedTrigger(dag_id=RUN[0], run_id=RUN[1]).run()), TaskSuccessEvent)
+    pauses = paused(monkeypatch)
+    with structlog.testing.capture_logs() as lines:
+        assert isinstance(await anext(NeedTrigger(dag_id=RUN[0], run_id=RUN[1]).run()), TaskSuccessEvent)
     assert not answers
+    assert pauses == [triggers.SETTLING_S, triggers._POLL_S, triggers._POLL_S]
+    away, over = (line["event"] for line in lines)
+    assert away.startswith("Airflow gives no state of manual__2026-11-21 of llama31: ")
+    assert over == "manual__2026-11-21 of llama31 needs its slots no more"
+
+
+@pytest.mark.usefixtures("airflow")
+async def test_who_waits_for_slots_asks_often_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), False, False, True]
+
+    def look(*_: object) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(triggers, "is_held", look)
+    monkeypatch.setattr(triggers, "state_of_dag_run", lambda *_: "running")
+    monkeypatch.setattr(triggers, "_POLL_S", 5)
+    monkeypatch.setattr(triggers, "time", SimpleNamespace(monotonic=iter([100, 100, 120, 150]).__next__))
+    pauses = paused(monkeypatch)
+    with structlog.testing.capture_logs() as lines:
+        assert isinstance(await anext(GrantTrigger(holder="holder").run()), TaskSuccessEvent)
+    assert pauses == [triggers.SETTLING_S, 1, 3, 5]
+    away, held = (line["event"] for line in lines)
+    assert away.startswith("Airflow gives no state of holder: ")
+    assert held == "the slots are held"
+
+
+def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long triggers pause, which then takes no time."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(triggers, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(triggers, "SETTLING_S", 0.125)
+    return pauses
 
 
 @pytest.mark.parametrize(
@@ -363,8 +443,14 @@ def test_slots_that_were_let_go_too_early_are_held_again(
     if asks is not None:
         airflow.tasks[(*RUN, ASK_TASK)] = asks
     context = holder_context(number=9)
-    slots_dag().get_task("hold_again").execute(context)
+    [said] = logged(lambda: slots_dag().get_task("hold_again").execute(context))
 
+    assert said.startswith(
+        "manual__2026-11-21 of llama31 goes on, and its 2 slots of gpus_local were let go: until "
+        "llama31__0123__10 holds them"
+        if again
+        else "manual__2026-11-21 of llama31 needs no slots any more"
+    )
     assert [(one.run_id, one.conf) for one in airflow.started] == [
         ("llama31__0123__10", context["dag_run"].conf)
     ] * again
@@ -398,6 +484,13 @@ def test_a_person_who_fails_what_waits_for_slots_ends_the_holder(
     hooks.on_task_instance_failed(previous, task)
 
     assert ids == ended
+
+
+@pytest.mark.usefixtures("airflow")
+def test_a_dag_run_without_a_conf_has_its_params(context: Callable[..., Any]) -> None:
+    asking = context() | {"params": {"gpus": "2"}}
+    asking["dag_run"].conf = None
+    assert task_of("check_params").execute(asking)["request"]["gpus"] == "2"
 
 
 def test_what_a_cell_says_of_its_slots_is_no_option_of_its_run(

@@ -19,6 +19,7 @@ from steptime.errors import UserError
 from steptime.judging.judgements import publish
 from steptime.recipes.models import Mode
 from steptime.results.store import Store
+from tests.airflow.conftest import logged
 
 from .conftest import Supervisor, SweepTask
 
@@ -28,6 +29,13 @@ ONE, TWO = (("cell.run", 0, "started_run"), ("cell.run", 1, "started_run"))
 
 def started(run_id: str) -> dict[str, str]:
     return {"dag_id": "llama31", "run_id": run_id}
+
+
+def test_the_first_task_shows_what_the_sweep_comes_to(check: Callable[..., dict[str, Any]]) -> None:
+    table, most, expected, *_ = logged(check)
+    assert table.startswith("\nsweep night: 2 runs\n")
+    assert re.search(r"llama3\.1·tiny·fp32·2 +local +1 +2 +0\.33\d* +llama31", table)
+    assert (most, expected) == ("at most 0.50 GPU-hours", "no history and no publication: upper bound only")
 
 
 def test_nobody_is_asked_below_the_limit(
@@ -119,8 +127,9 @@ def test_the_report_shows_the_step_times_of_each_cell(
     ]
     assert told == [("sweep finished", f"sweep night: {event.extra['sentence']}")]
     printed = capsys.readouterr().out
-    assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", printed)
-    assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 ", printed)
+    assert re.search(r"cell +run +step time, s +tokens/s +MFU, % +queued, s +DAG run", printed)
+    assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 +\S+ +\S+ +\S+ +llama31 r1", printed)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 +\S+ +\S+ +\S+ +llama31 r2", printed)
     assert "all 2 cells have valid results" in printed
 
 

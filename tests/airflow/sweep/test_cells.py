@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -196,8 +198,27 @@ async def test_waiting_is_over_with_the_run_however_it_ended(
     if state is not None:
         airflow_runs.runs["llama31", "r"] = state
 
-    event = await fired(DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=1))
+    with structlog.testing.capture_logs() as lines:
+        event = await fired(DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=1))
     assert isinstance(event, TaskSuccessEvent)
+    assert [line["event"] for line in lines] == [f"run r of llama31: {state or 'deleted'}"]
+
+
+@pytest.mark.usefixtures("airflow_runs")
+async def test_a_run_is_looked_at_every_so_often_and_each_state_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states, pauses = ["queued", "running", "running", "success"], []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(sweep_triggers, "state_of_dag_run", lambda *_: states.pop(0))
+    monkeypatch.setattr(sweep_triggers, "asyncio", SimpleNamespace(sleep=sleep))
+    with structlog.testing.capture_logs() as lines:
+        await fired(DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=7))
+    assert pauses == [sweep_triggers.SETTLING_S, 7, 7, 7]
+    assert [line["event"].rpartition(" ")[2] for line in lines] == ["queued", "running", "success"]
 
 
 @pytest.mark.usefixtures("at_once")

@@ -1,0 +1,134 @@
+"""What a person reads in the logs of the tasks: what was planned, where it runs, and what was ended."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from steptime.airflow.result_operators import _first_cause, _summaries
+from steptime.clusters.base import Staged
+from steptime.clusters.local.cluster import LocalCluster
+from steptime.recipes.models import Run
+from steptime.recipes.planning import Plan
+from steptime.results.columns import COLUMNS
+from steptime.web.dag_runs import FAILURE_KEY
+
+from .conftest import logged, submit_task, task_of
+
+MakeContext = Callable[..., dict[str, Any]]
+
+
+def test_check_params_shows_the_plan(home: Path, make_context: MakeContext) -> None:
+    context = make_context() | {"params": {"gpus": "2", "tensor_parallel": "2"}}
+
+    said = "\n".join(logged(lambda: task_of("check_params").execute(context)))
+
+    assert "llama3.1-25.04 on cluster 'local' (cpu)" in said
+    [row] = [line for line in said.splitlines() if "tiny·fp32·2" in line]
+    assert "pretrain_llama3.1_tiny_fp32_2" in row
+    assert "2·1·1·1" in row
+    assert "0-19" in row
+    assert "10:19" in row
+    assert "at most " in said
+    assert "no history and no publication: upper bound only" in said
+
+
+def test_stage_shows_what_was_made_ready(
+    planned: Callable[..., Plan],
+    make_context: MakeContext,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = {"venv_lock_sha256": None, "trainer_path": "/staged/trainer", "trainer_sha256": "0" * 64}
+    image = {"image": "nemo:25.04", "image_path": "/staged/nemo.sqsh", "image_sha256": "1" * 64}
+    shown = [
+        (Staged(python="/staged/python", **code), ["its interpreter: /staged/python"]),
+        (
+            Staged(python=None, **code, **image),
+            [
+                "its image: /staged/nemo.sqsh",
+                f"the SHA-256 of the image's file: {'1' * 64}",
+            ],
+        ),
+        (Staged(python=None, **code, **image | {"image_sha256": None}), ["its image: /staged/nemo.sqsh"]),
+    ]
+    for staged, lines in shown:
+
+        async def stage(*given: Any, staged: Staged = staged) -> Staged:
+            report = given[3]
+            report("Collecting nemo")
+            report("Installed")
+            return staged
+
+        monkeypatch.setattr("steptime.staging.stage", stage)
+        task = task_of("stage", plan=planned().model_dump(mode="json"))
+
+        folded = ["::group::What staging says", "Collecting nemo", "Installed", "::endgroup::"]
+        assert logged(partial(task.execute, make_context())) == [
+            *folded,
+            "the trainer: /staged/trainer",
+            *lines,
+        ]
+
+
+def test_submit_and_end_name_the_job_and_its_log(
+    a_run: Callable[..., Run],
+    staged: Staged,
+    home: Path,
+    *,
+    cluster: LocalCluster,
+    make_context: MakeContext,
+    airflow_says: Callable[..., Any],
+) -> None:
+    airflow_says(None)  # of the task that is to wait
+    context, task = make_context(), submit_task(a_run(STAND_IN="hang"), staged)
+    said = logged(lambda: context.update(submitted=task.execute(context)))
+    submitted = context["submitted"]
+    job = submitted["job"]
+    assert f"job {job['name']} (id {job['job_id']}) on cluster 'local'" in said
+    assert f"its log: {job['log_path']}" in said
+    assert any(line.startswith("its script:\n#!") for line in said)
+
+    def end() -> list[str]:
+        return logged(lambda: task_of("performance.end", submitted=submitted).execute(make_context()))
+
+    [begins, ended] = end()
+    assert begins.endswith("and nobody waits for it: ending it")
+    assert ended == f"job {job['name']}: cancelled"
+    assert end() == [ended], "names that no job has are nobody's concern"
+    shutil.rmtree(home / "clusters" / "local" / "jobs" / job["name"])
+    assert asyncio.run(cluster.find(job["name"])) is None
+    assert end() == [f"job {job['name']}: unknown"]
+
+
+@pytest.mark.parametrize("task", ["submit", "wait", "parse", "validate", "publish"])
+def test_the_first_task_that_failed_is_the_cause(planned: Callable[..., Plan], task: str) -> None:
+    plan = planned(gpus="1,2")
+    said = {
+        ("performance.publish", 1): "later",
+        (f"performance.{task}", 1): "why",
+        ("performance.wait", 0): "no",
+    }
+    ti = SimpleNamespace(
+        xcom_pull=lambda *, task_ids, key, map_indexes: (
+            said.get((task_ids, map_indexes)) if key == FAILURE_KEY else None
+        )
+    )
+
+    assert _first_cause(ti, plan, plan.runs[1].label) == f"performance.{task} failed: why"
+    assert _first_cause(ti, plan, "another") is None
+    said["stage", -1] = "no disk"
+    assert _first_cause(ti, plan, plan.runs[1].label) == "stage failed: no disk"
+
+
+def test_a_report_has_a_column_for_each_number_that_a_run_has() -> None:
+    whole = {column.name: 1 for column in COLUMNS}
+    [row] = _summaries([whole])
+    assert {"queued, s", "GPU-hours", "reason"} <= row.keys()
+    assert len(row) == 12
+    [row] = _summaries([dict.fromkeys(whole) | {"label": "tiny", "state": "valid"}])
+    assert [*row.values()] == ["tiny", "valid"]
