@@ -4,6 +4,7 @@ import asyncio
 import csv
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable
 from io import StringIO
@@ -198,3 +199,23 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_1(
     assert (end.value.code, printed.out) == (1, "")
     assert sentence in printed.err
     assert len(printed.err.strip().splitlines()) == 1
+
+
+def test_large_logs_are_read_by_several_processes_in_their_order(tmp_path: Path) -> None:
+    noise = b"".join(map(line_forms.nccl_trace, range(20_000)))
+    for number, steps in enumerate((50, 48, 50)):
+        (tmp_path / f"log-{number}.out").write_bytes(noise + line_forms.nemo2_log(range(steps)))
+    program = (
+        "import os, resource; os.sched_getaffinity = lambda _: {0, 1}; from steptime.cli import main\n"
+        "try: main()\n"
+        "finally: assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > 0"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "parse", str(tmp_path), "--format", "json"],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    read = json.loads(done.stdout)["logs"]
+    assert read == [_rows(tmp_path / f"log-{number}.out")[0] for number in range(3)]
+    assert [row["steps"] for row in read] == [50, 48, 50]

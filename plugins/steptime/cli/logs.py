@@ -1,8 +1,11 @@
 """`steptime parse`: what is in training logs, one row a run."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +14,7 @@ import typer
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
 from steptime.errors import shown
 from steptime.logs.files import find_logs, group_attempts, short_names
+from steptime.recipes.models import Window
 from steptime.recipes.notation import parse_window
 from steptime.results.log_rows import COLUMNS, log_row
 
@@ -29,6 +33,7 @@ steptime parse results/ more-results/ --format csv > step_times.csv
 """
 
 _SHOW_PROGRESS_FROM_BYTES = 100_000_000
+_PROCESSES_FROM_BYTES = 10_000_000
 
 
 def register(app: typer.Typer) -> None:
@@ -56,20 +61,37 @@ def parse(
 ) -> None:
     """Read training logs and show their step times, one row a run, failed and short ones with the reason.
 
-    Every installed log format is understood (docs/plug-points.md), also in `.gz`.
+    Every installed log format is understood (docs/plug-points.md), also in `.gz` and `.zst`.
     The logs of a requeued job (`…_0.out`, `…_1.out`) are one run. A save has two times: `save` until it was
     whole on disk, `save blocked` how long training waited for it.
     """
     given = None if window is None else parse_window(window)
     runs = group_attempts(log for path in paths for log in find_logs(path))
-    with _progress(sum(log.stat().st_size for run in runs for log in run)) as on_bytes:
-        rows = [log_row(run, given, on_bytes=on_bytes) for run in runs]
+    rows = _rows(runs, given)
     if output_format is Format.TABLE:
         paths_there = [str(row["log_path"]) for row in rows]
         names = paths_there if full_names else short_names([Path(path) for path in paths_there])
         _print_table(rows, names, wide=wide)
     else:
         show_columns(rows, COLUMNS, output_format, called="logs")
+
+
+def _rows(runs: Sequence[tuple[Path, ...]], window: Window | None) -> list[dict[str, Any]]:
+    """A row for each run, by as many processes as there are cores if that is worth it."""
+    sizes = [sum(log.stat().st_size for log in run) for run in runs]
+    processes = min(len(runs), len(os.sched_getaffinity(0)))
+    if processes < 2 or sum(sizes) < _PROCESSES_FROM_BYTES:
+        with _progress(sum(sizes)) as on_bytes:
+            return [log_row(run, window, on_bytes=on_bytes) for run in runs]
+    rows = []
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        read = [pool.submit(log_row, run, window) for run in runs]  # forked before a bar has its thread
+        with _progress(sum(sizes)) as on_bytes:
+            for size, row in zip(sizes, read, strict=True):
+                rows.append(row.result())
+                if on_bytes is not None:
+                    on_bytes(size)
+    return rows
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wide: bool) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from steptime.errors import UserError
 
-_LOG_NAMES = ("log*.out", "log*.out.gz")
-_REQUEUED = re.compile(r"(?P<job>.*_\d+)_(?P<restart>\d{1,3})\.out(?:\.gz)?")
+_LOG_NAMES = ("log*.out", "log*.out.gz", "log*.out.zst")
+_REQUEUED = re.compile(r"(?P<job>.*_\d+)_(?P<restart>\d{1,3})\.out(?:\.gz|\.zst)?")
 
 
 def find_logs(path: str | Path) -> list[Path]:
@@ -66,7 +66,7 @@ def short_names(logs: Sequence[Path]) -> list[str]:
 
 
 def _experiment(log: Path) -> str:
-    name = re.sub(r"^log[-_]|\.out(?:\.gz)?$", "", log.name)
+    name = re.sub(r"^log[-_]|\.out(?:\.gz|\.zst)?$", "", log.name)
     # A period also stands in a version, as in llama3.1; an account's is followed by a name.
     return re.sub(r"^[^.]+\.(?=[A-Za-z])", "", name) or log.name
 
