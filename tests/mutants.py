@@ -419,7 +419,7 @@ class Warm:
             index, code = self.running.pop(child), os.waitstatus_to_exitcode(status)
             for folder in ("temporary", "copy"):
                 shutil.rmtree(self.work / f"{folder}{index}", ignore_errors=True)
-            if code == _OWN_FAULT:
+            if code == _OWN_FAULT or code < 0:  # whoever ends what only waits is no mutant
                 raise pytest.UsageError(f"could not make {self.drawn[index]}")
             failed = self.work / f"{index}.failed"
             killer = failed.read_text(encoding="utf-8") if failed.exists() else _signal(code)

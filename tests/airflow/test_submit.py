@@ -16,13 +16,14 @@ from airflow.sdk.exceptions import AirflowException
 from end_to_end.driving import wait_until
 
 from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY, end_job
+from steptime.airflow.installation import KEY_PREFIX
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 from steptime.results.models import Submitted
 
-from .conftest import TaskInstance, submit_task, task_of
+from .conftest import TaskInstance, Variables, submit_task, task_of
 
 
 @pytest.fixture
@@ -53,6 +54,21 @@ def test_a_retry_finds_the_job_of_the_try_before(
 
     assert second.job == first.job
     assert state(cluster, first).is_live
+
+
+def test_a_retry_submits_under_the_name_that_the_try_before_had_taken(
+    submit: Callable[..., Submitted], cluster: LocalCluster, home: Path, variables: Variables
+) -> None:
+    """The worker died before it had submitted; and meanwhile there is an installation that comes first."""
+    first = submit()
+    asyncio.run(cluster.cancel(first.job.name))
+    shutil.rmtree(home / "clusters" / "local" / "jobs" / first.job.name)
+    variables.kept[f"{KEY_PREFIX}0"] = ""
+
+    second = submit()
+
+    assert (second.attempt, second.job.name) == (1, first.job.name)
+    assert state(cluster, second).is_live
 
 
 def test_a_cell_knows_its_sweep_and_a_copy_of_its_conf_does_not(

@@ -1,6 +1,7 @@
 """What a person reads in the logs of the tasks: what was planned, where it runs, and what was ended."""
 
 import asyncio
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,8 @@ def test_check_params_shows_the_plan(home: Path, make_context: MakeContext) -> N
     said = "\n".join(logged(lambda: task_of("check_params").execute(context)))
 
     assert "llama3.1-25.04 on cluster 'local' (cpu)" in said
+    header = "run +experiment +TP·PP·CP·DP +micro batch +global batch +steps +window +limit, s"
+    assert re.search(header, said)
     [row] = [line for line in said.splitlines() if "tiny·fp32·2" in line]
     assert "pretrain_llama3.1_tiny_fp32_2" in row
     assert "2·1·1·1" in row

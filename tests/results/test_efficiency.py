@@ -172,6 +172,17 @@ def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
     }
 
 
+def test_of_earlier_runs_of_one_scale_the_newest_is_the_base(store: Store, make: MakeResult) -> None:
+    rates = {"monday": (1, 3.0), "tuesday": (1, 2.0), "wednesday": (2, 1.0)}
+    runs = [
+        make(name, *rate, together=name, submitted_at=1e9 + day * DAY_S)
+        for day, (name, rate) in enumerate(rates.items())
+    ]
+    publish(store, *runs)
+
+    assert of(store)["wednesday"] == (50, 1, "tuesday")
+
+
 def test_of_an_earlier_sweep_all_repeats_of_its_smallest_scale_count(store: Store, make: MakeResult) -> None:
     earlier = [
         make("s-1a", 1, together="s", submitted_at=1e9),

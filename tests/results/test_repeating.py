@@ -40,6 +40,14 @@ def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> No
         assert run.experiment in listed.stdout
 
 
+def test_where_its_checkpoint_lay_is_no_part_of_a_runs_work() -> None:
+    asked = {"workload": "llama3.1", "gpus": "2", "checkpoint": True}
+    load = plan(PlanRequest.model_validate(asked)).checkpoint_pairs[0].load
+    loaded = load.model_copy(update={"checkpoint_path": "/experiments/saved/checkpoints"})
+
+    assert repeat_command(loaded, request_of(load, asked)) is not None
+
+
 def test_a_run_that_no_recipe_gives_has_no_command() -> None:
     asked = {"workload": "llama3.1", "gpus": "2"}
     (run,) = plan(PlanRequest.model_validate(asked)).runs

@@ -441,6 +441,37 @@ def test_of_two_verdicts_that_a_run_raised_each_is_told_by_itself(
     assert judgement_rows.untold(store, "run-0") == {}
 
 
+def test_judgements_and_accepted_levels_are_those_of_their_series(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store, ids = Store(store_url), {}
+    for gpus in (1, 2):
+        store.publish(make_result(f"of-{gpus}", gpus=gpus, submitted_at=1e9 + gpus))
+    judged = {"figure": "step_time_s", "rules": 1, "verdict": "slower", "judged_on": "means", "judged_s": 0.5}
+    unknown = dict.fromkeys(judgement_rows.columns()) | judged | {"rests_on": [1], "changes": {}}
+    with write_transaction(store_url) as connection:
+        for row in judgement_rows.runs_of(connection, {}):
+            ids[row["gpus"]] = row["id"]
+        rows = [unknown | {"kind": "history"}, unknown | {"kind": "drift", "rests_on": [2]}]
+        judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows})
+        judgement_rows.write(connection, {"gpus": 2}, {ids[2]: []})
+        for note in ("once", "again"):
+            judgement_rows.accept(connection, ids[1], note=note, accepted_by="ada", accepted_at=5.0)
+        level = {"note": "again", "accepted_by": "ada", "accepted_at": 5.0}
+        [(job_name, kept)] = judgement_rows.accepted(connection, {"gpus": 1}).items()
+        assert job_name == "of-1"
+        assert level.items() <= kept.items()
+        assert judgement_rows.accepted(connection, {"gpus": 2}) == {}
+        assert judgement_rows.verdicts(connection, {"gpus": 1}) == {"of-1": "slower"}
+        assert judgement_rows.verdicts(connection, {"gpus": 2}) == {}
+
+    names = ("job_name", "verdict", "rests_on", "drift")
+    assert [tuple(row[name] for name in names) for row in judged_rows(store, {}, limit=9)] == [
+        ("of-2", None, None, None),
+        ("of-1", "slower", [1], [2]),
+    ]
+
+
 def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
     store_url: str, make_result: MakeResult
 ) -> None:
