@@ -68,11 +68,15 @@ def grow(url: str, like: list[Any], count: int) -> None:
     """Write `count` runs of 60 series, 60 to a sweep's DAG run, and their steps."""
     from steptime.results import schema
     from steptime.results.database import write_transaction
+    from steptime.results.searching import searched_row
 
     for first in range(0, count, AT_ONCE):
         with write_transaction(url) as connection:
             rows = list(made_runs(like, range(first, min(first + AT_ONCE, count)), count))
             connection.execute(insert(schema.runs), [row for row, _ in rows])
+            connection.execute(
+                insert(schema.searched), [{"run_id": row["id"], **searched_row(row)} for row, _ in rows]
+            )
             for name in ("records", "readings"):
                 of_table = [others[name] | {"run_id": row["id"]} for row, others in rows]
                 connection.execute(insert(schema.metadata.tables[name]), of_table)

@@ -89,6 +89,7 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
     folder = here / "home" / "restored" / "all"
     assert back == f"restored: 9 runs; logs and config are in {folder}\n"
     assert everything(other) == everything(filled)
+    assert [row["job_name"] for row in other.results(search="llama RUN-3")] == ["run-3"]
     whole = everything(other)[1]
     assert {name: bool(rows) for name, rows in whole.items()} == {
         "runs": True,

@@ -141,6 +141,7 @@ def test_a_store_of_before_gets_the_columns_that_are_new(
     assert store_of_0005.run("tiny-2") | {"published_at": 0} == fresh | {"published_at": 0}
     assert rows["tiny-2"] | {"published_at": 0} == fresh | {"published_at": 0}
     assert len(store_of_0005.steps("tiny-2")) == 4
+    assert [row["job_name"] for row in store_of_0005.results(search="Llama tiny-2-SAVE")] == ["tiny-2-save"]
     assert store_of_0005.parsed_log("tiny-2-save")["log"]["format"] == "nemo2", "it was stored as `dialect`"
 
 

@@ -26,6 +26,7 @@ import zstandard
 from steptime import __version__, settings
 from steptime.errors import UserError, shown
 from steptime.results.database import insert, read_connection, write_transaction
+from steptime.results.searching import searched_row
 from steptime.results.step_files import moved_steps
 from steptime.results.store import Store
 
@@ -130,10 +131,12 @@ def _manifest() -> dict[str, Any]:
 
 
 def _children() -> "list[Table]":
-    """The tables whose rows belong to a run, but for the one that names files of this store."""
-    from steptime.results.schema import metadata, step_files
+    """The tables whose rows belong to a run: but what follows from its own row, and files of this store."""
+    from steptime.results.schema import metadata, searched, step_files
 
-    return [table for table in metadata.sorted_tables if "run_id" in table.c and table is not step_files]
+    others = {searched.name, step_files.name}
+    tables = (table for table in metadata.sorted_tables if "run_id" in table.c)
+    return [table for table in tables if table.name not in others]
 
 
 def _tables(store: Store, job_name: str) -> dict[str, list[dict[str, Any]]]:
@@ -261,11 +264,11 @@ def _kept(connection: "Connection", job_name: str) -> str | None:
 
 
 def _insert_run(connection: "Connection", tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    from steptime.results.schema import runs
+    from steptime.results.schema import runs, searched
 
-    [own] = tables["runs"]
-    added = insert(connection, runs).values(_known(runs, own))
-    run_id = connection.scalar(added.returning(runs.c.id))
+    own = _known(runs, tables["runs"][0])
+    run_id = connection.scalar(insert(connection, runs).values(own).returning(runs.c.id))
+    connection.execute(searched.insert().values(run_id=run_id, **searched_row(own)))
     for table in _children():
         rows = [_known(table, row) | {"run_id": run_id} for row in tables.get(table.name, ())]
         if rows:

@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import COLUMNS
 
-REVISION = "0013"
+REVISION = "0014"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -169,6 +169,14 @@ accepted_levels = Table(
     Column("accepted_at", Double, nullable=False),
 )
 """The runs with which baselines begin anew, as somebody has accepted what they show."""
+
+searched = Table(
+    "searched",
+    metadata,
+    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("text", Text, nullable=False),
+)
+"""What a search looks through, made of the row of the run; see `results.searching`."""
 
 untold = Table(
     "untold",

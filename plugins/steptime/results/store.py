@@ -15,6 +15,7 @@ from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.database import exists, read_connection
 from steptime.results.models import Result
 from steptime.results.record import differences
+from steptime.results.searching import has_words
 from steptime.results.step_files import moved_steps
 from steptime.results.writing import write
 from steptime.settings import store_url
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from steptime.results.writing import Then
 
 Row = dict[str, Any]
-_SEARCHED = (
-    *("label", "job_name", "workload", "gpu_type", "cluster"),
-    *("dag_id", "dag_run_id", "state", "reason", "warnings"),
-)
-"""Texts that people know a run by."""
 _READ_BY = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster")
 _ROWS_AT_ONCE = 500
 LAST = "last"
@@ -391,19 +387,14 @@ class Store:
         equal: Mapping[str, str | int | bool | None],
     ) -> "Select[*tuple[Any, ...]]":
         """A query of runs with the conditions of `results`."""
-        from sqlalchemy import or_
-
         from steptime.results.schema import runs
 
         if not include_rejected:
             query = query.where(runs.c.state == "valid")
         if since is not None:
             query = query.where(runs.c.submitted_at >= since)
-        # SQLite's LIKE takes capitals for small letters by itself: by lower() a search takes thrice the time.
-        contains = "contains" if self.url.startswith("sqlite") else "icontains"
-        for word in (search or "").split():
-            found = (getattr(runs.c[name], contains)(word, autoescape=True) for name in _SEARCHED)
-            query = query.where(or_(*found))
+        if search and search.split():
+            query = query.where(has_words(search))
         for column, value in equal.items():
             if value is not None:
                 query = query.where(runs.c[column] == value)

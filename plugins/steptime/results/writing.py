@@ -13,6 +13,7 @@ from steptime.results.columns import COLUMNS
 from steptime.results.database import insert, write_transaction
 from steptime.results.models import Result
 from steptime.results.record import recorded_attempts
+from steptime.results.searching import searched_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,7 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
         schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
         schema.validations: [check.model_dump() for check in result.verdict.checks],
         schema.readings: [_parsed_log_row(result)],
+        schema.searched: [searched_row(run)],
     }
     sha256 = hashlib.sha256(result.record.encode()).hexdigest()
     with write_transaction(url) as connection:
