@@ -16,7 +16,7 @@ from steptime.logs.assembly import Assembly
 from steptime.logs.models import TrainingLog
 
 _CHUNK_BYTES = 1 << 17
-_PACKED_BYTES = 1 << 15
+_PACKED_BYTES = 1 << 14
 _UNPACKERS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: isal_zlib.decompressobj(31),
     ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
@@ -62,7 +62,7 @@ def _feed(assembly: Assembly, files: Sequence[Path], on_bytes: Callable[[int], N
     for file in files:
         assembly.begin(str(file))
         try:
-            for chunk in _pieces(file):
+            for chunk in unpacked(file):
                 assembly.feed(chunk)
                 if on_bytes is not None:
                     on_bytes(len(chunk))
@@ -73,7 +73,7 @@ def _feed(assembly: Assembly, files: Sequence[Path], on_bytes: Callable[[int], N
         assembly.end()
 
 
-def _pieces(file: Path) -> Iterator[bytes]:
+def unpacked(file: Path) -> Iterator[bytes]:
     """The bytes of a log, unpacked; of an archive that is cut those before the cut, and then an EOFError."""
     unpacker = _UNPACKERS.get(file.suffix)
     with io.FileIO(file) as stream:
