@@ -99,9 +99,7 @@ def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() ->
     )
     run = _run(window=Window(first=1, last=2)).model_copy(update={"recipe": recipe})
     log = _log([9.0, 2.0, 2.0])
-    steps = [
-        step.model_copy(update={"tflops_per_gpu": 98.9 * number}) for number, step in enumerate(log.steps)
-    ]
+    steps = [replace(step, tflops_per_gpu=98.9 * number) for number, step in enumerate(log.steps)]
     measured = measure(run, log.model_copy(update={"steps": tuple(steps)}))
     assert measured.tflops_per_gpu_logged == measured.model_tflops_per_gpu == pytest.approx(148.35)
     assert measured.mfu_percent == pytest.approx(15)
