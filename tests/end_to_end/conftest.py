@@ -3,11 +3,13 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from end_to_end.driving import Airflow, assert_nothing_lives, steptime
 from stand_ins.trainer_python import STAND_IN, add_stand_in
 
+from end_to_end.driving import Airflow, assert_nothing_lives, steptime
 from steptime import settings
 from steptime.service.rest import AirflowClient
 
@@ -31,14 +33,20 @@ runs:
 
 @pytest.fixture(scope="package")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
-    """Airflow by `steptime up`, and at the end `steptime down`, which must leave nothing behind."""
-    home = tmp_path_factory.mktemp("home")
+    """One Airflow, with a stand-in's cluster."""
     dags = tmp_path_factory.mktemp("dags")
     for shipped in settings.shipped("dags").glob("*.py"):
         shutil.copy(shipped, dags)
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
     (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)
+    with running_airflow(tmp_path_factory.mktemp("home"), config, dags) as running:
+        yield running
+
+
+@contextmanager
+def running_airflow(home: Path, config: Path, dags: Path) -> Iterator[Airflow]:
+    """Airflow by `steptime up`, and at the end `steptime down`, which must leave nothing behind."""
     venvs = settings.home() / "venvs"  # built once for all tests: it takes minutes
     venvs.mkdir(parents=True, exist_ok=True)
     (home / "venvs").symlink_to(venvs)

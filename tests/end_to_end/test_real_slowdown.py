@@ -1,0 +1,198 @@
+"""A sweep trains for weeks on a real Slurm, then an option slows it: what Monday morning has of that.
+
+Nothing is made up: NeMo trains on the CPU, Airflow and Slurm are real. The weeks alone are not waited for:
+two runs of a sweep of four repeats are as many runs as a weekly cell has after two months.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from slurm_service import MiniSlurm
+
+from end_to_end.conftest import running_airflow
+from end_to_end.driving import Airflow
+from steptime import settings
+from steptime.clusters.connections import Connection
+from steptime.mini_slurm import processes
+from steptime.recipes.node_lists import expand_nodes
+from steptime.service import connection_file
+from steptime.service.rest import DagRun
+
+pytestmark = [
+    *(pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.slurm, pytest.mark.exhaustive),
+    pytest.mark.timeout(7200),
+]
+
+SWEEP, WEBHOOK = "tiny", "team_webhook"
+USUAL = {"OMP_NUM_THREADS": "1"}
+SLOWED = {**USUAL, "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ATEN_CPU_CAPABILITY": "default"}
+"""Matrix products and all else without AVX: several times as long, much beside the noise."""
+RUNS_AT_ONCE = 4
+"""In Airflow: in Slurm they wait for each other, as all but a few nodes are drained."""
+HISTORY_NODE, OTHER_NODE = "node1", "node2"
+LONGEST_S = 3600
+
+
+@pytest.fixture
+def posts() -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """A web server of somebody who wants to be told: its port, and what it got."""
+    got: list[dict[str, Any]] = []
+
+    class Post(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Post) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port, got
+        server.shutdown()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The shipped config, in which the mini Slurm has bounds, and somebody is told."""
+    shutil.copytree(settings.shipped("config"), config := tmp_path / "config")
+    cluster = config / "clusters/mini-slurm.yaml"
+    cluster.write_text(f"{cluster.read_text()}gpus: {RUNS_AT_ONCE}\n")
+    told = {
+        "events": ["regression suspected", "regression confirmed", "regression dismissed", "sweep finished"],
+        "notifier": "steptime.airflow.webhook.WebhookNotifier",
+        "arguments": {"connection": WEBHOOK},
+    }
+    (config / "notifications.yaml").write_text(yaml.safe_dump({"notifications": [told]}))
+    return config
+
+
+@pytest.fixture
+def weekly(config: Path) -> Callable[..., None]:
+    """Writes the sweep."""
+
+    def write(environment: dict[str, str], *, repeats: int) -> None:
+        cell = {"workload": "llama3.1", "gpus": 1, "max_steps": 30, "window": "10:29"}
+        sweep = {
+            **{"name": SWEEP, "cluster": "mini-slurm", "repeats": repeats, "gpu_hours_max": 20},
+            "runs": [{**cell, "environment": environment}],
+        }
+        (config / f"sweeps/{SWEEP}.yaml").write_text(yaml.safe_dump(sweep))
+
+    write(USUAL, repeats=4)
+    return write
+
+
+@pytest.fixture
+def watched(
+    tmp_path: Path,
+    config: Path,
+    weekly: Callable[..., None],
+    mini_slurm: MiniSlurm,
+    posts: tuple[int, list[dict[str, Any]]],
+) -> Iterator[Airflow]:
+    """An Airflow of its own, which knows the mini Slurm, and where to post."""
+    home = tmp_path / "home"
+    (home / "mini-slurm-work").mkdir(parents=True)
+    (home / "mini-slurm-work/venvs").symlink_to(home / "venvs")
+    with (
+        running_airflow(home, config, settings.shipped("dags")) as airflow,
+        pytest.MonkeyPatch.context() as own,
+    ):
+        own.setenv("STEPTIME_HOME", str(home))
+        own.setenv("STEPTIME_CONFIG_DIR", str(config))
+        connection_file.keep(mini_slurm.login)
+        connection_file.keep(Connection(name=WEBHOOK, kind="http", host=f"http://127.0.0.1:{posts[0]}/hook"))
+        yield airflow
+
+
+@pytest.fixture
+def alone(mini_slurm: MiniSlurm) -> Iterator[Callable[[str], None]]:
+    """Leaves the mini Slurm these nodes, one after the other in use, and their jobs a core of the machine.
+
+    A real node is its job's alone. These are processes of one machine, with Airflow and whatever else runs:
+    the same training took 0.6 to 3 s a step beside it. Root may give them precedence on one core.
+    """
+    command = mini_slurm.command
+
+    def leave(nodes: str) -> None:
+        command("scontrol", "update", "nodename=node[1-8]", "state=drain", "reason=others wait")
+        command("scontrol", "update", f"nodename={nodes}", "state=resume")
+
+    for name, daemon in processes.daemons(mini_slurm.layout).items() if os.geteuid() == 0 else ():
+        if name.startswith("slurmd-"):
+            for thread in daemon.threads():
+                os.sched_setaffinity(thread.id, {max(os.sched_getaffinity(0))})
+                os.sched_setscheduler(thread.id, os.SCHED_RR, os.sched_param(1))
+    yield leave
+    leave("node[1-8]")
+
+
+def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
+    watched: Airflow,
+    weekly: Callable[..., None],
+    alone: Callable[[str], None],
+    mini_slurm: MiniSlurm,
+    posts: tuple[int, list[dict[str, Any]]],
+) -> None:
+    began = time.time()
+    alone(HISTORY_NODE)
+    for _ in range(2):
+        assert ran(watched).state == "success"
+    usual = [row["steady_step_time_s"] for row in watched.results()]
+    assert len(usual) >= 8
+
+    alone(f"{HISTORY_NODE},{OTHER_NODE}")
+    weekly(SLOWED, repeats=1)
+    sweep = ran(watched)
+    assert sweep.state == "success"
+
+    rows = watched.results()
+    slow = [row for row in rows if row["sweep_run"] == f"{sweep.dag_id}/{sweep.dag_run_id}"]
+    first, *fresh = sorted(slow, key=lambda row: float(row["submitted_at"]))
+    assert len(fresh) == 2
+    mean = statistics.fmean(usual)
+    slowed = [f"{row['steady_step_time_s']:.4f} s on {row['nodes']}" for row in (first, *fresh)]
+    print(f"\n{len(usual)} usual runs: {mean:.4f} s a step, deviation {statistics.stdev(usual) / mean:.1%}")
+    print(f"slowed: {', '.join(slowed)}; all in {time.time() - began:.0f} s")
+    assert {row["nodes"] for row in fresh}.isdisjoint({first["nodes"]})
+    for row in fresh:
+        shown = watched.steptime("results", "show", row["job_name"], "--record")
+        assert json.loads(shown.stdout)["run"]["slurm"]["exclude"] == first["nodes"]
+        accounted = ["sacct", "-X", "-n", "-P", "--starttime=now-1days", "--format=NodeList"]
+        nodes = mini_slurm.ssh(*accounted, f"--name={row['job_name']}").split()
+        assert nodes == [row["nodes"]]
+
+    compared = watched.steptime("results", "compare", "--sweep", SWEEP, "--format", "json")
+    assert compared.returncode == 3, compared.stdout
+    [cell] = json.loads(compared.stdout)["cells"]
+    assert (cell["verdict"], cell["suspicion"]) == ("slower", "confirmed")
+    assert cell["suspected_on"] == first["nodes"]
+    assert set(expand_nodes(cell["fresh_on"])) == {row["nodes"] for row in fresh}
+    assert "MKL_ENABLE_INSTRUCTIONS none → SSE4_2" in cell["changes"]
+
+    week = watched.answer("GET", f"/steptime/api/comparison?since={began}").json()
+    print(week["sentence"], *week["remarks"], sep="\n")
+    assert week["sentence"].startswith("1 cell: 1 slower, 0 faster, 0 unchanged; worst tiny·fp32·1 +")
+    assert f"({cell['fresh_on']}); since the last usual run changed: " in week["remarks"][0]
+    assert "confirmed on " in week["remarks"][0]
+
+    told = {post["event"]: post["sentence"] for post in posts[1]}
+    print(told)
+    assert {"regression suspected", "regression confirmed", "sweep finished"} <= told.keys()
+    assert f"({cell['fresh_on']}) confirm; changed: " in told["regression confirmed"]
+
+
+def ran(airflow: Airflow) -> DagRun:
+    """A run of the sweep, to its end."""
+    return airflow.ended(airflow.client.trigger("scaling_sweep", {"sweep": SWEEP}, patience_s=60), LONGEST_S)
