@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from clusters.login_node import LoginNode
+from slurm_service import MiniSlurm
+
 from drills.second_installation import SecondInstallation
 from drills.site import Gate, Site, running_airflow, small_disk
 from drills.table import OUTCOMES, Outcome, as_markdown, write_down
-from slurm_service import MiniSlurm
 
 
 @pytest.fixture(scope="package")

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from drills.scene import Scene
 from drills.site import selected
-
 from steptime.clusters.slurm.states import SACCT_FORMAT, JobRecord, read_sacct
 
 _SETTLED_WITHIN_S = 30.0

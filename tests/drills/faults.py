@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 import slurm_faults
+from end_to_end.driving import kill, wait_until
+
 from drills import points
 from drills.scene import CELL, PUBLISH, WAIT
 from drills.site import SWEEP_DAG
-from end_to_end.driving import kill, wait_until
-
 from steptime.airflow.slots.names import HOLD_TASK
 from steptime.clusters.slurm.states import JobRecord
 from steptime.mini_slurm import processes

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from drills.evidence import AirflowTask, Evidence, StoredRun
-
 from steptime.clusters.slurm.states import JobRecord
 
 STEPS = 20

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from drills.scene import CELL, PARSE, PUBLISH, SUBMIT, WAIT
-
 from steptime.mini_slurm import processes
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
-from drills.schedule import Schedule
-from drills.site import CLUSTER, SWEEP_DAG, Gate, Site
 from end_to_end.driving import wait_until
 
+from drills.schedule import Schedule
+from drills.site import CLUSTER, SWEEP_DAG, Gate, Site
 from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.clusters.slurm.states import SQUEUE_FORMAT, JobRecord, read_squeue
 from steptime.service.rest import DagRun, TaskInstance

@@ -17,11 +17,11 @@ import psutil
 import pytest
 import yaml
 from clusters.login_node import LoginNode
-from drills.second_installation import SecondInstallation
 from end_to_end.driving import Airflow, assert_nothing_lives, wait_until
 from slurm_service import MiniSlurm
 from stand_ins.trainer_python import python_of_stand_in
 
+from drills.second_installation import SecondInstallation
 from steptime import settings
 from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.mini_slurm import processes, service

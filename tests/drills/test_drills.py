@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from end_to_end.driving import wait_until
+
 from drills.catalogue import ALSO, DRILLS, POINTS
 from drills.evidence import Evidence, collect
 from drills.oracle import check, outcomes
@@ -17,7 +19,6 @@ from drills.schedule import Schedule
 from drills.seeds import draw, seeds
 from drills.site import Site
 from drills.table import Outcome
-from end_to_end.driving import wait_until
 
 pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from drills.evidence import AirflowTask, Evidence, StoredRun
 from drills.oracle import STEPS, check, outcomes
-
 from steptime.clusters.slurm.states import JobRecord
 
 RUN = "manual__1"

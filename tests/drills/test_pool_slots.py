@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drills.scene import CELL
-from drills.site import BOUNDED, BOUNDED_SWEEP, SWEEP_DAG, TRAINING_DAG, Site
 from end_to_end.driving import wait_until
 
+from drills.scene import CELL
+from drills.site import BOUNDED, BOUNDED_SWEEP, SWEEP_DAG, TRAINING_DAG, Site
 from steptime.airflow.slots.names import ASK_TASK, HOLD_TASK, SLOTS_DAG
 from steptime.airflow.slots.pools import pool_name, pool_of
 from steptime.clusters.config import load_cluster

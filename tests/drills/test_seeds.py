@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
+
 from drills.catalogue import ALSO, DRILLS, POINTS
 from drills.seeds import draw, seeds
-
 from steptime import settings
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from end_to_end.conftest import SLOWER
-from end_to_end.driving import Airflow
 from stand_ins.trainer_python import STAND_IN
 
+from end_to_end.conftest import SLOWER
+from end_to_end.driving import Airflow
 from steptime.judging.judgements import publish
 from steptime.results.store import Store
 

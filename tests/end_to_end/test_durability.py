@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
-from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
 from stand_ins.trainer_python import STAND_IN
 
+from end_to_end.driving import Airflow, command_of, kill, processes_of, wait_until
 from steptime.service.rest import DagRun, TaskInstance
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]

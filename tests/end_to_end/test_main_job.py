@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end.driving import Airflow, wait_until
 
+from end_to_end.driving import Airflow, wait_until
 from steptime.recipes.flops import model_flops
 from steptime.recipes.workloads import load_workload
 

@@ -13,9 +13,9 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import pytest
 from browser import Watched, chromium, watched_page
-from end_to_end.driving import Airflow
 from playwright.sync_api import FrameLocator, Page, expect
 
+from end_to_end.driving import Airflow
 from steptime.airflow.addresses import dag_run_path
 
 pytestmark = [

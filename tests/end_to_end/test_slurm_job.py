@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from end_to_end.driving import Airflow, wait_until
 from slurm_service import MiniSlurm
 
+from end_to_end.driving import Airflow, wait_until
 from steptime.mini_slurm.login import CONNECTION
 from steptime.service import connection_file
 
