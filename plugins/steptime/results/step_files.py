@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from steptime import settings
 from steptime.errors import SystemFailure
@@ -20,8 +20,6 @@ from steptime.results.database import read_connection, write_transaction
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row, Select
 
-    from steptime.results.store import Store
-
 MONTH_S = 30.44 * 86400
 _RUNS_AT_ONCE = 2000
 """Some 100,000 rows of steps: moved within seconds."""
@@ -29,8 +27,18 @@ _ROW_GROUP = 20_000
 """Rows that are read to find one run's."""
 
 
+class Reading(Protocol):
+    """What is needed of a store, which itself reads steps by this module."""
+
+    url: str
+
+    def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
+        """The rows that a query of runs has of these jobs, as far as the reader may read them."""
+        ...
+
+
 def move_old_steps(
-    store: "Store", months: float, *, now: float | None = None, at_once: int = _RUNS_AT_ONCE
+    store: Reading, months: float, *, now: float | None = None, at_once: int = _RUNS_AT_ONCE
 ) -> int:
     """Move the steps of the oldest runs that were submitted `months` ago or before; gives how many runs.
 
@@ -131,7 +139,7 @@ def _replace(
     return moved
 
 
-def moved_steps(store: "Store", job_names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def moved_steps(store: Reading, job_names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The name and each step, in their order, of those of these runs whose steps were moved.
 
     Raises SystemFailure if a file is not there, or cannot be read.
