@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from steptime.airflow.result_operators import _first_cause, _summaries
-from steptime.clusters.base import Staged
+from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
@@ -86,6 +87,7 @@ def test_submit_and_end_name_the_job_and_its_log(
     cluster: LocalCluster,
     make_context: MakeContext,
     airflow_says: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     airflow_says(None)  # of the task that is to wait
     context, task = make_context(), submit_task(a_run(STAND_IN="hang"), staged)
@@ -98,6 +100,17 @@ def test_submit_and_end_name_the_job_and_its_log(
 
     def end() -> list[str]:
         return logged(lambda: task_of("performance.end", submitted=submitted).execute(make_context()))
+
+    ends = {1: JobState.RUNNING, 2: JobState.FAILED, 3: JobState.UNKNOWN}
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalCluster, "poll", polled := AsyncMock())
+        polled.side_effect = lambda names: {
+            name: JobStatus(state=ends[number]) for number, name in enumerate(names, 1)
+        }
+        patched.setattr(LocalCluster, "find", AsyncMock(return_value=None))
+        own, again = end()
+    assert own == f"job {job['name']}: running", "nothing is there to be ended"
+    assert again.endswith(": failed"), "a resubmission; of the third there was none"
 
     [begins, ended] = end()
     assert begins.endswith("and nobody waits for it: ending it")

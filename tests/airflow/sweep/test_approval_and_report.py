@@ -15,6 +15,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from steptime.airflow.assets import SWEEPS
 from steptime.airflow.sweep.cells import check_all_sweeps
 from steptime.airflow.sweep.dag import sweep_dag
+from steptime.airflow.sweep.operators import _markdown
 from steptime.errors import UserError
 from steptime.judging.judgements import publish
 from steptime.recipes.models import Mode
@@ -63,9 +64,17 @@ def test_above_the_limit_somebody_sees_what_it_costs(
         operator.execute({"task_instance": TaskInstanceWithId()})
     assert asked["subject"] == "Start sweep night: 2 jobs, at most 0.50 GPU-hours?"
     assert "| llama3.1·tiny·fp32·2 | local | 1 | 2 | 0.33 | llama31 |" in asked["body"].splitlines()
+    assert "| --- | --- | --- | --- | --- | --- |" in asked["body"].splitlines()
     assert asked["body"].splitlines()[0] == "no history and no publication: upper bound only"
     assert asked["options"] == ["Approve", "Reject"]
     assert told == [("approval waiting", asked["subject"])]
+
+
+def test_of_very_many_cells_fifty_are_shown() -> None:
+    shown = _markdown([{"cell": number} for number in range(52)]).splitlines()
+    assert (shown[2], shown[51], len(shown)) == ("| 0 |", "| 49 |", 54)
+    assert shown[53] == "and 2 more: `steptime sweep plan` lists them."
+    assert len(_markdown([{"cell": number} for number in range(50)]).splitlines()) == 52
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from steptime.airflow.sweep.confirming import _gpu_hours
 from steptime.airflow.sweep.runs import CONFIRM_TASK, SLOTS_KEY
 from steptime.judging.judgements import publish
 from steptime.recipes.models import Mode
+from steptime.recipes.sweep_planning import Cell
 from steptime.results import charges
 from steptime.results.store import Store
 from tests.airflow.conftest import StateStore
@@ -155,6 +157,10 @@ def test_a_checkpoint_that_got_slower_is_saved_again(
 
     assert [one["jobs"] for one in scene.confirm(checked, ["two"])] == [3, 3]
 
+    scene.kept = StateStore()
+    scene.measure(SLOW_S, run_id="two")
+    assert [one["jobs"] for one in scene.confirm(checked, ["two"])] == [3, 3], "with what else is suspected"
+
 
 def test_a_sweep_may_want_no_fresh_runs(
     check: Callable[..., dict[str, Any]], scene: Scene, capsys: pytest.CaptureFixture[str]
@@ -192,6 +198,18 @@ def test_fresh_runs_take_no_more_than_the_sweep_has_left(
         capsys.readouterr().out,
     )
     assert bool(refused) == (number == 0)
+
+
+def test_a_cell_takes_what_its_jobs_took_once_all_of_them_are_known(
+    check: Callable[..., dict[str, Any]],
+) -> None:
+    cell = Cell.model_validate(check()["cells"][1]).model_copy(update={"jobs": 2})
+
+    def hours(*taken: float | None) -> float:
+        return _gpu_hours(cell, [{"gpu_hours": one} for one in taken])
+
+    assert hours(0.25, 0.5) == 0.75
+    assert [hours(0.25), hours(0.25, None), hours()] == [cell.gpu_hours_max] * 3
 
 
 def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
