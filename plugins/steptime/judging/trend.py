@@ -64,11 +64,29 @@ def sentence(series: Series, rows: Sequence[Mapping[str, Any]]) -> str:
     last, runs = rows[-1], len(rows)
     stands = ", ".join(filter(None, (f"{last['judged_s']:.4g} s", last["verdict"], last["suspicion"])))
     said = f"{series.full_name}: {stands}, after {runs} run{'' if runs == 1 else 's'}."
+    return f"{said} {drift_sentence(rows)}".rstrip()
+
+
+def drift_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a search for slow drift found; empty where it found none."""
     levels = [row["level_s"] for row in rows if row["level_s"] is not None]
-    if levels:
-        percent = 100 * (levels[-1] / min(levels) - 1)
-        said += f" It drifts slowly, by {percent:.1f} % since its fastest level: advice, no verdict."
-    return said
+    if not levels:
+        return ""
+    percent = 100 * (levels[-1] / min(levels) - 1)
+    return f"It drifts slowly, by {percent:.1f} % since its fastest level: advice, no verdict."
+
+
+def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
+    """What the y axis goes from and to, in seconds, and whether the published value is near enough for it."""
+    published = rows[-1]["published_step_time_s"]
+    known = [row[name] for row in rows for name in ("judged_s", "low_s", "high_s") if row[name] is not None]
+    low, high = min(known), max(known)
+    room = max(high - low, high * 0.02)
+    near = published is not None and low - room < published < high + room
+    if near:
+        low, high = min(low, published), max(high, published)
+    margin = 0.06 * ((high - low) or high * 0.02)
+    return low - margin, high + margin, near
 
 
 def _levels(judged: Sequence[Judged]) -> dict[str, float]:

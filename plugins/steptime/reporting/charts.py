@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from steptime.judging.trend import shown_range
+
 Row = Mapping[str, Any]
 Point = tuple[float, float]
 
@@ -95,7 +97,7 @@ def trend_chart(title: str, rows: Sequence[Row]) -> Chart:
     """A series over dates, from rows of `judging.trend`: what was usual, what changed, what is published."""
     first, last = rows[0]["submitted_at"], rows[-1]["submitted_at"]
     published = rows[-1]["published_step_time_s"]
-    low, high, near = _range(rows, published)
+    low, high, near = shown_range(rows)
     axes = _Axes(lambda at: (0.02 + 0.96 * (at - first) / (last - first)) if last > first else 0.5, low, high)
     lines = [axes.line(kind, points) for kind, points in _lines(rows, published if near else None)]
     is_far = published is not None and not near
@@ -111,18 +113,6 @@ def trend_chart(title: str, rows: Sequence[Row]) -> Chart:
         [_upright(axes, row, kind) for kind in ("changes", "accepted") for row in rows if row[kind]],
         [(line.kind, line.kind) for line in lines if line.kind != "runs"],
     )
-
-
-def _range(rows: Sequence[Row], published: float | None) -> tuple[float, float, bool]:
-    """What the y axis goes from and to, and whether the published value is near enough to be in it."""
-    known = [row[name] for row in rows for name in ("judged_s", "low_s", "high_s") if row[name] is not None]
-    low, high = min(known), max(known)
-    room = max(high - low, high * 0.02)
-    near = published is not None and low - room < published < high + room
-    if published is not None and near:
-        low, high = min(low, published), max(high, published)
-    margin = 0.06 * ((high - low) or high * 0.02)
-    return low - margin, high + margin, near
 
 
 def _lines(rows: Sequence[Row], published: float | None) -> Iterator[tuple[str, list[Point]]]:

@@ -12,7 +12,7 @@ from steptime.judging.comparison import COLUMNS as COMPARED
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import Series, all_series, record_differences
 from steptime.judging.trend import COLUMNS as TREND
-from steptime.judging.trend import trend
+from steptime.judging.trend import drift_sentence, shown_range, trend
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
@@ -104,9 +104,10 @@ def series(store: Readable) -> Response:
 
 
 def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """The series of a run over time: `{"label", "series", "may_accept", "columns", "rows"}`, oldest first.
+    """The series of a run over time, oldest first: `{"label", "series", "columns", "rows", …}`.
 
-    `may_accept`: whether the user may accept a level of it.
+    `may_accept`: whether the user may accept a level of it; `drift`: a sentence, empty where it does not;
+    `range`: of the y axis, its ends and whether the published value is in it, None without rows.
     """
     row = row_of(store, job_name)
     own = Series.of_row(row)
@@ -115,7 +116,13 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
             status_code=422, detail=f"runs in mode {own.mode} are not judged: they have no trend"
         )
     points = trend(store, own)
-    answer = {"label": own.label, "series": asdict(own), "may_accept": may_edit(row["dag_id"])}
+    answer = {
+        "label": own.label,
+        "series": asdict(own),
+        "may_accept": may_edit(row["dag_id"]),
+        "drift": drift_sentence(points),
+        "range": shown_range(points) if points else None,
+    }
     return json_response(answer | _table([column.name for column in TREND], points))
 
 

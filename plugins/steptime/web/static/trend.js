@@ -49,17 +49,6 @@ export function open(box) {
   answer = null;
 }
 
-/** The range of y that the data fill, and whether the published value is near enough to be in it. */
-function range(rows, published) {
-  const values = rows.flatMap(({ judged_s: s, low_s: low, high_s: high }) => [s, low, high]).filter((value) => value != null);
-  const [low, high] = [Math.min(...values), Math.max(...values)];
-  const room = Math.max(high - low, high * 0.02);
-  const near = published != null && published > low - room && published < high + room;
-  const ends = near ? [Math.min(low, published), Math.max(high, published)] : [low, high];
-  const margin = (ends[1] - ends[0] || high * 0.02) * 0.06;
-  return { min: ends[0] - margin, max: ends[1] + margin, near };
-}
-
 /** Marks what changed, dotted at each run whose record differs from the one before, and accepted levels. */
 const events = (rows) => ({
   id: "events",
@@ -106,14 +95,6 @@ function datasets(rows, published, near) {
 
 const drifts = ({ level_s: level }) => level != null;
 
-/** What a search for slow drift found, in a sentence; nothing where it found none. */
-function driftText(rows) {
-  const levels = rows.filter(drifts).map(({ level_s: level }) => level);
-  if (!levels.length) return "";
-  const percent = 100 * (levels.at(-1) / Math.min(...levels) - 1);
-  return ` It drifts slowly, by ${change(percent)} % since its fastest level: advice, no verdict.`;
-}
-
 function dateAxis(rows) {
   const format = new Intl.DateTimeFormat("en", { timeZone: timeZone(), day: "numeric", month: "short" });
   const [first, last] = [rows[0].submitted_at, rows.at(-1).submitted_at];
@@ -129,7 +110,7 @@ function pointText({ raw: { row } }) {
 
 function drawChart(rows, label) {
   const published = rows.at(-1).published_step_time_s;
-  const { min, max, near } = range(rows, published);
+  const [min, max, near] = answer.range;
   const [figure, canvas] = figureFor("trend", label, "seconds; band: usual for one run; ◆ confirmed; dotted: something changed; flag: level accepted; dashed: published");
   for (const old of parts.charts.querySelectorAll("canvas")) Chart.getChart(old)?.destroy();
   parts.charts.replaceChildren(figure);
@@ -167,7 +148,7 @@ export function redraw() {
   announce();
   const newest = rows.at(-1);
   summarise(element("strong", {}, `${answer.label}: ${significant(newest.judged_s)} s, ${[newest.verdict, newest.suspicion].filter(Boolean).join(", ")}`), `, after ${rows.length} run${rows.length === 1 ? "" : "s"}.`);
-  parts.drift.textContent = driftText(rows);
+  parts.drift.textContent = ` ${answer.drift}`;
   drawAccept(parts.accepting, newest, answer.may_accept, show);
   drawChart(rows, nameOf({ ...answer.series, label: answer.label }));
   parts.drawRows([...rows].reverse(), columnsOf("trend", ADDED).filter(({ name }) => !LEFT_OUT.includes(name) && !(name in answer.series)));
