@@ -40,6 +40,13 @@ def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> No
         assert run.experiment in listed.stdout
 
 
+def test_a_run_is_asked_for_on_the_cluster_that_it_ran_on() -> None:
+    asked = {"workload": "llama3.1", "gpus": "2"}
+    [run] = plan(PlanRequest.model_validate(asked)).runs
+
+    assert request_of(run.model_copy(update={"cluster": "eos"}), asked).cluster == "eos"
+
+
 def test_where_its_checkpoint_lay_is_no_part_of_a_runs_work() -> None:
     asked = {"workload": "llama3.1", "gpus": "2", "checkpoint": True}
     load = plan(PlanRequest.model_validate(asked)).checkpoint_pairs[0].load
