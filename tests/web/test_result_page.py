@@ -251,7 +251,7 @@ def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, p
     with write_transaction(store.url) as connection:
         connection.execute(schema.runs.insert(), [copy | {"content_sha256": ""} for copy in copies])
         names = schema.runs.c.job_name, schema.runs.c.id
-        ids = dict(connection.execute(select(*names)).tuples())
+        ids = dict(connection.execute(select(*names)).all())
         texts = [{"run_id": ids[copy["job_name"]], **searched_row(copy)} for copy in copies]
         connection.execute(schema.searched.insert(), texts)
     frame = opened(page)
