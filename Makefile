@@ -44,11 +44,11 @@ check: setup ## lint, types and unit tests
 
 test: setup ## lint, types and tests, with real training, a running Airflow, a real Slurm and a browser
 	$(LINT)
-	$(PYTEST) -n 5 -m "not exhaustive" $(PYTEST_FLAGS)
+	$(PYTEST) -n 6 -m "not exhaustive" $(PYTEST_FLAGS)
 
 test-all: setup ## the same with more seeds of drills and the drills of the pool
 	$(LINT)
-	$(PYTEST) -n 5 $(PYTEST_FLAGS)
+	$(PYTEST) -n 6 $(PYTEST_FLAGS)
 
 drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)

@@ -66,7 +66,7 @@ def _feed(assembly: Assembly, files: Sequence[Path], on_bytes: Callable[[int], N
                 assembly.feed(chunk)
                 if on_bytes is not None:
                     on_bytes(len(chunk))
-        except (EOFError, isal_zlib.IsalError, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
+        except EOFError as error:
             assembly.remark("broken_archive", f"the compressed log '{file}' is cut or damaged: {error}")
         except OSError as error:
             raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
@@ -74,7 +74,7 @@ def _feed(assembly: Assembly, files: Sequence[Path], on_bytes: Callable[[int], N
 
 
 def unpacked(file: Path) -> Iterator[bytes]:
-    """The bytes of a log, unpacked; of an archive that is cut those before the cut, and then an EOFError."""
+    """The bytes of a log, unpacked; of an archive those before a cut or damage, and then an EOFError."""
     unpacker = _UNPACKERS.get(file.suffix)
     with io.FileIO(file) as stream:
         if unpacker is None:
@@ -85,6 +85,9 @@ def unpacked(file: Path) -> Iterator[bytes]:
         while packed := unpack.unused_data or stream.read(_PACKED_BYTES):
             if unpack.eof:  # archives may be put together from several
                 unpack = unpacker()
-            yield unpack.decompress(packed)
+            try:
+                yield unpack.decompress(packed)
+            except (isal_zlib.IsalError, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
+                raise EOFError(f"its content is not packed as {file.suffix}") from error
         if not unpack.eof:
             raise EOFError("it ends before its end mark")
