@@ -156,12 +156,17 @@ def pages(url: str) -> dict[str, Callable[[], Any]]:
 def measured(call: Callable[[], Any]) -> tuple[float, int]:
     """Milliseconds at the median, and bytes of the answer; a call before these opens connections."""
     size = len(call().body)
+    return median_ms(call), size
+
+
+def median_ms(call: Callable[[], Any]) -> float:
+    """Milliseconds that a call takes, the middle of some times."""
     took = []
     for _ in range(ROUNDS):
         begin = time.perf_counter()
         call()
         took.append(time.perf_counter() - begin)
-    return 1000 * statistics.median(took), size
+    return 1000 * statistics.median(took)
 
 
 def export(url: str, form: str) -> tuple[float, float, int]:
@@ -191,24 +196,15 @@ def show_moved_steps(url: str, folder: str) -> None:
     os.environ["STEPTIME_STEP_FILES_DIR"] = f"{folder}/steps"
     store = Store(url)
     oldest = store.results()[-1]["job_name"]
-    in_store_ms = read_ms(store, oldest)
+    in_store_ms = median_ms(lambda: store.steps(oldest))
     begin = time.perf_counter()
     moved = move_old_steps(store, months=3)
     took_s = time.perf_counter() - begin
     [file] = settings.step_files_dir().iterdir()
     size = file.stat().st_size
     print(f"{f'steps of {moved} old runs moved':24} {took_s:8.1f} s  {size / 1000:10.1f} kB")
-    print(f"{'steps of a moved run':24} {read_ms(store, oldest):8.1f} ms; before {in_store_ms:.1f} ms")
-
-
-def read_ms(store: Any, job_name: str) -> float:
-    """Milliseconds to read a run's steps, the middle of some times."""
-    took = []
-    for _ in range(ROUNDS):
-        begin = time.perf_counter()
-        store.steps(job_name)
-        took.append((time.perf_counter() - begin) * 1000)
-    return statistics.median(took)
+    in_file_ms = median_ms(lambda: store.steps(oldest))
+    print(f"{'steps of a moved run':24} {in_file_ms:8.1f} ms; before {in_store_ms:.1f} ms")
 
 
 def progress(sentence: str) -> None:

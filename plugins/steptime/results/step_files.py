@@ -7,7 +7,7 @@ runs. One that no run names is left by a move that died: it may be deleted.
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +18,7 @@ from steptime.files import write_whole
 from steptime.results.database import read_connection, write_transaction
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row, Select
+    from sqlalchemy import Row, Select
 
 MONTH_S = 30.44 * 86400
 _RUNS_AT_ONCE = 2000
@@ -47,13 +47,12 @@ def move_old_steps(
     before = (time.time() if now is None else now) - months * MONTH_S
     with read_connection(store.url) as connection:
         runs = connection.execute(_with_old_steps(before, at_once)).all()
-        steps = _rows(connection, [run.id for run in runs])
     if not runs:
         return 0
     newest = datetime.fromtimestamp(max(run.submitted_at for run in runs), UTC)
     path = settings.step_files_dir() / f"{newest:%Y-%m-%d}-{uuid.uuid4().hex[:12]}.parquet"
-    _write(path, runs, steps)
-    moved = _replace(store.url, runs, path.name, steps)
+    _write(path, _rows(store, sorted(run.job_name for run in runs)))
+    moved = _replace(store.url, runs, path.name)
     if not moved:
         path.unlink()
     return moved
@@ -72,27 +71,22 @@ def _with_old_steps(before: float, limit: int) -> "Select[*tuple[Any, ...]]":
     )
 
 
-def _rows(connection: "Connection", run_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
-    """The rows of each run in their order."""
+def _rows(store: Reading, job_names: Sequence[str]) -> list[dict[str, Any]]:
+    """The steps of these runs, one run after the other: so a row group has few runs, all of their rows."""
     from sqlalchemy import select
 
-    from steptime.results.schema import own_columns, steps
+    from steptime.results.schema import own_columns, runs, steps
 
-    query = select(*own_columns(steps)).order_by(steps.c.position)
-    return {
-        run_id: [dict(row) for row in connection.execute(query.where(steps.c.run_id == run_id)).mappings()]
-        for run_id in run_ids
-    }
+    columns = (runs.c.job_name, *own_columns(steps))
+    query = select(*columns).join(runs).order_by(runs.c.job_name, steps.c.position)
+    names = [column.name for column in columns]
+    return [dict(zip(names, row, strict=True)) for row in store.of_each(job_names, query)]
 
 
-def _write(path: Path, runs: "Sequence[Row[Any]]", steps: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    ordered = sorted(
-        runs, key=lambda run: run.job_name
-    )  # so that a row group has few runs, all of their rows
-    rows = [{"job_name": run.job_name, **step} for run in ordered for step in steps[run.id]]
     packed = pa.BufferOutputStream()
     table = pa.Table.from_pylist(rows, schema=_schema())
     parquet.write_table(table, packed, compression="zstd", row_group_size=_ROW_GROUP)
@@ -116,24 +110,21 @@ def _schema() -> Any:
     )
 
 
-def _replace(
-    url: str, runs: "Sequence[Row[Any]]", file: str, steps: Mapping[int, Sequence[Mapping[str, Any]]]
-) -> int:
+def _replace(url: str, runs: "Sequence[Row[Any]]", file: str) -> int:
     """Name the file in place of the rows, for the runs that nobody has stored anew or moved meanwhile."""
     from sqlalchemy import select
 
     from steptime.results import schema
 
-    moved = 0
+    steps, moved = schema.steps, 0
     with write_transaction(url) as connection:
         for run in runs:
-            mine, table = schema.runs.c.id == run.id, schema.steps
-            kept = connection.scalar(select(schema.runs.c.content_sha256).where(mine).with_for_update())
-            if kept != run.content_sha256:
+            kept = select(schema.runs.c.content_sha256).where(schema.runs.c.id == run.id)
+            if connection.scalar(kept.with_for_update()) != run.content_sha256:
                 continue
-            removed = connection.execute(table.delete().where(table.c.run_id == run.id)).rowcount
+            removed = connection.execute(steps.delete().where(steps.c.run_id == run.id)).rowcount
             if removed:
-                named = {"run_id": run.id, "file": file, "steps": len(steps[run.id])}
+                named = {"run_id": run.id, "file": file, "steps": removed}
                 connection.execute(schema.step_files.insert(), named)
                 moved += 1
     return moved
