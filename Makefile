@@ -23,7 +23,7 @@ define LINT
 	$(BIN)/mypy
 endef
 
-.PHONY: help setup demo check test test-all drills mutants screenshots benchmarks lock clean
+.PHONY: help setup demo check test test-all drills mutants screenshots bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,9 @@ drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED
 
 mutants: setup ## change the code in small ways and see whether the tests notice: ROOM=logs for one room, SAMPLE=100 changes of each, SEED=1, JOBS=2 at once
 	@$(BIN)/python tests/mutants.py $(if $(ROOM),--room "$(ROOM)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS))
+
+bench: setup ## is steptime itself slower than it was? ONLY=dag_import for one benchmark, BEFORE=COMMIT compares with that in turns, ROUNDS=3
+	@$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only "$(ONLY)") $(if $(BEFORE),--before "$(BEFORE)") $(if $(ROUNDS),--rounds $(ROUNDS))
 
 screenshots: setup ## take the pictures of README and docs, from the running demo and from a made half year
 	$(BIN)/python docs/take_screenshots.py

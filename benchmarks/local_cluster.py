@@ -1,8 +1,8 @@
 """What the local cluster costs beside its jobs: the delay until one starts, and a poll of many.
 
-    python benchmarks/local_cluster.py [--jobs N]
+    python benchmarks/local_cluster.py [--jobs N] [--json]
 
-A job is started five times; the best and the worst delay are shown, as other work on the machine only adds.
+A job is started five times; the best delay counts, beside the worst, as other work on the machine only adds.
 Polled are N jobs that have ended, once by a process that has not seen their ends, then once more.
 """
 
@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from figures import Figure, add_form, show
 from steptime.clusters.base import JobSpec
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 
@@ -45,28 +46,31 @@ async def poll_s(cluster: LocalCluster, names: list[str]) -> float:
     return time.perf_counter() - begin
 
 
-async def measure(work_dir: Path, jobs: int) -> None:
-    """Print a line for each cost."""
+async def measure(work_dir: Path, jobs: int) -> list[Figure]:
+    """The figures, of a cluster below `work_dir`."""
     config = LocalConfig(name="here", kind="local", gpu_type="cpu", work_dir=str(work_dir), slots=1)
     cluster = LocalCluster(config)
     delays = [await start_delay_s(cluster, work_dir, f"start-{number}") for number in range(ROUNDS)]
-    print(f"from submission to start     {min(delays):6.3f} to {max(delays):.3f} s")
     ended = Path(config.root) / "clusters" / config.name / "jobs" / "start-0"
     names = [f"job-{number}" for number in range(jobs)]
     for name in names:
         shutil.copytree(ended, ended.parent / name)
     new = LocalCluster(config)
-    print(f"a poll of {jobs} ended jobs   {await poll_s(new, names):6.3f} s")
-    print(f"the same once more           {await poll_s(new, names):6.3f} s")
+    first_s, again_s = await poll_s(new, names), await poll_s(new, names)
+    return [
+        Figure("local job, submission to start", min(delays), "s", beside={"the worst": max(delays)}),
+        Figure(f"first poll of {jobs} ended local jobs", first_s, "s", beside={"once more": again_s}),
+    ]
 
 
 def main() -> int:
     """Measure in a folder that is gone afterwards."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1000, help="how many jobs to poll (default: 1000)")
+    add_form(parser)
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(Path(folder), parser.parse_args().jobs))
-    return 0
+        return show(asyncio.run(measure(Path(folder), asked.jobs)), as_json=asked.json)
 
 
 if __name__ == "__main__":

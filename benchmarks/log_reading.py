@@ -1,21 +1,25 @@
-"""How fast training logs are read: `python benchmarks/log_reading.py [--peer PATH] [--megabytes N]`.
+"""How fast training logs are read: `python benchmarks/log_reading.py [--peer PATH] [--megabytes N] [--json]`.
 
-Logs are written into a temporary folder: `noisy`, NCCL's tracing with 50 steps in it, plain and packed, and
-dense ones, of which every line is a step, by format and ranks. Each is read by steptime and, in the same run,
-by what there is beside it:
+Logs are written into a temporary folder: noisy ones, NCCL's tracing with 50 steps in it, of NeMo (plain and
+packed) and of Megatron-Bridge, and dense ones, of which every line is a step, by format and ranks. Each is
+read by steptime and, in the same run, by what there is beside it:
 
 - `rg -c -F` with steptime's own words (ripgrep; of packed logs `rg -z`, which calls gzip and zstd);
-- the parsers of a peer, if `--peer` names a checkout of NVIDIA's dgxc-benchmarking from v26.05 on: its NeMo
-  parser over all steps and over ten, and its Megatron parser. It reads no other format and no packed log;
+- both parsers of a peer, if `--peer` names a checkout of NVIDIA's dgxc-benchmarking from v26.05 on: that of
+  NeMo and that of Megatron, over all steps and over ten. It reads no other format and no packed log;
 - a pass that only counts line ends, or of packed logs only unpacks them: the limit of this machine.
 
 Rates are megabytes (of packed logs, unpacked) per second of processor time, of the system and of children
 too, so that other work on the machine counts as little as can be; readers take turns, and the median counts.
+
+Twice as many noisy logs as there are cores are also read by `steptime parse`, on one core and on all, by the
+clock, since that is what a person waits for; of several turns the shortest counts.
 """
 
 import argparse
 import gzip
 import importlib
+import os
 import random
 import resource
 import shutil
@@ -23,15 +27,20 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import zstandard
 
+from figures import Figure, add_form, show
 from steptime.logs.events import search_words
 from steptime.logs.reader import read_log, unpacked
 
+Line = Callable[[int, int, int], str]
+"""Makes the line of a step, by its number, the rank and the last step."""
 Reader = Callable[[Path], int]
 """Gives how many steps, or lines, it found."""
 _NOISY_STEPS = 50
@@ -72,6 +81,13 @@ def torchtitan(step: int, rank: int, _: int) -> str:
     )
 
 
+_PEERS: dict[Line, tuple[str, str, int]] = {
+    nemo: ("NeMo", "nemo2", 0),
+    megatron: ("Megatron", "megatron_bridge", 1),
+}
+"""Parsers of the peer: a name, the framework that chooses it, and how it counts the first step."""
+
+
 def nccl_lines(size: int) -> bytes:
     """About `size` bytes of NCCL's INFO lines."""
     noise = random.Random(1)  # noqa: S311 - the same noise every time
@@ -90,22 +106,26 @@ def nccl_lines(size: int) -> bytes:
     return b"".join(lines)
 
 
-def write_noisy(log: Path, megabytes: int) -> dict[str, Path]:
-    """The noisy log, plain and packed."""
+def write_noisy(log: Path, megabytes: int, line: Line) -> None:
+    """A log of NCCL's tracing with some steps."""
     block = nccl_lines(megabytes * 1_000_000 // _NOISY_STEPS)
     with log.open("wb") as stream:
         for step in range(_NOISY_STEPS):
             stream.write(block)
-            stream.write(nemo(step, 0, _NOISY_STEPS - 1).encode())
+            stream.write(line(step, 0, _NOISY_STEPS - 1).encode())
+
+
+def write_packed(log: Path) -> dict[str, Path]:
+    """The log, packed by each program."""
     packed, packed_by_zstd = log.with_suffix(".out.gz"), log.with_suffix(".out.zst")
     with log.open("rb") as stream, gzip.open(packed, "wb", 6) as target:
         shutil.copyfileobj(stream, target)
     with log.open("rb") as stream, packed_by_zstd.open("wb") as target:
         zstandard.ZstdCompressor().copy_stream(stream, target)
-    return {"noisy": log, "noisy, .gz": packed, "noisy, .zst": packed_by_zstd}
+    return {"noisy, .gz": packed, "noisy, .zst": packed_by_zstd}
 
 
-def write_dense(log: Path, megabytes: int, line: Callable[[int, int, int], str], ranks: int) -> int:
+def write_dense(log: Path, megabytes: int, line: Line, ranks: int) -> int:
     """A log of steps alone; how many."""
     steps = max(200, megabytes * 1_000_000 // (ranks * len(line(99, 0, 999))))
     with log.open("w") as stream:
@@ -135,18 +155,22 @@ def ripgrep(words: Path) -> Reader:
     return read
 
 
-def peer_reader(checkout: Path, framework: str, steps: int, first: int = 0) -> Reader:
-    """A parser of a dgxc-benchmarking checkout, imported without the rest of its package."""
+def peer_readers(checkout: Path | None, line: Line, counts: Sequence[int]) -> dict[str, Reader]:
+    """The peer's parser of such lines, over its first steps, so many for each of `counts`."""
+    if checkout is None or line not in _PEERS:
+        return {}
+    name, framework, first = _PEERS[line]
+    # Imported without the rest of its package.
     package = types.ModuleType("llmb_run")
     package.__path__ = [str(checkout / "cli" / "llmb-run" / "src" / "llmb_run")]
     sys.modules["llmb_run"] = package
     parser = importlib.import_module("llmb_run.pretrain_log_parser")
 
-    def read(log: Path) -> int:
+    def read(log: Path, steps: int) -> int:
         result = parser.parse_pretrain_log(log, framework, first, first + steps - 1)
         return result.metrics.time_sample_count if result.metrics else 0
 
-    return read
+    return {f"peer's {name} parser, {steps} steps": partial(read, steps=steps) for steps in counts}
 
 
 def processor_s() -> float:
@@ -155,23 +179,69 @@ def processor_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measure(name: str, log: Path, size: float, readers: dict[str, Reader], repeats: int) -> None:
-    """Let the readers take turns, and print a row for each."""
+def measure(name: str, log: Path, readers: dict[str, Reader], repeats: int, size: int = 0) -> Figure:
+    """Let the readers take turns; the rate of steptime beside those of the others. `size` is unpacked."""
     limit(log)  # into the page cache, so that none of the readers waits for the disk
+    megabytes = (size or log.stat().st_size) / 1e6
     seconds: dict[str, list[float]] = {title: [] for title in readers}
-    found = {}
     for _ in range(repeats):
         for title, reader in readers.items():
             begin = processor_s()
-            found[title] = reader(log)
+            assert reader(log), f"{title} has found nothing in {log}"
             seconds[title].append(processor_s() - begin)
-    rates = {title: size / 1e6 / statistics.median(times) for title, times in seconds.items()}
-    for title, rate in rates.items():
-        ratio = rates["steptime"] / rate
-        print(f"{name:22}{size / 1e6:6.0f}  {title:20}{rate:8.1f}{found[title]:10}{ratio:13.2f}×", flush=True)
+    rates = {title: megabytes / statistics.median(times) for title, times in seconds.items()}
+    return Figure(f"log: {name}", rates.pop("steptime"), "MB/s", "higher", rates)
 
 
-def main() -> None:
+def measure_several(log: Path, folder: Path, repeats: int) -> Figure:
+    """Let `steptime parse` read many copies of a log on one core and on all: seconds of the clock."""
+    cores = sorted(os.sched_getaffinity(0))
+    folder.mkdir()
+    for number in range(2 * len(cores)):
+        (folder / f"log-{number}.out").hardlink_to(log)
+    program = "from steptime.cli import main; main()"
+    command = [sys.executable, "-c", program, "parse", str(folder), "--format", "csv"]
+    seconds: dict[int, list[float]] = {1: [], len(cores): []}
+    for _ in range(repeats):
+        for count, times in seconds.items():
+            os.sched_setaffinity(0, cores[:count])
+            begin = time.perf_counter()
+            subprocess.run(command, capture_output=True, check=True)
+            times.append(time.perf_counter() - begin)
+    os.sched_setaffinity(0, cores)
+    shortest = {count: min(times) for count, times in seconds.items()}
+    name = f"log: {2 * len(cores)} noisy, {len(cores)} cores"
+    return Figure(name, shortest[len(cores)], "s", beside={"on one core": shortest[1]})
+
+
+def measure_all(folder: Path, peer: Path | None, megabytes: int, repeats: int) -> Iterator[Figure]:
+    """A figure for each kind of log, which is written into `folder`."""
+    beside: dict[str, Reader] = {"limit": limit}
+    if shutil.which("rg"):
+        (folder / "words").write_bytes(b"\n".join(search_words()) + b"\n")
+        beside["rg -c -F"] = ripgrep(folder / "words")
+    else:
+        print("NO COMPARISON WITH RIPGREP: there is no rg (apt-get install ripgrep)", file=sys.stderr)
+    if peer is None:
+        print("NO COMPARISON WITH THE PEER: no --peer", file=sys.stderr)
+    log = folder / "log-noisy.out"
+    for line in (megatron, nemo):
+        write_noisy(log, megabytes, line)
+        readers = {"steptime": steptime_reader, **beside, **peer_readers(peer, line, [_NOISY_STEPS])}
+        yield measure(f"noisy, {line.__name__}", log, readers, repeats)
+    yield measure_several(log, folder / "several", repeats)
+    for title, packed in write_packed(log).items():
+        yield measure(title, packed, {"steptime": steptime_reader, **beside}, repeats, log.stat().st_size)
+    log = folder / "log-dense.out"
+    for line in (nemo, megatron, torchtitan):
+        for ranks in (8, 1):
+            steps = write_dense(log, max(1, megabytes // 20), line, ranks)
+            title = f"{line.__name__}, {ranks} rank{'s' if ranks > 1 else ''}"
+            readers = {"steptime": steptime_reader, **beside, **peer_readers(peer, line, [steps, 10])}
+            yield measure(title, log, readers, repeats)
+
+
+def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -182,37 +252,12 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where to write the logs for the time of the run")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
-        folder = Path(name)
-        beside: dict[str, Reader] = {"limit": limit}
-        if shutil.which("rg"):
-            (folder / "words").write_bytes(b"\n".join(search_words()) + b"\n")
-            beside["rg -c -F"] = ripgrep(folder / "words")
-        else:
-            print("NO COMPARISON WITH RIPGREP: there is no rg (apt-get install ripgrep)", file=sys.stderr)
-        if arguments.peer is None:
-            print("NO COMPARISON WITH THE PEER: no --peer", file=sys.stderr)
-        print(f"{'log':22}{'MB':>6}  {'reader':20}{'MB/s':>8}{'found':>10}{'steptime is':>14}")
-        noisy = write_noisy(folder / "log-noisy.out", arguments.megabytes)
-        for title, log in noisy.items():
-            readers: dict[str, Reader] = {"steptime": steptime_reader, **beside}
-            if arguments.peer and log.suffix == ".out":
-                readers["peer, NeMo"] = peer_reader(arguments.peer, "nemo2", _NOISY_STEPS)
-            measure(title, log, noisy["noisy"].stat().st_size, readers, arguments.repeats)
-        for line, framework in ((nemo, "nemo2"), (megatron, "megatron_bridge"), (torchtitan, None)):
-            for ranks in (8, 1):
-                log = folder / "log-dense.out"
-                steps = write_dense(log, max(1, arguments.megabytes // 20), line, ranks)
-                readers = {"steptime": steptime_reader, **beside}
-                if arguments.peer and framework:
-                    readers["peer, all steps"] = peer_reader(
-                        arguments.peer, framework, steps, int(line is megatron)
-                    )
-                    readers["peer, ten steps"] = peer_reader(arguments.peer, framework, 10, 35)
-                title = f"{line.__name__}, {ranks} rank{'s' if ranks > 1 else ''}"
-                measure(title, log, log.stat().st_size, readers, arguments.repeats)
+    add_form(parser)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        figures = measure_all(Path(folder), asked.peer, asked.megabytes, asked.repeats)
+        return show(figures, as_json=asked.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

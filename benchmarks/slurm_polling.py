@@ -14,32 +14,23 @@ also look at each job's log at every poll. The mini Slurm runs on the same machi
 import argparse
 import asyncio
 import importlib
-import json
-import os
 import random
 import re
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from steptime import settings
+from slurm_jobs import CLUSTER, ended_at, mini_slurm, submit
 from steptime.clusters.base import Job
-from steptime.mini_slurm import daemons, login, service
+from steptime.mini_slurm import daemons, service
 from steptime.mini_slurm.layout import SlurmLayout
 
-CLUSTER = """
-name: polled
-kind: slurm
-gpu_type: cpu
-connection: mini_slurm
-work_dir: "{STEPTIME_HOME}/work"
-"""
 SCRIPT = "#!/bin/sh\nsleep $1\ndate +%s.%N >ended\n"
 JOBS_RUN_S = (20, 45)
 GIVE_UP_S = 180
@@ -76,7 +67,7 @@ async def by_triggers(jobs: Sequence[Job], interval_s: float, waited: Waited) ->
     from steptime.airflow.triggers import TrainingTrigger
     from steptime.recipes.planning import PlanRequest, plan
 
-    run = plan(PlanRequest(workload="llama3.1", gpus="1", cluster="polled")).runs[0].model_dump(mode="json")
+    run = plan(PlanRequest(workload="llama3.1", gpus="1", cluster=CLUSTER)).runs[0].model_dump(mode="json")
 
     async def wait(job: Job) -> None:
         trigger = TrainingTrigger(run=run, job=job.model_dump(mode="json"), patience_s=GIVE_UP_S)
@@ -112,29 +103,11 @@ async def by_stock_hook(jobs: Sequence[Job], interval_s: float, waited: Waited) 
     await asyncio.gather(*map(wait, jobs))
 
 
-def submit(layout: SlurmLayout, work: Path, count: int, label: str) -> list[Job]:
-    """Short jobs, whose times differ and are the same for both ways of waiting."""
+def short_jobs(count: int, label: str) -> Iterator[tuple[str, list[str]]]:
+    """Names and seconds of jobs: these differ, and are the same for both ways of waiting."""
     lengths = random.Random(count)  # noqa: S311 (the same lengths every time)
-    jobs = []
     for number in range(count):
-        name = f"{label}-{count}-{number}"
-        folder = work / name
-        folder.mkdir(parents=True)
-        (folder / "job.sh").write_text(SCRIPT)
-        options = [f"--job-name={name}", f"--chdir={folder}", f"--output={folder}/log", "--parsable"]
-        length = f"{lengths.uniform(*JOBS_RUN_S):.1f}"
-        job_id = daemons.command(layout, "sbatch", *options, f"{folder}/job.sh", length).strip()
-        jobs.append(
-            Job(
-                cluster="polled",
-                name=name,
-                job_id=job_id,
-                directory=str(folder),
-                log_path=f"{folder}/log",
-                submitted_at=time.time(),
-            )
-        )
-    return jobs
+        yield f"{label}-{count}-{number}", [f"{lengths.uniform(*JOBS_RUN_S):.1f}"]
 
 
 async def measure(layout: SlurmLayout, jobs: Sequence[Job], wait: Wait, interval_s: float) -> Waited:
@@ -173,9 +146,7 @@ async def measure(layout: SlurmLayout, jobs: Sequence[Job], wait: Wait, interval
 def row(how: str, jobs: Sequence[Job], waited: Waited) -> str:
     """A line of the table."""
     delays = sorted(
-        noticed - float(Path(job.directory, "ended").read_text())
-        for job in jobs
-        if (noticed := waited.noticed_at.get(job.name)) is not None
+        noticed - ended_at(job) for job in jobs if (noticed := waited.noticed_at.get(job.name)) is not None
     )
     p95 = statistics.quantiles(delays, n=20, method="inclusive")[-1] if len(delays) > 1 else delays[0]
     values = [
@@ -190,31 +161,6 @@ def row(how: str, jobs: Sequence[Job], waited: Waited) -> str:
     return f"| {how} | {len(jobs)} | {' | '.join(values)} |"
 
 
-def prepare(home: Path, interval_s: float) -> None:
-    """Settings of steptime and Airflow for this process alone."""
-    config = home / "config"
-    (config / "clusters").mkdir(parents=True)
-    for entry in settings.shipped("config").iterdir():
-        if entry.name != "clusters":
-            (config / entry.name).symlink_to(entry)
-    (config / "clusters/polled.yaml").write_text(f"{CLUSTER}poll_interval_s: {interval_s}\n")
-    os.environ |= {
-        "STEPTIME_HOME": str(home),
-        "STEPTIME_CONFIG_DIR": str(config),
-        "AIRFLOW_HOME": str(home / "airflow"),
-        "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",
-    }
-
-
-def keep_logins(layout: SlurmLayout) -> None:
-    """The login as two connections of Airflow: the provider's hook takes the host's key from a file."""
-    ours = login.connection(layout)
-    in_file = {"key_file": ours.extra["key_file"], "known_hosts": f"{layout.root}/ssh/known_hosts"}
-    kept = {"conn_type": "ssh", "host": ours.host, "port": ours.port, "login": ours.login}
-    os.environ["AIRFLOW_CONN_MINI_SLURM"] = json.dumps({**kept, "extra": dict(ours.extra)})
-    os.environ["AIRFLOW_CONN_STOCK"] = json.dumps({**kept, "extra": in_file})
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -224,21 +170,16 @@ def main() -> None:
     counts = [int(count) for count in arguments.jobs.split(",")]
     with tempfile.TemporaryDirectory(prefix="steptime-") as folder:
         home = Path(folder)
-        prepare(home, arguments.interval)
-        try:
-            layout, _ = service.up(home, lambda _: None)
-            keep_logins(layout)
+        with mini_slurm(home, arguments.interval) as layout:
             for module in ("steptime.airflow.triggers", "airflow.providers.ssh.hooks.ssh"):
                 importlib.import_module(module)  # it takes seconds, which are not those of waiting
             print(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}")
             for count in counts:
                 for how, wait in (("triggers", by_triggers), ("stock", by_stock_hook)):
-                    jobs = submit(layout, home / "work", count, how)
+                    jobs = submit(layout, home / "work", SCRIPT, short_jobs(count, how))
                     waited = asyncio.run(measure(layout, jobs, wait, arguments.interval))
                     print(row(how, jobs, waited), flush=True)
-                    service.cancel_jobs(home, lambda _: None)
-        finally:
-            service.down(home, lambda _: None)
+                    service.cancel_jobs(layout, lambda _: None)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from half_year import half_years, moved_together
 from hypothesis import settings
 from longest_first import pytest_xdist_make_scheduler
 from slurm_service import mini_slurm, slurm_of_session
@@ -21,8 +22,11 @@ from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Submitted, Verdict
 from steptime.results.record import make_record
 
+# Imported in the conftests of two folders, a fixture of the session would be made twice.
 __all__ = [  # fixtures and hooks
+    "half_years",
     "mini_slurm",
+    "moved_together",
     "pytest_runtest_setup",
     "pytest_xdist_make_scheduler",
     "slurm_of_session",

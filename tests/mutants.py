@@ -387,11 +387,10 @@ class Warm:
         old, new = self._changed(mutant)
         assert old is not None
         assert new is not None
+        for function in functions_with(old):
+            function.__code__ = new
         for found in gc.get_objects():
-            # type(…) is, as isinstance(…) would wake what is imported lazily
-            if type(found) is types.FunctionType and found.__code__ == old:
-                found.__code__ = new
-            elif type(found) is functools._lru_cache_wrapper and found.__module__.startswith("steptime"):
+            if type(found) is functools._lru_cache_wrapper and found.__module__.startswith("steptime"):
                 found.cache_clear()
         session.items[:] = items
 
@@ -430,6 +429,15 @@ class Warm:
                 again.append(index)
             else:
                 self.tell(index, killer)
+
+
+def functions_with(code: types.CodeType) -> list[types.FunctionType]:
+    """All functions that have this code, those that are frozen for the garbage collector, too."""
+    gc.unfreeze()  # tests/conftest.py has frozen what was imported, and what is frozen is not listed
+    # type(…) is, as isinstance(…) would wake what is imported lazily
+    return [
+        found for found in gc.get_objects() if type(found) is types.FunctionType and found.__code__ == code
+    ]
 
 
 def _functions(code: types.CodeType) -> Iterator[types.CodeType]:

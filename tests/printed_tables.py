@@ -1,6 +1,8 @@
 """The rows of the documents' tables, as `config/references/` has them."""
 
 import csv
+import shutil
+from pathlib import Path
 
 from steptime import settings
 from steptime.frozen import Frozen
@@ -29,6 +31,15 @@ class ConfigurationRow(Frozen):
     mbs: int
     gbs: int
     ga: int
+
+
+def config_with(data: Path, folder: Path) -> Path:
+    """The shipped configuration in a folder, with the workloads and references of some data in it."""
+    shutil.copytree(settings.config_dir(), folder)
+    for kind in ("workloads", "references"):
+        for path in (data / kind).glob("*.yaml"):
+            shutil.copy(path, folder / kind)
+    return folder
 
 
 def configuration_rows() -> tuple[ConfigurationRow, ...]:

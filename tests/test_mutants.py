@@ -1,7 +1,11 @@
 """What `make mutants` changes, and that its list of changes by hand still fits the code."""
 
+import gc
+from collections.abc import Callable
+from typing import Any
+
 import yaml
-from mutants import LISTS, compiles, kept_mutants
+from mutants import LISTS, compiles, functions_with, kept_mutants
 from mutations import mutants
 
 CHANGES = {
@@ -57,3 +61,14 @@ def test_the_changes_by_hand_fit_the_code_and_are_python() -> None:
     by_hand = kept_mutants(lists["by_hand"])
     assert len(by_hand) == len(lists["by_hand"])
     assert all(map(compiles, by_hand))
+
+
+def test_functions_are_found_after_the_collection_has_frozen_them() -> None:
+    """Else no change is made in any fork, and each costs a process of its own."""
+    names: dict[str, Callable[[], Any]] = {}
+    exec("def function(): return 'as it was'", names)  # noqa: S102 - its code is no constant of this module's
+    gc.freeze()
+    try:
+        assert functions_with(names["function"].__code__) == [names["function"]]
+    finally:
+        gc.freeze()

@@ -1,5 +1,9 @@
 """What the tests' own machinery does: dealing files to workers, and telling who changed the process."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import longest_first
@@ -23,6 +27,15 @@ def test_last(monkeypatch):
     monkeypatch.setenv("TAKEN_BACK", "1")
 """
 
+DRILLS_FIRST = """
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    items.reverse()
+"""
+"""Drills are put last: what ends with the session would seem to end with them."""
+
 
 def test_every_file_that_is_dealt_with_others_is_there() -> None:
     named = [name for names in longest_first._SHARED.values() for name in names]
@@ -34,6 +47,12 @@ def test_files_that_share_are_one_unit() -> None:
     pages, durability = (f"tests/end_to_end/test_{name}.py" for name in ("pages", "durability"))
     assert longest_first._unit(pages) == longest_first._unit(durability) != pages
     assert longest_first._unit("tests/recipes/test_gpus.py") == "tests/recipes/test_gpus.py"
+
+
+def test_all_that_trains_with_nemo_shares_its_process() -> None:
+    files = [path for path in ROOT.glob("tests/trainer/test_*.py") if "train: Train" in path.read_text()]
+    units = {path.name: longest_first._unit(path.relative_to(ROOT).as_posix()) for path in files}
+    assert set(units.values()) == {"a process with NeMo"}, units
 
 
 def test_who_leaves_the_process_changed_is_named(
@@ -50,3 +69,37 @@ def test_who_leaves_the_process_changed_is_named(
         assert f"{name} (test_who_leaves_the_process_changed_is_named.py::test_leaves)" in told
     for name in ("OF_THIS_TEST", "TAKEN_BACK"):
         assert f"{name} (" not in told
+
+
+@pytest.mark.service
+def test_what_is_shared_is_made_once_and_an_airflow_is_stopped_after_the_last_test_of_its_folder(
+    tmp_path: Path,
+) -> None:
+    """By pytest's plan of a run, in which nothing is started."""
+    (tmp_path / "drills_first.py").write_text(DRILLS_FIRST)
+    files = [
+        "test_pid_namespace.py",
+        *("judging/test_causes.py", "judging/test_drift.py", "reporting/test_report.py", "web/test_week.py"),
+        *("end_to_end/test_confirming.py", "drills/test_pool_slots.py"),
+    ]
+    planned = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "drills_first", "-p", "no:cacheprovider", "--setup-plan"]
+        + [f"tests/{file}" for file in files],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    of_interest = r"(SETUP|TEARDOWN) +[SP] (site|airflow|half_years|moved_together)\b|tests/\w+(?=.*::)"
+    matches = (re.match(of_interest, line.strip()) for line in planned.stdout.splitlines())
+    found = [match[0] for match in matches if match]
+    lines = [line for line, before in zip(found, [None, *found], strict=False) if line != before]
+    assert lines == [
+        *("SETUP    P site", "tests/drills", "TEARDOWN P site"),
+        *("SETUP    P airflow", "tests/end_to_end", "TEARDOWN P airflow"),
+        *("SETUP    S half_years", "tests/web", "SETUP    S moved_together", "tests/web"),
+        *("tests/reporting", "tests/judging", "tests/test_pid_namespace"),
+        *("TEARDOWN S moved_together", "TEARDOWN S half_years"),
+    ]

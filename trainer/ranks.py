@@ -14,16 +14,20 @@ def parallelism() -> Parallelism:
         pipeline=parallel_state.get_pipeline_model_parallel_world_size(),
         context=parallel_state.get_context_parallel_world_size(),
         data=parallel_state.get_data_parallel_world_size(),
+        expert=parallel_state.get_expert_model_parallel_world_size(),
     )
 
 
 def count_parameters(model: torch.nn.Module) -> int:
-    """Parameters of the whole model, over its tensor- and pipeline-parallel ranks."""
+    """Parameters of the whole model, over its tensor-, expert- and pipeline-parallel ranks."""
     tensor_ranks = parallel_state.get_tensor_model_parallel_world_size()
-    own = sum(
-        parameter.numel() * (tensor_ranks if getattr(parameter, "tensor_model_parallel", False) else 1)
-        for parameter in model.parameters()
-    )
+    expert_ranks = parallel_state.get_expert_model_parallel_world_size()
+    expert_tensor_ranks = parallel_state.get_expert_tensor_parallel_world_size()
+    own = 0
+    for name, parameter in model.named_parameters():
+        of_expert, split = ".experts." in name, getattr(parameter, "tensor_model_parallel", False)
+        spread = (expert_tensor_ranks if of_expert else tensor_ranks) if split else 1
+        own += parameter.numel() * spread * (expert_ranks if of_expert else 1)
     total = torch.tensor(own, dtype=torch.int64, device=torch.cuda.current_device())
     torch.distributed.all_reduce(total, group=parallel_state.get_pipeline_model_parallel_group())
     return int(total)

@@ -42,6 +42,7 @@ def started(
         "pipeline_parallel": parallelism.pipeline,
         "context_parallel": parallelism.context,
         "data_parallel": parallelism.data,
+        "expert_parallel": parallelism.expert or 1,
         "micro_batch_size": recipe.micro_batch_size,
         "global_batch_size": recipe.global_batch_size,
         "seq_length": recipe.model.seq_length,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from trainer.errors import TrainerError
+from trainer.layers import HybridShape, LatentAttention, MoeShape, NemoConfig
 
 SCHEMA_VERSION = 1
 MODES = ("performance", "checkpoint_save", "checkpoint_load", "profile", "nccl_trace")
@@ -15,6 +16,8 @@ FP8_RECIPES = ("delayed", "current")
 """How Transformer Engine scales tensors to FP8."""
 HYBRID = "nemotron_h"
 """The architecture with Mamba layers."""
+GPT = "gpt"
+"""The architecture of any model that NeMo has a config of."""
 VOCABULARY_BLOCK = 128
 """NeMo's make_vocab_size_divisible_by."""
 
@@ -27,21 +30,6 @@ WALL_TIME_FIELD = "wall_step_timing in s"
 """Of a step's line, ours: from the end of the step before to the end of this one, whatever lay between."""
 
 Record = TypeVar("Record")
-
-
-@dataclass(frozen=True)
-class HybridShape:
-    """The Mamba side of a hybrid model (Nemotron-H)."""
-
-    pattern: str
-    """One letter a layer: M Mamba, * attention, - MLP."""
-    attention_head_dim: int
-    mamba_num_heads: int
-    mamba_head_dim: int
-    mamba_num_groups: int
-    mamba_state_dim: int
-    chunk_size: int
-    """Positions that the state-space scan works on together."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +46,15 @@ class ModelShape:
     seq_length: int
     hybrid: HybridShape | None = None
     """For a hybrid model, and only there."""
+    # The rest is for the family `gpt`, and only there.
+    kv_channels: int | None = None
+    """Width of an attention head; None for hidden_size / num_attention_heads."""
+    gated_linear_unit: bool | None = None
+    share_embeddings_and_output_weights: bool | None = None
+    moe: MoeShape | None = None
+    mla: LatentAttention | None = None
+    mtp_num_layers: int | None = None
+    nemo: NemoConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,10 @@ class Parallelism:
     context: int
     data: int
     virtual_pipeline: int | None = None
+    expert: int | None = None
+    """Ranks that the experts of a layer are dealt to, of those that there are."""
+    expert_tensor: int | None = None
+    """Tensor parallelism within an expert; None for that of the other layers."""
 
     @property
     def world_size(self) -> int:
@@ -260,6 +261,10 @@ def _check(run: PlannedRun) -> None:
         _check_hybrid(shape, shape.hybrid, parallelism)
     elif shape.architecture == HYBRID:
         raise TrainerError(f"a model of the architecture '{HYBRID}' needs its hybrid sizes, and has none.")
+    if shape.architecture == GPT and shape.nemo is None:
+        raise TrainerError(f"a model of the architecture '{GPT}' needs the name of its config in NeMo.")
+    if shape.moe is not None:
+        _check_experts(recipe, shape.moe)
     _positive("micro_batch_size", recipe.micro_batch_size)
     _positive("global_batch_size", recipe.global_batch_size)
     if not 0 <= run.first_step < run.max_steps:
@@ -270,7 +275,7 @@ def _check(run: PlannedRun) -> None:
     _check_gpu_options(run)
     replica_batch = recipe.micro_batch_size * parallelism.data
     for what, size, parts in (
-        ("hidden_size", shape.hidden_size, shape.num_attention_heads),
+        ("hidden_size", shape.hidden_size, shape.num_attention_heads if shape.kv_channels is None else 1),
         ("num_attention_heads", shape.num_attention_heads, shape.num_query_groups),
         ("num_attention_heads", shape.num_attention_heads, parallelism.tensor),
         ("num_query_groups", shape.num_query_groups, parallelism.tensor),
@@ -348,6 +353,23 @@ def _check_hybrid(shape: ModelShape, hybrid: HybridShape, parallelism: Paralleli
     _divides("mamba_num_groups", hybrid.mamba_num_groups, parallelism.tensor)
     # Else NeMo would round the vocabulary of this family up, and train another model than planned.
     _divides("vocab_size", shape.vocab_size, VOCABULARY_BLOCK * parallelism.tensor)
+
+
+def _check_experts(recipe: Recipe, moe: MoeShape) -> None:
+    """Refuse experts that cannot be dealt to the ranks."""
+    parallelism = recipe.parallelism
+    expert, expert_tensor = parallelism.expert or 1, parallelism.expert_tensor or parallelism.tensor
+    _positive("num_moe_experts", moe.num_moe_experts)
+    _positive("parallelism expert", expert)
+    _positive("parallelism expert_tensor", expert_tensor)
+    _divides("num_moe_experts", moe.num_moe_experts, expert)
+    _divides("moe_ffn_hidden_size", moe.moe_ffn_hidden_size, expert_tensor)
+    _divides("ranks", parallelism.world_size, expert * expert_tensor * parallelism.pipeline)
+    if recipe.gpu_type == "cpu" and max(parallelism.tensor, expert_tensor) > 1:
+        raise TrainerError(
+            f"a mixture of experts with tensor parallel {max(parallelism.tensor, expert_tensor)} needs "
+            "sequence parallelism, which Megatron's layers for the CPU have not: there it must be 1."
+        )
 
 
 def _divides(what: str, size: int, parts: int) -> None:

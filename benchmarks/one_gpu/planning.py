@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from one_gpu.results import MODEL_FILE, write_whole
 
@@ -38,9 +38,14 @@ def parameters(shape: "ModelShape") -> int:
     return int(shape.num_layers * (attention + mlp) + 2 * shape.vocab_size * hidden)
 
 
+def shape_of(recipe: "Recipe") -> "ModelShape":
+    """The sizes of a recipe's model: each of `MODELS` is described, and none known by its name alone."""
+    return cast("ModelShape", recipe.model)
+
+
 def memory_gib(recipe: "Recipe") -> float:
     """GPU memory that training takes, estimated: state, logits, and what the layers keep for backward."""
-    shape, tokens = recipe.model, recipe.micro_batch_size * recipe.model.seq_length
+    shape, tokens = shape_of(recipe), recipe.micro_batch_size * recipe.model.seq_length
     groups = shape.num_query_groups / shape.num_attention_heads
     # What came in, two norms, queries with keys and values, those two rotated, what was attended to, the sum.
     attention = shape.hidden_size * (7 + 3 * groups)
@@ -175,7 +180,7 @@ def write_plan(folder: Path, gpu_type: str) -> None:
                 "flops_per_sample": {
                     name: [
                         model_flops(of_depth(whole, layers).model, formula)
-                        for layers in (few, many, whole.model.num_layers)
+                        for layers in (few, many, shape_of(whole).num_layers)
                     ]
                     for name, formula in formulas.items()
                 },

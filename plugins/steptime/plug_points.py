@@ -111,8 +111,7 @@ MODEL_FAMILIES = PlugPoint(
     },
 )
 """What a workload's file may name as `architecture`: functions of a `ModelShape` that raise ValueError for
-sizes that are none of the family's. `trainer/families` has what builds the model, and a group of its own; it
-has none for `gpt`, which can be planned and measured, and not be trained yet."""
+sizes that are none of the family's. `trainer/families` has what builds the model, and a group of its own."""
 
 PLUG_POINTS = (CLUSTER_KINDS, CONTAINERS, LOG_FORMATS, CHECKS, FLOPS_FORMULAS, MODEL_FAMILIES)
 

@@ -9,39 +9,31 @@ from pathlib import Path
 import pytest
 from stand_ins.trainer_python import STAND_IN, add_stand_in
 
-from steptime import settings
 from steptime.results.store import Store
 
 pytestmark = [pytest.mark.service, pytest.mark.timeout(600)]
 
 
+@pytest.mark.usefixtures("airflow_database")
 def test_airflow_dags_test_trains_and_publishes(tmp_path: Path) -> None:
     add_stand_in(tmp_path / "config")
     environment = os.environ | {
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(settings.shipped("dags")),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "STEPTIME_HOME": str(tmp_path / "home"),
         "STEPTIME_CONFIG_DIR": str(tmp_path / "config"),
     }
-
-    def airflow(*arguments: str) -> str:
-        done = subprocess.run(
-            [Path(sys.executable).with_name("airflow"), *arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-8000:]
-        return done.stdout
-
-    airflow("db", "migrate")
     params = {"cluster": STAND_IN, "gpus": "2", "checkpoint": False}
-    printed = airflow("dags", "test", "llama31", "--conf", json.dumps(params))
+    airflow = Path(sys.executable).with_name("airflow")
+    done = subprocess.run(
+        [airflow, "dags", "test", "llama31", "--conf", json.dumps(params)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
 
-    assert "all 1 runs have valid results: tiny·fp32·2 0." in printed
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert "all 1 runs have valid results: tiny·fp32·2 0." in done.stdout
     [row] = Store(f"sqlite:///{tmp_path}/home/store/steptime.db").results()
     assert row["label"] == "tiny·fp32·2"
     assert row["step_time_mean_s"] > 0

@@ -15,10 +15,10 @@ from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow.assets import published_results
-from steptime.airflow.notifications import Event, load_notifications, tell
+from steptime.airflow.notifications import Event, load_notifications, notify
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
-from steptime.judging.judgements import publish, untold
+from steptime.judging.judgements import pending_notifications, publish
 from steptime.recipes.planning import Plan
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -51,7 +51,7 @@ def told() -> list[str]:
 @pytest.fixture
 def send(make_context: Callable[..., Any], told: list[str]) -> Callable[..., None]:
     def send(event: Event = Event.CONFIRMED) -> None:
-        tell(event, SENTENCE, make_context(), lambda line, *values: told.append(line % values))
+        notify(event, SENTENCE, make_context(), lambda line, *values: told.append(line % values))
 
     return send
 
@@ -153,9 +153,9 @@ def test_a_webhook_gets_the_sentence_and_no_log_its_address(
     assert body["address"].endswith("/dags/llama31/runs/manual__2026-11-21")
     assert body["text"].startswith(f"steptime, regression confirmed: {SENTENCE} ")
     assert told == [
-        "steptime.airflow.webhook.WebhookNotifier did not tell 'regression confirmed': the address of "
+        "steptime.airflow.webhook.WebhookNotifier did not notify of 'regression confirmed': the address of "
         "connection 'broken_webhook' answers with status 500",
-        "steptime.airflow.webhook.WebhookNotifier did not tell 'regression confirmed': the address of "
+        "steptime.airflow.webhook.WebhookNotifier did not notify of 'regression confirmed': the address of "
         "connection 'no_webhook' does not answer: ConnectError",
     ]
     everything = caplog.text + "".join(told)
@@ -179,7 +179,7 @@ def test_one_that_fails_is_said_loudly_and_stops_no_other(
     ask_for(fails, gone, other, webhook("team_webhook"))
     send()
 
-    assert [line.partition(" did not tell 'regression confirmed': ")[2] for line in told] == [
+    assert [line.partition(" did not notify of 'regression confirmed': ")[2] for line in told] == [
         "it raised RuntimeError",
         "the notifier 'no_such_package.Notifier' of config/notifications.yaml cannot be imported: No module "
         "named 'no_such_package'. Install its package where steptime is, or correct the name.",
@@ -207,7 +207,7 @@ def test_what_is_wrong_in_the_file_is_told(
     with pytest.raises(UserError, match=sentence):
         load_notifications()
     send()
-    assert told[0].startswith("nobody was told 'regression confirmed': ")
+    assert told[0].startswith("nobody was notified of 'regression confirmed': ")
     assert "s3cr3t" not in told[0]
 
 
@@ -237,7 +237,9 @@ def test_a_slowdown_is_to_be_told_once_when_it_is_suspected_and_when_it_is_confi
     with Store() as store:
         for number in [*range(7), *order]:
             publish(store, runs[number])
-        raised = [one.standing.state for number in order for one in untold(store, f"run-{number}")]
+        raised = [
+            one.standing.state for number in order for one in pending_notifications(store, f"run-{number}")
+        ]
 
     assert raised[-1] == "confirmed"
     assert raised.count("confirmed") == 1

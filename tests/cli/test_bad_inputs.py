@@ -57,7 +57,12 @@ FLAGS = [
     Bad("typo in a flag", f"{PLAN} --sise 8b", "unknown option '--sise' of 'steptime plan': did you mean"),
     Bad("flag without its value", f"{PLAN} --size", "Option '--size' requires an argument."),
     Bad("flag that takes none", f"{PLAN} --show-script=1", "Option '--show-script' does not take a value."),
-    Bad("one argument too many", "recipes llama3.1", "unexpected extra argument(s) (llama3.1). See"),
+    Bad("one argument too many", f"{PLAN} nemotron4", "unexpected extra argument(s) (nemotron4). See"),
+    Bad(
+        "what is no command",
+        "recipes llama3.1",
+        "unknown command 'llama3.1' of 'steptime recipes'. Valid are: new.",
+    ),
     Bad("missing argument", "parse", "Missing argument 'PATH...'. See 'steptime parse --help'."),
     Bad("text for a number", f"{PLAN} --max-steps many", "--max-steps 'many': Input should be a valid"),
     Bad("decimal comma", f"{METRICS} --step-time 1,5", "--step-time '1,5': Input should be a valid number."),

@@ -1,5 +1,7 @@
 """`steptime demo` does what its commands do, in their order; each of them has tests of its own."""
 
+import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +10,8 @@ import typer
 from typer.testing import CliRunner
 
 from steptime.cli import app, demo
+from steptime.errors import UserError
+from steptime.recipes.models import Run
 from steptime.recipes.planning import plan
 
 ADDRESS = "http://127.0.0.1:9090/dags/llama31/runs/r1"
@@ -31,6 +35,9 @@ class Steps:
         assert (dag_id, dag_run_id) == ("llama31", "r1")
         return ADDRESS
 
+    async def stage(self, run: Run) -> None:
+        assert run.cluster == "local"
+
     def wait(self, *_: object, **arguments: Any) -> tuple[list[dict[str, str]], bool]:
         self.called.append(("wait", arguments))
         print("the table of results")
@@ -41,6 +48,7 @@ class Steps:
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     steps = Steps()
     run = SimpleNamespace(dag_id="llama31", dag_run_id="r1")
+    monkeypatch.setattr(demo, "_stage", steps.stage)
     monkeypatch.setattr(demo, "up", lambda **arguments: steps.called.append(("up", arguments)))
     monkeypatch.setattr(demo, "check", lambda planned: steps.called.append(("check", planned)))
     monkeypatch.setattr(demo, "airflow_client", lambda *_: steps)
@@ -62,6 +70,34 @@ def test_its_last_words_are_the_result_and_its_address(steps: Steps) -> None:
     ]
     *_, last = done.stdout.splitlines()
     assert last == f"✓ 4 of 4 valid in 0 s · {ADDRESS}/plugin/step-times-of-run"
+
+
+def test_the_trainers_packages_are_installed_while_airflow_starts(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow_starts = threading.Event()
+
+    async def stage(_: Run) -> None:
+        assert await asyncio.to_thread(airflow_starts.wait, 60)
+        steps.called.append(("staged", None))
+
+    monkeypatch.setattr(demo, "_stage", stage)
+    monkeypatch.setattr(demo, "up", lambda **_: airflow_starts.set())
+    assert CliRunner().invoke(app, ["demo"], catch_exceptions=False).exit_code == 0
+    called = [name for name, _ in steps.called]
+    assert called.index("staged") < called.index("trigger")
+
+
+def test_a_machine_on_which_the_trainer_cannot_be_is_named_before_anything_runs(
+    steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stage(_: Run) -> None:
+        raise UserError("cluster local has no python3.11")
+
+    monkeypatch.setattr(demo, "_stage", stage)
+    with pytest.raises(UserError, match=r"has no python3\.11"):
+        CliRunner().invoke(app, ["demo"], catch_exceptions=False)
+    assert "trigger" not in [name for name, _ in steps.called]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from steptime.clusters.base import Job
 from steptime.clusters.collecting import collect_log
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.logs.reader import read_log
-from steptime.recipes.models import Window
+from steptime.recipes.models import Mode, Window
+from steptime.recipes.planning import parse_request, plan
 from steptime.results.log_rows import COLUMNS
 from steptime.results.metrics import measure
 from steptime.results.models import Result
@@ -171,6 +172,37 @@ def test_real_logs_have_their_checkpoint_times() -> None:
     assert load["checkpoint_load_s"] == 0.208
     # Whole ten seconds after training went on, by the dates before NeMo's lines.
     assert (save["checkpoint_save_s"], save["checkpoint_blocked_s"]) == (10.0, 0.17)
+
+
+def test_other_kinds_stand_in_tables_of_their_own(tmp_path: Path) -> None:
+    traced = line_forms.nccl_trace(1) + line_forms.nemo2_log()
+    for name, content in {"plain": line_forms.nemo2_log(), "traced": traced, "empty": b""}.items():
+        (tmp_path / f"log-{name}.out").write_bytes(content)
+    first, title, second = _run(tmp_path).partition("nccl trace: not for comparison with performance runs")
+    assert title
+    assert ("plain" in first, "empty" in first, "traced" in first) == (True, True, False)
+    assert "traced" in second
+    modes = {Path(row["log_path"]).stem: row["mode"] for row in _rows(tmp_path)}
+    assert modes == {"log-plain": "performance", "log-traced": "nccl_trace", "log-empty": None}
+    assert "not for comparison" not in _run(tmp_path / "log-plain.out")
+
+
+def test_what_is_no_performance_run_is_not_compared_with_the_published_time(tmp_path: Path) -> None:
+    (planned,) = plan(parse_request({"workload": "llama3.1", "size": "70b", "gpus": "64"})).runs
+    log, plan_file = tmp_path / f"log-{planned.experiment}.out", tmp_path / "run.json"
+    end = b'steptime.result {"state": "completed"}\n'
+    log.write_bytes(line_forms.nccl_trace(1) + line_forms.nemo2_log() + end)
+    compared = {}
+    for mode in (Mode.PERFORMANCE, Mode.PROFILE, Mode.NCCL_TRACE):
+        plan_file.write_text(planned.model_copy(update={"mode": mode}).model_dump_json())
+        (row,) = _rows(log)
+        assert row["mode"] == mode
+        compared[mode] = (row["step_time_over_published"] is not None, row["warnings"])
+    assert compared == {
+        "performance": (True, "planned as performance, and the log is that of nccl_trace"),
+        "profile": (False, "planned as profile, and the log is that of nccl_trace"),
+        "nccl_trace": (False, None),
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
-"""Half a year to be judged, and an empty store."""
+"""An empty store."""
 
 from pathlib import Path
 
 import pytest
-from half_year import half_years, moved_together
 
 from steptime.results.store import Store
-
-__all__ = ["half_years", "moved_together"]  # fixtures
 
 
 @pytest.fixture

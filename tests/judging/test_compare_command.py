@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from typer.testing import Result as Shown
 
 from steptime.cli import app, main
-from steptime.judging.comparison import COLUMNS
+from steptime.judging.findings import COLUMNS
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.results.models import Result
@@ -47,8 +47,9 @@ def refusal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 def test_monday_morning_names_exactly_what_was_planted() -> None:
     shown = call()
 
-    first, *_ = shown.stdout.splitlines()
+    first, second, *_ = shown.stdout.splitlines()
     assert first.startswith("8 cells: 3 slower, 1 faster, 3 unchanged, 1 with insufficient history; worst ")
+    assert second.startswith("8 cells · 14 runs, 1 rejected · 0.481 GPU-hours · in the queue for ")
     assert shown.exit_code == 3
     cells = {row["cell"]: row for row in json.loads(call("--format", "json").stdout)["cells"]}
     told = {name: (row["verdict"], row["suspicion"]) for name, row in cells.items()}
@@ -121,7 +122,7 @@ def test_programs_get_every_column_and_the_sentence() -> None:
     rows = list(csv.DictReader(StringIO(as_csv.stdout)))
 
     assert as_json["schema_version"] == 1
-    assert as_csv.stderr == f"{as_json['sentence']}.\n"
+    assert as_csv.stderr == f"{as_json['sentence']}.\n{as_json['took']}\n"
     assert as_csv.exit_code == 3
     names = [column.name for column in COLUMNS]
     assert list(rows[0]) == list(as_json["cells"][0]) == names
@@ -136,7 +137,9 @@ def test_programs_get_every_column_and_the_sentence() -> None:
 @pytest.mark.usefixtures("half_a_year")
 def test_only_cells_that_ran_since_then_are_compared() -> None:
     nothing = call("--since", "1m")
-    assert nothing.stdout == "0 cells: 0 slower, 0 faster, 0 unchanged.\n"
+    said, took = nothing.stdout.splitlines()
+    assert said == "0 cells: 0 slower, 0 faster, 0 unchanged."
+    assert took.startswith("0 cells · ")
     assert "--since 30d looks further back" in nothing.stderr
     assert call("--since", "30w").stdout.startswith("8 cells: 3 slower")
 

@@ -15,9 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.judging.comparison import Comparison, compare_since
+from steptime.judging.comparison import compare_since
 from steptime.judging.detection import FEWEST_RUNS
 from steptime.judging.drift import LONGEST_RUNS, _clearness, find_drift
+from steptime.judging.findings import Comparison
 from steptime.judging.judgements import accept, judge_all, publish
 from steptime.judging.series import Series
 from steptime.judging.trend import trend

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from steptime.judging.comparison import Finding, among_all
 from steptime.judging.detection import BASELINE_RUNS, FRESH_RUNS, Baseline, Standing, judge
+from steptime.judging.findings import Finding, among_all
 from steptime.judging.series import JudgedRun, Series
 
 pytestmark = pytest.mark.service

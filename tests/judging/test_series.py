@@ -9,7 +9,7 @@ import pytest
 from steptime.judging.comparison import compare_since
 from steptime.judging.series import JudgedRun, Series, changes, judged_runs
 from steptime.logs.models import CheckpointTiming
-from steptime.recipes.models import Mode, Window
+from steptime.recipes.models import Mode, Run, Window
 from steptime.results.metrics import STEADY_STEPS, steady_steps
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -48,6 +48,27 @@ def test_what_was_asked_for_makes_a_series_and_nothing_else_does(
         assert series.differences(other) == [
             f"{field.name.replace('_', ' ')} {value} and {getattr(other, field.name)}"
         ]
+
+
+def spread_over_experts(run: Run, ranks: int | None) -> Run:
+    spread = run.recipe.parallelism.model_copy(update={"expert": ranks})
+    return run.model_copy(update={"recipe": run.recipe.model_copy(update={"parallelism": spread})})
+
+
+def test_expert_parallelism_makes_a_series_only_where_there_is_some(
+    store: Store, make_result: MakeResult
+) -> None:
+    dense = make_result("dense")
+    for name, ranks in (("one", 1), ("two", 2)):
+        store.publish(make_result(name, run=spread_over_experts(dense.run, ranks)))
+    store.publish(dense)
+
+    series, other = Series.of_run(dense.run), Series.of_run(spread_over_experts(dense.run, 2))
+
+    assert {run.job_name for run in history(store, series)} == {"dense", "one"}
+    assert [run.job_name for run in history(store, other)] == ["two"]
+    assert "tp/pp/cp/dp 1/1/1/2, cpu" in series.full_name
+    assert "tp/pp/cp/dp/ep 1/1/1/2/2, cpu" in other.full_name
 
 
 def test_a_run_is_judged_by_its_steady_steps(store: Store, make_result: MakeResult) -> None:

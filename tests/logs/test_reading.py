@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from logs import line_forms
 from logs.line_forms import read_chunks
 
+from steptime.cli.log_files import find_logs
 from steptime.errors import UserError
-from steptime.logs.files import find_logs
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
 
@@ -396,3 +396,61 @@ def test_progress_is_told(tmp_path: Path) -> None:
 def test_a_log_survives_json() -> None:
     log = read_chunks([line_forms.nemo2_log() + b'steptime.start {"versions": {"nemo": "2.7.3"}}\n'])
     assert TrainingLog.model_validate_json(log.model_dump_json()) == log
+
+
+REAL_LOGS = Path(__file__).parents[1] / "data" / "logs"
+PROFILED = [
+    "Capture range started in the application.",
+    "[NeMo I 2026-02-03 04:05:06 nsys:75] Nsys profiling setup with start_step: 45,and end_step: 50",
+    "[NeMo I 2026-02-03 04:05:06 nsys:9] ====== Start nsys profiling ======",
+    "[rank0]:2026-02-03 04:05:06,125 - root - INFO - Profiling active. Traces will be saved at ./outputs/x",
+]
+LOADED = [
+    "successfully loaded checkpoint from /x/saved [ t 1/2, p 1/4 ] at iteration 10",
+    "Restored all states from the checkpoint at /x/made-up--step=9-last/weights",
+    "Global Checkpoint Load : Rank : 0 : Start time : 17.2s : Time spent in load_checkpoint: 9.7s",
+]
+SAVED = ["Global Checkpoint Save : Rank: 0 : Iteration: 19 : Start time: 17.2s : Save duration: 2.5s"]
+TRACED = [line_forms.nccl_trace(7).decode().rstrip()]
+
+
+@pytest.mark.parametrize(
+    ("before", "mode"),
+    [
+        *((line, "profile") for line in PROFILED),
+        *((line, "nccl_trace") for line in TRACED),
+        *((line, "checkpoint_load") for line in LOADED),
+        *((line, "checkpoint_save") for line in SAVED),
+        (f"{LOADED[0]}\n{SAVED[0]}", "checkpoint_load"),
+        (f"{SAVED[0]}\n{TRACED[0]}", "nccl_trace"),
+        (f"{TRACED[0]}\n{PROFILED[0]}", "profile"),
+        ("load-checkpoint ................................: 1250.50", "performance"),
+        ("node:1:2 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>", "performance"),
+        ("", "performance"),
+    ],
+)
+def test_a_log_shows_its_kind(before: str, mode: str) -> None:
+    log = line_forms.read_chunks([f"{before}\n".encode(), line_forms.nemo2_log(range(5))])
+    assert log.mode == mode
+
+
+def test_a_log_without_steps_shows_no_kind_but_what_is_printed() -> None:
+    assert line_forms.read_chunks([b"setting up\n"]).mode is None
+    assert line_forms.read_chunks([LOADED[0].encode() + b"\n"]).mode == "checkpoint_load"
+
+
+def test_a_load_after_a_crash_is_none_of_a_loading_run() -> None:
+    crashed = line_forms.nemo2_log(range(20)), b"steptime.start {}\n", f"{LOADED[2]}\n".encode()
+    log = line_forms.read_chunks([b"steptime.start {}\n", *crashed, line_forms.nemo2_log(range(10, 50))])
+    assert (log.mode, len(log.steps)) == ("performance", 50)
+
+
+def test_real_logs_show_their_kind() -> None:
+    """Of a save and a load by NeMo on the CPU, and of a training on one H100."""
+    shown = {log.stem.partition("_")[2]: read_log(log).mode for log in REAL_LOGS.glob("*.out")}
+    assert shown == {
+        "cpu_load": "checkpoint_load",
+        "cpu_save": "checkpoint_save",
+        "h100_bf16": "performance",
+        "h100_fp8": "performance",
+    }

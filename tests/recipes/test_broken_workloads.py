@@ -76,6 +76,8 @@ sizes:
 FIRST = "sizes.8b.configurations.0"
 SECOND = "sizes.8b.configurations.1"
 
+BATCH = "tensor_choices: [2, 4]\n        micro_batch_size: 1\n        global_batch_size: {weak: "
+
 MISTAKES = {
     "a dtype without a peak": (
         "dtypes: [bf16]\n        gpus: [16, 32]",
@@ -87,7 +89,7 @@ MISTAKES = {
         "  b200: {",
         "  h1000: {gpus_per_node: 8, image: null}\n  b200: {",
         "line 13, gpu_types.h1000: unknown GPU type 'h1000' of config/gpus.yaml: did you mean 'h100'? "
-        "Valid are: h100, h200, b200, gb200, gb300, cpu.",
+        "Valid are: h100, h200, b200, b300, gb200, gb300, cpu.",
     ),
     "a GPU type of a rule that the file lacks": (
         "gpu_types: [b200]",
@@ -210,6 +212,193 @@ MISTAKES = {
         "source: launch, vboost",
         "source: lunch, vboost",
         "line 15, performance.sources.launch: no rule has this source; and",
+    ),
+    "a key that there is not": (
+        "title: Small",
+        "titel: Small",
+        "line 2, titel: unknown field, perhaps 'title' is meant.",
+    ),
+    "a field too many": (
+        "tensor_choices: [2, 4]\n",
+        "tensor_choices: [2, 4]\n        batch: 3\n",
+        f"line 36, {FIRST}.batch: unknown field.",
+    ),
+    "a key that is there twice": (
+        "title: Small",
+        "title: Small\ntitle: Large",
+        "line 3, title: is given twice; keep one.",
+    ),
+    "a number in words": (
+        "num_layers: 32",
+        "num_layers: many",
+        'line 22, sizes.8b.model.num_layers: Input should be a valid integer, not "many".',
+    ),
+    "a model without layers": (
+        "num_layers: 32",
+        "num_layers: 0",
+        "line 22, sizes.8b.model.num_layers: Input should be greater than 0, not 0.",
+    ),
+    "an architecture that there is not": (
+        "architecture: llama",
+        "architecture: lama",
+        "line 21, sizes.8b.model.architecture: unknown model family 'lama': did you mean "
+        "'llama'? Valid are: llama, nemotron4, nemotron_h, gpt.",
+    ),
+    "no micro batch": (
+        "tensor_choices: [2, 4]\n        micro_batch_size: 1",
+        "tensor_choices: [2, 4]\n        micro_batch_size: 0",
+        f"line 36, {FIRST}.micro_batch_size: Input should be greater than 0, not 0.",
+    ),
+    "a batch that does not divide": (
+        "tensor_choices: [2, 4]\n        micro_batch_size: 1",
+        "tensor_choices: [2, 4]\n        micro_batch_size: 3",
+        f"line 37, {FIRST}.global_batch_size.weak: 32 on 16 GPUs is no multiple of micro batch "
+        "size 3 × data parallel 4.",
+    ),
+    "a batch that does not grow in whole": (
+        BATCH + "{per_gpu: 2}",
+        BATCH + "{per_gpu: 0.3}",
+        f"line 37, {FIRST}.global_batch_size.weak: 0.3 per GPU on 16 GPUs is no whole global batch size.",
+    ),
+    "both kinds of batch": (
+        BATCH + "{per_gpu: 2}",
+        BATCH + "{per_gpu: 2, fixed: 3}",
+        f"line 37, {FIRST}.global_batch_size.weak: give either per_gpu or fixed.",
+    ),
+    "a kind of scaling that there is not": (
+        "tensor_choices: [2, 4]\n        micro_batch_size: 1\n        global_batch_size: {weak:",
+        "tensor_choices: [2, 4]\n        micro_batch_size: 1\n        global_batch_size: {week:",
+        f"line 37, {FIRST}.global_batch_size.week: Input should be 'weak' or 'strong', not \"week\".",
+    ),
+    "a time that YAML reads as a number": (
+        '{weak: "00:30:00"}',
+        "{weak: 1:00:00}",
+        "line 8, steps.time_limit.weak: Input should be a valid string, not 3600 (put it in quotes).",
+    ),
+    "a time that is none": (
+        '{weak: "00:30:00"}',
+        '{weak: "half an hour"}',
+        "line 8, steps.time_limit.weak: time limit 'half an hour' is not of the form HH:MM:SS "
+        "with more than no time, as in 00:30:00.",
+    ),
+    "a window that ends before": (
+        '"40:49"',
+        '"49:40"',
+        "line 8, steps.window: window '49:40' ends before it begins: write the smaller step first.",
+    ),
+    "a window that is none": (
+        '"40:49"',
+        '"40-49"',
+        "line 8, steps.window: window '40-49' is not of the form FIRST:LAST, two global steps such as 35:44.",
+    ),
+    "a placeholder that there is not": (
+        "pretrain_{size}",
+        "pretrain_{seize}",
+        "line 6, experiment: unknown placeholder 'seize': did you mean 'size'? Valid are: size, "
+        "dtype, gpus, tp, pp, cp, vp, ep, etp, mbs, gbs.",
+    ),
+    "a DAG that Airflow would not take": (
+        "dag_id: small",
+        "dag_id: Small-1",
+        "line 4, dag_id: String should match pattern '^[a-z][a-z0-9_]*$', not \"Small-1\".",
+    ),
+    "a kind of log that there is not": (
+        "title: Small",
+        "title: Small\nstep_log: line",
+        "line 3, step_log: Input should be 'lines' or 'bar', not \"line\".",
+    ),
+    "a rank below 0": (
+        "ranks: [0, 1]",
+        "ranks: [-1]",
+        "line 9, profile.ranks.0: Input should be greater than or equal to 0, not -1.",
+    ),
+    "GPUs per node in words": (
+        "h100: {gpus_per_node: 8",
+        "h100: {gpus_per_node: none",
+        'line 12, gpu_types.h100.gpus_per_node: Input should be a valid integer, not "none".',
+    ),
+    "a type of GPU without an image": (
+        ', image: "nvcr.io/nvidia/nemo:25.07.01"}',
+        "}",
+        "line 13, gpu_types.b200.image: is missing.",
+    ),
+    "a setting that there is not": (
+        "vboost: true}",
+        "trainer: {fp8_recip: delayed}}",
+        "line 17, performance.rules.0.trainer.fp8_recip: unknown field.",
+    ),
+    "a setting with another value": (
+        "vboost: true}",
+        "trainer: {fp8_recipe: late}}",
+        "line 17, performance.rules.0.trainer.fp8_recipe: Input should be 'delayed', 'current', "
+        "'blockwise', 'mxfp8' or 'nvfp4', not \"late\".",
+    ),
+    "a variable that is a number": (
+        "vboost: true}",
+        "environment: {X: 1}}",
+        "line 17, performance.rules.0.environment.X: Input should be a valid string, not 1 (put "
+        "it in quotes).",
+    ),
+    "a mode that there is not": (
+        "vboost: true}",
+        "modes: [checkpoint], vboost: true}",
+        "line 17, performance.rules.0.modes.0: Input should be 'performance', 'checkpoint_save', "
+        "'checkpoint_load', 'profile' or 'nccl_trace', not \"checkpoint\".",
+    ),
+    "a kind of cluster that there is not": (
+        "vboost: true}",
+        "cluster_kinds: [slum], vboost: true}",
+        "line 17, performance.rules.0.cluster_kinds.0: unknown kind of cluster 'slum': did you "
+        "mean 'slurm'? Valid are: local, runai, slurm.",
+    ),
+    "a rule for a size that there is not": (
+        "vboost: true}",
+        "sizes: [9b], vboost: true}",
+        "line 17, performance.rules.0.sizes: unknown size '9b': did you mean '8b'? Valid are: 8b.",
+    ),
+    "a kind of parallelism that there is not": (
+        "parallelism: {tensor: 1, pipeline: 4, context: 1}",
+        "parallelism: {tensor: 1, pipelines: 4, context: 1}",
+        f"line 41, {SECOND}.parallelism.pipelines: unknown field, perhaps 'pipeline' is meant.",
+    ),
+    "parts of a stage where there is one stage": (
+        "{tensor: 1, pipeline: 4, context: 1}",
+        "{tensor: 1, pipeline: 1, context: 1, virtual_pipeline: 2}",
+        f"line 41, {SECOND}.parallelism.virtual_pipeline: 2 parts of each stage need more than "
+        "one stage: raise pipeline, or leave this out.",
+    ),
+    "expert parallel without experts": (
+        "{tensor: 1, pipeline: 4, context: 1}",
+        "{tensor: 1, pipeline: 1, context: 1, expert: 4}",
+        f"line 41, {SECOND}.parallelism.expert: is for mixtures of experts, and this model has "
+        "none: leave it out.",
+    ),
+    "experts that a Llama has not": (
+        "seq_length: 8192",
+        "seq_length: 8192\n      moe: {num_moe_experts: 8, moe_router_topk: 2, moe_ffn_hidden_size: 14336}",
+        "line 29, sizes.8b.model.moe: llama models have no experts: leave moe out.",
+    ),
+    "a GPU count that is there twice": (
+        "gpus: [16, 32]",
+        "gpus: [16, 16]",
+        f"line 33, {FIRST}.gpus: GPU counts must ascend, each once.",
+    ),
+    "a GPU count in quotes": (
+        "gpus: [16, 32]",
+        'gpus: ["16", 32]',
+        f'line 33, {FIRST}.gpus.0: Input should be a valid integer, not "16".',
+    ),
+    "a sequence that context does not divide": (
+        "{tensor: 1, pipeline: 4, context: 1}",
+        "{tensor: 1, pipeline: 1, context: 3}",
+        f"line 40, {SECOND}.gpus.0: 16 is no multiple of tensor × pipeline × context parallel = 3.",
+    ),
+    "checkpoints on a GPU type that the file lacks": (
+        "    proxies:\n",
+        "    checkpoint: {size_gb: 1, minimum_gpus_to_save: {h101: 16}, minimum_gpus_to_load: {h100: 16}}\n"
+        "    proxies:\n",
+        "line 44, sizes.8b.checkpoint.minimum_gpus_to_save.h101: unknown GPU type 'h101': did "
+        "you mean 'h100'? Valid are: h100, b200.",
     ),
 }
 """By what is wrong: what to replace in GOOD by what, and the sentence; those that end in 'and' begin so."""

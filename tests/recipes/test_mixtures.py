@@ -1,19 +1,18 @@
 """Mixtures of experts, from files alone: public documents, cell by cell, and mistakes in their files.
 
-Nothing of steptime trains these models yet, so the files are data of the tests, and not shipped.
+How upstream launches them is not recorded, so the files are data of the tests, and not shipped.
 """
 
 import csv
 import json
-import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_tables import config_with
 from typer.testing import CliRunner
 
-from steptime import settings
 from steptime.cli import app
 from steptime.errors import UserError
 from steptime.recipes import tables
@@ -27,6 +26,7 @@ from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import load_workload
 from steptime.results.metrics import throughput
 from steptime.staging.families import require_trainable
+from trainer.errors import TrainerError
 from trainer.run import read_run
 
 MIXTURES = Path(__file__).parents[1] / "data" / "mixtures"
@@ -38,11 +38,7 @@ QWEN, LLAMA = "qwen3-25.12", "llama4-25.08"
 @pytest.fixture(autouse=True)
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The shipped configuration, with the files of the mixtures in it."""
-    folder = tmp_path / "config"
-    shutil.copytree(settings.config_dir(), folder)
-    for kind in ("workloads", "references"):
-        for path in (MIXTURES / kind).glob("*.yaml"):
-            shutil.copy(path, folder / kind)
+    folder = config_with(MIXTURES, tmp_path / "config")
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder
 
@@ -215,12 +211,13 @@ def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         require_trainable([run])
     assert str(refused.value) == (
-        "grok1-25.08 314b can be planned and measured, and not be trained yet: the trainer builds llama, "
-        "nemotron4, nemotron_h, and this is a model of the family 'gpt'."
+        "grok1-25.08 314b can be planned and measured, and not be trained yet: its model does not name the "
+        "config of NeMo to build it from: give nemo (docs/adding-a-workload.md)."
     )
     path = tmp_path / "run.json"
     path.write_text(run.model_dump_json())
-    assert read_run(path).recipe.model.architecture == "gpt", "which check_family refuses there"
+    with pytest.raises(TrainerError, match="needs the name of its config in NeMo"):
+        read_run(path)
 
 
 def refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[str]:
@@ -332,6 +329,23 @@ MISTAKES = {
         ("dtypes: [fp8_ss]", "dtypes: [nvfp4]"),
         "sizes.671b.configurations.3.dtypes.0: dtype 'nvfp4' has no peak on h100 in config/gpus.yaml, "
         "which has bf16, fp8: add it there with its source, or correct it here.",
+    ),
+    "a config that is no name of a class": (
+        GROK,
+        (MOE, f"{MOE}\n      nemo: {{config: os.system}}"),
+        "sizes.314b.model.nemo.config: String should match pattern '^[A-Z][A-Za-z0-9_]*$', or",
+    ),
+    "a size among the fields of the config": (
+        GROK,
+        (MOE, f"{MOE}\n      nemo: {{config: MixtralConfig, fields: {{hidden_size: 4096}}}}"),
+        "sizes.314b.model.nemo.fields.hidden_size: is a size of the model: give hidden_size beside nemo, or "
+        "in moe or mla.",
+    ),
+    "what the run decides among the fields of the config": (
+        GROK,
+        (MOE, f"{MOE}\n      nemo: {{config: MixtralConfig, fields: {{expert_model_parallel_size: 8}}}}"),
+        "sizes.314b.model.nemo.fields.expert_model_parallel_size: is decided by the run (its parallelism, "
+        "number format and settings): leave it out.",
     ),
     "a placeholder that there is not": (
         GROK,

@@ -125,6 +125,7 @@ NO_NUMBERS = {
     "hybrid",
     "moe",
     "mla",
+    "nemo",
     "gated_linear_unit",
     "share_embeddings_and_output_weights",
 }

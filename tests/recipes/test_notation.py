@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from steptime.errors import UserError
 from steptime.recipes.notation import (
+    format_at_most,
     format_hours,
     format_time_limit,
     parse_time_limit,
@@ -29,6 +30,11 @@ SCALES = st.lists(st.integers(1, 4096), min_size=1, max_size=12, unique=True).ma
 )
 def test_small_hours_keep_digits_that_say_something(hours: float, told: str) -> None:
     assert format_hours(hours) == told
+
+
+def test_one_job_is_one_job() -> None:
+    assert format_at_most(1, 0.25) == "1 job, at most 0.25 GPU-hours"
+    assert format_at_most(4, 1.1733) == "4 jobs, at most 1.17 GPU-hours"
 
 
 @given(SCALES, st.data())

@@ -49,7 +49,10 @@ def test_every_performance_number_belongs_to_a_configuration_row() -> None:
 
 
 def test_every_document_has_a_workload_and_every_number_a_recipe() -> None:
-    assert set(list_references()) == set(list_workloads())
+    printed = {
+        name for name in list_workloads() if any(rule.printed for _, rule in load_workload(name).recipes())
+    }
+    assert set(list_references()) == printed == set(list_workloads()) - {"grok1-25.08"}
     found = [row for recipe in RECIPES if (row := published_performance(recipe))]
     assert len(found) == len(set(found)) == len(performance_rows())
 
@@ -60,7 +63,7 @@ def test_there_is_no_published_number_at_another_batch_size() -> None:
 
 
 def test_stated_flops_are_the_formulas_rounded() -> None:
-    for recipe in RECIPES:
+    for recipe in (recipe for recipe in RECIPES if recipe.workload in list_references()):
         stated = load_reference(recipe.workload).stated_model_flops
         if recipe.size in stated:
             by_formula = model_flops(recipe.model, recipe.flops_formula)
@@ -118,7 +121,8 @@ def test_a_table_has_the_lines_that_its_document_prints(references: Path) -> Non
     assert row is not None
     assert row.model_dump(exclude={"document", "size", "dtype", "gpu_type", "seq_length"}) == {
         **{"gpus": 32, "global_batch_size": 96, "tflops_per_gpu": 480.5},
-        **dict.fromkeys(("step_time_s", "tokens_per_s", "mfu_percent", "days_per_1t_tokens")),
+        **dict.fromkeys(("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu")),
+        **dict.fromkeys(("mfu_percent", "days_per_1t_tokens")),
     }
     rates = throughput(recipe, 15.0, peak=Peak(tflops=1979, source="given"))
     assert (rates.published_step_time_s, rates.step_time_over_published) == (None, None)

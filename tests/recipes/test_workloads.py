@@ -62,6 +62,7 @@ def test_every_workload_has_a_tiny_size_for_the_cpu(name: str) -> None:
         ("nemotron4-340b", "nemotron4-340b-25.12", "nemotron4_340b"),
         ("nemotron4-340b-24.11", "nemotron4-340b-24.11", "nemotron4_340b_2411"),
         ("nemotron-h", "nemotron-h-25.05", "nemotron_h"),
+        ("grok1", "grok1-25.08", "grok1"),
     ],
 )
 def test_names_and_dags(name: str, full: str, dag: str) -> None:

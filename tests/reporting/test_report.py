@@ -56,7 +56,8 @@ def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) ->
     ] * 4
     assert text.count("<figure") == len(found.findings) + 2
     assert "tiny·fp32·2 (rejected) is rejected: Expected 20 steps, but found 3." in text
-    assert "14 runs · 1 rejected run" in text
+    assert found.took.startswith("8 cells · 14 runs, 1 rejected · 0.481 GPU-hours · in the queue for ")
+    assert f'<p class="quiet">{found.took} · made ' in text
 
 
 def test_the_newest_run_of_a_sweep(
@@ -80,7 +81,8 @@ def test_the_newest_run_of_a_sweep(
     report(tmp_path / "sweep.html", "--sweep", "nightly")
 
     asked = [statement for statement, _ in statements]
-    assert [sum(f"runs.{column} = " in one for one in asked) for column in ("sweep", "sweep_run")] == [1, 1]
+    counted = [sum(f"runs.{column} = " in one for one in asked) for column in ("sweep", "sweep_run")]
+    assert counted == [1, 2], "its runs are read once, and what they took is summed up"
     text = (tmp_path / "sweep.html").read_text()
     assert "<h1>steptime: sweep nightly</h1>" in text
     assert "2 cells · 2 runs" in text

@@ -65,7 +65,8 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"workload": "llama3.1-25.04", "size": "tiny", "dtype": "fp32", "gpu_type": "cpu"},
         **{"scaling": "weak", "proxy": False, "cluster": "local", "mode": "performance", "repeat": 1},
         **{"gpus": 2, "tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1},
-        **{"data_parallel": 2, "global_batch_size": 16, "micro_batch_size": 1, "window": "10:19"},
+        **{"data_parallel": 2, "expert_parallel": 1, "global_batch_size": 16, "micro_batch_size": 1},
+        **{"window": "10:19"},
         **{"steps_in_window": 10, "step_time_mean_s": 0.5, "step_time_std_s": 0, "step_time_median_s": 0.5},
         **{"steady_steps": "0:19", "steady_step_time_s": 0.5, "steady_step_time_iqr_s": 0},
         **{"wall_time_median_s": None, "published_step_time_s": None, "step_time_over_published": None},
@@ -101,6 +102,13 @@ def test_every_name_is_declared_once_with_its_unit() -> None:
         assert column.description.endswith("."), column.name
         if column.unit in ("s", "%"):
             assert column.name.endswith({"s": "_s", "%": "_percent"}[column.unit]), column.name
+
+
+def test_no_heading_repeats_its_unit() -> None:
+    assert [
+        column.title for column in COLUMNS if column.unit and column.heading.split()[-1] == column.unit
+    ] == []
+    assert [column.heading for column in COLUMNS if "iqr" in column.heading] == [], "no word of English"
 
 
 def test_a_row_is_what_the_declaration_takes(tmp_path: Path, make_result: MakeResult) -> None:

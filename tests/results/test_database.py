@@ -89,15 +89,9 @@ def test_listing_uses_the_indices_and_stays_quick(
     tmp_path: Path, make_result: MakeResult, statements: list[tuple[str, Any]]
 ) -> None:
     url = f"sqlite:///{tmp_path / 's.db'}"
-    store = Store(url)
+    store = Store(url, dags=["llama31"])
     store.publish(make_result("job"))
-    with database.write_transaction(url) as connection:
-        (row,) = connection.execute(sqlalchemy.select(schema.runs)).mappings().all()
-        rows = [
-            {**row, "id": number, "job_name": f"job{number}", "dag_run_id": f"run{number // 5}"}
-            for number in range(2, 10_001)
-        ]
-        connection.execute(schema.runs.insert(), rows)
+    repeat_run(url, 10_000)
     statements.clear()
     assert len(store.results()) == 10_000
     asked = [statement.partition(" ")[0] for statement, _ in statements]
@@ -115,6 +109,35 @@ def test_listing_uses_the_indices_and_stays_quick(
         ]
     assert "USING INDEX ix_runs_submitted_at" in plans[0]
     assert "USING INDEX ix_runs_dag_id_dag_run_id" in plans[1]
+
+
+def test_postgresql_knows_that_a_reader_may_read_nearly_all(
+    postgresql_url: str, make_result: MakeResult, statements: list[tuple[str, Any]]
+) -> None:
+    """Where it takes them for few, a search of a large store looks up each run by itself."""
+    store = Store(postgresql_url, dags=["llama31", "nemotron4"])
+    store.publish(make_result("job"))
+    repeat_run(postgresql_url, 10_000)
+    with database.write_transaction(postgresql_url) as connection:
+        connection.execute(sqlalchemy.text("ANALYZE"))
+    statements.clear()
+    assert len(store.results()) == 10_000
+
+    ((statement, parameters),) = [one for one in statements if "FROM runs" in one[0]]
+    with database.read_connection(postgresql_url) as connection:
+        ((plan,),) = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
+    assert plan[0]["Plan"]["Plan Rows"] > 9_000
+
+
+def repeat_run(url: str, count: int) -> None:
+    """Write the one run of a store anew until there are `count`, five to a DAG run."""
+    with database.write_transaction(url) as connection:
+        (row,) = connection.execute(sqlalchemy.select(schema.runs)).mappings().all()
+        rows = [
+            {**row, "id": number, "job_name": f"job{number}", "dag_run_id": f"run{number // 5}"}
+            for number in range(2, count + 1)
+        ]
+        connection.execute(schema.runs.insert(), rows)
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_repeats_of_both_scales_give_an_interval_of_the_scale(store: Store, make
 
 
 WAYS = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
-SPREAD = {**dict.fromkeys(WAYS, 1), "global_batch_size": 8, "micro_batch_size": 1}
+SPREAD = {**dict.fromkeys(WAYS, 1), "expert_parallel": 1, "global_batch_size": 8, "micro_batch_size": 1}
 
 
 def measured(number: int, rate: float, **spread: int) -> dict[str, Any]:

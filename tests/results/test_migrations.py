@@ -13,7 +13,7 @@ import sqlalchemy
 from alembic import command
 
 from steptime.recipes.models import Mode
-from steptime.results import database, schema
+from steptime.results import database, judgement_rows, schema
 from steptime.results.columns import COLUMNS, COMPUTED
 from steptime.results.models import Result
 from steptime.results.record import RunRecord
@@ -191,3 +191,26 @@ def test_a_save_and_the_wait_for_it_become_two_numbers(
     assert store.checkpoints(result.job.name) == [each.model_dump() for each in result.log.checkpoints]
     measured = reading["measurement"]
     assert (measured["checkpoint_save_s"], measured["checkpoint_blocked_s"]) == (took_s, 0.146)
+
+
+def test_what_nobody_was_notified_of_is_still_to_be_notified(
+    store_url: str, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = make_result()
+    upgrade = command.upgrade
+    with monkeypatch.context() as earlier:
+        earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, "0014"))
+        earlier.setattr(schema, "REVISION", "0014")
+        with database.write_transaction(store_url) as connection:
+            tables = sqlalchemy.MetaData()
+            tables.reflect(connection)
+            runs = tables.tables["runs"]
+            row = {name: value for name, value in run_row(result).items() if name in runs.c}
+            run_id = connection.scalar(runs.insert().values(row).returning(runs.c.id))
+            kept = {"raised_by": run_id, "about": run_id, "verdict": "suspected"}
+            connection.execute(tables.tables["untold"].insert().values(kept))
+    database.close_engines()
+
+    store = Store(store_url)
+
+    assert judgement_rows.pending(store, result.job.name) == {result.job.name: "suspected"}

@@ -285,6 +285,20 @@ def test_parallelism_is_compared_with_what_the_trainer_set_up(make_result: MakeR
         assert f"the trainer set up {name} (not stated) instead" in failure.message
 
 
+def test_expert_parallelism_is_compared_where_it_is_planned(make_result: MakeResult) -> None:
+    result = make_result()
+    run = result.submitted.run
+    spread = run.recipe.parallelism.model_copy(update={"expert": 2})
+    mixture = run.model_copy(update={"recipe": run.recipe.model_copy(update={"parallelism": spread})})
+    result = result.model_copy(update={"submitted": result.submitted.model_copy(update={"run": mixture})})
+    started = result.log.started or {}
+
+    failure = only_failure(judged(result, started={**started, "expert_parallel": 1}))
+
+    assert "the trainer set up expert_parallel 1 instead of the planned 2" in failure.message
+    assert not judged(result, started={**started, "expert_parallel": 2}).failures
+
+
 def test_a_log_that_shows_no_batch_size_cannot_confirm_it(make_result: MakeResult) -> None:
     result = make_result()
     bare = {"global_batch_size": None, "consumed_samples": None}

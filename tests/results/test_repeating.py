@@ -40,6 +40,12 @@ def test_the_command_to_repeat_a_run_plans_that_run(asked: dict[str, Any]) -> No
         assert run.experiment in listed.stdout
 
 
+def test_a_run_beside_a_checkpoint_is_repeated_without_one() -> None:
+    asked = {"workload": "llama3.1", "gpus": "2", "checkpoint": True, "async_save": True}
+    for run in plan(PlanRequest.model_validate(asked)).runs:
+        assert [again.experiment for again in plan(request_of(run, asked)).all_runs] == [run.experiment]
+
+
 def test_a_run_is_asked_for_on_the_cluster_that_it_ran_on() -> None:
     asked = {"workload": "llama3.1", "gpus": "2"}
     [run] = plan(PlanRequest.model_validate(asked)).runs

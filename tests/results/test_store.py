@@ -20,6 +20,7 @@ from steptime.results.database import write_transaction
 from steptime.results.judgement_rows import judged_rows
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
+from steptime.results.totals import Totals
 
 MakeResult = Callable[..., Result]
 
@@ -366,15 +367,34 @@ def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) ->
 
 def test_totals_are_of_all_runs_since_then(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
-    assert store.totals(0) == {"runs": 0, "rejected": 0, "gpu_hours": 0}
-    store.publish(make_result("old", submitted_at=1e9))
+    assert store.totals() == Totals(0, 0, 0, None, None)
+    store.publish(make_result("old", submitted_at=1e9, gpus=1))
     for number in range(3):
         store.publish(make_result(f"run-{number}", submitted_at=2e9))
     store.reject(make_result("bad", submitted_at=2e9, verdict=BAD, measurement=None))
 
     hours = sum(row["gpu_hours"] for row in store.results(since=2e9, include_rejected=True))
-    assert store.totals(2e9) == {"runs": 4, "rejected": 1, "gpu_hours": pytest.approx(hours)}
-    assert Store(store_url, dags=["another"]).totals(0)["runs"] == 0
+    assert store.totals(2e9) == Totals(4, 1, pytest.approx(hours), 1.5, 1.5)
+    assert store.totals(gpus=1).runs == 1
+    assert Store(store_url, dags=["another"]).totals().runs == 0
+
+
+@pytest.mark.parametrize(
+    ("totals", "sentence"),
+    [
+        (Totals(0, 0, 0.0, None, None), "0 runs · 0 GPU-hours"),
+        (
+            Totals(1, 0, 0.01234, 1.5, 1.5),
+            "1 run · 0.0123 GPU-hours · in the queue for 2 s on average, 2 s at most",
+        ),
+        (
+            Totals(1540, 3, 12345.6, 600, 9000),
+            "1,540 runs, 3 rejected · 12,346 GPU-hours · in the queue for 10 min on average, 2.5 h at most",
+        ),
+    ],
+)
+def test_totals_are_said_in_words(totals: Totals, sentence: str) -> None:
+    assert totals.sentence == sentence
 
 
 def test_a_run_is_found_by_each_text_that_people_know_it_by(store_url: str, make_result: MakeResult) -> None:
@@ -428,17 +448,17 @@ def test_of_two_verdicts_that_a_run_raised_each_is_told_by_itself(
     with write_transaction(store_url) as connection:
         query = select(schema.runs.c.id).order_by(schema.runs.c.submitted_at)
         first, second, _ = connection.scalars(query)
-        judgement_rows.keep_untold(connection, "run-2", {second: "suspected", first: "confirmed"})
-        judgement_rows.keep_untold(connection, "run-1", {second: "confirmed"})
-        judgement_rows.keep_untold(connection, "run-0", {})
-    assert judgement_rows.untold(store, "run-2") == {"run-0": "confirmed", "run-1": "suspected"}
+        judgement_rows.keep_pending(connection, "run-2", {second: "suspected", first: "confirmed"})
+        judgement_rows.keep_pending(connection, "run-1", {second: "confirmed"})
+        judgement_rows.keep_pending(connection, "run-0", {})
+    assert judgement_rows.pending(store, "run-2") == {"run-0": "confirmed", "run-1": "suspected"}
 
     with write_transaction(store_url) as connection:
-        judgement_rows.remove_untold(connection, "run-2", "run-1")
+        judgement_rows.remove_pending(connection, "run-2", "run-1")
 
-    assert judgement_rows.untold(store, "run-2") == {"run-0": "confirmed"}
-    assert judgement_rows.untold(store, "run-1") == {"run-1": "confirmed"}
-    assert judgement_rows.untold(store, "run-0") == {}
+    assert judgement_rows.pending(store, "run-2") == {"run-0": "confirmed"}
+    assert judgement_rows.pending(store, "run-1") == {"run-1": "confirmed"}
+    assert judgement_rows.pending(store, "run-0") == {}
 
 
 def test_judgements_and_accepted_levels_are_those_of_their_series(

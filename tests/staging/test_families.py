@@ -10,7 +10,8 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.plug_points import MODEL_FAMILIES
-from steptime.recipes.models import ModelShape, Run
+from steptime.recipes.layers import MoeShape, NemoConfig
+from steptime.recipes.models import ModelShape, Recipe, Run
 from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.staging.families import FP8_RECIPES, NEMO_1_IMAGES, NUMBER_FORMATS, TRAINED, require_trainable
@@ -32,7 +33,7 @@ def test_what_the_pipeline_believes_is_what_the_trainer_has() -> None:
     assert json.loads(told.stdout) == [list(TRAINED), [name for name in FP8_RECIPES if name is not None]]
     source = (Path(__file__).parents[2] / "trainer" / "parallelism.py").read_text(encoding="utf-8")
     assert f'"cuda": {json.dumps(NUMBER_FORMATS).replace("[", "(").replace("]", ")")}' in source
-    assert set(TRAINED) < set(MODEL_FAMILIES.built_in)
+    assert set(TRAINED) == set(MODEL_FAMILIES.built_in)
 
 
 FORMATS = "the trainer has fp32, bf16, fp8, FP8 with delayed or current scaling, and not"
@@ -42,10 +43,23 @@ def _as_gpt(shape: ModelShape) -> ModelShape:
     return shape.model_copy(update={"architecture": "gpt", "gated_linear_unit": True})
 
 
+def _mixture_on_cpu(recipe: Recipe) -> Recipe:
+    experts = MoeShape(num_moe_experts=4, moe_router_topk=2, moe_ffn_hidden_size=512)
+    model = _as_gpt(recipe.model).model_copy(
+        update={"moe": experts, "nemo": NemoConfig(config="MixtralConfig")}
+    )
+    return recipe.model_copy(update={"model": model, "gpu_type": "cpu"})
+
+
 UNTRAINABLE = {
     "family": (
         lambda run: {"recipe": run.recipe.model_copy(update={"model": _as_gpt(run.recipe.model)})},
-        "the trainer builds llama, nemotron4, nemotron_h, and this is a model of the family 'gpt'.",
+        "its model does not name the config of NeMo to build it from: give nemo (docs/adding-a-workload.md).",
+    ),
+    "tensor parallel experts on the CPU": (
+        lambda run: {"recipe": _mixture_on_cpu(run.recipe)},
+        "a mixture with tensor parallel 8 needs sequence parallelism, which the CPU has not: choose tensor "
+        "parallel 1.",
     ),
     "dtype": (
         lambda run: {

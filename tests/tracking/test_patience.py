@@ -11,11 +11,12 @@ import pytest
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.clusters.connections import no_connections
+from steptime.durations import duration
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.tracking import conclusion, patience
 from steptime.tracking.conclusion import FailureReport, find_causes
-from steptime.tracking.log_place import LogPlace
-from steptime.tracking.patience import Silence, duration, patiently
+from steptime.tracking.log_place import LogPlace, Reported
+from steptime.tracking.patience import Silence, patiently
 
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
@@ -145,10 +146,12 @@ async def test_a_place_of_another_job_counts_as_none() -> None:
         kept[0] = told
 
     place = LogPlace(get, keep)
-    assert await place.offset("a") == 0
-    await place.keep("a", 17)
-    assert kept == [{"job_name": "a", "offset": 17}]
-    assert (await place.offset("a"), await place.offset("b")) == (17, 0)
+    assert await place.find("a") is None
+    reported = Reported(job_name="a", offset=17)
+    await place.keep(reported)
+    assert (await place.find("a"), await place.find("b")) == (reported, None)
+    kept[0] |= {"of a later version": 1}
+    assert await place.find("a") is None
 
 
 @pytest.fixture

@@ -3,9 +3,12 @@
 The stream can be learned (trainer/data.py), so that a loss that falls means something.
 """
 
+import functools
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -33,54 +36,59 @@ SPREAD = {
     "pipeline": Parallelism(pipeline=2, data=1),
 }
 
-Trainings = Mapping[tuple[str, str], Trained]
+LOADS = {f"loaded, {name}": parallelism for name, parallelism in SPREAD.items()}
+IN_TEST_ALL = (
+    *(("llama3.1", "pipeline"), ("nemotron4", "pipeline")),
+    *(("nemotron4", "loaded, tensor"), ("nemotron4", "loaded, pipeline"), ("nemotron-h", "loaded, pipeline")),
+)
+"""Not in `make test`, which has stages of the hybrid here and of Llama in test_training.py."""
+
+Trainings = Callable[[str, str], Trained]
+
+
+def _cases(families: Iterable[str], names: Iterable[str]) -> list[Any]:
+    """Each family with each training."""
+    return [
+        pytest.param(*case, marks=[pytest.mark.exhaustive] if case in IN_TEST_ALL else [])
+        for case in itertools.product(families, names)
+    ]
 
 
 @pytest.fixture(scope="module")
 def trainings(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Trainings:
-    """All of them: those of a family start from one checkpoint."""
-    trained = {}
-    for family in FAMILIES:
-        above = tmp_path_factory.mktemp(family)
-        runs = {
-            "one rank": planned(workload=family, gbs=GBS, max_steps=END),
-            "saved": planned(
-                2,
-                workload=family,
-                parallelism=DATA_2,
-                gbs=GBS,
-                max_steps=SAVED_AT,
-                mode=Mode.CHECKPOINT_SAVE,
-            ),
-        }
-        for name, parallelism in SPREAD.items():
-            runs[name] = planned(2, workload=family, parallelism=parallelism, gbs=GBS, max_steps=SAVED_AT)
-        checkpoints = above / "saved" / "code" / "nemo_experiments" / "default" / "checkpoints"
-        for name, parallelism in SPREAD.items() if family in LOADING else ():
-            runs[f"loaded, {name}"] = loading(
-                checkpoints, SAVED_AT, END, workload=family, parallelism=parallelism, gbs=GBS
-            )
-        for name, run in runs.items():
-            (above / name).mkdir()
-            trained[family, name] = train(run, above / name)
-    with_bar = planned(workload=WITH_BAR, gbs=GBS, max_steps=END)
-    trained[WITH_BAR, "one rank"] = train(with_bar, tmp_path_factory.mktemp("with_bar"))
-    return trained
+    """A function that gives a training, `trainings(family, name)`, made when it is first asked for."""
+
+    @functools.cache
+    def made(family: str, name: str) -> Trained:
+        of_family: dict[str, Any] = {"workload": family, "gbs": GBS}
+        if name == "one rank":
+            run = planned(**of_family, max_steps=END)
+        elif name == "saved":
+            mode = Mode.CHECKPOINT_SAVE
+            run = planned(2, **of_family, parallelism=DATA_2, max_steps=SAVED_AT, mode=mode)
+        elif name in LOADS:
+            checkpoints = made(family, "saved").checkpoints
+            run = loading(checkpoints, SAVED_AT, END, **of_family, parallelism=LOADS[name])
+        else:
+            run = planned(2, **of_family, parallelism=SPREAD[name], max_steps=SAVED_AT)
+        return train(run, tmp_path_factory.mktemp(family))
+
+    return made
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_trains_and_learns(trainings: Trainings, family: str) -> None:
-    trained = trainings[family, "one rank"]
-    assert trained.exit_code == 0, trained.log
-    assert list(trained.losses) == list(range(END))
-    assert trained.losses[0] == pytest.approx(math.log(4096), abs=0.2)
-    assert trained.losses[END - 1] < trained.losses[0] - 0.5
-    assert trained.record("result")["state"] == "completed"
+    one_rank = trainings(family, "one rank")
+    assert one_rank.exit_code == 0, one_rank.log
+    assert list(one_rank.losses) == list(range(END))
+    assert one_rank.losses[0] == pytest.approx(math.log(4096), abs=0.2)
+    assert one_rank.losses[END - 1] < one_rank.losses[0] - 0.5
+    assert one_rank.record("result")["state"] == "completed"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_pipeline_reads_the_log_whole(trainings: Trainings, family: str) -> None:
-    trained = trainings[family, "one rank"]
+    trained = trainings(family, "one rank")
     log = read_log(trained.folder / "log.out", max_steps=END)
     assert log.problems == ()
     assert [step.global_step for step in log.steps] == list(range(END))
@@ -89,7 +97,7 @@ def test_the_pipeline_reads_the_log_whole(trainings: Trainings, family: str) -> 
 
 
 def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings: Trainings) -> None:
-    trained = trainings[WITH_BAR, "one rank"]
+    trained = trainings(WITH_BAR, "one rank")
     assert trained.exit_code == 0, trained.log
     text = (trained.folder / "log.out").read_bytes().decode()
     bars = [bar for bar in re.split("[\r\n]+", text) if bar.startswith("Epoch 0: ") and "train_step" in bar]
@@ -104,7 +112,7 @@ def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings: Trainings) -
         {step["global_step"]: step["step_time_s"] for step in trained.history},
         rel=5e-3,  # the bar has three digits
     )
-    assert trained.losses == trainings["nemotron4", "one rank"].losses
+    assert trained.losses == trainings("nemotron4", "one rank").losses
 
 
 @pytest.mark.parametrize(
@@ -128,15 +136,13 @@ def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings: Trainings) -
     ],
 )
 def test_its_parameters_are_all_there(trainings: Trainings, family: str, parameters: int) -> None:
-    for name in ("one rank", "saved", *SPREAD):
-        assert trainings[family, name].record("start")["num_parameters"] == parameters
+    assert trainings(family, "one rank").record("start")["num_parameters"] == parameters
 
 
-@pytest.mark.parametrize("spread", ["saved", *SPREAD])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "spread"), _cases(FAMILIES, ["saved", *SPREAD]))
 def test_every_parallelism_takes_the_same_steps(trainings: Trainings, family: str, spread: str) -> None:
     """From the seed alone: two data-, tensor- or pipeline-parallel ranks begin with the weights of one."""
-    trained, one_rank = trainings[family, spread], trainings[family, "one rank"]
+    trained, one_rank = trainings(family, spread), trainings(family, "one rank")
     assert trained.exit_code == 0, trained.log
     started, expected = trained.record("start"), SPREAD.get(spread, DATA_2)
     assert (started["tensor_parallel"], started["pipeline_parallel"], started["data_parallel"]) == (
@@ -144,36 +150,32 @@ def test_every_parallelism_takes_the_same_steps(trainings: Trainings, family: st
         expected.pipeline,
         expected.data,
     )
+    assert started["num_parameters"] == one_rank.record("start")["num_parameters"]
     assert trained.losses == pytest.approx(
         {step: one_rank.losses[step] for step in range(SAVED_AT)}, rel=ROUNDING
     )
 
 
-@pytest.mark.parametrize("spread", SPREAD)
-@pytest.mark.parametrize("family", LOADING)
-def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str, spread: str) -> None:
+@pytest.mark.parametrize(("family", "training"), _cases(LOADING, LOADS))
+def test_a_load_continues_as_if_uninterrupted(trainings: Trainings, family: str, training: str) -> None:
     """From the checkpoint of two data-parallel ranks, over tensor- or pipeline-parallel ones."""
-    loaded, one_rank = trainings[family, f"loaded, {spread}"], trainings[family, "one rank"]
+    loaded, one_rank = trainings(family, training), trainings(family, "one rank")
     assert loaded.exit_code == 0, loaded.log
-    started = loaded.record("start")
-    assert (started["tensor_parallel"], started["pipeline_parallel"]) == (
-        SPREAD[spread].tensor,
-        SPREAD[spread].pipeline,
-    )
+    started, expected = loaded.record("start"), LOADS[training]
+    assert (started["tensor_parallel"], started["pipeline_parallel"]) == (expected.tensor, expected.pipeline)
     # The first loss needs the weights and the data, the second also the optimizer's state and its rate.
     assert loaded.losses == pytest.approx(
         {step: one_rank.losses[step] for step in range(SAVED_AT, END)}, rel=ROUNDING
     )
 
 
-@pytest.mark.parametrize(("training", "kind"), [("saved", "save"), ("loaded, tensor", "load")])
-@pytest.mark.parametrize("family", LOADING)
-def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: str, kind: str) -> None:
-    trained = trainings[family, training]
+@pytest.mark.parametrize(("family", "training"), _cases(LOADING, ["saved", "loaded, tensor"]))
+def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: str) -> None:
+    trained = trainings(family, training)
     (measured,) = trained.record("result")["checkpoints"]
-    (checkpoint,) = trainings[family, "saved"].checkpoints.iterdir()
+    (checkpoint,) = trainings(family, "saved").checkpoints.iterdir()
     size = sum(file.stat().st_size for file in (checkpoint / "weights").iterdir())
-    assert (measured["kind"], measured["size_bytes"]) == (kind, size)
+    assert (measured["kind"], measured["size_bytes"]) == ("save" if training == "saved" else "load", size)
     # Weights and two moments of Adam, of 4 bytes each, and little else.
     numbers = 3 * trained.record("start")["num_parameters"]
     assert size == pytest.approx(4 * numbers, rel=0.05)
@@ -187,4 +189,4 @@ def test_a_checkpoint_is_measured(trainings: Trainings, family: str, training: s
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_a_checkpoint_none_is_told(trainings: Trainings, family: str) -> None:
-    assert trainings[family, "one rank"].record("result")["checkpoints"] == []
+    assert trainings(family, "one rank").record("result")["checkpoints"] == []

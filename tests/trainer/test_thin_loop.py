@@ -1,4 +1,7 @@
-"""The loop without NeMo against NeMo itself: the same plan, the same weights, the same steps."""
+"""The loop without NeMo against NeMo itself: the same plan, the same weights, the same steps.
+
+Nothing in the product starts it: `make test` holds one model to NeMo, `make test-all` tests the rest of it.
+"""
 
 import gzip
 import json
@@ -28,7 +31,7 @@ ROUNDING = 1e-6
 """Relative, of a loss in float32; measured: 1.3e-7 at most."""
 
 
-@pytest.fixture(scope="module", params=["llama3.1", "nemotron4"])
+@pytest.fixture(scope="module", params=["llama3.1", pytest.param("nemotron4", marks=pytest.mark.exhaustive)])
 def twins(
     request: pytest.FixtureRequest,
     train: Train,
@@ -97,6 +100,7 @@ def of_dtypes(
     return losses
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_bf16_stays_near_fp32(of_dtypes: dict[str, dict[int, float]]) -> None:
     """Weights and gradients are kept in fp32; what the model computes with has three digits of them."""
@@ -104,6 +108,7 @@ def test_bf16_stays_near_fp32(of_dtypes: dict[str, dict[int, float]]) -> None:
     assert of_dtypes["bf16"] != of_dtypes["fp32"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_fp8_by_torchao_stays_near_bf16(of_dtypes: dict[str, dict[int, float]]) -> None:
     """On the CPU torchao rounds to FP8 and multiplies in bf16: the numbers of a GPU, at no GPU's speed."""
@@ -111,6 +116,7 @@ def test_fp8_by_torchao_stays_near_bf16(of_dtypes: dict[str, dict[int, float]]) 
     assert of_dtypes["fp8"] != of_dtypes["bf16"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_compiled_it_takes_the_same_steps(
     train_in_job: Train, tmp_path: Path, of_dtypes: dict[str, dict[int, float]]
@@ -136,6 +142,7 @@ def parts(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_norms_are_computed_in_fp32(parts: dict[str, Any]) -> None:
     """With `1 + weight` in bf16 a quarter of a LayerNorm's values came out rounded otherwise."""
@@ -143,12 +150,14 @@ def test_norms_are_computed_in_fp32(parts: dict[str, Any]) -> None:
     assert max(parts["rounded_otherwise"].values()) < 1e-3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_one_layer_is_compiled_for_all(parts: dict[str, Any]) -> None:
     of_one_layer, of_six = parts["compiled_graphs"]
     assert of_one_layer == of_six >= 2  # a layer, and the output with its loss
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_adam_takes_the_same_step_in_parts(parts: dict[str, Any]) -> None:
     (one_part, at_once), (several, in_parts) = parts["at_once"], parts["in_parts"]
@@ -157,6 +166,7 @@ def test_adam_takes_the_same_step_in_parts(parts: dict[str, Any]) -> None:
     assert in_parts[0] != in_parts[1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_no_run_compiles_into_the_cache_of_another(parts: dict[str, Any]) -> None:
     """A killed compilation leaves a broken one behind."""
@@ -172,6 +182,7 @@ def test_fp8_without_torchao(train_in_job: Train, tmp_path: Path) -> None:
     assert "Traceback" not in ended.log
 
 
+@pytest.mark.exhaustive
 @pytest.mark.trainer
 def test_a_profile_tells_what_took_longest(train_in_job: Train, tmp_path: Path) -> None:
     window = ProfileWindow(first_step=2, last_step=3, ranks=(0,))

@@ -74,7 +74,7 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
         (lambda run: run.update(mode="checkpoint_load", first_step=5), "a checkpoint_load needs one"),
         (
             lambda run: run["recipe"]["model"].update(architecture="gpt5"),
-            "it has: llama, nemotron4, nemotron_h",
+            "it has: gpt, llama, nemotron4, nemotron_h",
         ),
         (lambda run: run["recipe"]["model"].update(num_layers=0), "num_layers 0 is not positive"),
         (
@@ -127,6 +127,29 @@ def test_plan_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> Non
 )
 def test_hybrid_model_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> None:
     content = json.loads(planned(workload="nemotron-h").model_dump_json())
+    change(content["recipe"])
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert reason in _refusal(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda recipe: recipe["model"].update(nemo=None), "'gpt' needs the name of its config in NeMo"),
+        (
+            lambda recipe: recipe["model"]["moe"].update(num_moe_experts=3),
+            "num_moe_experts 3 cannot be divided by 2",
+        ),
+        (lambda recipe: recipe["parallelism"].update(expert=4, data=2), "ranks 2 cannot be divided by 4"),
+        (
+            lambda recipe: recipe["parallelism"].update(tensor=2, data=1, expert=1),
+            "a mixture of experts with tensor parallel 2 needs sequence parallelism",
+        ),
+    ],
+)
+def test_mixture_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> None:
+    content = json.loads(planned(2, workload="grok1").model_dump_json())
     change(content["recipe"])
     path = tmp_path / "run.json"
     path.write_text(json.dumps(content), encoding="utf-8")

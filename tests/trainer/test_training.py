@@ -209,6 +209,7 @@ def test_an_asynchronous_save_is_whole_at_the_end(
     assert loaded.losses == pytest.approx(expected, rel=ROUNDING)
 
 
+@pytest.mark.exhaustive
 def test_without_the_optimizer_state_it_would_not(
     train: Train, saved: Trained, uninterrupted: Trained, tmp_path: Path
 ) -> None:
@@ -233,7 +234,10 @@ def test_without_the_optimizer_state_it_would_not(
 
 @pytest.mark.parametrize(
     "parallelism",
-    [Parallelism(tensor=2, pipeline=2, data=1), Parallelism(data=4)],
+    [
+        Parallelism(tensor=2, pipeline=2, data=1),
+        pytest.param(Parallelism(data=4), marks=pytest.mark.exhaustive),
+    ],
     ids=["tensor 2 × pipeline 2", "data 4"],
 )
 def test_other_parallelism_takes_the_same_steps(

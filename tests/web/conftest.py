@@ -21,7 +21,6 @@ with warnings.catch_warnings():
 
 from browser import Watched, chromium, watched_page
 from fastapi import FastAPI
-from half_year import half_years, moved_together
 from playwright.sync_api import Browser, Page
 from web.framed import airflow_around
 
@@ -30,8 +29,6 @@ from steptime.results.models import Result
 from steptime.results.store import Store
 from steptime.web import answers, permissions
 from steptime.web import app as web
-
-__all__ = ["half_years", "moved_together"]  # fixtures
 
 
 @dataclass

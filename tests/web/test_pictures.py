@@ -11,8 +11,14 @@ from steptime.results.store import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-PAGES = {"week": ("?view=week", 640), "trend": ("?view=trend&series=small-4-27", 760)}
-"""Addresses, and how high each is drawn."""
+PAGES = {
+    "week": ("?view=week", 640, "#summary strong"),
+    "runs": ("?view=runs&size=small", 640, "tr[data-job]"),
+    "trend": ("?view=trend&series=small-4-27", 760, "canvas#trend"),
+    "scaling": ("?view=scaling", 480, "#scaling-1"),
+    "run": ("?view=runs&run=small-4-27&with=small-4-20", 900, "#differences #overlay"),
+}
+"""Addresses, how high each is drawn, and what is there once it is."""
 
 
 @pytest.fixture
@@ -26,11 +32,11 @@ def half_a_year(half_years: tuple[str, str], store: Store, monkeypatch: pytest.M
 def test_the_pages_of_half_a_year_can_be_kept(
     browser: Browser, site: str, tmp_path: Path, name: str, scheme: str
 ) -> None:
-    address, height = PAGES[name]
+    address, height, drawn = PAGES[name]
     with watched_page(browser, site, color_scheme=scheme, timezone_id="UTC") as watched:
         watched.page.set_viewport_size({"width": 1366, "height": height})
         watched.page.goto(f"/steptime/{address}")
-        expect(watched.page.locator("#summary strong")).to_be_visible()
+        expect(watched.page.locator(drawn).first).to_be_visible()
         picture = Path(os.environ.get("STEPTIME_PICTURES", tmp_path)) / f"{name}-{scheme}.png"
         watched.page.screenshot(path=picture, animations="disabled")
     assert 20_000 < picture.stat().st_size < 200_000

@@ -8,10 +8,13 @@ from playwright.sync_api import Page, expect
 from web.framed import TAB, column, number, opened
 
 from steptime.clusters.base import JobState
+from steptime.judging import judgements
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.record import EarlierAttempt, make_record
 from steptime.results.store import Store
 from steptime.web import answers
+
+from .conftest import AuthManager
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -58,8 +61,55 @@ def test_runs_stand_below_their_dag_run_latest_first(page: Page) -> None:
 @pytest.mark.usefixtures("sweep")
 def test_a_dag_runs_tab_has_its_runs_only(page: Page) -> None:
     frame = opened(page, TAB)
-    expect(frame.locator("#summary")).to_have_text("5 runs")
+    expect(frame.locator("#summary")).to_contain_text("5 runs")
     expect(frame.locator("tr.group")).to_have_count(0)
+
+
+@pytest.fixture
+def weekly_sweep(store: Store, make_result: Callable[..., Result]) -> None:
+    """Two months of a sweep of two cells, each of a DAG run of its own; the last run of one is slower."""
+    for week in range(9):
+        for gpus in (1, 2):
+            slower = 1.2 if (week, gpus) == (8, 2) else 1.0
+            run = f"{gpus}-{week}"
+            times, at = [gpus * slower] * 20, 1.78e9 + week * 604_800
+            usual = make_result(run, gpus=gpus, step_times=times, submitted_at=at, dag_run_id=f"of-{run}")
+            of_sweep = {"sweep": "nightly", "sweep_run": f"scaling_sweep/week-{week}"}
+            made_by = usual.submitted.made_by.model_copy(update=of_sweep)
+            judgements.publish(
+                store, make_result(run, gpus=gpus, step_times=times, submitted_at=at, made_by=made_by)
+            )
+
+
+@pytest.mark.usefixtures("weekly_sweep")
+def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(
+    page: Page, auth_manager: AuthManager
+) -> None:
+    auth_manager.readable |= {"scaling_sweep"}
+    frame = opened(page, "/dags/scaling_sweep/runs/week-8/plugin/x?dag_id=scaling_sweep&dag_run_id=week-8")
+    expect(frame.locator("#summary strong")).to_contain_text(
+        "2 cells: 1 slower, 0 faster, 1 unchanged; worst"
+    )
+    expect(frame.locator("#summary")).to_contain_text("2 runs")
+    expect(frame.locator(".totals")).to_contain_text(
+        "2 cells · 2 runs · 0.0321 GPU-hours · in the queue for 2 s"
+    )
+    assert column(frame, "verdict") == ["unchanged", "slower, suspected"]
+    assert column(frame, "change_percent") == ["0.0", "+20.0"]
+    expect(frame.locator(".remarks li")).to_contain_text("tiny·fp32·2: slower by 20.0 %, suspected")
+
+
+@pytest.mark.usefixtures("weekly_sweep")
+def test_cells_of_a_sweep_stand_below_it_with_what_they_took(page: Page) -> None:
+    frame = opened(page)
+    sections = frame.locator("tr.group").all_inner_texts()
+    assert len(sections) == 9
+    assert sections[0].startswith("sweep nightly · week-8")
+    assert "2 runs, submitted " in sections[0]
+    assert sections[0].endswith("· 0.0321 GPU-hours · queued 1.5 s at most")
+    frame.get_by_role("link", name="week-8").click()
+    page.wait_for_function("document.title.startsWith('routed')")
+    assert page.title() == "routed to /dags/scaling_sweep/runs/week-8"
 
 
 @pytest.mark.usefixtures("sweep")

@@ -13,10 +13,11 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
+from steptime.judging import judgements
 from steptime.judging.series import Series
 from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
-from steptime.results.models import Result
+from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 from steptime.web import answers
 
@@ -141,6 +142,39 @@ async def test_the_tab_of_a_sweeps_dag_run_has_the_runs_of_its_cells(
     assert await rows(pages, dag_id="scaling_sweep", dag_run_id="manual__1") == []
 
 
+async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
+    pages: FastAPI, store: Store, make_result: Callable[..., Result]
+) -> None:
+    for week in range(8):
+        times = [1.3 if week == 6 else 1.0] * 20
+        for gpus in (1, 2):
+            judgements.publish(
+                store,
+                make_result(
+                    f"{gpus}-{week}",
+                    gpus=gpus,
+                    step_times=times if gpus == 2 else None,
+                    submitted_at=1.78e9 + week,
+                    dag_run_id=f"week-{week}",
+                ),
+            )
+    bad = Verdict(checks=(Check(name="x", passed=False, message="It did not."),))
+    judgements.reject(store, make_result("bad", verdict=bad, submitted_at=1.78e9, dag_run_id="week-6"))
+
+    answer = (await get(pages, "/api/results", params={"dag_id": "llama31", "dag_run_id": "week-6"})).json()
+
+    shown = [dict(zip(answer["columns"], row, strict=True)) for row in answer["rows"]]
+    assert {row["job_name"]: (row["verdict"], row["suspicion"]) for row in shown} == {
+        "1-6": ("unchanged", ""),
+        "2-6": ("slower", "suspected"),
+        "bad": (None, None),
+    }, "the run a week later changed nothing of what was found then"
+    compared = answer["comparison"]
+    assert compared["sentence"].startswith("2 cells: 1 slower, 0 faster, 1 unchanged; worst tiny·fp32·2 +30")
+    assert compared["took"].startswith("2 cells · 3 runs, 1 rejected · ")
+    assert "comparison" not in (await get(pages, "/api/results")).json()
+
+
 async def test_a_dag_run_without_results_says_why_to_those_who_may_read_it(
     pages: FastAPI, store: Store, auth_manager: AuthManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +230,7 @@ async def test_what_a_user_may_not_read_counts_nowhere(
     answer = (await get(pages, "/api/results")).json()
     assert (answer["matching"], answer["all"], answer["choices"]["gpus"]) == (1, 1, [2])
     answer = (await get(pages, "/api/comparison", params={"since": "0"})).json()
-    assert (answer["totals"]["cells"], answer["totals"]["runs"]) == (1, 1)
+    assert answer["took"].startswith("1 cell · 1 run · ")
     assert answer["sentence"].startswith("1 cell: ")
     (known,) = (await get(pages, "/api/series")).json()["series"]
     assert known["job_name"] == "seen"

@@ -10,6 +10,9 @@ from steptime.results.store import Store
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
+RUN = "?view=runs&run=small-4-27&with=small-4-20"
+TAB = "?dag_id=llama31&dag_run_id=manual__2026-11-21"
+VIEWS = ["?view=week", "?view=runs", "?view=trend", "?view=scaling", RUN, TAB]
 SENTENCE = "8 cells: 3 slower, 1 faster, 3 unchanged, 1 with insufficient history; worst small·fp32·1"
 
 
@@ -33,8 +36,9 @@ def test_the_first_line_is_the_answer_and_the_table_names_the_planted_ones(page:
         "small·fp32·8": "insufficient history",
     }
     assert column(frame, "change_percent")[0].startswith("+1")
-    expect(frame.locator(".totals")).to_contain_text("8 cells · ")
-    expect(frame.locator(".totals")).to_contain_text("GPU-hours")
+    expect(frame.locator(".totals")).to_contain_text(
+        "8 cells · 14 runs, 1 rejected · 0.481 GPU-hours · in the queue"
+    )
     expect(frame.locator(".remarks")).to_contain_text("OMP_NUM_THREADS 1 → 2")
 
 
@@ -88,7 +92,7 @@ def test_a_store_without_runs_says_what_to_do(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["?view=week", "?view=runs", "?view=trend", "?view=scaling"])
+@pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_nothing(browser: Browser, site: str, scheme: str, view: str) -> None:
     with watched_page(browser, site, color_scheme=scheme) as watched:
         shown(watched, view)
@@ -97,7 +101,7 @@ def test_axe_finds_nothing(browser: Browser, site: str, scheme: str, view: str) 
 
 
 @pytest.mark.parametrize(("width", "height"), [(1366, 768), (400, 800)])
-@pytest.mark.parametrize("view", ["?view=week", "?view=runs", "?view=trend", "?view=scaling"])
+@pytest.mark.parametrize("view", VIEWS)
 def test_nothing_sticks_out(browser: Browser, site: str, view: str, width: int, height: int) -> None:
     with watched_page(browser, site) as watched:
         watched.page.set_viewport_size({"width": width, "height": height})
@@ -110,3 +114,5 @@ def shown(watched: Watched, view: str) -> None:
     """One view alone, without Airflow around it."""
     watched.page.goto(f"/steptime/{view}")
     expect(watched.page.locator("#summary")).not_to_have_text("Reading the metrics store …")
+    if view == RUN:
+        expect(watched.page.locator("#differences #overlay")).to_be_visible()

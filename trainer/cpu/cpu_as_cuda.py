@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from megatron.core.ssm import mamba_mixer
 from megatron.core.tensor_parallel import random as megatron_random
+from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from nemo.lightning.io import pl as nemo_checkpoint_io
 from torch.overrides import TorchFunctionMode
 
@@ -29,14 +30,20 @@ def cpu_as_cuda() -> Iterator[None]:
         yield
 
 
+_MISSING = object()
+
+
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, answer: Any) -> Iterator[None]:
-    original = getattr(owner, name)
+    original = getattr(owner, name, _MISSING)
     setattr(owner, name, answer)
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        if original is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
 
 
 class _CudaMeansCpu(TorchFunctionMode):
@@ -81,7 +88,11 @@ class _InOrder:
     def nothing(self, *_: Any, **__: Any) -> None:
         """Record, wait or synchronize: nothing is outstanding."""
 
-    record = wait = wait_stream = wait_event = record_event = synchronize = nothing
+    record = wait = wait_stream = wait_event = synchronize = nothing
+
+    def record_event(self, *_: Any) -> "_InOrder":
+        """An event, which has happened."""
+        return _InOrder()
 
     def query(self) -> bool:
         """Whether all work is done: always."""
@@ -90,6 +101,11 @@ class _InOrder:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """There is nothing to do on the CPU."""
+
+
+def _splits(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
+    """What goes to each rank, as Megatron has it when it comes from a GPU; it leaves a CPU's tensor alone."""
+    return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
 _BENDS: tuple[tuple[Any, str, Any], ...] = (
@@ -110,6 +126,10 @@ _BENDS: tuple[tuple[Any, str, Any], ...] = (
     (nemo_checkpoint_io, "_fix_tensors_device", lambda checkpoint: checkpoint),
     # Megatron's Mamba mixer asks for the CUDA kernels; trainer/cpu/mamba_reference.py has what they do.
     (mamba_mixer, "HAVE_MAMBA_SSM", True),
+    # Megatron's router asks for a product of Transformer Engine's by a name that it has not bound without it.
+    (moe_utils, "te_general_gemm", None),
+    # How many tokens go to each rank's experts is needed as numbers; they come from a GPU elsewhere.
+    (token_dispatcher, "maybe_move_tensor_to_cpu", _splits),
     # NeMo's step lines show the memory: of the process, as there is no device memory.
     (torch.cuda, "max_memory_allocated", peak_resident_bytes),
     (torch.cuda, "max_memory_reserved", peak_resident_bytes),

@@ -4,9 +4,11 @@ Llama needs none of this: Megatron's `local_layer_spec` builds it. The names in 
 layers with Transformer Engine, as in Megatron's own local layers.
 """
 
+from dataclasses import fields
 from typing import Any
 
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.ssm.mamba_block import MambaStack, MambaStackSubmodules
 from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
 from megatron.core.ssm.mamba_mixer import MambaMixerSubmodules
@@ -41,6 +43,45 @@ def zero_centered_layers(config: Any, vp_stage: int | None = None) -> Transforme
     return TransformerBlockSubmodules(
         layer_specs=[layer] * get_num_layers_to_build(config, vp_stage), layer_norm=MegatronLayerNorm
     )
+
+
+WITHOUT_KERNELS = {
+    "bf16": False,
+    "moe_grouped_gemm": False,
+    "moe_permute_fusion": False,
+    "moe_router_fusion": False,
+    "moe_shared_expert_overlap": False,
+    "async_tensor_model_parallel_allreduce": False,
+    "cross_entropy_fusion_impl": "native",
+}
+"""Fields of configs that ask for Transformer Engine or streams, as the CPU has them."""
+
+
+def without_kernels(config_class: Any) -> dict[str, Any]:
+    """Those of `WITHOUT_KERNELS` that a config has."""
+    there = {field.name for field in fields(config_class)}
+    return {name: value for name, value in WITHOUT_KERNELS.items() if name in there}
+
+
+class LatentDotProductAttention(DotProductAttention):
+    """Megatron's attention with values of another width than its keys, as latent attention has them."""
+
+    def __init__(
+        self, *args: Any, k_channels: int | None = None, v_channels: int | None = None, **options: Any
+    ):
+        super().__init__(*args, **options)
+        if v_channels is not None:
+            self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
+
+
+def mixture_layers(config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
+    """Megatron's local layers with and without experts, those of this pipeline stage."""
+    block = get_gpt_decoder_block_spec(
+        config, use_transformer_engine=False, normalization=config.normalization, vp_stage=vp_stage
+    )
+    for layer in block.layer_specs:
+        layer.submodules.self_attention.submodules.core_attention = LatentDotProductAttention
+    return block
 
 
 class LocalMambaStack(MambaStack):

@@ -21,7 +21,14 @@ from trainer.drawing import Draw, drawn
 INTO = (
     "word_embeddings.weight",
     "linear_qkv.weight",
+    "linear_q_proj.weight",  # this and the next four are of latent attention
+    "linear_q_down_proj.weight",
+    "linear_q_up_proj.weight",
+    "linear_kv_down_proj.weight",
+    "linear_kv_up_proj.weight",
     "linear_fc1.weight",
+    "router.weight",
+    "eh_proj.weight",  # of layers that predict further tokens
     "in_proj.weight",
     "output_layer.weight",
 )

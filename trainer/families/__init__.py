@@ -14,6 +14,7 @@ from trainer.run import ModelShape
 from trainer.versions import has_option
 
 FAMILIES = {
+    "gpt": "trainer.families.gpt",
     "llama": "trainer.families.llama",
     "nemotron4": "trainer.families.nemotron4",
     "nemotron_h": "trainer.families.nemotron_h",

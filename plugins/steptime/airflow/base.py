@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster
 from steptime.airflow.installation import require_own
-from steptime.airflow.notifications import Event, tell
+from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import state_of
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
 from steptime.errors import OutOfReach, SystemFailure, UserError
@@ -70,13 +70,13 @@ class RefusingOperator(BaseOperator):
 
     @contextmanager
     def refusals(self, context: Context) -> Iterator[None]:
-        """The user's errors become `Refused`, of which somebody is told; others as by `airflow_errors`."""
+        """The user's errors become `Refused`, which is notified; others as by `airflow_errors`."""
         with airflow_errors():
             try:
                 yield
             except UserError as error:
                 self.log.error("%s", error)
-                tell(Event.RUN_FAILED, str(error), context, self.log.error)
+                notify(Event.RUN_FAILED, str(error), context, self.log.error)
                 raise Refused(str(error)) from None
 
 

@@ -5,6 +5,7 @@ A task has Airflow's task state store, which its retries find again. A trigger c
 """
 
 import asyncio
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from steptime.tracking.log_place import LogPlace
@@ -35,4 +36,25 @@ def in_xcom(ti: "RuntimeTaskInstanceProtocol") -> LogPlace:
         "run_id": ti.run_id,
         "map_index": -1 if ti.map_index is None else ti.map_index,
     }
-    return LogPlace(lambda: XCom.aget_one(**of), lambda value: XCom.aset(value=value, **of))
+
+    async def get() -> Any:
+        async with _turn():
+            return await XCom.aget_one(**of)
+
+    async def keep(value: Any) -> None:
+        async with _turn():
+            await XCom.aset(value=value, **of)
+
+    return LogPlace(get, keep)
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+
+
+def _turn() -> asyncio.Lock:
+    """Whoever has it may ask Airflow from this event loop.
+
+    A triggerer's requests are answered by one process, one after the other (tens of ms of CPU each), and the
+    events of its triggers queue behind them: the end of a job would be told after the places of all others.
+    """
+    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())

@@ -1,4 +1,4 @@
-"""Who is told of what: the notifiers of `config/notifications.yaml`, called by the tasks that know.
+"""Who is notified of what: the notifiers of `config/notifications.yaml`, called by the tasks that know.
 
 A notifier that fails is an error in the task's log, and changes nothing for the run.
 """
@@ -18,11 +18,9 @@ from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.environment import names_secret
 from steptime.settings import config_dir
 
-Tell = Callable[..., None]
-
 
 class Event(StrEnum):
-    """What somebody can be told of."""
+    """What somebody can be notified of."""
 
     SWEEP_FINISHED = "sweep finished"
     SUSPECTED = "regression suspected"
@@ -64,12 +62,12 @@ def load_notifications() -> tuple[Notification, ...]:
     return load_yaml_model(file, Notifications).notifications if file.is_file() else ()
 
 
-def tell(event: Event, sentence: str, context: Context, error: Tell) -> None:
+def notify(event: Event, sentence: str, context: Context, error: Callable[..., None]) -> None:
     """Call every notifier of an event, in a task; what goes wrong is given to `error`, a log's method."""
     try:
         asked = [one for one in load_notifications() if event in one.events]
     except UserError as problem:
-        error("nobody was told '%s': %s", event, problem)
+        error("nobody was notified of '%s': %s", event, problem)
         return
     if not asked:
         return
@@ -77,14 +75,14 @@ def tell(event: Event, sentence: str, context: Context, error: Tell) -> None:
     news = {"event": event.value, "sentence": sentence, "address": dag_run_address(ti.dag_id, ti.run_id)}
     for one in asked:
         try:
-            _notify(one, {**context, **news})
+            _call(one, {**context, **news})
         except (UserError, SystemFailure) as problem:
-            error("%s did not tell '%s': %s", one.notifier, event, problem)
+            error("%s did not notify of '%s': %s", one.notifier, event, problem)
         except Exception as problem:  # somebody else's code, whose messages may hold addresses with secrets
-            error("%s did not tell '%s': it raised %s", one.notifier, event, type(problem).__name__)
+            error("%s did not notify of '%s': it raised %s", one.notifier, event, type(problem).__name__)
 
 
-def _notify(one: Notification, context: Mapping[str, Any]) -> None:
+def _call(one: Notification, context: Mapping[str, Any]) -> None:
     arguments: dict[str, Any] = dict(one.arguments)
     notifier = _notifier_class(one.notifier)(**arguments)
     given: Any = dict(context)

@@ -23,7 +23,7 @@ from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notes import SENTENCE_KEY
-from steptime.airflow.notifications import Event, tell
+from steptime.airflow.notifications import Event, notify
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, JobStatus
 from steptime.clusters.config import load_cluster
@@ -238,11 +238,11 @@ class PublishOperator(OutcomeOperator):
     ui_color: str = "#e2f3e4"
 
     def execute(self, context: Context) -> str:
-        """Publish and judge, and tell what is news by it. Returns the job's name, the key of the result.
+        """Publish and judge, and notify of what is new by it. Returns the job's name, the key of the result.
 
-        A try that dies before all is told leaves the rest to the next one.
+        A try that dies before all is notified leaves the rest to the next one.
         """
-        from steptime.judging.judgements import mark_told, publish, untold
+        from steptime.judging.judgements import mark_notified, pending_notifications, publish
         from steptime.results.store import Store
 
         judged = self.whole_outcome(context)
@@ -253,11 +253,11 @@ class PublishOperator(OutcomeOperator):
             extra = extra_of_run(store, store.run(job_name))
             context["outlet_events"][published_results(judged.run.recipe.workload)].extra = extra
             self.log.info("published %s: %s", job_name, extra["verdict"] or "not judged")
-            for one in untold(store, job_name):
+            for one in pending_notifications(store, job_name):
                 sentence = sentences.of_regression(one)
                 self.log.info("%s", sentence)
-                tell(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
-                mark_told(store, job_name, one)
+                notify(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
+                mark_notified(store, job_name, one)
         return job_name
 
 
@@ -298,7 +298,7 @@ class ReportOperator(BaseOperator):
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
             cause = _first_cause(ti, planned, missing[0])
-            tell(Event.RUN_FAILED, f"{sentence}; {cause}" if cause else sentence, context, self.log.error)
+            notify(Event.RUN_FAILED, f"{sentence}; {cause}" if cause else sentence, context, self.log.error)
             raise AirflowFailException(
                 f"{len(missing)} of {len(planned.all_runs)} planned runs have no valid result: "
                 f"{', '.join(missing)}"

@@ -12,7 +12,7 @@ from steptime.cli.selecting import require_results
 from steptime.errors import UserError
 
 if TYPE_CHECKING:
-    from steptime.judging.comparison import Comparison
+    from steptime.judging.findings import Comparison
     from steptime.results.store import Store
 
 SLOWER_EXIT_CODE = 3
@@ -58,7 +58,7 @@ def compare(
     The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store
     cannot be read.
     """
-    from steptime.judging.comparison import COLUMNS
+    from steptime.judging.findings import COLUMNS
     from steptime.results.report import compared
     from steptime.results.store import Store
 
@@ -69,8 +69,10 @@ def compare(
     is_table = output_format is Format.TABLE
     if output_format is not Format.JSON:
         typer.echo(f"{found.sentence}.", err=not is_table)
+        if found.took:
+            typer.echo(found.took, err=not is_table)
     if not is_table:
-        beside = {"sentence": found.sentence, "remarks": found.remarks}
+        beside = {"sentence": found.sentence, "took": found.took, "remarks": found.remarks}
         show_columns(found.rows, COLUMNS, output_format, called="cells", beside=beside)
     elif found.findings:
         columns, title = compared(found.rows, of=COLUMNS)

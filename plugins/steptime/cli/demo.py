@@ -1,16 +1,24 @@
 """`steptime demo`: the whole way once, from nothing to results that were measured on this machine."""
 
+import asyncio
+import threading
 import time
-from typing import Annotated
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from steptime.airflow.addresses import RUN_ROUTE
 from steptime.cli.airflow_client import airflow_client
 from steptime.cli.output import WIDE_OPTION
+from steptime.cli.phases import Phases
 from steptime.cli.run import check, trigger, wait_for_results
 from steptime.cli.service import up
 from steptime.recipes.planning import PlanRequest, plan
+
+if TYPE_CHECKING:
+    from steptime.clusters.base import Staged
+    from steptime.recipes.models import Run
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -45,10 +53,16 @@ def demo(
     some 3 GB, for which this machine needs a Python 3.11.
     Airflow goes on until 'steptime down'. All state is below STEPTIME_HOME.
     """
-    up(port=port)
-    planned, started = plan(REQUEST), time.monotonic()
+    planned = plan(REQUEST)
     of = len(planned.all_runs)
+    staged = _begin_to_stage(planned.runs[0])
+    up(port=port)
     check(planned)
+    with Phases() as phases:
+        if not staged.done():
+            phases.report("installing the trainer's packages, as it is the first time")
+        staged.result()
+    started = time.monotonic()
     with airflow_client(None, None) as client:
         dag_run = trigger(client, planned)
         address = f"{client.run_address(dag_run.dag_id, dag_run.dag_run_id)}/plugin/{RUN_ROUTE}"
@@ -58,3 +72,29 @@ def demo(
     typer.echo(f"{mark} {valid} of {of} valid in {time.monotonic() - started:.0f} s · {address}")
     if mark == "✗":
         raise typer.Exit(2)
+
+
+def _begin_to_stage(run: "Run") -> "Future[Staged]":
+    """Stage what the run needs while Airflow starts: the DAG run's own `stage` then finds it there.
+
+    In a thread that holds nobody up: whoever interrupts the demo need not wait for pip.
+    """
+    staged: Future[Staged] = Future()
+
+    def work() -> None:
+        try:
+            staged.set_result(asyncio.run(_stage(run)))
+        except BaseException as error:  # raised anew where the result is asked for
+            staged.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return staged
+
+
+async def _stage(run: "Run") -> "Staged":
+    from steptime.clusters.config import load_cluster, open_cluster
+    from steptime.staging import stage
+
+    config = load_cluster(run.cluster)
+    async with open_cluster(config) as cluster:
+        return await stage(cluster, config, run, lambda _: None)

@@ -149,7 +149,7 @@ class _View(Spinning):
     def __init__(self, of: int, *, terse: bool) -> None:
         super().__init__()
         self._of, self._terse = of, terse
-        self._told: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
         self._started = time.monotonic()
 
     def update(self, found: Sequence[RunLine], last_word: LastWord) -> None:
@@ -167,13 +167,13 @@ class _View(Spinning):
 
     def _print_each(self, found: Sequence[RunLine], last_word: LastWord) -> None:
         begun = [line for line in found if line.state != "waiting"]
-        heard = [line.label for line in begun if line.state == "running"][:_LOGS_AT_ONCE]
+        followed = [line.label for line in begun if line.state == "running"][:_LOGS_AT_ONCE]
         for line in begun:
-            said = _with(line.doing, last_word(line) if line.label in heard else "")
+            state = _with(line.doing, last_word(line) if line.label in followed else "")
             after = f"{time.monotonic() - self._started:5.0f} s"
-            self._print(line.label, changed=said, text=f"{after}  {line.label}: {said}")
+            self._print(line.label, changed=state, text=f"{after}  {line.label}: {state}")
 
     def _print(self, what: str, *, changed: str, text: str) -> None:
-        if self._told.get(what) != changed:
-            self._told[what] = changed
+        if self._printed.get(what) != changed:
+            self._printed[what] = changed
             typer.echo(text, err=True)

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from steptime.cli.log_files import find_logs, group_attempts, short_names
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show_columns, show_table
 from steptime.errors import shown
-from steptime.logs.files import find_logs, group_attempts, short_names
-from steptime.recipes.models import Window
+from steptime.recipes.models import Mode, Window
 from steptime.recipes.notation import parse_window
 from steptime.results.log_rows import COLUMNS, log_row
 
@@ -62,7 +62,8 @@ def parse(
     """Read training logs and show their step times, one row a run, failed and short ones with the reason.
 
     Every installed log format is understood (docs/plug-points.md), also in `.gz` and `.zst`.
-    The logs of a requeued job (`…_0.out`, `…_1.out`) are one run. A save has two times: `save` until it was
+    The logs of a requeued job (`…_0.out`, `…_1.out`) are one run. Checkpoint runs, profiles and traces have
+    tables of their own. A save has two times: `save` until it was
     whole on disk, `save blocked` how long training waited for it.
     """
     given = None if window is None else parse_window(window)
@@ -104,7 +105,10 @@ def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wid
         for column in COLUMNS
         if column.priority is not None and any(line[column.name] is not None for line in lines)
     ]
-    show_table(lines, used, wide=wide)
+    for mode in Mode:  # a log without a step shows no kind
+        if alike := [line for line in lines if (line["mode"] or Mode.PERFORMANCE) == mode]:
+            other = f"{mode.replace('_', ' ')}: not for comparison with performance runs"
+            show_table(alike, used, title=None if mode is Mode.PERFORMANCE else other, wide=wide)
     for name, row in zip(names, rows, strict=True):
         heading = shown(name, at_most=None)
         for what in ("reason", "warnings"):

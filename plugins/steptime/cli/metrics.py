@@ -156,7 +156,10 @@ def _lines(
     ]
     if published:
         printed = {
-            "step time": _as_printed(published.step_time_s, "{:g} s"),
+            "step time": _as_printed(published.step_time, "{:g} s"),
+            "tokens/s/GPU": None
+            if published.tokens_per_s_per_gpu is None
+            else f"{published.tokens_per_s_per_gpu:,}",
             "tokens/s": _as_printed(published.tokens_per_s, "{:,}"),
             "MFU": _as_printed(published.mfu_percent, "{:.2f} %"),
             "model flops": None

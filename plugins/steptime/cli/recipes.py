@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from steptime.cli import new_recipe
 from steptime.cli.options import takes_plan_request
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
+from steptime.cli.usage import Commands
 from steptime.errors import UserError
 from steptime.recipes import tables
 from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
+from steptime.recipes.megatron_bridge import broken_releases
 from steptime.recipes.models import Run
-from steptime.recipes.notation import format_hours, format_time_limit
+from steptime.recipes.notation import format_at_most, format_time_limit
 from steptime.recipes.parameters import Parameters, count_parameters
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -63,12 +66,16 @@ _LEAST = ("vp", "ga", "mbs", "steps", "window", "etp", "ep", "cp", "pp", "tp", "
 
 
 def register(app: typer.Typer) -> None:
-    """Add `steptime recipes` and `steptime plan`."""
-    app.command(name="recipes", epilog=RECIPES_EXAMPLES)(recipes)
+    """Add `steptime recipes`, `steptime recipes new` and `steptime plan`."""
+    group = typer.Typer(cls=Commands, rich_markup_mode="rich")
+    group.callback(invoke_without_command=True, epilog=RECIPES_EXAMPLES)(recipes)
+    group.command(name="new", epilog=new_recipe.EXAMPLES)(new_recipe.new_recipe)
+    app.add_typer(group, name="recipes")
     app.command(name="plan", epilog=PLAN_EXAMPLES)(takes_plan_request(_plan))
 
 
 def recipes(
+    context: typer.Context,
     *,
     workload: Annotated[
         str | None,
@@ -93,6 +100,8 @@ def recipes(
 
     A broken file hides no other: the exit code is 1, and stderr has what is wrong with it.
     """
+    if context.invoked_subcommand:
+        return
     if published and launch:
         raise UserError("published and launch are two lists: ask for one of them.")
     names = list_workloads() if workload is None else (workload,)
@@ -108,7 +117,7 @@ def recipes(
             columns=columns,
             wide=wide,
         )
-    refuse(broken, broken_gpu_types(), broken_formulas())
+    refuse(broken, broken_gpu_types(), broken_formulas(), broken_releases())
 
 
 def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,17 +164,14 @@ def show_plan(
     cost = expected_cost(planned.all_runs)
     rows = [_row(run, expected) for run, expected in zip(planned.all_runs, cost.each, strict=True)]
     asked, first = planned.request, planned.runs[0].recipe
-    unit = "process-hours" if asked.gpu_type == "cpu" else "GPU-hours"
-    note = (
-        f"{len(rows)} jobs, at most {format_hours(planned.gpu_hours_max)} {unit} on cluster '{asked.cluster}'"
-    )
+    note = f"{format_at_most(len(rows), planned.gpu_hours_max)} on cluster '{asked.cluster}'"
     if asked.gpu_type != planned.cluster_gpu_type:
         note += f", which has no {asked.gpu_type} and could not run them"
     if output_format is Format.TABLE:
         counted = count_parameters(first.model)
         size = first.size if counted is None else f"{first.size} ({counted} parameters)"
         what = f"{first.workload} {size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
-        headings = {"label": "run", "gpu_hours_max": f"{unit} ≤", "gpu_hours_expected": "expected"}
+        headings = {"label": "run", "gpu_hours_max": "GPU-hours ≤", "gpu_hours_expected": "expected"}
         show(
             rows,
             output_format,

@@ -52,7 +52,7 @@ steptime results show pretrain_llama3.1_tiny_fp32_2-1a2b --record | jq .run > ru
 """
 
 _NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'steptime run llama3.1 --wait'."
-_PARALLELISM = ("tensor", "pipeline", "context", "data")
+_PARALLELISM = ("tensor", "pipeline", "context", "data", "expert")
 
 
 def register(app: typer.Typer) -> None:
@@ -190,7 +190,10 @@ def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
     made_by, versions = record["provenance"], record["versions"]
     staged, clean, launch = made_by["staged"], made_by["git_clean"], record.get("launch", {})
     tree = {True: "", False: " with uncommitted changes", None: ""}[clean]
-    parallelism = ", ".join(f"{kind} {row[f'{kind}_parallel']}" for kind in _PARALLELISM)
+    ways = {kind: row[f"{kind}_parallel"] for kind in _PARALLELISM}
+    if ways["expert"] == 1:
+        del ways["expert"]  # as in every dense model
+    parallelism = ", ".join(f"{kind} {size}" for kind, size in ways.items())
     facts = {
         "state": row["state"],
         "window": row["window"],

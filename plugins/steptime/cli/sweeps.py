@@ -13,7 +13,7 @@ from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
 from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.models import Run
-from steptime.recipes.notation import format_hours
+from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.service.pools import require_pools
@@ -190,7 +190,7 @@ def _rows(planned: SweepPlan) -> list[dict[str, Any]]:
 
 def _total(planned: SweepPlan) -> str:
     jobs = sum(cell.jobs for cell in planned.cells)
-    summary = f"sweep {planned.sweep}: {jobs} jobs, at most {format_hours(planned.gpu_hours_max)} GPU-hours"
+    summary = f"sweep {planned.sweep}: {format_at_most(jobs, planned.gpu_hours_max)}"
     if planned.needs_approval and planned.approval_above_gpu_hours is not None:
         summary += f", for which somebody is asked (above {format_hours(planned.approval_above_gpu_hours)})"
     return summary

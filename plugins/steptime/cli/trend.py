@@ -100,7 +100,7 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: bool) -> None:
     """Latest last, as beside the line; what all runs of a series share stands in the sentence above."""
-    from steptime.judging.comparison import OF_SERIES
+    from steptime.judging.findings import OF_SERIES
     from steptime.judging.trend import COLUMNS
     from steptime.results.report import compared
 

@@ -36,6 +36,7 @@ from steptime.recipes.config_files import Document, read_document
 from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Mistake, load_each
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import Run
+from steptime.recipes.named import NamedRecipe
 from steptime.settings import config_dir, home
 
 _NO_CONTAINER = "none"
@@ -163,6 +164,11 @@ class ClusterConfig(Frozen):
             raise UserError(
                 f"gpu_metrics needs Nsight Systems, and cluster {self.name} starts no ranks under it, only "
                 "Slurm clusters do: leave it out, and torch's profiler is used."
+            )
+        if run.profile is not None and isinstance(run.recipe.model, NamedRecipe):
+            raise UserError(
+                f"{run.label} is profiled by Nsight Systems, and cluster {self.name} starts no ranks under "
+                "it: name a Slurm cluster, or leave profile out."
             )
 
     def check_permitted(self, run: Run) -> None:

@@ -17,9 +17,11 @@ from steptime.clusters.base import Cluster, Installation, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import TRAINER_VARIABLE, ImageForm
 from steptime.clusters.profiling import trace_environment
+from steptime.clusters.program import modules_path, program_of
 from steptime.errors import SystemFailure, UserError
 from steptime.plug_points import CLUSTER_KINDS
 from steptime.recipes.environment import check_environment
+from steptime.recipes.megatron_bridge import CHECKPOINTS
 from steptime.recipes.models import RUN_FILE, Run
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 SCRIPT_FILE = "job.sh"
 """Name of the job script in the job's folder, on every kind of cluster."""
 
-_CHECKPOINTS = PurePosixPath("code/nemo_experiments/default/checkpoints")
+
+_TRACKER = "latest_train_state.pt"
+"""Beside the folders of saved iterations; Megatron-Bridge writes it when a save has ended."""
 
 
 class Bash(str):
@@ -115,6 +119,7 @@ def job_spec(
             directory=directory,
             environment=environment,
             python=staged.python or "python",
+            program=program_of(run),
             ranks=run.recipe.gpus,
             **config.script_values(run, staged, directory=directory, environment=environment),
         )
@@ -155,24 +160,26 @@ def earlier_names(name: str, attempt: int) -> tuple[str, ...]:
 
 def saved_checkpoint_dir(job: Job) -> str:
     """The folder in which a checkpoint-save job leaves its checkpoint, as in the recipe documents."""
-    return str(PurePosixPath(job.directory) / _CHECKPOINTS)
+    return str(PurePosixPath(job.directory) / CHECKPOINTS)
 
 
 async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
     """The checkpoint that a job saved: the folder above `weights/`, for `Run.checkpoint_path`.
 
+    Of Megatron-Bridge it is the folder above those of its iterations, where its tracker names the last one.
+
     Raises SystemFailure if there is none, more than one, or it is not whole.
     """
     folder = saved_checkpoint_dir(job)
     # NeMo keeps a file `<checkpoint>-unfinished` beside a checkpoint for as long as it is being written.
-    signs = ["(", "-name", "weights", "-o", "-name", "*-unfinished", ")"]
+    signs = ["(", "-name", "weights", "-o", "-name", _TRACKER, "-o", "-name", "*-unfinished", ")"]
     found = await cluster.run(
         ["find", folder, "-mindepth", "1", "-maxdepth", "2", *signs, "-print0"], timeout_s=60
     )
     if found.exit_code:
         raise SystemFailure(f"job {job.name} left no checkpoint: {found.stderr.strip()}; see {job.log_path}")
     paths = [PurePosixPath(path) for path in found.stdout.split("\0") if path]
-    checkpoints = [path.parent for path in paths if path.name == "weights"]
+    checkpoints = [path.parent for path in paths if path.name in ("weights", _TRACKER)]
     if any(path.name.endswith("-unfinished") for path in paths):
         raise SystemFailure(
             f"the checkpoint of job {job.name} in {folder} was not finished; see {job.log_path}"
@@ -201,6 +208,6 @@ def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str
         # The trainer is the staged one: nothing of the user's home or the job's folder comes before it.
         "PYTHONNOUSERSITE": "1",
         # An image may have a PYTHONPATH of its own, before which this folder is put when it is known.
-        "PYTHONPATH" if staged.python else TRAINER_VARIABLE: staged.trainer_path,
+        "PYTHONPATH" if staged.python else TRAINER_VARIABLE: modules_path(run, staged),
         "PYTHONSAFEPATH": "1",
     }

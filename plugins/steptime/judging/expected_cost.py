@@ -64,7 +64,7 @@ class Cost:
 
 
 def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
-    """What runs are expected to take; where the store cannot be read that is told, and is no error."""
+    """What runs are expected to take; where the store cannot be read it says so, and that is no error."""
     found: dict[tuple[Series, int, int], Expected] = {}
     store, problem, each = store or Store(), None, []
     for run in runs:
@@ -89,8 +89,8 @@ def _expected(run: Run, past: Sequence[RunTimes]) -> Expected:
         around = statistics.median(one.job_s - one.step_s * one.steps for one in past)
         seconds = max(around, 0) + statistics.median(one.step_s for one in past) * steps
         source = Source.HISTORY
-    elif published is not None and published.step_time_s is not None:
-        seconds, source = published.step_time_s * steps, Source.PUBLICATION
+    elif published is not None and published.step_time is not None:
+        seconds, source = published.step_time * steps, Source.PUBLICATION
     else:
         return Expected(Source.NONE)
     # The cluster ends a job at its limit.

@@ -57,7 +57,7 @@ class Judged:
     changes: tuple[str, ...] = ()
     """From the last usual run to the first that was not, where it is suspected or confirmed."""
     drift: Drift | None = None
-    """How its series drifted slower to it, though none of it is told as slower; of the newest run alone."""
+    """How its series drifted slower to it, none of which is reported as slower; of the newest run alone."""
     placement: Placement | None = None
     """On which nodes it was suspected, and decided by fresh runs; None where nothing is or was suspected."""
 
@@ -78,7 +78,7 @@ class Judged:
 def publish(store: Store, result: Result) -> bool:
     """Put a valid run into the results and judge its series, in one transaction; as `Store.publish`.
 
-    What somebody is to be told of by it is kept with it, until `mark_told`.
+    What is to be notified of it is kept with it, until `mark_notified`.
     """
     return store.publish(result, then=partial(_judge_with_news, result))
 
@@ -161,27 +161,36 @@ def judged_run(store: Store, row: Mapping[str, Any]) -> Judged | None:
     return next(iter(_as_stored(store, series, rows, _hidden(store))), None)
 
 
-def untold(store: Store, job_name: str) -> list[Judged]:
-    """What was suspected, confirmed or dismissed by publishing this run, and nobody was told; oldest first.
+def pending_notifications(store: Store, job_name: str) -> list[Judged]:
+    """What was suspected, confirmed or dismissed by publishing this run and not notified; oldest first.
 
     A run that is published after later ones may decide about those.
     """
-    kept = judgement_rows.untold(store, job_name)
+    kept = judgement_rows.pending(store, job_name)
     stand = [judged_run(store, store.run(about)) for about in kept]
     return [one for one in stand if one is not None and one.standing.state == kept[one.run.job_name]]
 
 
-def mark_told(store: Store, job_name: str, told: Judged) -> None:
-    """Keep that somebody was told of one of `untold`."""
+def mark_notified(store: Store, job_name: str, notified: Judged) -> None:
+    """Keep that one of `pending_notifications` was notified."""
     with write_transaction(store.url) as connection:
-        judgement_rows.remove_untold(connection, job_name, told.run.job_name)
+        judgement_rows.remove_pending(connection, job_name, notified.run.job_name)
 
 
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
     """Of every series that has run since then (Unix time) its latest runs, the last of them first."""
+    return _latest_of_each(store, {}, since)
+
+
+def judged_of(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Judged]]:
+    """The same of the runs whose columns have these values: how each series stood after them."""
+    return _latest_of_each(store, selected, since=0)
+
+
+def _latest_of_each(store: Store, selected: Mapping[str, Any], since: float) -> dict[Series, list[Judged]]:
     rows: dict[Series, list[dict[str, Any]]] = {}
     for row in judgement_rows.judged_rows(
-        store, {}, since=since, limit=_LATEST_RUNS, of_each=Series.columns()
+        store, selected, since=since, limit=_LATEST_RUNS, of_each=Series.columns()
     ):
         rows.setdefault(Series.of_row(row), []).append(row)
     hidden = _hidden(store)
@@ -261,7 +270,7 @@ def _judge_series_of(result: Result, connection: "Connection") -> None:
 
 
 def _judge_with_news(result: Result, connection: "Connection") -> None:
-    """Judge the series of a run that is published, and keep what is news by it; told nobody yet."""
+    """Judge the series of a run that is published, and keep what is to be notified of it."""
     series, own = Series.of_run(result.run), result.job.name
     if not series.is_judged:
         return
@@ -277,7 +286,7 @@ def _judge_with_news(result: Result, connection: "Connection") -> None:
         and (one.run.job_name in stood or one.run.job_name == own)
         and one.standing.state != stood.get(one.run.job_name)
     }
-    judgement_rows.keep_untold(connection, own, news)
+    judgement_rows.keep_pending(connection, own, news)
 
 
 def _changes(

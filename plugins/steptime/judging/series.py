@@ -22,7 +22,7 @@ _FIGURES = {
 }
 """What each mode is judged by, and the column of it; profiles and traces are not for comparison."""
 
-_WAYS = ("tensor", "pipeline", "context", "data")
+_WAYS = ("tensor", "pipeline", "context", "data", "expert")
 
 _NO_CHANGE = {
     *("schema_version", "experiment", "cluster", "mode", "repeat", "checkpoint_path", "model_flops"),
@@ -48,6 +48,7 @@ class Series:
     data_parallel: int
     scaling: str
     mode: str
+    expert_parallel: int = 1
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
@@ -57,7 +58,7 @@ class Series:
     @classmethod
     def of_run(cls, run: Run) -> Self:
         """That of a planned run."""
-        ways = {f"{way}_parallel": getattr(run.recipe.parallelism, way) for way in _WAYS}
+        ways: dict[str, Any] = {f"{way}_parallel": getattr(run.recipe.parallelism, way) or 1 for way in _WAYS}
         return cls(
             **run.recipe.identity,  # type: ignore[arg-type]
             **ways,
@@ -90,9 +91,16 @@ class Series:
     @property
     def full_name(self) -> str:
         """With all that two series of one label may differ in."""
-        ways = (self.tensor_parallel, self.pipeline_parallel, self.context_parallel, self.data_parallel)
+        ways = {
+            "tp": self.tensor_parallel,
+            "pp": self.pipeline_parallel,
+            "cp": self.context_parallel,
+            "dp": self.data_parallel,
+        }
+        if self.expert_parallel != 1:
+            ways["ep"] = self.expert_parallel
         proxy = ["proxy"] if self.proxy else []
-        apart = [self.workload, *proxy, self.scaling, f"tp/pp/cp/dp {'/'.join(map(str, ways))}"]
+        apart = [self.workload, *proxy, self.scaling, f"{'/'.join(ways)} {'/'.join(map(str, ways.values()))}"]
         return f"{self.label} ({', '.join(apart)}, {self.gpu_type} of {self.cluster})"
 
     def differences(self, other: Self) -> list[str]:
@@ -161,7 +169,11 @@ def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
     return _differences(_made_of(json.loads(before)), _made_of(json.loads(after)))
 
 
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    # Most neighbours were made the same: only of those that were not the leaves are looked at.
+    if before == after:
+        return []
+    one, other = _named(before), _named(after)
     return [
         (name, _value(one.get(name)), _value(other.get(name)))
         for name in dict.fromkeys((*one, *other))
@@ -170,25 +182,37 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple
 
 
 def _made_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What may make a run slower, by the names that people know."""
+    """What may make a run slower, as its record has it."""
     made_by = record["provenance"]
-    staged = made_by["staged"]
-    run = dict(_leaves({name: value for name, value in record["run"].items() if name not in _NO_CHANGE}))
+    return {
+        "staged": made_by["staged"],
+        "steptime": (made_by["steptime_version"], made_by["git_commit"]),
+        "versions": record["versions"],
+        "run": {name: value for name, value in record["run"].items() if name not in _NO_CHANGE},
+        "environment": made_by["environment"],
+        "nodes": record["nodes"],
+    }
+
+
+def _named(made: Mapping[str, Any]) -> dict[str, Any]:
+    """The same by the names that people know."""
+    staged, (version, commit) = made["staged"], made["steptime"]
+    run = dict(_leaves(made["run"]))
     # Where the trainer lies follows from the trainer, and the image is named already.
-    environment = {name: value for name, value in made_by["environment"].items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in made["environment"].items() if name != "PYTHONPATH"}
     run.pop("recipe.image", None)
     run.pop("slurm.exclude", None)  # what it was to keep off shows in the nodes that it had
     return {
         "image": staged.get("image"),
         "image digest": staged.get("image_digest"),
-        **{str(name): version for name, version in record["versions"].items()},
-        "steptime": made_by["steptime_version"],
-        "commit": made_by["git_commit"],
+        **{str(name): release for name, release in made["versions"].items()},
+        "steptime": version,
+        "commit": commit,
         "venv lock": staged.get("venv_lock_sha256"),
         "trainer": staged.get("trainer_sha256"),
         **run,
         **environment,
-        "nodes": ", ".join(record["nodes"]),
+        "nodes": ", ".join(made["nodes"]),
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from steptime.judging import comparison
+from steptime.judging import findings
 from steptime.judging.detection import Standing
 from steptime.judging.judgements import Judged, judged_now
 from steptime.judging.series import JudgedRun, Series, events
@@ -14,7 +14,7 @@ from steptime.results.columns import Column
 from steptime.results.database import read_connection
 from steptime.results.store import Store
 
-_COMPARED = {column.name: column for column in comparison.COLUMNS}
+_COMPARED = {column.name: column for column in findings.COLUMNS}
 
 COLUMNS = (
     replace(columns.BY_NAME["submitted_at"], priority=0),
@@ -34,7 +34,7 @@ COLUMNS = (
         unit="s",
         priority=4,
     ),
-    *(_COMPARED[name] for name in ("judged_on", *comparison.OF_SERIES)),
+    *(_COMPARED[name] for name in ("judged_on", *findings.OF_SERIES)),
 )
 """Of a trend, a row for each run."""
 

@@ -11,6 +11,7 @@ from steptime.logs.events import Event, LogEvents
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.records import NODE_CHECK, Record
 from steptime.logs.shapes import StepsPrinted
+from steptime.recipes.models import Mode
 
 _NO_FORMAT = "none"
 _OfAttempts = list[list[Checkpoint]]
@@ -26,6 +27,7 @@ class Assembly:
         self._bytes_before = 0
         self._format = _NO_FORMAT
         self._other_formats: Counter[str] = Counter()
+        self._shown_modes: set[Mode] = set()
         self._attempts = Attempts()
         self._last_step: int | None = None
         self._checkpoint_lines: list[list[CheckpointLine]] = [[]]
@@ -70,6 +72,7 @@ class Assembly:
         return TrainingLog(
             path=self._paths[-1],
             format=self._format,
+            mode=self._mode(trained=bool(steps)),
             bytes_read=self._bytes,
             steps=tuple(steps),
             checkpoints=tuple(each.timing for attempt in checkpoints for each in attempt),
@@ -87,11 +90,25 @@ class Assembly:
             self._checkpoint_lines[-1].append(event)
         elif isinstance(event, Record):
             self._take_record(event)
+        elif isinstance(event, Mode):
+            self._shown_modes.add(event)
         elif isinstance(event, Symptom):
             self._symptoms[event.kind].append(event)
         else:
             what = "a step" if event.global_step is None else f"step {event.global_step}"
             self.remark("truncated_line", f"the log ends within the line of {what}: what was cut is not read")
+
+    def _mode(self, *, trained: bool) -> Mode | None:
+        """What kind of run the log shows; a restart loads and is none, nor is a timer without a load."""
+        for mode in (Mode.PROFILE, Mode.NCCL_TRACE):
+            if mode in self._shown_modes:
+                return mode
+        began_with = (line for line in self._checkpoint_lines[0] if line.form.kind == "load")
+        if any(line.form.phase == "ended" or "unix" in line.numbers for line in began_with):
+            return Mode.CHECKPOINT_LOAD
+        if any(line.form.kind == "save" for attempt in self._checkpoint_lines for line in attempt):
+            return Mode.CHECKPOINT_SAVE
+        return Mode.PERFORMANCE if trained else None
 
     def _take_steps(self, event: StepsPrinted) -> None:
         name = event.log_format.name

@@ -1,5 +1,6 @@
 """Which printed steps are new, which are printed again, and where a restart trained them again."""
 
+import hashlib
 import math
 from collections import defaultdict
 
@@ -25,12 +26,17 @@ class Restart(Frozen):
     """Whether nothing of the earlier attempts counts any more."""
 
 
-class _Rank:
+class Rank:
     """What one writer printed in this attempt."""
 
     def __init__(self) -> None:
         self.steps: set[int] = set()
         self.highest = 0
+
+
+def fingerprint(text: bytes) -> bytes:
+    """Eight bytes that stand for the text of a step, which are less to keep."""
+    return hashlib.blake2b(plain(text), digest_size=8).digest()
 
 
 class Attempts:
@@ -43,18 +49,18 @@ class Attempts:
         self.restarts: list[Restart] = []
         self.repeats: defaultdict[int, int] = defaultdict(int)
         """How often each step was printed again by other ranks."""
-        self._this_attempt: dict[int, bytes] = {}
-        """The text of each step, as it was printed first."""
-        self._ranks: defaultdict[bytes | None, _Rank] = defaultdict(_Rank)
-        self._ranks_without_label = False
-        self._first: float = math.inf
+        self.this_attempt: dict[int, bytes] = {}
+        """The text of each step, as it was printed first, or the `fingerprint` of that."""
+        self.ranks: defaultdict[bytes | None, Rank] = defaultdict(Rank)
+        self.ranks_without_label = False
+        self.first: float = math.inf
         """The first step of this attempt that was printed."""
 
     def begin(self) -> None:
         """A new attempt begins: another log of a requeued job, or another start of the trainer."""
-        self._this_attempt.clear()
-        self._first = math.inf
-        self._ranks.clear()
+        self.this_attempt.clear()
+        self.first = math.inf
+        self.ranks.clear()
 
     def add(self, event: StepsPrinted) -> list[Step | Restart]:
         """Take in printed steps. Only those that are new are read, and given, each behind its restart."""
@@ -71,21 +77,21 @@ class Attempts:
         for place, (number, label, text) in enumerate(
             zip(event.numbers, event.labels, event.texts, strict=True)
         ):
-            rank = self._ranks[label]
-            before = self._this_attempt.get(number)
+            rank = self.ranks[label]
+            before = self.this_attempt.get(number)
             if before is None:
-                restarted = number < self._first and bool(self.steps or new)
+                restarted = number < self.first and bool(self.steps or new)
             else:
                 restarted = number in rank.steps and not self._is_repeat(number, label, text, before)
             if restarted:
                 take_in()
                 news.append(self._restart(number))
-                rank = self._ranks[label]
+                rank = self.ranks[label]
             if before is None or restarted:
                 new.append(place)
-                if not self._this_attempt:
-                    self._first = number
-                self._this_attempt[number] = text
+                if not self.this_attempt:
+                    self.first = number
+                self.this_attempt[number] = text
             elif counts_repeats:
                 self.repeats[number] += 1
             rank.steps.add(number)
@@ -98,12 +104,12 @@ class Attempts:
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
         """Whether a writer that printed a step before only prints it again, or lags behind."""
-        if plain(text) == plain(before):
+        if plain(text) == plain(before) or fingerprint(text) == before:
             return True
-        highest = self._ranks[label].highest
+        highest = self.ranks[label].highest
         if number == highest and label is None:
-            self._ranks_without_label = True
-        return number >= highest - (_UNLABELLED_RANKS_APART if self._ranks_without_label else 0)
+            self.ranks_without_label = True
+        return number >= highest - (_UNLABELLED_RANKS_APART if self.ranks_without_label else 0)
 
     def _restart(self, at_step: int) -> Restart:
         retrained = tuple(sorted(number for number in self.steps if number >= at_step))

@@ -58,7 +58,8 @@ class Tracebacks:
     """Reads the exception at the end of a Python traceback."""
 
     def __init__(self) -> None:
-        self._open = False
+        self.is_open = False
+        """Whether the exception is still to come."""
 
     def read(self, line: bytes, *, explained: bool) -> Symptom | None:
         """The exception, when `line` is the one that ends an open traceback.
@@ -66,11 +67,11 @@ class Tracebacks:
         `explained`: a known cause was found in the line, which is more than the exception's name.
         """
         if TRACEBACK_WORDS[0] in line:
-            self._open = True
-        match = _EXCEPTION.search(line) if self._open else None
+            self.is_open = True
+        match = _EXCEPTION.search(line) if self.is_open else None
         if match is None:
             return None
-        self._open = False
+        self.is_open = False
         # Torchrun's own follows from a rank that failed, which has a symptom of its own.
         if explained or match["name"].endswith(b"ChildFailedError"):
             return None
@@ -78,7 +79,7 @@ class Tracebacks:
 
     def finish(self) -> Symptom | None:
         """A traceback whose exception never came, or bears a name that is no exception's."""
-        return _traceback("its last line was not recognised") if self._open else None
+        return _traceback("its last line was not recognised") if self.is_open else None
 
 
 def _traceback(what: str) -> Symptom:

@@ -19,10 +19,22 @@ from steptime.logs.records import Record, read_records
 from steptime.logs.search import LineSearch, MarkedLine, WholeLines
 from steptime.logs.shapes import Shapes, StepsPrinted, label_of, plain
 from steptime.plug_points import LOG_FORMATS
+from steptime.recipes.models import Mode
 
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
 _DENSE_BYTES = 1000
 """A log that has a line with a word in less than so many bytes is read by what its lines look like."""
+_PROFILE_WORDS = (
+    b"range started in the application",  # Nsight Systems
+    b"profiling setup with start_step",  # NeMo 2
+    b"====== Start nsys profiling ======",  # NeMo 1
+    b"active. Traces will be saved",  # torchtitan
+)
+"""Without the words before them: `Capture`, `Nsys` and `Profiling` made the search half as fast."""
+_NCCL_CALL = b": opCount "
+"""In each call that NCCL logs: as one of the words it would be found in almost every line of a trace."""
+_NCCL_CALL_WITHIN = 1 << 26
+"""Bytes at the beginning of a log: ranks call each other before they train."""
 
 
 class CutStep(NamedTuple):
@@ -31,7 +43,7 @@ class CutStep(NamedTuple):
     global_step: int | None
 
 
-Event = StepsPrinted | CheckpointLine | Record | Symptom | CutStep
+Event = StepsPrinted | CheckpointLine | Record | Symptom | CutStep | Mode
 
 _CAUSE_OF: dict[bytes, Cause] = {word.encode(): cause for cause in CAUSES for word in cause.words}
 
@@ -46,7 +58,8 @@ def search_words() -> list[bytes]:
     """All that lines are searched for."""
     # In this order those that begin alike share a bucket of the search: twice as fast as in another.
     of_formats = (word for log_format in _formats() for word in log_format.words)
-    return sorted({*of_formats, *CHECKPOINT_WORDS, *RECORD_WORDS, *TRACEBACK_WORDS, *_CAUSE_OF})
+    others = (*CHECKPOINT_WORDS, *RECORD_WORDS, *TRACEBACK_WORDS, *_CAUSE_OF, *_PROFILE_WORDS)
+    return sorted({*of_formats, *others})
 
 
 @cache
@@ -68,6 +81,7 @@ class _Route(NamedTuple):
     record: bool
     traceback: bool
     causes: tuple[bytes, ...]
+    profile: bool
 
 
 @lru_cache(maxsize=1024)
@@ -81,6 +95,7 @@ def _route(indexes: tuple[int, ...]) -> _Route:
         record=not words.keys().isdisjoint(RECORD_WORDS),
         traceback=not words.keys().isdisjoint(TRACEBACK_WORDS),
         causes=tuple(word for word in words if word in _CAUSE_OF),
+        profile=not words.keys().isdisjoint(_PROFILE_WORDS),
     )
 
 
@@ -91,9 +106,15 @@ class LogEvents:
         self._lines = WholeLines()
         self._shapes = Shapes()
         self._is_dense = False
-        self._ahead: dict[str, Values] = {}
+        self._looks_for_calls = _NCCL_CALL_WITHIN
+        self.ahead: dict[str, Values] = {}
         """By format: what was printed ahead of its next step."""
-        self._tracebacks = Tracebacks()
+        self.tracebacks = Tracebacks()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of a line that has not ended yet; all before them is read."""
+        return self._lines.rest_bytes
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events of all lines that end in `data`, in their order."""
@@ -102,10 +123,15 @@ class LogEvents:
     def finish(self) -> Iterator[Event]:
         """The events of the last line if it has no end, and of a traceback that was never explained."""
         yield from self._read(self._lines.finish())
-        if unexplained := self._tracebacks.finish():
+        if unexplained := self.tracebacks.finish():
             yield unexplained
 
     def _read(self, block: bytes) -> Iterator[Event]:
+        if self._looks_for_calls > 0:
+            self._looks_for_calls -= len(block)
+            if _NCCL_CALL in block:
+                self._looks_for_calls = 0
+                yield Mode.NCCL_TRACE
         if not self._is_dense:
             lines = _search().lines(block)
             self._is_dense = len(lines) * _DENSE_BYTES > len(block)
@@ -125,7 +151,7 @@ class LogEvents:
             for match in self._shapes.pattern.finditer(block, begin):
                 shape = by_group.get(match.lastindex)
                 if shape is not None and shape.number is None:
-                    self._ahead[shape.log_format.name] = shape.values(match)
+                    self.ahead[shape.log_format.name] = shape.values(match)
                     continue
                 if run is not None and shape is not run:
                     yield run.printed(lines, ahead)
@@ -133,7 +159,7 @@ class LogEvents:
                 run = shape
                 if shape is not None:
                     lines.append(match)
-                    ahead.append(self._ahead.pop(shape.log_format.name, None) if self._ahead else None)
+                    ahead.append(self.ahead.pop(shape.log_format.name, None) if self.ahead else None)
                     continue
                 others += len(match[0])
                 for line in _search().lines(match[0]):
@@ -148,7 +174,9 @@ class LogEvents:
 
     def _learn(self, line: MarkedLine) -> bool:
         route = _route(line.words)
-        only_a_step = not (route.checkpoint or route.record or route.traceback or route.causes)
+        only_a_step = not (
+            route.checkpoint or route.record or route.traceback or route.causes or route.profile
+        )
         return (
             len(route.formats) == 1
             and only_a_step
@@ -163,12 +191,14 @@ class LogEvents:
             yield from self._steps(log_format, text, whole=line.whole)
         if route.checkpoint:
             yield from read_checkpoints(text)
+        if route.profile:
+            yield Mode.PROFILE
         if route.record:
             yield from read_records(text)
         symptoms = [_CAUSE_OF[word].find(text, word) for word in route.causes]
         known = [symptom for symptom in symptoms if symptom is not None]
         yield from known
-        if route.traceback and (symptom := self._tracebacks.read(text, explained=bool(known))):
+        if route.traceback and (symptom := self.tracebacks.read(text, explained=bool(known))):
             yield symptom
 
     def _steps(self, log_format: LogFormat, text: bytes, *, whole: bool) -> Iterator[Event]:
@@ -177,9 +207,9 @@ class LogEvents:
         for own_text, values in log_format.find(uncut):
             number = log_format.number(values)
             if number is None:
-                self._ahead[log_format.name] = values
+                self.ahead[log_format.name] = values
                 continue
-            last = log_format.line(number, self._ahead.pop(log_format.name, {}) | values)
+            last = log_format.line(number, self.ahead.pop(log_format.name, {}) | values)
             if number >= 0:
                 yield StepsPrinted(
                     log_format,

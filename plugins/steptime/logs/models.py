@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter
 
 from steptime.frozen import Frozen
+from steptime.recipes.models import Mode
 
 
 @dataclass(slots=True)
@@ -79,6 +80,8 @@ class TrainingLog(Frozen):
 
     What was stored before has it as `dialect`.
     """
+    mode: Mode | None = None
+    """What kind of run it is by its lines: `performance` if it has steps and shows no other."""
     bytes_read: int
     steps: tuple[Step, ...]
     """By global step, each once: what ranks or a restart repeated counts once, and is named in problems."""

@@ -34,25 +34,25 @@ class WholeLines:
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
-        self._rest_bytes = 0
+        self.rest_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
         """The lines that end within `data`; the rest waits for its end, unless it is too long."""
         end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
         if not end:
             self._rest.append(data)
-            self._rest_bytes += len(data)
-            return self.finish() if self._rest_bytes >= MAX_LINE_BYTES else b""
+            self.rest_bytes += len(data)
+            return self.finish() if self.rest_bytes >= MAX_LINE_BYTES else b""
         block = b"".join((*self._rest, memoryview(data)[:end]))
         self._rest = [data[end:]]
-        self._rest_bytes = len(data) - end
+        self.rest_bytes = len(data) - end
         return block
 
     def finish(self) -> bytes:
         """The last line, which has no end."""
         block = b"".join(self._rest)
         self._rest.clear()
-        self._rest_bytes = 0
+        self.rest_bytes = 0
         return block
 
 

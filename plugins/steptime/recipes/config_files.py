@@ -1,5 +1,6 @@
 """Reads the YAML files of `config/` into strict models, with the line of every value."""
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -86,6 +87,24 @@ class Document:
                 for (line, field, _), of_place in sorted(places.items(), key=lambda place: place[0][0])
             ]
         )
+
+
+def read_entries(path: Path, none: str) -> Document:
+    """A file of entries by name, read again only when it changes: every row of a listing asks for its own.
+
+    Raises UserError: it cannot be read, has a key twice, or is no mapping, of which `none` is what is said.
+    """
+    return _read_entries(path, path.stat().st_mtime_ns, none)
+
+
+@functools.lru_cache(maxsize=16)
+def _read_entries(path: Path, _changed_ns: int, none: str) -> Document:
+    document = read_document(path)
+    if not isinstance(document.content, dict):
+        raise document.refusal([Mistake(none)])
+    if document.problems:
+        raise document.refusal(document.problems)
+    return document
 
 
 def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> BrokenFiles | None:

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from pydantic import ValidationError
 
 from steptime.errors import UserError
+from steptime.recipes.named import DESCRIBED, NAMED
 
 Location = tuple[int | str, ...]
 Loaded = TypeVar("Loaded")
@@ -104,7 +105,7 @@ def misfits(error: ValidationError) -> list[Mistake]:
     A typo in a field's name is one, and not a field too many and another one missing.
     """
     mistakes: list[Mistake] = []
-    errors: list[Any] = list(error.errors())
+    errors: list[Any] = [found | {"loc": _as_written(found["loc"])} for found in error.errors()]
     missing = [(*found["loc"],) for found in errors if found["type"] == "missing"]
     meant_ones: set[Location] = set()
     for found in errors:
@@ -131,9 +132,15 @@ def misfits(error: ValidationError) -> list[Mistake]:
     return mistakes
 
 
+def _as_written(location: Location) -> Location:
+    """A place in a file, without the tags of unions that pydantic puts between its keys."""
+    return tuple(part for part in location if part not in (NAMED, DESCRIBED))
+
+
 def _message(found: Any) -> str:
     message, value = str(found["msg"]).removeprefix("Value error, ").removesuffix("."), found["input"]
-    if value is None or isinstance(value, str | int | float):
+    is_single = value is None or isinstance(value, str | int | float)
+    if is_single and f"'{value}'" not in message:  # our own sentences have it already
         message += f", not {json.dumps(value)}"
     if found["type"] == "string_type" and isinstance(value, int | float):
         message += " (put it in quotes)"

@@ -5,7 +5,6 @@ MFU therefore always carries the name of its formula, and two formulas are never
 (`config/flops.yaml`); a package may add one that needs Python.
 """
 
-import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -15,10 +14,11 @@ from pydantic import Field, PositiveFloat, model_validator
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import FLOPS_FORMULAS
-from steptime.recipes.config_files import Document, broken_entries, read_document
-from steptime.recipes.config_problems import BrokenFiles, Mistake
+from steptime.recipes.config_files import Document, broken_entries, read_entries
+from steptime.recipes.config_problems import BrokenFiles
 from steptime.recipes.counting import Counted
-from steptime.recipes.models import ModelShape, Recipe
+from steptime.recipes.models import Model, ModelShape, Recipe
+from steptime.recipes.named import NamedRecipe
 from steptime.settings import config_dir, shipped
 
 
@@ -79,24 +79,31 @@ def broken_formulas() -> BrokenFiles | None:
     return broken_entries(_document, DocumentsFormula)
 
 
-def misfit(name: str, shape: ModelShape) -> str | None:
+def misfit(name: str, shape: Model) -> str | None:
     """What of a model its formula does not count, or counts without its being there; None if they fit.
 
     Raises UserError for a formula that is not there.
     """
     formula = load_formula(name)
+    if isinstance(shape, NamedRecipe):
+        counts = isinstance(formula, Formula) or formula.counted is not None
+        return "counts a model's sizes, and of a recipe by name nobody has them" if counts else None
     if shape.architecture not in formula.architectures:
         return f"counts {', '.join(formula.architectures)} models, and this is {shape.architecture}"
     counted = formula.counted if isinstance(formula, DocumentsFormula) else None
     return counted.misfit(shape) if counted is not None else None
 
 
-def model_flops(shape: ModelShape, formula: str) -> float:
+def model_flops(shape: Model, formula: str) -> float:
     """Floating-point operations of one training step on one sample, by the named formula.
 
     Raises UserError for a formula that is not there, that counts nothing, or that does not fit the model.
     """
     described = load_formula(formula)
+    if isinstance(shape, NamedRecipe):
+        raise UserError(
+            f"the formula {formula} {misfit(formula, shape)}: give its recipe one that is logged."
+        )
     if isinstance(described, Formula):
         return described.of(shape)
     if described.counted is None:
@@ -130,16 +137,4 @@ def recipe_flops(recipe: Recipe) -> Flops:
 
 
 def _document() -> Document:
-    path = flops_file()
-    return _read(path, path.stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=8)
-def _read(path: Path, _changed_ns: int) -> Document:
-    """The file, read again only when it changes: every row of a listing asks for its formula."""
-    document = read_document(path)
-    if not isinstance(document.content, dict):
-        raise document.refusal([Mistake("names no formulas, as in llama3.1-25.04: {source: …}")])
-    if document.problems:
-        raise document.refusal(document.problems)
-    return document
+    return read_entries(flops_file(), "names no formulas, as in llama3.1-25.04: {source: …}")

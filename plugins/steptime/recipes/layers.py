@@ -1,9 +1,10 @@
 """What a model's layers may be made of beyond plain attention and MLP, named as in NeMo's model configs."""
 
+import re
 from collections import Counter
 from typing import Literal, Self
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
 from steptime.recipes.config_problems import FieldError
@@ -71,3 +72,30 @@ class LatentAttention(Frozen):
     qk_pos_emb_head_dim: PositiveInt
     """What a head's keys have beside `qk_head_dim`, for positions; all heads share it."""
     v_head_dim: PositiveInt
+
+
+_OF_THE_RUN = re.compile(
+    r"bf16|fp16|fp8.*|fp4.*|params_dtype|.*parallel(_size|_layout)?|.*pipeline.*|tp_comm.*|recompute.*"
+    r"|.*cuda_graph.*|cpu_offloading.*|.*init_method|transformer_layer_spec|.*_fn|.*_func"
+)
+"""Fields of NeMo's configs that parallelism, number format and launch decide, or that are functions."""
+
+
+class NemoConfig(Frozen):
+    """The config of NeMo's that the trainer builds a model from; its sizes are the model's own."""
+
+    config: str = Field(pattern=r"^[A-Z][A-Za-z0-9_]*$")
+    """Name of a class in nemo.collections.llm: `MixtralConfig`."""
+    fields: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
+    """What is otherwise than the class has it."""
+
+    @model_validator(mode="after")
+    def _are_of_the_model(self) -> Self:
+        for name in self.fields:
+            if _OF_THE_RUN.fullmatch(name):
+                raise FieldError(
+                    "is decided by the run (its parallelism, number format and settings): leave it out",
+                    "fields",
+                    name,
+                )
+        return self

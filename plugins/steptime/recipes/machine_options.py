@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from steptime.errors import UserError
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Recipe
+from steptime.recipes.named import NamedRecipe
 from steptime.recipes.request import PlanRequest
 from steptime.recipes.selection import Selection, clusters_of_kind
 from steptime.recipes.slurm_options import SlurmOptions, parse_slurm_options
@@ -31,6 +32,8 @@ def with_image(recipe: Recipe, request: PlanRequest, selection: Selection) -> Re
 def check_graphs_and_overlap(request: PlanRequest, selection: Selection, recipes: Sequence[Recipe]) -> None:
     """Raise UserError for CUDA graphs and overlap if there is no CUDA, or nothing to overlap with."""
     for name in ("cuda_graphs", "tp_comm_overlap"):
+        if getattr(request, name) is not None and isinstance(selection.size.model, NamedRecipe):
+            raise UserError(f"{name} of {selection} is its recipe's in Megatron-Bridge: leave it out.")
         if selection.gpu_type == "cpu" and getattr(request, name) is not None:
             raise UserError(f"{name} is for GPUs, and {selection} has none: leave it out.")
     for recipe in recipes:

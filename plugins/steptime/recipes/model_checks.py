@@ -104,6 +104,12 @@ def _layers(document: Document) -> Iterator[Mistake]:
     for placed in rules_of(document):
         spread, model = placed.rule.parallelism, model_of_rule(document, placed)
         stages = spread.pipeline * (spread.virtual_pipeline or 1)
+        if spread.pipeline == 1 < stages:
+            yield Mistake(
+                f"{stages} parts of each stage need more than one stage: raise pipeline, or leave this out",
+                (*placed.location, "parallelism", "virtual_pipeline"),
+            )
+            continue
         if model is not None and all(layers % stages for layers in _countings(model)):
             yield Mistake(
                 f"{' or '.join(map(str, _countings(model)))} layers cannot be spread over {stages} "

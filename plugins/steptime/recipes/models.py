@@ -2,15 +2,16 @@
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
-from steptime.recipes.layers import HybridShape, LatentAttention, MoeShape
+from steptime.recipes.layers import HybridShape, LatentAttention, MoeShape, NemoConfig
+from steptime.recipes.named import DESCRIBED, NAMED, NamedRecipe, kind_of_model
 from steptime.recipes.performance import Performance
 from steptime.recipes.slurm_options import SlurmOptions
 
@@ -51,6 +52,8 @@ class ModelShape(Frozen):
     mla: LatentAttention | None = None
     mtp_num_layers: PositiveInt | None = None
     """Layers after the last that predict further tokens (multi-token prediction)."""
+    nemo: NemoConfig | None = None
+    """By what the trainer builds a model of the family `gpt`; None if it cannot."""
 
     @property
     def head_width(self) -> int:
@@ -69,7 +72,7 @@ class ModelShape(Frozen):
         try:
             check = MODEL_FAMILIES.load(self.architecture)
         except UserError as error:
-            raise ValueError(str(error)) from None
+            raise FieldErrors([Mistake.of(error, "architecture")]) from None
         check(self)
         return self
 
@@ -97,6 +100,7 @@ _SPECIAL = {
     "kv_channels": "head width of their own",
     "gated_linear_unit": "choice of MLP",
     "share_embeddings_and_output_weights": "shared embeddings",
+    "nemo": "config of NeMo to choose",
 }
 """Fields of a `ModelShape` that a family may not have, and what they are."""
 
@@ -134,6 +138,16 @@ def check_gpt(shape: ModelShape) -> None:
         raise FieldError(
             "latent attention has widths of its own, in mla: leave kv_channels out", "kv_channels"
         )
+    for name in shape.nemo.fields if shape.nemo is not None else ():
+        if any(name in part.model_fields for part in (ModelShape, MoeShape, LatentAttention)):
+            message = f"is a size of the model: give {name} beside nemo, or in moe or mla"
+            raise FieldError(message, "nemo", "fields", name)
+
+
+Model = Annotated[
+    Annotated[ModelShape, Tag(DESCRIBED)] | Annotated[NamedRecipe, Tag(NAMED)], Discriminator(kind_of_model)
+]
+"""What a recipe trains: described by its sizes, or known by name."""
 
 
 class Parallelism(Frozen):
@@ -170,7 +184,7 @@ class Recipe(Frozen):
     gpu_type: str
     scaling: Literal["weak", "strong"]
     proxy: bool
-    model: ModelShape
+    model: Model
     parallelism: Parallelism
     micro_batch_size: PositiveInt
     global_batch_size: PositiveInt

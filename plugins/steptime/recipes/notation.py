@@ -46,9 +46,14 @@ def format_time_limit(seconds: int) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Hours, of GPUs or processes: with two decimals, or as many as two digits of a small number take."""
+    """Hours of GPUs: with two decimals, or as many as two digits of a small number take."""
     decimals = 2 if hours == 0 else max(2, min(6, 1 - math.floor(math.log10(abs(hours)))))
     return f"{hours:,.{decimals}f}"
+
+
+def format_at_most(jobs: int, gpu_hours: float) -> str:
+    """Jobs and hours of GPUs, on a CPU of processes, as in `4 jobs, at most 1.17 GPU-hours`."""
+    return f"{jobs} {'job' if jobs == 1 else 'jobs'}, at most {format_hours(gpu_hours)} GPU-hours"
 
 
 def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:

@@ -4,7 +4,8 @@ import re
 from typing import NamedTuple
 
 from steptime.recipes.layers import HybridShape
-from steptime.recipes.models import ModelShape
+from steptime.recipes.models import Model, ModelShape
+from steptime.recipes.named import NamedRecipe
 
 _GATED = {"llama": True, "nemotron4": False, "nemotron_h": False}
 """Whether a family's MLP has three matrices, or two."""
@@ -33,11 +34,13 @@ def _brief(number: int) -> str:
     return f"{number / divisor:.3g}{unit}"
 
 
-def count_parameters(shape: ModelShape) -> Parameters | None:
+def count_parameters(shape: Model) -> Parameters | None:
     """The weights of every matrix: norms, biases and convolutions, a thousandth at most, are left out.
 
-    None for a family of another package, of which nobody here knows the layers.
+    None for a recipe by name, or a family of another package: nobody here knows their layers.
     """
+    if isinstance(shape, NamedRecipe):
+        return None
     gated = _GATED.get(shape.architecture, shape.gated_linear_unit)
     if gated is None:
         return None

@@ -32,9 +32,17 @@ class PerformanceRow(Frozen):
     global_batch_size: PositiveInt
     step_time_s: PositiveFloat | None = None
     tokens_per_s: PositiveInt | None = None
+    tokens_per_s_per_gpu: PositiveInt | None = None
     tflops_per_gpu: PositiveFloat | None = None
     mfu_percent: PositiveFloat | None = None
     days_per_1t_tokens: PositiveFloat | None = None
+
+    @property
+    def step_time(self) -> float | None:
+        """Seconds as printed, or what they must have been where tokens per second of a GPU are printed."""
+        if self.step_time_s is not None or self.tokens_per_s_per_gpu is None:
+            return self.step_time_s
+        return self.seq_length * self.global_batch_size / (self.tokens_per_s_per_gpu * self.gpus)
 
 
 class Decimals(Frozen):
@@ -70,6 +78,7 @@ class PerformanceTable(Frozen):
     global_batch_size: tuple[PositiveInt, ...] = Field(min_length=1)
     step_time_s: tuple[PositiveFloat | None, ...] = ()
     tokens_per_s: tuple[PositiveInt | None, ...] = ()
+    tokens_per_s_per_gpu: tuple[PositiveInt | None, ...] = ()
     tflops_per_gpu: tuple[PositiveFloat | None, ...] = ()
     mfu_percent: tuple[PositiveFloat | None, ...] = ()
     days_per_1t_tokens: tuple[PositiveFloat | None, ...] = ()
@@ -87,7 +96,10 @@ class PerformanceTable(Frozen):
         return self
 
 
-_NUMBERS = ("step_time_s", "tokens_per_s", "tflops_per_gpu", "mfu_percent", "days_per_1t_tokens")
+_NUMBERS = (
+    *("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *("tflops_per_gpu", "mfu_percent", "days_per_1t_tokens"),
+)
 
 
 class Reference(Frozen):

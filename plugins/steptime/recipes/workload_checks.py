@@ -16,6 +16,7 @@ from steptime.recipes.config_problems import Location, Mistake
 from steptime.recipes.flops import formula_names, load_formula, misfit
 from steptime.recipes.gpus import GpuType, gpu_types
 from steptime.recipes.model_checks import MODEL_CHECKS
+from steptime.recipes.named_checks import NAMED_CHECKS
 from steptime.recipes.performance_rules import PerformanceRules, Row
 from steptime.recipes.workload_file import (
     EXPERIMENT_PLACEHOLDERS,
@@ -27,7 +28,16 @@ from steptime.recipes.workload_file import (
     Scaling,
     Steps,
 )
-from steptime.recipes.workload_parts import NAMED, Placed, all_read, keys_of, model_of, rules_of, steps_of
+from steptime.recipes.workload_parts import (
+    NAMED,
+    Placed,
+    all_read,
+    keys_of,
+    model_of,
+    named_of,
+    rules_of,
+    steps_of,
+)
 
 
 def problems_of(document: Document) -> list[Mistake]:
@@ -66,14 +76,16 @@ def _formula(document: Document) -> Iterator[Mistake]:
     except UserError as error:
         yield Mistake.of(error, "flops_formula")
         return
-    models = ((size, model_of(document, size)) for size in keys_of(document, "sizes"))
-    misfits = {(size, model): misfit(name, model) for size, model in models if model is not None}
+    models = {
+        size: model_of(document, size) or named_of(document, size) for size in keys_of(document, "sizes")
+    }
+    read = {size: model for size, model in models.items() if model is not None}
     sizes: dict[str, list[str]] = {}
-    for (size, _), problem in misfits.items():
-        if problem is not None:
+    for size, model in read.items():
+        if (problem := misfit(name, model)) is not None:
             sizes.setdefault(problem, []).append(size)
     for problem, of_sizes in sizes.items():
-        wrong = [model for (size, model) in misfits if size in of_sizes]
+        wrong = [read[size] for size in of_sizes]
         fitting = [other for other in formula_names() if not any(misfit(other, model) for model in wrong)]
         yield Mistake(
             f"formula '{name}' {problem} ({', '.join(of_sizes)}): formulas for that are "
@@ -237,7 +249,19 @@ def _rows(document: Document) -> Iterator[Row | None]:
                 yield None
 
 
+def _checkpoints(document: Document) -> Iterator[Mistake]:
+    """Scales of checkpoints are of the file's types of GPU."""
+    types = keys_of(document, "gpu_types")
+    for size in keys_of(document, "sizes"):
+        for field in ("minimum_gpus_to_save", "minimum_gpus_to_load"):
+            location = ("sizes", size, "checkpoint", field)
+            limits = document.value(*location)
+            for gpu_type in limits if isinstance(limits, dict) else ():
+                if gpu_type not in types:
+                    yield Mistake.of(unknown_value("GPU type", gpu_type, types), *location, gpu_type)
+
+
 _CHECKS = (
-    *(_experiment, _formula, _defaults, _windows, *MODEL_CHECKS),
-    *(_hardware, _scales, _cells, _performance),
+    *(_experiment, _formula, _defaults, _windows, *MODEL_CHECKS, *NAMED_CHECKS),
+    *(_hardware, _scales, _cells, _performance, _checkpoints),
 )

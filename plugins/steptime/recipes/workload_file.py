@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
-from steptime.recipes.models import ModelShape, Parallelism, Recipe, Window
+from steptime.recipes.models import Model, ModelShape, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
 
@@ -208,7 +208,7 @@ class CheckpointLimits(Frozen):
 class Size(Frozen):
     """One size of the model and every way it runs."""
 
-    model: ModelShape
+    model: Model
     default_gpus: GpuCounts | None = None
     """What is run if no GPU counts are given; null for the smallest documented one."""
     steps: Steps | None = None
@@ -217,7 +217,7 @@ class Size(Frozen):
     proxies: tuple[Configuration, ...] = ()
     checkpoint: CheckpointLimits | None = None
 
-    def shape(self, configuration: Configuration) -> ModelShape:
+    def shape(self, configuration: Configuration) -> Model:
         """The model of that configuration: for a proxy, the same with fewer layers or other changes."""
         if not configuration.is_proxy:
             return self.model

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location
 from steptime.recipes.models import ModelShape
+from steptime.recipes.named import NamedRecipe
 from steptime.recipes.workload_file import Configuration, Steps
 
 NAMED = ("gpu_types", "sizes")
@@ -57,8 +58,13 @@ def all_read(document: Document, size: str) -> bool:
 
 
 def model_of(document: Document, size: str) -> ModelShape | None:
-    """The whole model of a size; None if it cannot be read."""
+    """The whole model of a size; None if it cannot be read, or is known by name alone."""
     return document.part(ModelShape, "sizes", size, "model")[0]
+
+
+def named_of(document: Document, size: str) -> NamedRecipe | None:
+    """The recipe by name of a size; None if it is none, or cannot be read."""
+    return document.part(NamedRecipe, "sizes", size, "model")[0]
 
 
 def steps_of(document: Document, size: str) -> Steps | None:

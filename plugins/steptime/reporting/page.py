@@ -12,8 +12,9 @@ import jinja2
 
 from steptime import __version__
 from steptime.errors import shown
-from steptime.judging import comparison
-from steptime.judging.comparison import Comparison, compare_cells, compare_planned, compare_since
+from steptime.judging import findings
+from steptime.judging.comparison import compare_planned, compare_since, compare_sweep_run
+from steptime.judging.findings import Comparison
 from steptime.judging.trend import trend
 from steptime.recipes.models import Mode
 from steptime.reporting import charts
@@ -44,9 +45,7 @@ class Report:
     """What it is about: `sweep weekly`."""
     comparison: Comparison
     runs: Sequence[Row]
-    """As people read them, rejected ones included."""
-    all_runs: int
-    """How many there are; beyond some number, the table has only the latest."""
+    """As people read them, rejected ones included; the latest, where there are very many."""
     scaling: Sequence[Row]
     """Runs that were measured together, and have an efficiency."""
     trends: Sequence[tuple[str, Sequence[Row]]]
@@ -75,7 +74,6 @@ def report_since(store: Store, since: float) -> Report:
         compare_since(store, since),
         of=f"runs since {_when(since)}",
         runs=runs,
-        all_runs=store.totals(since)["runs"],
         scaling=scaling,
     )
 
@@ -83,20 +81,19 @@ def report_since(store: Store, since: float) -> Report:
 def report_sweep(store: Store, sweep: str) -> Report:
     """Of the newest run of a sweep. Raises UserError for a sweep that is in neither store nor `config/`."""
     runs = store.newest_sweep_run(sweep)
-    found = compare_cells(store, runs) if runs else compare_planned(store, sweep)
+    found = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
     scaling = [row for row in runs if row["state"] == "valid" and row["mode"] == Mode.PERFORMANCE]
-    return _report(store, found, of=f"sweep {sweep}", runs=runs, all_runs=len(runs), scaling=scaling)
+    return _report(store, found, of=f"sweep {sweep}", runs=runs, scaling=scaling)
 
 
 def _report(
-    store: Store, found: Comparison, *, of: str, runs: Sequence[Row], all_runs: int, scaling: Sequence[Row]
+    store: Store, found: Comparison, *, of: str, runs: Sequence[Row], scaling: Sequence[Row]
 ) -> Report:
     named = list(zip(found.names, found.findings, strict=True))[:_MOST_TRENDS]
     return Report(
         of,
         found,
         runs[:_MOST_RUNS],
-        all_runs,
         [row for row in scaling if row["scaling_efficiency_percent"] is not None],
         [(name, trend(store, one.series)) for name, one in named],
     )
@@ -112,15 +109,15 @@ def html(report: Report, now: float) -> str:
         of=report.of,
         made=f"{_when(now)} by steptime {__version__}",
         sentence=found.sentence[:1].upper() + found.sentence[1:],
-        totals=_totals(report),
-        cells=_table(found.rows, comparison.COLUMNS),
+        took=found.took,
+        cells=_table(found.rows, findings.COLUMNS),
         verdicts=[one.verdict.replace(" ", "-") for one in found.findings],
         remarks=found.remarks,
         scaling=[scaling_chart(model, rows) for model, rows in by_model.items()],
         trends=[trend_chart(name, rows) for name, rows in report.trends],
         trends_left_out=len(found.findings) - len(report.trends),
         runs=_table(report.runs, columns.COLUMNS),
-        runs_left_out=report.all_runs - len(report.runs),
+        runs_left_out=(found.totals.runs if found.totals else 0) - len(report.runs),
         notes=notes(report.runs),
         frame=charts,
     )
@@ -134,13 +131,6 @@ def _table(rows: Sequence[Any], of: Sequence[Column]) -> Table | None:
     cells = [[shown(text, at_most=None) for text in written(column, rows)] for column in used]
     numeric = [column.kind in ("number", "integer") for column in used]
     return Table(title, [column.title for column in used], numeric, list(zip(*cells, strict=True)))
-
-
-def _totals(report: Report) -> str:
-    cells = len(report.comparison.findings) + report.comparison.without_runs
-    rejected = sum(row["state"] != "valid" for row in report.runs)
-    counts = [(cells, "cell"), (report.all_runs, "run"), (rejected, "rejected run")]
-    return " · ".join(f"{number:,} {name}{'' if number == 1 else 's'}" for number, name in counts if number)
 
 
 def _when(seconds: float) -> str:

@@ -180,6 +180,13 @@ COLUMNS = (
     _identity("gpus", "GPUs, on CPUs ranks.", heading="GPUs", priority=0),
     *map(_parallel, ("tensor", "pipeline", "context", "data")),
     Column(
+        "expert_parallel",
+        "integer",
+        "Ranks that the experts of a mixture are dealt to, of those that there are; 1 if it has none.",
+        lambda result: result.run.recipe.parallelism.expert or 1,
+        required=True,
+    ),
+    Column(
         "global_batch_size",
         "integer",
         "Samples of a step, of all GPUs together.",
@@ -224,10 +231,18 @@ COLUMNS = (
         "text",
         "First and last of the steady steps: the last 20 of the run, or its window where that is longer.",
         lambda result: None if result.measurement is None else result.measurement.steady_steps,
+        heading="steady",
         unit="steps",
     ),
-    _measured("steady_step_time_s", "s", "Median step time of the steady steps: what a run is judged by."),
-    _measured("steady_step_time_iqr_s", "s", "Interquartile range of the steady steps."),
+    _measured(
+        "steady_step_time_s",
+        "s",
+        "Median step time of the steady steps: what a run is judged by.",
+        heading="steady step time",
+    ),
+    _measured(
+        "steady_step_time_iqr_s", "s", "Interquartile range of the steady steps.", heading="steady IQR"
+    ),
     _measured(
         "wall_time_median_s",
         "s",

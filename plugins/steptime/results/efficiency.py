@@ -29,7 +29,7 @@ EARLIER_S = 7 * 86_400.0
 
 _FAMILY = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode", "dag_id")
 _REPEATED = (
-    *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
+    *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "expert_parallel"),
     *("global_batch_size", "micro_batch_size"),
 )
 """What repeats of a run have in common, beside the family; how many GPUs these are follows from it."""

@@ -101,10 +101,10 @@ def judged_rows(
 ) -> list[Row]:
     """Valid runs with their judgements against their history, latest submitted first.
 
-    `key` may be that of a series, one job, or nothing, `since` is Unix time, and there are so many at most of
-    each combination of values of `of_each`. The columns of the judgement are None where there is none: a run
-    without a number, or one of a store of before. `drift` is what a drift of the series rests on that ends
-    with the run.
+    `key` may be that of a series, a DAG run, one job, or nothing, `since` is Unix time, and there are so
+    many at most of each combination of values of `of_each`. The columns of the judgement are None where there
+    is none: a run without a number, or one of a store of before. `drift` is what a drift of the series rests
+    on that ends with the run.
     """
     from sqlalchemy import and_, func, select
 
@@ -143,33 +143,34 @@ def verdicts(connection: "Connection", key: Key) -> dict[str, str]:
     return {row.job_name: row.verdict for row in connection.execute(query)}
 
 
-def keep_untold(connection: "Connection", raised_by: str, news: Mapping[int, str]) -> None:
-    """Keep the verdicts, by the id of their run, that a job has raised and somebody is to be told of."""
+def keep_pending(connection: "Connection", raised_by: str, news: Mapping[int, str]) -> None:
+    """Keep the verdicts, by the id of their run, that a job has raised and a notification is to say."""
     from sqlalchemy import select
 
-    from steptime.results.schema import runs, untold
+    from steptime.results.schema import pending_notifications, runs
 
     if news:
         raiser = connection.scalar(select(runs.c.id).where(runs.c.job_name == raised_by))
-        added = insert(connection, untold)
+        added = insert(connection, pending_notifications)
         added = added.on_conflict_do_update(
-            index_elements=[untold.c.raised_by, untold.c.about], set_={"verdict": added.excluded.verdict}
+            index_elements=pending_notifications.primary_key.columns,
+            set_={"verdict": added.excluded.verdict},
         )
         rows = [{"raised_by": raiser, "about": run_id, "verdict": news[run_id]} for run_id in news]
         connection.execute(added, rows)
 
 
-def untold(store: "Store", raised_by: str) -> dict[str, str]:
-    """The verdicts that a job has raised and nobody was told of, by the job they are about; oldest first."""
+def pending(store: "Store", raised_by: str) -> dict[str, str]:
+    """The verdicts that a job has raised and not notified of, by the job they are about; oldest first."""
     from sqlalchemy import select
 
-    from steptime.results.schema import runs, untold
+    from steptime.results.schema import pending_notifications, runs
 
-    raiser = runs.alias()
+    raiser, kept = runs.alias(), pending_notifications
     query = (
-        select(runs.c.job_name, untold.c.verdict)
-        .join(untold, untold.c.about == runs.c.id)
-        .join(raiser, untold.c.raised_by == raiser.c.id)
+        select(runs.c.job_name, kept.c.verdict)
+        .join(kept, kept.c.about == runs.c.id)
+        .join(raiser, kept.c.raised_by == raiser.c.id)
         .where(raiser.c.job_name == raised_by)
         .order_by(runs.c.submitted_at, runs.c.id)
     )
@@ -177,17 +178,18 @@ def untold(store: "Store", raised_by: str) -> dict[str, str]:
         return {row.job_name: row.verdict for row in connection.execute(store.readable(query))}
 
 
-def remove_untold(connection: "Connection", raised_by: str, about: str) -> None:
-    """Somebody was told of what one job has raised about another."""
+def remove_pending(connection: "Connection", raised_by: str, about: str) -> None:
+    """Keep that what one job has raised about another was notified."""
     from sqlalchemy import select
 
-    from steptime.results.schema import runs, untold
+    from steptime.results.schema import pending_notifications, runs
 
     def id_of(job_name: str) -> Any:
         return select(runs.c.id).where(runs.c.job_name == job_name).scalar_subquery()
 
+    kept = pending_notifications
     connection.execute(
-        untold.delete().where(untold.c.raised_by == id_of(raised_by), untold.c.about == id_of(about))
+        kept.delete().where(kept.c.raised_by == id_of(raised_by), kept.c.about == id_of(about))
     )
 
 

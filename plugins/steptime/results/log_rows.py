@@ -13,7 +13,7 @@ from steptime.clusters.collecting import cluster_path
 from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
-from steptime.recipes.models import RUN_FILE, Run, Window
+from steptime.recipes.models import RUN_FILE, Mode, Run, Window
 from steptime.results import columns
 from steptime.results.columns import Column
 from steptime.results.metrics import checkpoint_seconds, measure, measure_window
@@ -67,6 +67,9 @@ COLUMNS = tuple(
 )
 """The same for every log, whatever it holds. What a result has, too, is declared in `results.columns`."""
 
+_NOT_COMPARED = {"published_step_time_s": None, "step_time_over_published": None}
+"""Of runs of another kind than performance: what they do besides takes time."""
+
 
 def log_row(
     logs: Sequence[Path], window: Window | None = None, *, on_bytes: Callable[[int], None] | None = None
@@ -90,21 +93,27 @@ def log_row(
     if counts is not None and not (missing or fatal):
         missing = _cut_off(counts, numbers.get("steps_in_window"))
     loss = log.steps[-1].loss if log.steps else None
+    what = _what_was_run(run, log)
     return dict.fromkeys(column.name for column in COLUMNS) | {
         "log_path": cluster_path(logs[-1]),
         "state": _state(fatal, lacks_steps=bool(missing or refusal)),
         "reason": _sentences([*(problem.message for problem in fatal), *missing, refusal]),
         "warnings": _sentences(
-            [remark, _loop(log), *(problem.message for problem in log.problems if not problem.fatal)]
+            [
+                remark,
+                _loop(log),
+                _other_mode(run, log),
+                *(problem.message for problem in log.problems if not problem.fatal),
+            ]
         ),
         "format": log.format,
-        **_what_was_run(run, log),
+        **what,
         "window": None if counts is None else str(counts),
         "window_from": window_from,
         "steps": len(log.steps),
         "last_step": log.steps[-1].global_step if log.steps else None,
         "loss": loss if loss is not None and math.isfinite(loss) else None,
-        **numbers,
+        **(numbers if what["mode"] == Mode.PERFORMANCE else numbers | _NOT_COMPARED),
         "log_bytes": log.bytes_read,
     }
 
@@ -126,6 +135,13 @@ def _loop(log: TrainingLog) -> str | None:
     """A remark if it was not NeMo that trained: its times are the hardware's, not the recipe's."""
     loop = (log.started or {}).get("loop", "nemo")
     return None if loop == "nemo" else f"trained by the trainer's {loop} loop, not by NeMo"
+
+
+def _other_mode(run: Run | None, log: TrainingLog) -> str | None:
+    """A remark if the log shows what slows a run down and was not planned."""
+    if run is None or log.mode not in (Mode.PROFILE, Mode.NCCL_TRACE) or log.mode is run.mode:
+        return None
+    return f"planned as {run.mode}, and the log is that of {log.mode}"
 
 
 def _choose_window(
@@ -159,12 +175,12 @@ def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[
 def _what_was_run(run: Run | None, log: TrainingLog) -> dict[str, Any]:
     if run is None:
         batches = {step.global_batch_size for step in log.steps} - {None}
-        return {"global_batch_size": batches.pop() if len(batches) == 1 else None}
+        return {"global_batch_size": batches.pop() if len(batches) == 1 else None, "mode": log.mode}
     recipe = run.recipe
     return {
         "experiment": run.experiment,
         **recipe.identity,
-        "mode": run.mode.value,
+        "mode": run.mode,
         "global_batch_size": recipe.global_batch_size,
         "max_steps": run.max_steps,
     }

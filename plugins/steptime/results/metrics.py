@@ -13,7 +13,7 @@ from steptime.errors import UserError
 from steptime.logs.models import TrainingLog
 from steptime.recipes.flops import Flops, model_flops, recipe_flops
 from steptime.recipes.gpus import Peak, peak_tflops
-from steptime.recipes.models import Recipe, Run, Window
+from steptime.recipes.models import ModelShape, Recipe, Run, Window
 from steptime.recipes.published import AsPublished, list_references, load_reference, published_performance
 from steptime.results.models import Measurement
 
@@ -83,7 +83,7 @@ def throughput(
         )
     divisor = peak or _peak(recipe, as_published=as_published)
     published = published_performance(recipe)
-    published_s = published.step_time_s if published else None
+    published_s = published.step_time if published else None
     rates = Measurement(
         step_time_mean_s=step_time_s,
         **of_tokens,
@@ -241,7 +241,7 @@ def _flops_per_sample(recipe: Recipe, *, as_published: bool) -> Flops:
 def _flops_as_published(recipe: Recipe, constants: AsPublished) -> Flops | None:
     if recipe.size in constants.model_flops:
         return Flops(constants.model_flops[recipe.size], f"reproduces the tables of {recipe.workload}")
-    if recipe.size in constants.num_query_groups:
+    if recipe.size in constants.num_query_groups and isinstance(recipe.model, ModelShape):
         groups = constants.num_query_groups[recipe.size]
         shape = recipe.model.model_copy(update={"num_query_groups": groups})
         flops = model_flops(shape, recipe.flops_formula)

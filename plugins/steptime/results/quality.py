@@ -11,6 +11,7 @@ from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.naming import named_steps
 from steptime.plug_points import CHECKS
 from steptime.recipes.models import Mode, Run
+from steptime.recipes.named import NamedRecipe
 from steptime.results.models import Check, Measurement, Verdict
 from steptime.results.record import EarlierAttempt
 from steptime.results.row_checks import check_rows, judge, step_limits
@@ -109,6 +110,8 @@ def _batch_size_stated(log: TrainingLog) -> Check:
 
 def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
     """The trainer's own record of what it set up, against the plan."""
+    if not _by_trainer(finished):
+        return  # Megatron-Bridge is told both, and its steps state the batch, which has a check of its own
     expected = "parallelism and batch are as planned"
     if finished.log.started is None:
         found = "the log has no 'steptime.start' record"
@@ -126,8 +129,16 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
         "seq_length": recipe.model.seq_length,
         "num_layers": recipe.model.num_layers,
     }
+    experts = recipe.parallelism.expert or 1
+    if experts > 1:  # logs from before mixtures do not state it
+        planned["expert_parallel"] = experts
     differing = _differences(planned, finished.log.started)
     yield judge("parallelism_as_planned", not differing, expected, f"the trainer set up {differing}")
+
+
+def _by_trainer(finished: FinishedRun) -> bool:
+    """Whether the shipped trainer ran, which leaves records of what it did; Megatron-Bridge leaves none."""
+    return not isinstance(finished.run.recipe.model, NamedRecipe)
 
 
 def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
@@ -141,6 +152,8 @@ def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
 
 def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
     """What a publication did to the machines before its training: without it, its numbers are not reached."""
+    if not _by_trainer(finished):
+        return
     launch = (finished.log.started or {}).get("launch") or {}
     published, ranks = finished.run.performance, finished.run.recipe.gpus
     if published.ranks_per_numa_node is not None:
@@ -155,7 +168,9 @@ def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
 
 
 def training_completed(finished: FinishedRun) -> Iterator[Check]:
-    """The trainer's own word."""
+    """The trainer's own word; of other programs the job's end and the last step must do."""
+    if not _by_trainer(finished):
+        return
     expected = "the trainer recorded its end as completed"
     if finished.log.ended is None:
         yield judge("training_completed", False, expected, "the log has no 'steptime.result' record")
@@ -247,6 +262,12 @@ def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
     yield judge(
         "checkpoint_loaded", bool(loads), "a checkpoint was loaded", "the log has no checkpoint load line"
     )
+    if not _by_trainer(finished):
+        stated = [load.iteration for load in loads]
+        expected = f"training resumed at global step {run.first_step}"
+        found = f"the load lines give iteration {', '.join(map(str, stated)) or 'no number'}"
+        yield judge("resumed_at_saved_step", run.first_step in stated, expected, found)
+        return
     samples = run.first_step * run.recipe.global_batch_size
     expected = f"training resumed at global step {run.first_step} with {samples} consumed samples"
     if log.resumed is None:

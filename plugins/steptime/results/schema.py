@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import COLUMNS
 
-REVISION = "0014"
+REVISION = "0016"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -61,7 +61,7 @@ by_series = Index(
         for name in (
             *("workload", "size", "dtype", "gpu_type", "mode", "gpus", "cluster", "scaling", "proxy"),
             *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
-            *("state", "dag_id", "id"),
+            *("expert_parallel", "state", "dag_id", "id"),
         )
     ),
 )
@@ -178,14 +178,14 @@ searched = Table(
 )
 """What a search looks through, made of the row of the run; see `results.searching`."""
 
-untold = Table(
-    "untold",
+pending_notifications = Table(
+    "pending_notifications",
     metadata,
     Column("raised_by", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
     Column("about", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
     Column("verdict", Text, nullable=False),
 )
-"""What somebody is to be told of: written as a run is published, and removed once it was told."""
+"""What is to be notified: written as a run is published, and removed once it was."""
 
 charges = Table(
     "charges",

@@ -17,6 +17,7 @@ from steptime.results.models import Result
 from steptime.results.record import differences
 from steptime.results.searching import has_words
 from steptime.results.step_files import moved_steps
+from steptime.results.totals import Totals
 from steptime.results.writing import write
 from steptime.settings import store_url
 
@@ -154,8 +155,8 @@ class Store:
         with read_connection(self.url) as connection:
             return connection.scalar(query) or 0
 
-    def totals(self, since: float) -> Row:
-        """Of all runs since then (Unix time): how many `runs`, how many `rejected`, and their `gpu_hours`."""
+    def totals(self, since: float | None = None, **equal: str | int | bool | None) -> Totals:
+        """What all runs of a selection took, rejected ones included; keywords as those of `results`."""
         from sqlalchemy import case, func, select
 
         from steptime.results.schema import runs
@@ -164,9 +165,12 @@ class Store:
             func.count().label("runs"),
             func.coalesce(func.sum(case((runs.c.state == "valid", 0), else_=1)), 0).label("rejected"),
             func.coalesce(func.sum(runs.c.gpu_hours), 0.0).label("gpu_hours"),
-        ).where(runs.c.submitted_at >= since)
+            func.avg(runs.c.queue_wait_s).label("mean_queue_wait_s"),
+            func.max(runs.c.queue_wait_s).label("longest_queue_wait_s"),
+        )
         with read_connection(self.url) as connection:
-            return dict(connection.execute(self.readable(query)).mappings().one())
+            (row,) = connection.execute(self._selected(query, True, since, None, equal)).mappings()
+        return Totals(**row)
 
     def newest_of_each(self, columns: Sequence[str]) -> list[Row]:
         """Of each combination of values of these columns the valid run that was stored last, latest first."""
@@ -402,14 +406,15 @@ class Store:
 
     def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
         """A query of runs without those of DAGs that the reader may not read."""
-        from sqlalchemy import func
+        from sqlalchemy import and_, not_
 
         from steptime.results.schema import runs
 
         if self.dags is None:
             return query
-        # As an expression it has no index: nearly all runs are readable, and another index finds fewer.
-        return query.where(func.coalesce(runs.c.dag_id, "").in_(["", *sorted(self.dags)]))
+        # Nearly all runs are readable. As a negation SQLite takes no index for it, which would find all of
+        # them, and PostgreSQL estimates from the column's own statistics how many remain.
+        return query.where(not_(and_(runs.c.dag_id.is_not(None), runs.c.dag_id.not_in(sorted(self.dags)))))
 
     def _unknown(self, column: str, value: str, sentence: str) -> UserError:
         from sqlalchemy import select

@@ -4,14 +4,17 @@ from collections.abc import Iterable
 
 from steptime.errors import UserError
 from steptime.plug_points import MODEL_FAMILIES
-from steptime.recipes.models import Mode, Run
+from steptime.recipes.megatron_bridge import bridge_command
+from steptime.recipes.models import Mode, ModelShape, Run
+from steptime.recipes.named import NamedRecipe
 
 NEMO_1_IMAGES = frozenset({"nemo:24.09"})
 """Images with NeMo 1, by name and tag in whatever registry; the trainer has the same list (trainer.nemo1)."""
 
 
-TRAINED = ("llama", "nemotron4", "nemotron_h")
-"""Families that the trainer builds (trainer.families); those of other packages are theirs to know."""
+TRAINED = ("gpt", "llama", "nemotron4", "nemotron_h")
+"""Families that the trainer builds (trainer.families), `gpt` if a model says by what; those of other
+packages are theirs to know."""
 NUMBER_FORMATS = ("fp32", "bf16", "fp8")
 """Of the trainer (trainer.parallelism)."""
 FP8_RECIPES = (None, "delayed", "current")
@@ -19,10 +22,13 @@ FP8_RECIPES = (None, "delayed", "current")
 
 
 def require_trainable(runs: Iterable[Run]) -> None:
-    """Raise UserError for the first run that the trainer, or the NeMo of its image, cannot train."""
+    """Raise UserError for the first run that the trainer, or what its image has, cannot train."""
     for run in runs:
         recipe = run.recipe
-        if (problem := _untrainable(run)) is not None:
+        if isinstance(recipe.model, NamedRecipe):
+            bridge_command(run)  # refuses what the release in its image does not do
+            continue
+        if (problem := _untrainable(run, recipe.model)) is not None:
             raise UserError(
                 f"{recipe.workload} {recipe.size} can be planned and measured, and not be trained yet: "
                 f"{problem}"
@@ -41,11 +47,13 @@ def require_trainable(runs: Iterable[Run]) -> None:
             )
 
 
-def _untrainable(run: Run) -> str | None:
-    """What of a run the trainer does not do yet; None if nothing."""
-    family, dtype, settings = run.recipe.model.architecture, run.recipe.dtype, run.performance.trainer
+def _untrainable(run: Run, model: ModelShape) -> str | None:
+    """What of a run of a model the trainer does not do yet; None if nothing."""
+    family, dtype, settings = model.architecture, run.recipe.dtype, run.performance.trainer
     if family in MODEL_FAMILIES.built_in and family not in TRAINED:
         return f"the trainer builds {', '.join(TRAINED)}, and this is a model of the family '{family}'."
+    if family == "gpt" and (problem := _unbuilt(run, model)) is not None:
+        return problem
     if dtype not in NUMBER_FORMATS or settings.fp8_recipe not in FP8_RECIPES:
         scaling = "" if settings.fp8_recipe is None else f" ({settings.fp8_recipe} scaling)"
         return (
@@ -54,4 +62,21 @@ def _untrainable(run: Run) -> str | None:
         )
     if settings.recompute_granularity is not None:
         return "the trainer recomputes nothing: leave recompute_granularity out."
+    return None
+
+
+def _unbuilt(run: Run, model: ModelShape) -> str | None:
+    """What keeps the trainer from building a model of NeMo's; None if nothing."""
+    parallelism = run.recipe.parallelism
+    if model.nemo is None:
+        return (
+            "its model does not name the config of NeMo to build it from: give nemo "
+            "(docs/adding-a-workload.md)."
+        )
+    tensor = max(parallelism.tensor, parallelism.expert_tensor or 1)
+    if model.moe is not None and tensor > 1 and run.recipe.gpu_type == "cpu":
+        return (
+            f"a mixture with tensor parallel {tensor} needs sequence parallelism, which the CPU has not: "
+            "choose tensor parallel 1."
+        )
     return None

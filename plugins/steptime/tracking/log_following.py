@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from steptime.clusters.base import Cluster, Job
+from steptime.durations import duration
 from steptime.errors import SystemFailure
 from steptime.logs.models import Problem, Step
-from steptime.logs.progress import StepFollower
 from steptime.recipes.models import Run
-from steptime.tracking.log_place import LogPlace
-from steptime.tracking.patience import duration
+from steptime.tracking.log_place import LogPlace, Reported, digest
+from steptime.tracking.step_following import StepFollower
 
 _RECENT_STEPS = 10
 """Steps whose mean time gives the estimate of the time left."""
@@ -26,8 +26,10 @@ _READ_WITHIN_S = 120.0
 """One piece; clusters have limits of their own, which are shorter."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 """After a log could not be read."""
-_READ_AGAIN_BYTES = 1 << 16
-"""Before the place that was kept: from them it is known again which step came last, and on which ranks."""
+_PIECE_BYTES = 1 << 20
+_ANOTHER_LOG = "the training's log was cut or replaced: it is followed from its beginning"
+_KNOWN_BYTES = 512
+"""Before the place, read again each time: they show that it is still the same log."""
 
 
 class LogFollower:
@@ -52,9 +54,15 @@ class LogFollower:
         self._warn = warn
         self._place = place
         self._reading: asyncio.Task[None] | None = None
-        self._offset: int | None = None
-        """Of the next byte to read; None before the first look."""
-        self._kept: int | None = None
+        self._is_ending = False
+        """Nobody follows the log after this look: its place need not be kept."""
+        self._is_placed = False
+        self._offset = 0
+        """Of the next byte to read."""
+        self._before = b""
+        """What was read last before it, of waiting and of whole lines."""
+        self._was_shorter = False
+        self._kept_offset = 0
         self._pause_s = 0.0
         self._not_before = 0.0
         self._steps = StepFollower()
@@ -72,12 +80,15 @@ class LogFollower:
 
     async def finish(self, cluster: Cluster) -> None:
         """Read what is left, if that is soon done: the job has ended, and its end is news."""
+        self._is_ending, was_reading = True, self._is_reading
         await self._read_on(cluster, _AT_END_WITHIN_S)
+        if was_reading and not self._is_reading:  # it may have read on before the last lines were there
+            await self._read_on(cluster, _AT_END_WITHIN_S)
         if self._is_reading:
             self._warn(f"the rest of {self._job.log_path} is slow to come and not shown here")
             await self.stop()
         self._take_in(self._steps.finish())
-        self._report(at_end=True)
+        self._report(at_once=True)
 
     async def stop(self) -> None:
         """End the reading that may be under way."""
@@ -96,12 +107,16 @@ class LogFollower:
 
     async def _read(self, cluster: Cluster) -> None:
         try:
-            if self._offset is None:
-                self._offset = await self._find_place(cluster)
-            while chunk := await self._piece(cluster, self._offset):
+            if not self._is_placed:
+                await self._find_place(cluster)
+            if not self._is_placed:
+                return
+            told = False
+            while chunk := await self._more(cluster):
+                told = self._take_in(self._steps.feed(chunk)) or told
                 self._offset += len(chunk)
-                self._take_in(self._steps.feed(chunk))
-            self._report()
+                self._before = (self._before + chunk)[-_KNOWN_BYTES - self._steps.waiting_bytes :]
+            self._report(at_once=told)  # so that the place can be kept, and no problem is told again
             await self._keep_place()
         except Exception as error:  # whatever it is, the job is waited for without its log
             self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
@@ -115,7 +130,7 @@ class LogFollower:
                 self._info("the training's log can be followed again")
             self._pause_s = 0.0
 
-    async def _piece(self, cluster: Cluster, offset: int, limit: int = 1 << 20) -> bytes:
+    async def _piece(self, cluster: Cluster, offset: int, limit: int) -> bytes:
         path = self._job.log_path
         try:
             async with asyncio.timeout(_READ_WITHIN_S):
@@ -123,43 +138,80 @@ class LogFollower:
         except TimeoutError:
             raise SystemFailure(f"no answer in {_READ_WITHIN_S:.0f} s for {path}") from None
 
-    async def _find_place(self, cluster: Cluster) -> int:
-        """The offset to read on from; what an earlier process reported is not reported again."""
-        reported = 0 if self._place is None else await self._place.offset(self._job.name)
-        begin = max(0, reported - _READ_AGAIN_BYTES)
-        again = await self._piece(cluster, begin, reported - begin) if reported else b""
-        if len(again) < reported - begin:  # it has been cut or replaced since
-            return 0
-        whole_lines = again.partition(b"\n")[2] if begin else again
-        self._recent.extend(
-            step.step_time_s
-            for step in self._steps.feed(whole_lines)
-            if isinstance(step, Step) and step.step_time_s is not None
-        )
-        self._kept = reported
-        return reported
+    async def _find_place(self, cluster: Cluster) -> None:
+        """Go on where an earlier process was, if it is still the same log."""
+        place = None if self._place is None else await self._place.find(self._job.name)
+        if place is not None and place.known_bytes:
+            begin = place.offset - place.known_bytes
+            known = await self._piece(cluster, begin, place.known_bytes)
+            if digest(known) == place.known_by:
+                self._offset = self._kept_offset = place.offset
+                self._before = known
+                self._steps = StepFollower(place.steps)
+                self._recent.extend(place.recent)
+            elif self._may_be_late(known, place.known_bytes):
+                return
+            else:
+                self._warn(_ANOTHER_LOG)
+        self._is_placed = True
+
+    async def _more(self, cluster: Cluster) -> bytes:
+        """What follows the place. Begins anew where it is not the same log any more."""
+        known = self._before[-_KNOWN_BYTES:]
+        there = await self._piece(cluster, self._offset - len(known), len(known) + _PIECE_BYTES)
+        if there.startswith(known):
+            self._was_shorter = False
+            return there[len(known) :]
+        if self._may_be_late(there, len(known)):
+            return b""
+        self._warn(_ANOTHER_LOG)
+        self._offset = self._kept_offset = 0
+        self._before, self._steps = b"", StepFollower()
+        return await self._piece(cluster, 0, _PIECE_BYTES)
+
+    def _may_be_late(self, there: bytes, known_bytes: int) -> bool:
+        """Whether a log is shorter than it was, and for the first time: a login node may see it later."""
+        self._was_shorter = len(there) < known_bytes and not self._was_shorter
+        return self._was_shorter
 
     async def _keep_place(self) -> None:
         """Keep how far the log was read, if all to there was reported."""
-        if self._place is not None and not self._unreported and self._offset != self._kept:
-            await self._place.keep(self._job.name, self._offset or 0)
-            self._kept = self._offset
+        waiting = self._steps.waiting_bytes
+        offset = self._offset - waiting
+        if self._place is None or self._is_ending or self._unreported or offset == self._kept_offset:
+            return
+        known = self._before[: len(self._before) - waiting]
+        place = Reported(
+            job_name=self._job.name,
+            offset=offset,
+            known_bytes=len(known),
+            known_by=digest(known),
+            steps=self._steps.kept(),
+            recent=tuple(self._recent),
+        )
+        await self._place.keep(place)
+        self._kept_offset = offset
 
-    def _take_in(self, news: Sequence[Step | Problem]) -> None:
+    def _take_in(self, news: Sequence[Step | Problem]) -> bool:
+        """Take in what is new; whether a problem was told."""
+        told = False
         for one in news:
             if isinstance(one, Problem):
+                self._report(at_once=True)
                 self._warn(f"in the training's log: {one.message}")
+                told = True
                 continue
             self._unreported.append(one)
             if one.step_time_s is not None:
                 self._recent.append(one.step_time_s)
+        return told
 
-    def _report(self, *, at_end: bool = False) -> None:
+    def _report(self, *, at_once: bool = False) -> None:
         # A run of minutes is reported at every look, a run of hours about sixty times an hour.
         running_s = 0.0 if self._running_since is None else time.monotonic() - self._running_since
         if not self._unreported:
             return
-        if not at_end and time.monotonic() - self._last_report < min(_LONGEST_SILENCE_S, running_s / 60):
+        if not at_once and time.monotonic() - self._last_report < min(_LONGEST_SILENCE_S, running_s / 60):
             return
         if len(self._unreported) <= _STEPS_ON_LINES_OF_THEIR_OWN:
             for step in self._unreported:

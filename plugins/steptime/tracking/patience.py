@@ -9,6 +9,7 @@ from typing import TypeVar
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.connections import Connections
+from steptime.durations import duration
 from steptime.errors import OutOfReach
 
 _LONGEST_PAUSE_S = 60.0
@@ -74,12 +75,3 @@ async def patiently(
             silence.missed(away)
         await asyncio.sleep(pause_s)
         pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
-
-
-def duration(seconds: float) -> str:
-    """A time for people: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 3600 * 100 else f"{seconds / 86400:.1f} days"

@@ -14,6 +14,10 @@ from steptime.errors import SystemFailure
 _FIRST_RETRY_S = 5.0
 """Where the cluster's configuration cannot be read."""
 _LONGEST_BACK_OFF_S = 60.0
+_ANSWERED_AT_ONCE = 20
+"""Jobs. Who waits for them reads their logs next: all at once would hold up all else on the event loop."""
+_BREATH_S = 0.005
+"""Between so many and the next, in which the loop turns for others: a quarter of a second for a thousand."""
 
 
 class ClusterWatch:
@@ -54,17 +58,19 @@ class ClusterWatch:
                         await asyncio.sleep(interval_s)
                         if asked := tuple(self._waiting):
                             # Who comes meanwhile was not asked for, and waits for the next poll.
-                            self._answer(asked, await self._cluster.poll(asked))
+                            await self._answer(asked, await self._cluster.poll(asked))
                         failures = 0
             except Exception as error:  # whatever it is, those who wait get it, and polling goes on
                 failures += 1
-                self._answer(tuple(self._waiting), error)
+                await self._answer(tuple(self._waiting), error)
                 await asyncio.sleep(min(_LONGEST_BACK_OFF_S, interval_s * 2**failures))
             finally:
                 self._cluster = None
 
-    def _answer(self, job_names: Sequence[str], outcome: Mapping[str, JobStatus] | Exception) -> None:
-        for job_name in job_names:
+    async def _answer(self, job_names: Sequence[str], outcome: Mapping[str, JobStatus] | Exception) -> None:
+        for place, job_name in enumerate(job_names, start=1):
+            if place % _ANSWERED_AT_ONCE == 0:
+                await asyncio.sleep(_BREATH_S)
             for answer in self._waiting.pop(job_name):
                 if answer.done():  # its trigger was cancelled
                     continue

@@ -1,15 +1,16 @@
 """What the pages' server answers, as JSON: each from the runs that the user may read, and from no others."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import HTTPException, Query, Request, Response
 
 from steptime.errors import UserError
-from steptime.judging.comparison import COLUMNS as COMPARED
-from steptime.judging.comparison import compare_since
+from steptime.judging.comparison import compare_dag_run, compare_since
+from steptime.judging.findings import COLUMNS as COMPARED
+from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series, record_differences
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import drift_sentence, shown_range, trend
@@ -23,6 +24,9 @@ from steptime.web.permissions import MayEdit, Readable
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MAX_RUNS = 100_000
 """That one answer has: a page asks for few, an export for all that it selects."""
+
+OF_ITS_CELL = ("verdict", "suspicion", "change_percent")
+"""Columns of a comparison that the runs of a DAG run have, too."""
 
 _KNOWN_TOGETHER = 50
 """Sweep runs and DAG runs that people can choose of."""
@@ -42,13 +46,11 @@ def columns() -> Response:
 def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     """What got slower or faster among the cells that ran since then (Unix time), and what all of it took.
 
-    `{"sentence", "remarks", "columns": […], "rows": [[…], …], "totals"}`; the totals are of all runs since,
+    `{"sentence", "took", "remarks", "columns": […], "rows": [[…], …]}`; what it `took` is of all runs since,
     rejected ones included.
     """
     compared = compare_since(store, since)
-    totals = {"cells": len(compared.findings) + compared.without_runs} | store.totals(since)
-    answer = {"sentence": compared.sentence, "remarks": compared.remarks, "totals": totals}
-    return json_response(answer | _table([column.name for column in COMPARED], compared.rows))
+    return json_response(_said(compared) | _table([column.name for column in COMPARED], compared.rows))
 
 
 def results(
@@ -62,7 +64,8 @@ def results(
 
     The query may name any column of `CHOICES`, and the DAG run; the runs of a sweep's DAG run are those of
     its cells. Beside the rows: how many runs the whole selection has (`matching`), how many there are without
-    it (`all`), the values to select by (`choices`), and why a DAG run has `ended` without results.
+    it (`all`), the values to select by (`choices`), and why a DAG run has `ended` without results. Of a DAG
+    run there is the comparison of its cells, too, and with each valid run the verdict of its cell.
     """
     chosen = {
         name: _value(name, request.query_params[name]) for name in CHOICES if request.query_params.get(name)
@@ -72,8 +75,16 @@ def results(
     every = store.count(include_rejected=True, **scope)
     selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
     rows = list(store.in_reading_order(limit=limit, **selection))
+    names = [column.name for column in COLUMNS]
+    compared: dict[str, Any] = {}
+    if dag_id is not None and dag_run_id is not None:
+        found = compare_dag_run(store, dag_id, dag_run_id)
+        compared = {"comparison": _said(found)}
+        names += OF_ITS_CELL
+        rows = list(_with_verdicts(rows, found))
     return json_response(
-        _table([column.name for column in COLUMNS], rows)
+        _table(names, rows)
+        | compared
         | {
             "matching": store.count(**selection) if len(rows) == limit else len(rows),
             "all": every,
@@ -167,6 +178,20 @@ def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[
             "made": record_differences(*records),
         }
     )
+
+
+def _said(compared: Comparison) -> dict[str, Any]:
+    return {"sentence": compared.sentence, "took": compared.took, "remarks": compared.remarks}
+
+
+def _with_verdicts(rows: Iterable[dict[str, Any]], compared: Comparison) -> Iterator[dict[str, Any]]:
+    cells = {
+        one.series: {name: row[name] for name in OF_ITS_CELL}
+        for one, row in zip(compared.findings, compared.rows, strict=True)
+    }
+    unknown = dict.fromkeys(OF_ITS_CELL)
+    for row in rows:
+        yield row | (cells.get(Series.of_row(row), unknown) if row["state"] == "valid" else unknown)
 
 
 def _why_empty(store: Store, dag_id: str | None, dag_run_id: str | None) -> str | None:

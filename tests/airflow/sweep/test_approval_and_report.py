@@ -82,7 +82,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What notifiers would be called with."""
     calls: list[tuple[str, str]] = []
     monkeypatch.setattr(
-        "steptime.airflow.sweep.operators.tell", lambda event, sentence, *_: calls.append((event, sentence))
+        "steptime.airflow.sweep.operators.notify", lambda event, sentence, *_: calls.append((event, sentence))
     )
     return calls
 

@@ -65,7 +65,7 @@ def test_a_cluster_that_chooses_no_nodes_says_so(planned: Callable[..., Any]) ->
     [run] = planned(gpus="2").runs
     found = elsewhere(cell_of(run), "a-host")
     assert found.exclude is None
-    assert found.words == "on any nodes, as cluster local cannot be told which to leave out"
+    assert found.words == "on any nodes, as cluster local takes no nodes to leave out"
     assert elsewhere(cell_of(run), "").words == "on any nodes, as it is not known on which it ran"
 
 

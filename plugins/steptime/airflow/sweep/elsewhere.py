@@ -37,9 +37,7 @@ def elsewhere(cell: Cell, nodes: str) -> Elsewhere:
     for run in runs_of(cell):
         apart = config.avoiding(run, expand_nodes(nodes))
         if config.placement_test(run) is None:
-            return Elsewhere(
-                None, f"on any nodes, as cluster {config.name} cannot be told which to leave out"
-            )
+            return Elsewhere(None, f"on any nodes, as cluster {config.name} takes no nodes to leave out")
         if apart == run:
             return Elsewhere(None, f"on {nodes} again, which its request names")
         if refusal := asyncio.run(_refusal(config, apart)):

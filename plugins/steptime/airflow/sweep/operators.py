@@ -27,7 +27,7 @@ from steptime.airflow.dag_runs import is_paused, start_dag_run
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import StartedRunLink, dag_run_address
 from steptime.airflow.notes import SENTENCE_KEY
-from steptime.airflow.notifications import Event, tell
+from steptime.airflow.notifications import Event, notify
 from steptime.airflow.slots.asking import require_slots
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
 from steptime.airflow.states import ENDED, LIVE, state_of_dag_run
@@ -43,7 +43,7 @@ from steptime.airflow.sweep.runs import (
 from steptime.airflow.sweep.triggers import DagRunTrigger
 from steptime.airflow.tables import as_text
 from steptime.errors import unknown_value
-from steptime.recipes.notation import format_hours
+from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 from steptime.results.charges import withdraw_plans
@@ -103,16 +103,15 @@ class ApproveSweepOperator(ApprovalOperator):
     def execute(self, context: Context) -> Any:
         """Wait for the answer, in the state `awaiting_input`."""
         plan = SweepPlan.model_validate(self.checked)
-        hours = format_hours(plan.gpu_hours_max)
         if not plan.needs_approval:
             limit = plan.approval_above_gpu_hours
             why = "the sweep asks for no approval"
             why = why if limit is None else f"approval begins above {format_hours(limit)}"
-            raise AirflowSkipException(f"at most {hours} GPU-hours: {why}")
+            raise AirflowSkipException(f"at most {format_hours(plan.gpu_hours_max)} GPU-hours: {why}")
         jobs = sum(cell.jobs for cell in plan.cells)
-        self.subject = f"Start sweep {plan.sweep}: {jobs} jobs, at most {hours} GPU-hours?"
+        self.subject = f"Start sweep {plan.sweep}: {format_at_most(jobs, plan.gpu_hours_max)}?"
         self.body = f"{_expected(plan)}\n\n{_markdown([_row(cell) for cell in plan.cells])}"
-        tell(Event.APPROVAL_WAITING, self.subject, context, self.log.error)
+        notify(Event.APPROVAL_WAITING, self.subject, context, self.log.error)
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -278,7 +277,7 @@ class ReportSweepOperator(BaseOperator):
         sentence = sentences.of_runs([row["cell"] for row in rows], _as_stored(rows), "cells")
         self.log.info("%s", sentence)
         ti.xcom_push(SENTENCE_KEY, sentence)
-        tell(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
+        notify(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
         self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
         if missing:
             raise AirflowFailException(

@@ -1,5 +1,6 @@
 """Slurm's own commands on a login node: squeue, sacct, scancel and sinfo, for this user's jobs."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from steptime.clusters.base import Completed
@@ -49,7 +50,8 @@ class SlurmCommands:
             done = await self._slurm(["squeue", *options])
         except SystemFailure as failure:  # it changes nothing, and fails only if the controller is away
             raise OutOfReach(str(failure)) from None
-        return self.ours(read_squeue(done.stdout), names)
+        # In a thread: a thousand lines take longer than the event loop may be held up.
+        return await asyncio.to_thread(lambda: self.ours(read_squeue(done.stdout), names))
 
     async def sacct(
         self, option: str, values: Sequence[str], names: Sequence[str]

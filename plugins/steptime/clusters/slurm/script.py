@@ -12,12 +12,13 @@ from typing import Any
 from steptime.clusters.base import Staged
 from steptime.clusters.containers import LaunchCommand
 from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
+from steptime.clusters.program import program_of
 from steptime.clusters.slurm.binding import bound, ranks_per_numa_node
 from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.clusters.slurm.site import Site
 from steptime.errors import UserError
-from steptime.recipes.models import RUN_FILE, Recipe, Run
+from steptime.recipes.models import Recipe, Run
 from steptime.recipes.slurm_options import SlurmOptions, check_form
 
 _OF_PYTHON = ("PYTHONHOME", "PYTHONPATH")
@@ -41,7 +42,7 @@ def script_values(
     """The template's values beside folder and environment. Raises UserError for what cannot be asked for."""
     python = "python" if staged.python is None else staged.python
     start = partial(_started, run, staged, site, directory=directory, environment=environment)
-    command = profiled(run, (python, "-m", "trainer", RUN_FILE))
+    command = profiled(run, (python, *program_of(run)))
     started = start(bound(command, ranks_per_numa_node(run, site.numa_binding)))
     return {
         "sbatch_options": sbatch_options(run, site),

@@ -11,11 +11,11 @@ const OFFERED = 50;
 const ALIKE = ["workload", "size", "dtype", "gpu_type", "cluster", "mode", "gpus"];
 const change = fixed(1);
 
-function table(heads, lines) {
-  const cells = (line, name) => line.map((value, index) => element(index ? name : "th", { scope: index ? "" : "row" }, value));
+function table(heads, lines, className = "") {
+  const cells = ([name, ...values]) => [element("th", { scope: "row" }, name), ...values.map((value) => element("td", { className }, value))];
   return element("div", { className: "scroller", tabIndex: 0, role: "region", ariaLabel: heads[0] }, element("table", {},
-    element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head)))),
-    element("tbody", {}, ...lines.map((line) => element("tr", {}, ...cells(line, "td"))))));
+    element("thead", {}, element("tr", {}, ...heads.map((head, index) => element("th", { scope: "col", className: index ? className : "" }, head)))),
+    element("tbody", {}, ...lines.map((line) => element("tr", {}, ...cells(line))))));
 }
 
 function changeOf(one, other) {
@@ -48,8 +48,8 @@ export function drawOverlay(canvas, { run, other, step_times: times }) {
 export function differencesOf(answer) {
   const { run, other, made, step_times: times } = answer;
   const [figure, canvas] = figureFor("overlay", "Step times", "of both");
-  const parts = [table(["Number", "this run", "the other", "change"], numbers(answer))];
-  if (made.length) parts.push(table(["Made otherwise", "this run", "the other"], made));
+  const parts = [table(["Number", "This run", "The other", "Change"], numbers(answer), "number")];
+  if (made.length) parts.push(table(["Made otherwise", "This run", "The other"], made));
   else parts.push(element("p", {}, "Nothing is recorded that was made otherwise: same image, versions, options, environment and nodes."));
   if (times.some(({ length }) => length)) parts.push(figure);
   return [element("section", { id: "differences" }, element("h3", {}, `${run.job_name} beside ${other.job_name}`), ...parts), canvas];

@@ -4,10 +4,11 @@ import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
 import { drawScaling } from "./charts.js";
 import { capitalised, choices, columnsOf } from "./columns.js";
 import { byId, element } from "./dom.js";
-import { timestamps, words } from "./format.js";
+import { duration, significant, timestamps, words } from "./format.js";
 import { read, readText, rowsOf } from "./server.js";
 import { makeTable, unitOf } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
+import { signed, verdictBadge } from "./verdicts.js";
 
 export const title = scope.size ? "This DAG run" : "Runs";
 
@@ -37,6 +38,12 @@ const ADDED = {
   task_id: { heading: "task", cell: logCell },
 };
 
+// In the tab of a DAG run: how the cell of each run stood after it.
+const OF_ITS_CELL = {
+  verdict: { cell: ofItsCell },
+  change_percent: { write: signed },
+};
+
 let [answer, rows, parts, typing] = [null, [], null, null];
 
 const count = (number) => number.toLocaleString("en-US");
@@ -50,6 +57,10 @@ export function stateBadge(row) {
   return element("span", { className: `state ${verdict(row)}`, title: row.reason ?? row.warnings ?? "" }, row.state);
 }
 
+function ofItsCell(row) {
+  return row.verdict ? verdictBadge(row) : "";
+}
+
 function runCell(row) {
   return element("button", { type: "button", className: "open", title: row.job_name }, row.label);
 }
@@ -61,7 +72,7 @@ function logCell(row) {
 
 /** As TP4 PP8 DP16: ways of parallelism that are not used are left out, data parallelism never is. */
 function parallelism(row) {
-  const ways = [["TP", row.tensor_parallel], ["PP", row.pipeline_parallel], ["CP", row.context_parallel]];
+  const ways = [["TP", row.tensor_parallel], ["PP", row.pipeline_parallel], ["CP", row.context_parallel], ["EP", row.expert_parallel]];
   return [...ways.filter(([, size]) => size > 1), ["DP", row.data_parallel]].map((way) => way.join("")).join(" ");
 }
 
@@ -129,14 +140,21 @@ function summariseShown() {
   const rejected = rows.filter((row) => row.state === "rejected").length;
   const of = answer.matching === answer.all ? runsOf(answer.all) : `${count(answer.matching)} of ${runsOf(answer.all)}`;
   const newest = answer.matching > rows.length ? `; the newest ${count(rows.length)} are shown` : "";
-  summarise(`${of}${rejected ? `, ${count(rejected)} rejected` : ""}${newest}`);
+  const shown = `${of}${rejected ? `, ${count(rejected)} rejected` : ""}${newest}`;
+  const { sentence, took, remarks } = answer.comparison ?? { sentence: "", took: "", remarks: [] };
+  const judged = rows.some(({ verdict: found }) => found);
+  if (judged) summarise(element("strong", {}, capitalised(sentence)), `. ${shown}`);
+  else summarise(shown);
+  parts.took.textContent = took;
+  parts.took.hidden = !took || !rows.length;
+  parts.remarks.replaceChildren(...remarks.map((remark) => element("li", {}, remark)));
 }
 
-/** Rows as sections of one DAG run each, latest first; a run alone needs no heading. */
+/** Rows as sections of one sweep or DAG run each, latest first; a run alone needs no heading. */
 function byDagRun(all) {
   const groups = new Map();
   for (const row of all) {
-    const key = row.dag_run_id == null ? row.job_name : `${row.dag_id}\n${row.dag_run_id}`;
+    const key = row.sweep_run ?? (row.dag_run_id == null ? row.job_name : `${row.dag_id}/${row.dag_run_id}`);
     if (!groups.has(key)) groups.set(key, { rows: [], latest: 0 });
     const group = groups.get(key);
     group.rows.push(row);
@@ -147,12 +165,21 @@ function byDagRun(all) {
     .map((group) => [scope.size || group.rows.length === 1 ? null : (columns) => groupRow(group, columns, when), group.rows]);
 }
 
-function groupRow({ rows: [row, ...others], latest }, columns, when) {
-  const address = dagRunAddress(row);
-  const name = address ? airflowLink(address, row.dag_run_id, "The DAG run") : element("span", {}, row.dag_run_id);
-  const summary = `${runsOf(others.length + 1)}, submitted ${when(latest)}`;
+function groupRow({ rows: all, latest }, columns, when) {
+  const { sweep, sweep_run: sweepRun, ...row } = all[0];
+  const [dag, ...run] = (sweepRun ?? `${row.dag_id ?? ""}/${row.dag_run_id}`).split("/");
+  const address = dagRunAddress({ dag_id: dag, dag_run_id: run.join("/") });
+  const name = address ? airflowLink(address, run.join("/"), sweepRun ? "The DAG run of the sweep" : "The DAG run") : element("span", {}, row.dag_run_id);
+  const summary = `${runsOf(all.length)}, submitted ${when(latest)}${costOf(all)}`;
   return element("tr", { className: "group" }, element("th", { colSpan: columns.length, scope: "rowgroup" },
-    element("div", {}, row.dag_id ? `${row.dag_id} · ` : "", name, element("small", {}, summary))));
+    element("div", {}, sweepRun ? `sweep ${sweep} · ` : dag && `${dag} · `, name, element("small", {}, summary))));
+}
+
+/** The GPU-hours of these runs together, and how long they waited in the queue at most. */
+function costOf(all) {
+  const known = (key) => all.map((row) => row[key]).filter((value) => value != null);
+  const [hours, waits] = [known("gpu_hours"), known("queue_wait_s")];
+  return [hours.length ? ` · ${significant(hours.reduce((a, b) => a + b, 0), 3)} GPU-hours` : "", waits.length ? ` · queued ${duration(Math.max(...waits))} at most` : ""].join("");
 }
 
 function openRow({ target }) {
@@ -192,12 +219,19 @@ export function open(box) {
   const filtersForm = element("form", { className: "filters", ariaLabel: "Filters", onsubmit: (event) => event.preventDefault() });
   const listing = element("section", { id: "listing", ariaLabel: "Runs" });
   const charts = element("section", { id: "charts", ariaLabel: "Charts" });
+  const [took, remarks] = [element("p", { className: "totals", hidden: true }), element("ul", { className: "remarks" })];
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; }, sections: byDagRun });
   listing.querySelector("tbody").addEventListener("click", openRow);
   listing.append(element("p", { className: "footnote" },
-    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale of the same DAG run, else of the runs shown. MFU by different formulas must not be compared."));
-  box.append(toolbar(), filtersForm, listing, charts);
-  parts = { filters: filtersForm, listing, charts, draw };
+    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale of the same sweep or DAG run, else of the nearest earlier runs. MFU by different formulas must not be compared."));
+  box.append(took, toolbar(), filtersForm, listing, remarks, charts);
+  parts = { filters: filtersForm, listing, charts, draw, took, remarks };
+}
+
+/** The columns of runs, with how their cells stand behind the name of the run. */
+function withVerdicts() {
+  const [name, ...others] = columnsOf("results", ADDED);
+  return [name, ...columnsOf("comparison", OF_ITS_CELL).filter(({ name: one }) => one in OF_ITS_CELL), ...others];
 }
 
 /** Draw what was read last, in today's colours and time zone. */
@@ -210,7 +244,7 @@ export function redraw() {
   byId("search").hidden = !answer.all;
   if (rows.length) {
     announce();
-    parts.draw(rows, columnsOf("results", ADDED));
+    parts.draw(rows, answer.comparison ? withVerdicts() : columnsOf("results", ADDED));
   } else explainEmpty();
   drawScaling(parts.charts, rows, unitOf(rows));
 }

@@ -5,21 +5,20 @@ import { timeZone } from "./airflow.js";
 import { colour, draw, figureFor } from "./charts.js";
 import { columnsOf } from "./columns.js";
 import { element } from "./dom.js";
-import { fixed, significant, timestamps } from "./format.js";
+import { significant, timestamps } from "./format.js";
 import { read, rowsOf } from "./server.js";
 import { makeTable } from "./table.js";
 import { announce, summarise } from "./messages.js";
-import { verdictBadge } from "./week.js";
+import { signed, verdictBadge } from "./verdicts.js";
 
 export const title = "Trend";
 
 const DAY_S = 86400;
 const COLOURS = { slower: "--bad", faster: "--good", unchanged: "--series-1", "insufficient history": "--series-8" };
-const change = fixed(1);
 const ADDED = {
   submitted_at: { cell: openCell, className: "run" },
   judged_s: { className: "main" },
-  change_percent: { write: (value) => (value > 0 ? "+" : "") + change(value) },
+  change_percent: { write: signed },
   verdict: { cell: verdictBadge },
   changes: { write: (value) => value, className: "note", hint: ({ changes }) => changes },
 };
@@ -31,8 +30,8 @@ function openCell(row) {
   return element("button", { type: "button", className: "open", title: row.job_name, onclick: () => go({ run: row.job_name }) }, timestamps()(row.submitted_at));
 }
 
-function nameOf({ label, workload, scaling, gpu_type: type, cluster, tensor_parallel: tp, pipeline_parallel: pp }) {
-  return `${label} · ${workload}, ${scaling}, ${type} of ${cluster}, TP${tp} PP${pp}`;
+function nameOf({ label, workload, scaling, gpu_type: type, cluster, tensor_parallel: tp, pipeline_parallel: pp, expert_parallel: ep }) {
+  return `${label} · ${workload}, ${scaling}, ${type} of ${cluster}, TP${tp} PP${pp}${ep > 1 ? ` EP${ep}` : ""}`;
 }
 
 /** Make what the view is made of. */
@@ -103,7 +102,7 @@ function dateAxis(rows) {
 }
 
 function pointText({ raw: { row } }) {
-  const known = row.change_percent == null ? "" : `, ${row.change_percent > 0 ? "+" : ""}${change(row.change_percent)} %`;
+  const known = row.change_percent == null ? "" : `, ${signed(row.change_percent)} %`;
   const suspicion = row.suspicion ? `, ${row.suspicion}` : "";
   return [`${significant(row.judged_s)} s${known}: ${row.verdict}${suspicion}`, ...(row.changes ? row.changes.split("; ").map((one) => `changed: ${one}`) : []), ...(row.accepted ? [`accepted: ${row.accepted}`] : [])];
 }

@@ -2,23 +2,22 @@
 import { current, go, viewLink } from "./address.js";
 import { capitalised, columnsOf } from "./columns.js";
 import { byId, element } from "./dom.js";
-import { fixed, significant } from "./format.js";
 import { read, rowsOf } from "./server.js";
 import { makeTable } from "./table.js";
 import { announce, summarise } from "./messages.js";
+import { signed, verdictBadge } from "./verdicts.js";
 
 export const title = "This week";
 
 const DAY_S = 86400;
 const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "last year" };
 
-const change = fixed(1);
 // What the page adds to the declared columns; those that are not named here have no place in this table.
 const ADDED = {
   cell: { cell: trendLink, className: "run", place: 1 },
   verdict: { cell: verdictBadge, hint: ({ changes }) => changes, place: 2 },
   cause: { place: 3 },
-  change_percent: { write: (value) => (value > 0 ? "+" : "") + change(value), className: "main", place: 4 },
+  change_percent: { write: signed, className: "main", place: 4 },
   judged_s: { place: 5 },
   baseline_s: { className: "quiet", place: 6 },
   step_time_over_published: { hint: ({ against_publication: verdict }) => verdict ?? "", place: 7 },
@@ -37,12 +36,6 @@ function trendLink(row) {
   const link = viewLink({ view: "trend", series: row.job_name }, row.cell);
   link.className = "open";
   return link;
-}
-
-export function verdictBadge({ verdict, suspicion }) {
-  const moved = ["slower", "faster"].includes(verdict);
-  const words = moved || suspicion === "suspected" ? [verdict, suspicion] : [verdict];
-  return element("span", { className: `judged ${moved ? `${verdict} ${suspicion}` : verdict.replaceAll(" ", "-")}` }, words.filter(Boolean).join(", "));
 }
 
 function publicationBadge({ against_publication: verdict }) {
@@ -70,18 +63,13 @@ const footnote = () => element("p", { className: "footnote" },
   "Change: the runs judged over the baseline, above 0 is slower. Least seen: the slowdown that one run of the cell shows in 4 of 5 cases. "
   + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. A cell leads to its trend.");
 
-function drawTotals({ cells, runs, rejected, gpu_hours: hours }) {
-  const some = (number, name) => `${number.toLocaleString("en-US")} ${name}${number === 1 ? "" : "s"}`;
-  return [some(cells, "cell"), `${some(runs, "run")}${rejected ? `, ${rejected} rejected` : ""}`, `${significant(hours, 3)} GPU-hours`].join(" · ");
-}
-
 /** Draw what was read last, in today's colours and time zone. */
 export function redraw() {
   if (!answer) return;
   const rows = rowsOf(answer);
   byId("period").value = days();
   summarise(element("strong", {}, capitalised(answer.sentence)), ".");
-  parts.totals.textContent = drawTotals(answer.totals);
+  parts.totals.textContent = answer.took;
   parts.listing.hidden = !rows.length;
   parts.remarks.replaceChildren(...answer.remarks.map((remark) => element("li", {}, remark)));
   if (rows.length) {

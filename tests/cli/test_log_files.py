@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from steptime.cli.log_files import find_logs, group_attempts, short_names
 from steptime.errors import UserError
-from steptime.logs.files import find_logs, group_attempts, short_names
 
 
 def make(folder: Path, *names: str) -> list[Path]:

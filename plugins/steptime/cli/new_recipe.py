@@ -1,0 +1,85 @@
+"""`steptime recipes new`: a workload's file and its DAG's file to start from."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from steptime.errors import SystemFailure, UserError, shown
+from steptime.files import write_whole
+from steptime.recipes.workloads import load_workload, load_workloads
+from steptime.settings import config_dir, dags_dir
+
+EXAMPLES = """
+[bold]Examples[/bold]
+
+steptime recipes new gpt5-26.01
+
+steptime recipes new mixtral-26.01 --moe
+"""
+
+_NAME = re.compile(r"(?P<family>[a-z][a-z0-9.]*(?:-[a-z0-9.]+)*)-\d+\.\d+", re.ASCII)
+
+
+def new_recipe(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Family and release, such as gpt5-26.01.")],
+    *,
+    moe: Annotated[bool, typer.Option("--moe", help="A mixture of experts.")] = False,
+) -> None:
+    """Write a workload's file and a DAG's file to start from: commented, and valid at once.
+
+    They are written into the folders that are read (STEPTIME_CONFIG_DIR, STEPTIME_DAGS_DIR), and no file that
+    is there is touched.
+    """
+    matched = _NAME.fullmatch(name)
+    if matched is None:
+        raise UserError(
+            f"'{shown(name)}' is no name of a workload: write family and release, in small letters, as "
+            "gpt5-26.01."
+        )
+    family = matched["family"]
+    dag_id = re.sub(r"\W", "", family.replace("-", "_"))
+    files = {
+        config_dir() / "workloads" / f"{name}.yaml": "new_workload.yaml.j2",
+        dags_dir() / f"{dag_id}.py": "new_dag.py.j2",
+    }
+    _require_new(name, dag_id, list(files))
+    values = {"name": name, "family": family, "title": family.capitalize(), "dag_id": dag_id, "moe": moe}
+    for path, template in files.items():
+        try:
+            write_whole(path, _filled(template, values))
+        except OSError as error:
+            raise SystemFailure(f"'{path}' cannot be written: {error.strerror}") from error
+        typer.echo(f"written: {path}")
+    load_workload(name)
+    typer.echo(
+        f"next: replace its numbers by your document's, and look at them: steptime recipes --workload {name}"
+    )
+    typer.echo(f"what would run: steptime plan {name}")
+
+
+def _require_new(name: str, dag_id: str, files: list[Path]) -> None:
+    """Raise UserError where a file is there already, or the DAG is another workload's."""
+    for path in files:
+        if path.exists() or path.is_symlink():
+            raise UserError(f"'{path}' is there already: choose another name, or remove it.")
+    for workload in load_workloads()[0]:
+        if workload.dag_id == dag_id:
+            raise UserError(
+                f"the DAG '{dag_id}' of '{name}' is that of {workload.workload} already: choose another "
+                "family, or copy that file for a further release of it."
+            )
+
+
+def _filled(template: str, values: dict[str, str | bool]) -> str:
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("steptime.cli", package_path="."),
+        autoescape=False,  # noqa: S701 (YAML and Python of values that the name's pattern allows)
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return templates.get_template(template).render(values)

@@ -1,0 +1,19 @@
+"""What Python starts as a rank of a run: the shipped trainer, or Megatron-Bridge's script in the image."""
+
+from steptime.clusters.base import Staged
+from steptime.recipes.megatron_bridge import bridge_command, scripts_folder
+from steptime.recipes.models import RUN_FILE, Run
+from steptime.recipes.named import NamedRecipe
+
+
+def program_of(run: Run) -> tuple[str, ...]:
+    """The arguments of Python, or of torch's launcher, for a rank of the run. Raises UserError."""
+    if isinstance(run.recipe.model, NamedRecipe):
+        return bridge_command(run)
+    return ("-m", "trainer", RUN_FILE)
+
+
+def modules_path(run: Run, staged: Staged) -> str:
+    """Where ranks find modules beside those of their environment: the trainer, and what the script has."""
+    folder = scripts_folder(run)
+    return staged.trainer_path if folder is None else f"{staged.trainer_path}:{folder}"

@@ -1,0 +1,206 @@
+"""How a recipe of Megatron-Bridge is started by its name: what a rank runs, by the release in its image.
+
+Each release has a parser of its own, so that the arguments are data (`config/megatron_bridge.yaml`) with the
+file that they were read in. What a row says of parallelism and batch is said to upstream, too: what runs is
+what was planned.
+"""
+
+import functools
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from steptime.errors import UserError, unknown_value
+from steptime.frozen import Frozen
+from steptime.recipes.config_files import Document, broken_entries, read_entries
+from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Location, Mistake
+from steptime.recipes.models import Mode, Parallelism, Recipe, Run
+from steptime.recipes.named import NamedRecipe
+from steptime.recipes.workload_file import ModelParallelism
+from steptime.settings import config_dir, shipped
+
+CHECKPOINTS = "code/nemo_experiments/default/checkpoints"
+"""Where a job saves its checkpoint, below its own folder: as in the recipe documents."""
+
+_OF_ROWS = (
+    *("family", "recipe", "variant", "gpu_type", "gpus", "dtype", "micro_batch_size", "global_batch_size"),
+    *("tensor", "pipeline", "context", "virtual_pipeline", "expert", "expert_tensor"),
+)
+_OF_RUNS = (
+    *("max_steps", "checkpoints", "checkpoint", "async_save"),
+    *("profile_start", "profile_end", "profile_ranks"),
+)
+OPTIONAL = ("variant", "virtual_pipeline", "expert", "expert_tensor")
+"""What a row may not have."""
+
+
+class BridgeRelease(Frozen):
+    """An entry of `config/megatron_bridge.yaml`: how the recipes of one release are started."""
+
+    source: str
+    """Repository, tag and files that it was read in."""
+    images: tuple[str, ...] = Field(min_length=1)
+    """That have this release, by name and tag in whatever registry."""
+    script: str = Field(pattern="^/")
+    """In the image."""
+    gpu_types: tuple[str, ...] = Field(min_length=1)
+    """Of `config/gpus.yaml`, under the same names upstream."""
+    dtypes: dict[str, str] = Field(min_length=1)
+    """What upstream calls them, by ours."""
+    arguments: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    given: dict[str, str] = Field(default_factory=dict)
+    """By what a row may not have (`OPTIONAL`): the argument where it has it; without one, it cannot."""
+    missing: dict[str, str] = Field(default_factory=dict)
+    """The argument where it has it not; nothing is said without, and upstream's recipe has its own."""
+    modes: dict[Mode, tuple[str, ...]] = Field(default_factory=dict)
+    """Further arguments of runs of a mode."""
+
+    @model_validator(mode="after")
+    def _names_what_there_is(self) -> Self:
+        texts: list[tuple[Location, str]] = [
+            *((("arguments", index), text) for index, text in enumerate(self.arguments)),
+            *((("overrides", index), text) for index, text in enumerate(self.overrides)),
+            *((("given", name), text) for name, text in self.given.items()),
+            *((("missing", name), text) for name, text in self.missing.items()),
+            *(((mode.value, n), text) for mode, of in self.modes.items() for n, text in enumerate(of)),
+        ]
+        problems = [problem for place, text in texts for problem in _unknown_words(text, place)]
+        for kind in ("given", "missing"):
+            unknown = [name for name in getattr(self, kind) if name not in OPTIONAL]
+            problems += [Mistake.of(unknown_value("name", one, OPTIONAL), kind, one) for one in unknown]
+        if problems:
+            raise FieldErrors(problems)
+        return self
+
+
+def _unknown_words(text: str, place: Location) -> Iterator[Mistake]:
+    known = (*_OF_ROWS, *_OF_RUNS)
+    try:
+        words = [word for _, word, _, _ in string.Formatter().parse(text) if word is not None]
+    except ValueError:
+        yield Mistake(f"'{text}' is no template: every {{ needs its }}, as in {{gpus}}", place)
+        return
+    yield from (Mistake.of(unknown_value("word", word, known), *place) for word in words if word not in known)
+
+
+def release_of(image: str | None) -> BridgeRelease:
+    """The release of Megatron-Bridge in an image. Raises UserError: nobody knows, or an entry is broken."""
+    path = bridge_file()
+    by_tag = _by_tag(path, path.stat().st_mtime_ns)
+    release = by_tag.get("" if image is None else image.partition("@")[0].rpartition("/")[2])
+    if release is None:
+        raise UserError(
+            f"image {image or '(none)'} has no release of Megatron-Bridge that {path} knows, so that nobody "
+            f"can say what starts its recipes: choose one of {', '.join(by_tag)}, or add its tag there."
+        )
+    return release
+
+
+@functools.lru_cache(maxsize=8)
+def _by_tag(_path: Path, _changed_ns: int) -> dict[str, BridgeRelease]:
+    """The releases by the tags of their images; read again when the file changes, as every row asks."""
+    document = _document()
+    releases = [document.part(BridgeRelease, name) for name in document.content]
+    problems = [problem for _, of_release in releases for problem in of_release]
+    if problems:
+        raise document.refusal(problems)
+    return {tag: release for release, _ in releases if release is not None for tag in release.images}
+
+
+def misfit(
+    model: NamedRecipe,
+    *,
+    image: str | None,
+    gpu_type: str,
+    dtype: str,
+    spread: ModelParallelism | Parallelism,
+) -> str | None:
+    """What of a row the release in its image does not do; None if nothing. Raises UserError: no release."""
+    release = release_of(image)
+    if gpu_type not in release.gpu_types:
+        return f"{image} has recipes for {', '.join(release.gpu_types)}, and not for {gpu_type}"
+    if dtype not in release.dtypes:
+        return f"{image} has recipes in {', '.join(release.dtypes)}, and not in {dtype}"
+    optional = {name: getattr(spread, name, None) for name in OPTIONAL} | {"variant": model.variant}
+    for name, value in optional.items():
+        if value is not None and name not in release.given:
+            return f"{image} starts no recipe with {name} {value}: leave {name} out"
+    return None
+
+
+def bridge_command(run: Run) -> tuple[str, ...]:
+    """The script in the image and its arguments, for the run of a recipe by name. Raises UserError."""
+    recipe, model = run.recipe, run.recipe.model
+    if not isinstance(model, NamedRecipe):
+        raise UserError(f"{run.label} is no recipe of Megatron-Bridge by name: give its model as one.")
+    release = release_of(recipe.image)
+    row = {"gpu_type": recipe.gpu_type, "dtype": recipe.dtype}
+    problem = misfit(model, image=recipe.image, **row, spread=recipe.parallelism)
+    if problem is not None:
+        raise UserError(f"{recipe.workload} {recipe.size} cannot be started: {problem}.")
+    words = {**_words_of_row(recipe, model, release), **_words_of_run(run)}
+    optional = [
+        said[name]
+        for name in OPTIONAL
+        if name in (said := release.missing if words[name] is None else release.given)
+    ]
+    said_of_all = (*release.arguments, *optional, *release.overrides)
+    return (
+        release.script,
+        *(text.format_map(words) for text in (*said_of_all, *release.modes.get(run.mode, ()))),
+    )
+
+
+def scripts_folder(run: Run) -> str | None:
+    """The folder in the image whose modules the script imports; None for a run of the shipped trainer."""
+    if not isinstance(run.recipe.model, NamedRecipe):
+        return None
+    return release_of(run.recipe.image).script.rpartition("/")[0]
+
+
+def _words_of_row(recipe: Recipe, model: NamedRecipe, release: BridgeRelease) -> dict[str, str | int | None]:
+    return {
+        **model.model_dump(include={"family", "recipe", "variant"}),
+        **recipe.parallelism.model_dump(exclude={"data"}),
+        "gpu_type": recipe.gpu_type,
+        "gpus": recipe.gpus,
+        "dtype": release.dtypes[recipe.dtype],
+        "micro_batch_size": recipe.micro_batch_size,
+        "global_batch_size": recipe.global_batch_size,
+    }
+
+
+def _words_of_run(run: Run) -> dict[str, str | int]:
+    words: dict[str, str | int] = {
+        "max_steps": run.max_steps,
+        "checkpoints": CHECKPOINTS,
+        "checkpoint": run.checkpoint_path or "SAVED_CHECKPOINT",
+        "async_save": str(run.async_save).lower(),
+    }
+    if run.profile is not None:
+        words |= {
+            "profile_start": run.profile.first_step,
+            # Upstream ends with the step before.
+            "profile_end": min(run.profile.last_step + 1, run.max_steps),
+            "profile_ranks": ",".join(map(str, run.profile.ranks)),
+        }
+    return words
+
+
+def bridge_file() -> Path:
+    """The file of the releases: the shipped one for a config folder of before, which has none."""
+    own = config_dir() / "megatron_bridge.yaml"
+    return own if own.exists() else shipped("config") / "megatron_bridge.yaml"
+
+
+def broken_releases() -> BrokenFiles | None:
+    """Everything that is wrong with the file of releases; None if nothing is."""
+    return broken_entries(_document, BridgeRelease)
+
+
+def _document() -> Document:
+    return read_entries(bridge_file(), 'names no releases, as in "26.02": {source: …}')

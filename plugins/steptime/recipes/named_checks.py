@@ -1,0 +1,57 @@
+"""What a workload's file must have, and cannot have, for recipes that Megatron-Bridge knows by name."""
+
+import itertools
+from collections.abc import Iterator
+
+from steptime.errors import UserError
+from steptime.recipes.config_files import Document
+from steptime.recipes.config_problems import Location, Mistake
+from steptime.recipes.megatron_bridge import misfit
+from steptime.recipes.performance_rules import PerformanceRules
+from steptime.recipes.workload_file import Platform
+from steptime.recipes.workload_parts import keys_of, named_of, rules_of
+
+
+def _proxies(document: Document) -> Iterator[Mistake]:
+    """Nobody knows what of such a model could be otherwise."""
+    for placed in rules_of(document):
+        if named_of(document, placed.size) is not None and (placed.kind == "proxies" or placed.rule.is_proxy):
+            yield Mistake(
+                "is for models that are described by their sizes: this one is known by name", placed.location
+            )
+
+
+def _launch(document: Document) -> Iterator[Mistake]:
+    """Upstream's recipe has the settings of its trainer itself; what is of the job is the workload's."""
+    named = {size for size in keys_of(document, "sizes") if named_of(document, size) is not None}
+    rules, _ = document.part(PerformanceRules, "performance")
+    for index, rule in enumerate(rules.rules if rules is not None else ()):
+        if rule.trainer.model_fields_set and named.intersection(rule.sizes or keys_of(document, "sizes")):
+            yield Mistake(
+                "sets up steptime's own trainer, and Megatron-Bridge starts a recipe by name with its own "
+                "settings: leave it out, or name other sizes",
+                ("performance", "rules", index, "trainer"),
+            )
+
+
+def _releases(document: Document) -> Iterator[Mistake]:
+    """The image of each row has a release that starts such a recipe."""
+    told = set()
+    for placed in rules_of(document):
+        model, rule = named_of(document, placed.size), placed.rule
+        for gpu_type, dtype in itertools.product(rule.gpu_types, rule.dtypes) if model is not None else ():
+            platform, _ = document.part(Platform, "gpu_types", gpu_type)
+            if platform is None or model is None:
+                continue
+            place: Location = placed.location
+            spread = rule.parallelism
+            try:
+                problem = misfit(model, image=platform.image, gpu_type=gpu_type, dtype=dtype, spread=spread)
+            except UserError as error:
+                problem, place = str(error).removesuffix("."), ("gpu_types", gpu_type, "image")
+            if problem is not None and (problem, place) not in told:
+                told.add((problem, place))
+                yield Mistake(problem, place)
+
+
+NAMED_CHECKS = (_proxies, _launch, _releases)

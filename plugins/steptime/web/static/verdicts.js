@@ -1,0 +1,15 @@
+// How a cell stands against its history, as every table writes it.
+import { element } from "./dom.js";
+import { fixed } from "./format.js";
+
+const change = fixed(1);
+
+/** A change in percent with its sign: above 0 is slower. */
+export const signed = (value) => (value > 0 ? "+" : "") + change(value);
+
+/** The verdict in its colour, with what its suspicion has come to. */
+export function verdictBadge({ verdict, suspicion }) {
+  const moved = ["slower", "faster"].includes(verdict);
+  const words = moved || suspicion === "suspected" ? [verdict, suspicion] : [verdict];
+  return element("span", { className: `judged ${moved ? `${verdict} ${suspicion}` : verdict.replaceAll(" ", "-")}` }, words.filter(Boolean).join(", "));
+}

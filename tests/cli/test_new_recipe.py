@@ -1,0 +1,98 @@
+"""`steptime recipes new`: what it writes is valid at once, and what is there is never touched."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime import settings
+from steptime.cli import app
+from steptime.errors import UserError
+from steptime.recipes.planning import parse_request, plan, require_runnable
+from steptime.recipes.workloads import load_workload
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Copies of config/ and dags/, which are those that are read."""
+    config, dags = tmp_path / "config", tmp_path / "dags"
+    shutil.copytree(settings.config_dir(), config)
+    dags.mkdir()
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
+    monkeypatch.setenv("STEPTIME_DAGS_DIR", str(dags))
+    return config / "workloads", dags
+
+
+def new(*arguments: str) -> str:
+    called = CliRunner().invoke(app, ["recipes", "new", *arguments], catch_exceptions=False)
+    assert called.exit_code == 0
+    return called.stdout
+
+
+def refusal(*arguments: str) -> str:
+    error = CliRunner().invoke(app, ["recipes", "new", *arguments]).exception
+    assert isinstance(error, UserError), error
+    return str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "gpus", "expert"), [((), "8b", 8, None), (("--moe",), "47b-a13b", 64, 8)]
+)
+def test_what_is_written_can_be_planned(
+    folders: tuple[Path, Path], options: tuple[str, ...], size: str, gpus: int, expert: int | None
+) -> None:
+    told = new("gpt5.1-x-26.01", *options)
+    workloads, dags = folders
+    assert [f"written: {workloads / 'gpt5.1-x-26.01.yaml'}", f"written: {dags / 'gpt51_x.py'}"] == told.split(
+        "\n"
+    )[:2]
+    tiny = plan(parse_request({"workload": "gpt5.1-x"}))
+    assert [run.recipe.gpus for run in tiny.runs] == [1, 2]
+    require_runnable(tiny)
+    (full,) = plan(
+        parse_request({"workload": "gpt5.1-x", "size": size, "dtype": "bf16", "gpu_type": "h100"})
+    ).runs
+    assert (full.recipe.gpus, full.recipe.parallelism.expert) == (gpus, expert)
+    assert {recipe.gpus for recipe, _ in load_workload("gpt5.1-x").recipes()} == {
+        1,
+        2,
+        4,
+        gpus,
+        2 * gpus,
+        4 * gpus,
+    }
+
+
+@pytest.mark.filterwarnings("default")
+def test_airflow_imports_its_dag(folders: tuple[Path, Path]) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    new("gpt5-26.01", "--moe")
+    dags = folders[1]
+    assert len((dags / "gpt5.py").read_text().splitlines()) < 15
+    bag = DagBag(dags, bundle_path=dags, bundle_name="tests")
+    assert bag.import_errors == {}
+    assert list(bag.dags) == ["gpt5"]
+
+
+def test_nothing_is_overwritten(folders: tuple[Path, Path]) -> None:
+    workloads, dags = folders
+    new("gpt5-26.01")
+    (dags / "gpt5.py").write_text("mine")
+    (workloads / "gpt5-26.01.yaml").unlink()
+    assert f"'{dags / 'gpt5.py'}' is there already: choose another name" in refusal("gpt5-26.01")
+    assert (dags / "gpt5.py").read_text() == "mine"
+    assert not (workloads / "gpt5-26.01.yaml").exists(), "not one of the two without the other"
+    assert "the DAG 'llama31' of 'llama3.1-99.01' is that of llama3.1-25.04 already" in refusal(
+        "llama3.1-99.01"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt5", "GPT5-26.01", "../gpt5-26.01", "gpt5-26", "5-26.01", "-26.01", "a b-26.01"]
+)
+def test_what_is_no_name_is_refused(folders: tuple[Path, Path], name: str) -> None:
+    before = sorted(folders[0].parent.rglob("*"))
+    assert "is no name of a workload: write family and release" in refusal("--", name)
+    assert sorted(folders[0].parent.rglob("*")) == before

@@ -1,0 +1,183 @@
+"""Runs of recipes by name, from the job script to the verdict, with a stand-in for Megatron-Bridge's script.
+
+The stand-in takes what the parser of its release takes, which was recorded from upstream's source. It trains
+nothing.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from named_runs import SAVED_AT, run_of
+
+from steptime.clusters import jobscript
+from steptime.clusters.base import Completed, Job, JobState, JobStatus, Staged
+from steptime.clusters.program import program_of
+from steptime.errors import SystemFailure, UserError
+from steptime.logs.reader import read_log
+from steptime.recipes.megatron_bridge import CHECKPOINTS
+from steptime.recipes.models import Mode, ProfileWindow, Run
+from steptime.results.metrics import measure
+from steptime.results.quality import validate
+from steptime.results.row_checks import Check
+
+STAND_IN = Path(__file__).parents[1] / "stand_ins" / "megatron_bridge"
+
+
+def started(run: Run, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The stand-in with the arguments and variables of a rank, its log in the folder as a job's."""
+    script, *arguments = program_of(run)
+    variables = {
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": str(STAND_IN),
+        "STAND_IN_RELEASE": run.recipe.workload.rpartition("-")[2],
+    }
+    assert Path(script).name in ("run_script.py", "bootstrap.py")
+    return subprocess.run(
+        [sys.executable, STAND_IN / "run_script.py", *arguments],
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def log_of(run: Run, folder: Path) -> Path:
+    ended = started(run, folder)
+    assert ended.returncode == 0, ended.stderr
+    path = folder / f"log-{run.mode.value}.out"
+    path.write_text(ended.stdout)
+    return path
+
+
+def judged(run: Run, path: Path) -> dict[str, Check]:
+    log = read_log(path, first_step=run.first_step, max_steps=run.max_steps)
+    status = JobStatus(state=JobState.SUCCEEDED)
+    return {check.name: check for check in validate(run, status, log, measure(run, log)).checks}
+
+
+@pytest.mark.parametrize("release", ["25.11", "26.02", "26.04", "26.06", "26.08"])
+def test_a_run_is_measured_and_valid_without_flops(release: str, tmp_path: Path) -> None:
+    run = run_of(release)
+    path = log_of(run, tmp_path)
+    checks = judged(run, path)
+    assert not [check for check in checks.values() if not check.passed]
+    assert not {"parallelism_as_planned", "training_completed"} & checks.keys(), "nothing states them"
+    log = read_log(path, first_step=0, max_steps=SAVED_AT)
+    measured = measure(run, log)
+    assert (measured.step_time_mean_s, measured.flops_per_sample) == (2.0, None)
+    assert (measured.model_tflops_per_gpu, measured.mfu_percent) == (400.0, pytest.approx(100 * 400 / 989))
+    assert measured.flops_source == "the TFLOPS that a run logs"
+    assert measured.tokens_per_s_per_gpu == pytest.approx(4096 * 1280 / 2 / 64)
+
+
+@pytest.mark.parametrize("release", ["25.11", "26.02", "26.08"])
+def test_a_checkpoint_is_saved_and_loaded(release: str, tmp_path: Path) -> None:
+    saving = run_of(release, Mode.CHECKPOINT_SAVE)
+    checks = judged(saving, log_of(saving, tmp_path))
+    assert checks["checkpoint_saved"].passed
+
+    saved = found_checkpoint(tmp_path)
+    assert saved == str(tmp_path / CHECKPOINTS)
+
+    loading = run_of(release, Mode.CHECKPOINT_LOAD, checkpoint_path=saved)
+    checks = judged(loading, log_of(loading, tmp_path))
+    assert not [check for check in checks.values() if not check.passed]
+    assert checks["resumed_at_saved_step"].message == f"Training resumed at global step {SAVED_AT}."
+
+    elsewhere = loading.model_copy(update={"first_step": SAVED_AT - 1})
+    told = judged(elsewhere, tmp_path / f"log-{loading.mode.value}.out")["resumed_at_saved_step"]
+    assert (told.passed, told.message) == (
+        False,
+        "Expected that training resumed at global step 5, but the load lines give iteration 6.",
+    )
+
+
+class _Here:
+    """A cluster as far as a checkpoint is looked for: commands run on this machine."""
+
+    async def run(self, argv: list[str], *, timeout_s: float) -> Completed:
+        ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=timeout_s)
+        return Completed(exit_code=ended.returncode, stdout=ended.stdout, stderr=ended.stderr)
+
+
+def found_checkpoint(directory: Path) -> str:
+    job = Job(
+        cluster="local", job_id="1", name="saving", directory=str(directory), log_path="log", submitted_at=1.0
+    )
+    return asyncio.run(jobscript.find_saved_checkpoint(_Here(), job))  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_without_its_tracker_is_none(tmp_path: Path) -> None:
+    """Upstream writes it when the save has ended."""
+    (tmp_path / CHECKPOINTS / "iter_0000006").mkdir(parents=True)
+    with pytest.raises(SystemFailure, match="left 0 checkpoints"):
+        found_checkpoint(tmp_path)
+
+
+def test_a_profile_says_its_steps_and_ranks(tmp_path: Path) -> None:
+    window = ProfileWindow(first_step=2, last_step=5, ranks=(0,))
+    run = run_of(mode=Mode.PROFILE, profile=window)
+    assert started(run, tmp_path).returncode == 0
+    assert "profiling.profile_step_end=6" in program_of(run)
+
+
+IN_IMAGE = Staged(
+    python=None,
+    venv_lock_sha256=None,
+    trainer_path="/work/trainer",
+    trainer_sha256="",
+    image_path="/images/nemo",
+)
+SCRIPTS = "/opt/Megatron-Bridge/scripts/performance"
+
+
+def script_of(run: Run, config: object) -> str:
+    spec = jobscript.job_spec(run, IN_IMAGE, config, identity="d/r/c", started=1_700_000_000)  # type: ignore[arg-type]
+    return spec.script
+
+
+def test_a_local_script(make_config: Callable[..., object]) -> None:
+    text = script_of(run_of(), make_config(container="bwrap", gpu_type="h100"))
+    assert (
+        f"  {SCRIPTS}/run_script.py --model_family_name=gpt_oss --model_recipe_name=gpt_oss_120b --gpu=h100 "
+        in text
+    )
+    assert f"STEPTIME_TRAINER=/work/trainer:{SCRIPTS} \\\n" in text
+    assert "-m trainer" not in text
+
+
+def test_a_script_for_slurm(make_slurm_config: Callable[..., object]) -> None:
+    config = make_slurm_config(container="pyxis", gpu_type="h100", gpus_per_node=8)
+    text = script_of(run_of(), config)
+    assert "#SBATCH --nodes=8\n" in text
+    assert "--container-image=/images/nemo" in text
+    assert f"\n  {SCRIPTS}/run_script.py \\\n  --model_family_name=gpt_oss \\\n" in text
+    assert f"export STEPTIME_TRAINER=/work/trainer:{SCRIPTS}\n" in text
+    window = ProfileWindow(first_step=10, last_step=11, ranks=(0,))
+    profiled = script_of(run_of(mode=Mode.PROFILE, profile=window), config)
+    assert profiled.index("--capture-range=cudaProfilerApi") < profiled.index("run_script.py")
+    assert "'profiling.profile_ranks=[0]'" in profiled
+
+
+def test_a_script_for_runai(make_runai_config: Callable[..., object]) -> None:
+    text = script_of(run_of("26.08"), make_runai_config(gpu_type="h100"))
+    assert f"  {SCRIPTS}/bootstrap.py --model_family_name=gpt_oss " in text
+    assert '"${meeting[@]}" --nproc-per-node="$((ranks / pods))" \\\n' in text
+
+
+def test_only_slurm_profiles_it(make_config: Callable[..., object]) -> None:
+    window = ProfileWindow(first_step=1, last_step=2, ranks=(0,))
+    run = run_of(mode=Mode.PROFILE, profile=window)
+    config = make_config(container="bwrap", gpu_type="h100", slots=64)
+    with pytest.raises(UserError) as refused:
+        config.check(run)  # type: ignore[attr-defined]
+    assert str(refused.value) == (
+        "120b·bf16·64·profile is profiled by Nsight Systems, and cluster here starts no ranks under it: "
+        "name a Slurm cluster, or leave profile out."
+    )

@@ -1,0 +1,38 @@
+"""Planned runs of a recipe by name, small enough for a stand-in of Megatron-Bridge's script."""
+
+from steptime.recipes.models import Mode, Parallelism, Recipe, Run, Window
+from steptime.recipes.named import NamedRecipe
+
+SAVED_AT = 6
+
+
+def run_of(release: str = "26.02", mode: Mode = Mode.PERFORMANCE, **fields: object) -> Run:
+    first = SAVED_AT if mode is Mode.CHECKPOINT_LOAD else 0
+    steps = {"first_step": first, "max_steps": first + 1 if first else SAVED_AT}
+    recipe = Recipe(
+        workload=f"gpt-oss-{release}",
+        size="120b",
+        dtype="bf16",
+        gpu_type="h100",
+        scaling="weak",
+        proxy=False,
+        model=NamedRecipe(
+            architecture="megatron_bridge", family="gpt_oss", recipe="gpt_oss_120b", seq_length=4096
+        ),
+        parallelism=Parallelism(tensor=1, pipeline=4, context=1, expert=8, expert_tensor=1, data=16),
+        micro_batch_size=1,
+        global_batch_size=1280,
+        gpus_per_node=8,
+        image=f"registry.example/nemo:{release}",
+        flops_formula="megatron-bridge",
+    )
+    plain = {
+        "experiment": "pretrain_gpt_oss",
+        "recipe": recipe,
+        "mode": mode,
+        "window": Window(first=first or 3, last=steps["max_steps"] - 1),
+        "time_limit_s": 600,
+        "cluster": "local",
+        **steps,
+    }
+    return Run.model_validate(plain | fields)

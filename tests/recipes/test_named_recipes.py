@@ -1,0 +1,403 @@
+"""Recipes of Megatron-Bridge by name: what is planned and started, held to upstream's parser and documents.
+
+What upstream's source says is recorded in tests/data/megatron_bridge (record.py), each release by its tag.
+"""
+
+import csv
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from printed_tables import config_with
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.clusters.program import program_of
+from steptime.errors import UserError
+from steptime.recipes import tables
+from steptime.recipes.flops import model_flops
+from steptime.recipes.megatron_bridge import release_of
+from steptime.recipes.models import Mode, ModelShape, ProfileWindow, Recipe, Run, Window
+from steptime.recipes.named import NamedRecipe
+from steptime.recipes.notation import parse_time_limit
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.published import load_reference, published_performance
+from steptime.recipes.workloads import load_workload
+from steptime.results.metrics import throughput
+from steptime.staging.families import require_trainable
+from tests.stand_ins.megatron_bridge.argument_parser import parser_of, recorded
+
+DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
+GPT_OSS, QWEN, NEMOTRON = "gpt-oss-26.02", "qwen3-26.02", "nemotron3-26.04"
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shipped configuration, with the files of recipes by name in it."""
+    folder = config_with(DATA, tmp_path / "config")
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def rows(config: Path) -> list[Recipe]:
+    """Every row of the documents."""
+    return [recipe for name in (GPT_OSS, QWEN, NEMOTRON) for recipe, _ in load_workload(name).recipes()]
+
+
+def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:
+    profile = ProfileWindow(first_step=10, last_step=11, ranks=(0, 4)) if mode is Mode.PROFILE else None
+    plain = {
+        **{"experiment": "pretrain", "max_steps": 50, "window": Window(first=35, last=49)},
+        **{"time_limit_s": 1800, "cluster": "local", "profile": profile},
+    }
+    return Run(recipe=recipe, mode=mode, **plain | fields)
+
+
+def test_every_document_by_name_has_its_rows(rows: list[Recipe]) -> None:
+    assert Counter(row.workload for row in rows) == {GPT_OSS: 5, QWEN: 10, NEMOTRON: 9}
+
+
+@pytest.mark.parametrize("name", [GPT_OSS, QWEN, NEMOTRON])
+def test_published_rows_are_the_documents(name: str) -> None:
+    with (DATA / "configurations.csv").open(newline="") as file:
+        printed = Counter(tuple(row.items()) for row in csv.DictReader(file) if row["recipe"] == name)
+    ours = Counter(
+        tuple((column, "" if cell is None else str(cell)) for column, cell in row.items())
+        for row in tables.published_rows(load_workload(name))
+    )
+    assert ours == printed
+
+
+def test_each_row_is_what_upstreams_recipe_has(rows: list[Recipe]) -> None:
+    """The configuration of that GPU type and dtype, in the variant that is asked for or upstream's."""
+    of_release = json.loads((DATA / "configurations.json").read_text())
+    for row in rows:
+        assert isinstance(row.model, NamedRecipe)
+        configurations = of_release[row.workload.rpartition("-")[2]]
+        name = f"{row.model.recipe}_pretrain_config_{row.gpu_type}_{row.dtype}_{row.model.variant or 'v1'}"
+        if row.model.variant is None:
+            assert name.upper()[:-1] + "2" not in configurations, "upstream prefers v2"
+        upstream = configurations[name.upper()]
+        ours = {
+            "num_gpus": row.gpus,
+            "tensor_model_parallel_size": row.parallelism.tensor,
+            "pipeline_model_parallel_size": row.parallelism.pipeline,
+            "context_parallel_size": row.parallelism.context,
+            "virtual_pipeline_model_parallel_size": row.parallelism.virtual_pipeline,
+            "expert_model_parallel_size": row.parallelism.expert,
+            "expert_tensor_parallel_size": row.parallelism.expert_tensor,
+            "micro_batch_size": row.micro_batch_size,
+            "global_batch_size": row.global_batch_size,
+        }
+        assert ours == {field: upstream.get(field) for field in ours}, name
+
+
+def test_published_numbers_agree_with_each_other(rows: list[Recipe]) -> None:
+    """TFLOPS over tokens are a model's, as far as both are rounded: where not, the document misprints one.
+
+    The later document rounds its tokens to 64 or more, and hides what would differ by less than a percent.
+    """
+    differing = set()
+    by_size = itertools.groupby(sorted(rows, key=str), key=lambda row: (row.workload, row.size))
+    for (workload, _), of_size in by_size:
+        printed = {row: found for row in of_size if (found := published_performance(row)) is not None}
+        assert all(row.tokens_per_s_per_gpu and row.tflops_per_gpu for row in printed.values())
+        most = max(printed.values(), key=lambda row: row.tokens_per_s_per_gpu or 0)
+        tokens, tflops = most.tokens_per_s_per_gpu or 0, most.tflops_per_gpu or 0
+        for recipe, row in printed.items():
+            expected = tflops * (row.tokens_per_s_per_gpu or 0) / tokens
+            # Half a TFLOPS of either, and half a token.
+            rounding = 0.5 + 0.5 * expected / tflops + expected / (row.tokens_per_s_per_gpu or 1)
+            if workload == NEMOTRON:
+                assert (row.tokens_per_s_per_gpu or 0) % 64 == 0
+                rounding += 0.01 * expected
+            if abs((row.tflops_per_gpu or 0) - expected) > rounding:
+                differing.add((workload, recipe.size, recipe.gpu_type, row.tflops_per_gpu, round(expected)))
+    assert differing == MISPRINTS
+
+
+MISPRINTS = {(GPT_OSS, "120b", "b300", 228, 227)}
+
+
+def test_published_tokens_come_back(rows: list[Recipe]) -> None:
+    for recipe in rows:
+        row = published_performance(recipe)
+        assert row is not None
+        assert (row.step_time_s, row.tokens_per_s) == (None, None), "the documents have neither"
+        assert row.step_time is not None
+        rates = throughput(recipe, row.step_time, logged_tflops=row.tflops_per_gpu)
+        assert rates.tokens_per_s_per_gpu == pytest.approx(row.tokens_per_s_per_gpu)
+        assert rates.step_time_over_published == 1
+        assert rates.model_tflops_per_gpu == row.tflops_per_gpu
+        assert rates.mfu_percent == pytest.approx(100 * (row.tflops_per_gpu or 0) / rates.peak_tflops_per_gpu)
+        assert 4 < (rates.mfu_percent or 0) < 60
+    assert len(rows) == sum(len(load_reference(name).rows) for name in (GPT_OSS, QWEN, NEMOTRON))
+
+
+def test_each_run_fits_its_time_limit(rows: list[Recipe]) -> None:
+    """At the published rate, with ten minutes for its start and end."""
+    for recipe in rows:
+        published = published_performance(recipe)
+        assert published is not None
+        assert published.step_time is not None
+        steps = load_workload(recipe.workload).steps
+        limit_s = parse_time_limit(steps.time_limit["weak"])
+        assert steps.max_steps * published.step_time + 600 < limit_s, (recipe.size, recipe.gpu_type)
+
+
+def test_flops_that_nobody_knows_are_said_to_be_so(rows: list[Recipe]) -> None:
+    recipe = rows[0]
+    rates = throughput(recipe, 10.0)
+    assert (rates.flops_per_sample, rates.model_tflops_per_gpu, rates.mfu_percent) == (None, None, None)
+    assert rates.flops_source == "the TFLOPS that a run logs"
+    with pytest.raises(UserError) as refused:
+        model_flops(recipe.model, "grok1-25.08")
+    assert str(refused.value) == (
+        "the formula grok1-25.08 counts a model's sizes, and of a recipe by name nobody has them: give its "
+        "recipe one that is logged."
+    )
+
+
+RELEASES = tuple(recorded())
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_every_release_takes_our_arguments(rows: list[Recipe], release: str, mode: Mode) -> None:
+    """And what it reads in them is what was planned."""
+    for row in rows:
+        assert isinstance(row.model, NamedRecipe)
+        if release == "25.11" and row.gpu_type == "b300":
+            continue
+        model = row.model.model_copy(update={"variant": None}) if release == "25.11" else row.model
+        recipe = row.model_copy(update={"image": f"registry.example/nemo:{release}", "model": model})
+        fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
+        script, *said = program_of(run_of(recipe, mode, **fields))
+        assert script.startswith("/opt/Megatron-Bridge/scripts/performance/")
+        told, rest = parser_of(release).parse_known_args(said)
+        assert all("=" in text and not text.startswith("-") for text in rest), rest
+        spread = recipe.parallelism
+        assert (told.gpu, told.num_gpus, told.compute_dtype) == (row.gpu_type, row.gpus, row.dtype)
+        assert (told.tensor_model_parallel_size, told.pipeline_model_parallel_size) == (
+            spread.tensor,
+            spread.pipeline,
+        )
+        assert told.virtual_pipeline_model_parallel_size == spread.virtual_pipeline
+        assert (told.expert_model_parallel_size, told.expert_tensor_parallel_size) == (
+            spread.expert,
+            spread.expert_tensor,
+        )
+        assert (told.micro_batch_size, told.global_batch_size) == (
+            row.micro_batch_size,
+            row.global_batch_size,
+        )
+        assert told.max_steps == 50
+        named = (
+            (told.model_name, told.model_size)
+            if release == "25.11"
+            else (told.model_family_name, told.model_recipe_name)
+        )
+        assert named == (model.family, model.recipe)
+        if release != "25.11":
+            assert told.config_variant == model.variant
+
+
+def test_what_a_release_has_is_what_its_parser_takes() -> None:
+    for release, parser in recorded().items():
+        described = release_of(f"nvcr.io/nvidia/nemo:{release}")
+        assert described.source.startswith(f"NVIDIA-NeMo/Megatron-Bridge {parser['tag']}, ")
+        assert set(described.gpu_types) <= set(parser["arguments"]["--gpu"]["choices"])
+        assert set(described.dtypes.values()) == set(parser["arguments"]["--compute_dtype"]["choices"])
+
+
+@pytest.mark.parametrize(
+    ("release", "mode", "further"),
+    [
+        (
+            "25.11",
+            Mode.CHECKPOINT_SAVE,
+            {
+                "checkpoint.save=code/nemo_experiments/default/checkpoints",
+                "checkpoint.save_interval=50",
+                "checkpoint.async_save=false",
+            },
+        ),
+        ("25.11", Mode.CHECKPOINT_LOAD, {"checkpoint.load=/scratch/saved"}),
+        (
+            "26.02",
+            Mode.CHECKPOINT_SAVE,
+            {
+                "--save_dir=code/nemo_experiments/default/checkpoints",
+                "--save_interval=50",
+                "checkpoint.async_save=false",
+            },
+        ),
+        ("26.08", Mode.CHECKPOINT_LOAD, {"--load_dir=/scratch/saved"}),
+        (
+            "26.02",
+            Mode.PROFILE,
+            {
+                "profiling.use_nsys_profiler=true",
+                "profiling.profile_step_start=10",
+                "profiling.profile_step_end=12",
+                "profiling.profile_ranks=[0,4]",
+                "profiling.record_shapes=false",
+            },
+        ),
+        ("26.08", Mode.NCCL_TRACE, set()),
+    ],
+)
+def test_what_a_mode_says_more(rows: list[Recipe], release: str, mode: Mode, further: set[str]) -> None:
+    model = {"update": {"variant": None}}
+    image = {"image": f"nemo:{release}", "model": rows[0].model.model_copy(**model)}
+    recipe = rows[0].model_copy(update=image)
+    fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
+    assert set(program_of(run_of(recipe, mode, **fields))) - set(program_of(run_of(recipe))) == further
+
+
+def test_the_script_is_the_releases() -> None:
+    scripts = {release: release_of(f"nemo:{release}").script.rpartition("/")[2] for release in RELEASES}
+    assert {release for release, script in scripts.items() if script == "bootstrap.py"} == {"26.08"}
+    assert set(scripts.values()) == {"bootstrap.py", "run_script.py"}
+
+
+def test_a_plan_by_name() -> None:
+    runs = plan(PlanRequest(workload="qwen3", size="235b-a22b", gpu_type="h100")).runs
+    (run,) = runs
+    assert run.experiment == "pretrain_qwen3_235b-a22b_fp8_cs_gpus256_tp2_pp8_cp1_vp4_ep32_etp1_mbs1_gbs8192"
+    assert (run.model_flops, run.recipe.image) == (None, "nvcr.io/nvidia/nemo:26.02")
+    assert run.performance.environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+    require_trainable(runs)
+    assert Run.model_validate_json(run.model_dump_json()) == run
+    told = CliRunner().invoke(app, ["plan", "qwen3", "--gpu-type", "gb300"], catch_exceptions=False)
+    assert "qwen3-26.02 30b-a3b, fp8_mx on gb300, weak scaling" in told.stdout
+    listed = CliRunner().invoke(app, ["recipes", "--workload", "nemotron3", "--format", "csv"])
+    assert listed.exit_code == 0
+    assert len(listed.stdout.splitlines()) == 10
+
+
+@pytest.mark.parametrize("option", ["cuda_graphs", "tp_comm_overlap"])
+def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
+    with pytest.raises(UserError) as refused:
+        plan(PlanRequest.model_validate({"workload": GPT_OSS, "gpu_type": "h100", option: True}))
+    assert str(refused.value) == (
+        f"{option} of {GPT_OSS} 120b on h100 is its recipe's in Megatron-Bridge: leave it out."
+    )
+
+
+def test_an_image_of_no_known_release_starts_nothing(rows: list[Recipe]) -> None:
+    recipe = rows[0].model_copy(update={"image": "registry.example/team/nemo:nightly"})
+    with pytest.raises(UserError) as refused:
+        require_trainable([run_of(recipe)])
+    assert "image registry.example/team/nemo:nightly has no release of Megatron-Bridge that " in str(
+        refused.value
+    )
+    assert "choose one of nemo:25.11, nemo:25.11.01, nemo:26.02" in str(refused.value)
+
+
+IN_SIZE = "sizes.120b"
+MISTAKES = {
+    "no recipe": (
+        ("recipe: gpt_oss_120b, ", ""),
+        f"{IN_SIZE}.model.recipe: is missing.",
+    ),
+    "a model that is described as well": (
+        ("seq_length: 4096}", "seq_length: 4096, num_layers: 36}"),
+        f"{IN_SIZE}.model.num_layers: unknown field.",
+    ),
+    "a name that is an option": (
+        ("recipe: gpt_oss_120b", 'recipe: "--dryrun"'),
+        f"{IN_SIZE}.model.recipe: String should match pattern '^[a-z0-9][a-z0-9_.]*$', not \"--dryrun\".",
+    ),
+    "an architecture that there is not": (
+        ("architecture: megatron_bridge", "architecture: megatron_bridg"),
+        f"{IN_SIZE}.model.family: unknown field.",
+    ),
+    "a formula that counts": (
+        ("flops_formula: megatron-bridge", "flops_formula: llama3.1-25.04"),
+        "flops_formula: formula 'llama3.1-25.04' counts a model's sizes, and of a recipe by name nobody has "
+        "them (120b): formulas for that are megatron-bridge.",
+    ),
+    "an image of another framework": (
+        (
+            'h100: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:26.02"}',
+            "h100: {gpus_per_node: 8, image: null}",
+        ),
+        "gpu_types.h100.image: image (none) has no release of Megatron-Bridge that ",
+    ),
+    "a GPU type that the release has not": (
+        (
+            'b300: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:26.02"}',
+            'b300: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:25.11"}',
+        ),
+        f"{IN_SIZE}.configurations.0: nvcr.io/nvidia/nemo:25.11 has recipes for h100, b200, gb200, gb300, "
+        "and not for b300.",
+    ),
+    "a variant in a release without": (
+        (
+            'h100: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:26.02"}',
+            'h100: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:25.11"}',
+        ),
+        f"{IN_SIZE}.configurations.1: nvcr.io/nvidia/nemo:25.11 starts no recipe with variant v2: "
+        "leave variant out.",
+    ),
+    "settings of steptime's own trainer": (
+        (
+            "    - source: plugin\n",
+            "    - {source: plugin, trainer: {gc_interval: 100}}\n    - source: plugin\n",
+        ),
+        "performance.rules.4.trainer: sets up steptime's own trainer, and Megatron-Bridge starts a "
+        "recipe by name with its own settings: leave it out, or name other sizes.",
+    ),
+    "a proxy": (
+        ("        micro_batch_size: 1\n", "        micro_batch_size: 1\n        num_layers: 4\n"),
+        f"{IN_SIZE}.configurations.1: is for models that are described by their sizes: this "
+        "one is known by name.",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_a_sentence_with_file_line_and_field(config: Path, mistake: str) -> None:
+    (old, new), sentence = MISTAKES[mistake]
+    path = config / "workloads" / f"{GPT_OSS}.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError) as refused:
+        load_workload(GPT_OSS)
+    sentences = [
+        told.removeprefix(f"{path}, line ").partition(", ")[2] for told in str(refused.value).split("\n")
+    ]
+    assert any(told.startswith(sentence) for told in sentences), sentences
+
+
+def test_a_broken_release_is_named_with_its_place(config: Path) -> None:
+    path = config / "megatron_bridge.yaml"
+    path.write_text(path.read_text().replace("--num_gpus={gpus}", "--num_gpus={gpu}", 1))
+    with pytest.raises(UserError) as refused:
+        load_workload(GPT_OSS)
+    assert "'25.11'" not in str(refused.value)
+    assert "unknown word 'gpu'" in str(refused.value)
+    listed = CliRunner().invoke(app, ["recipes"])
+    assert listed.exit_code == 1
+
+
+def test_described_models_are_read_as_before() -> None:
+    (shape,) = {recipe.model for recipe, _ in load_workload("nemotron-h").recipes() if recipe.size == "56b"}
+    assert isinstance(shape, ModelShape)
+
+
+def test_a_dag_of_a_recipe_by_name_is_a_few_lines(config: Path) -> None:
+    """Files to copy into the folder of DAGs: none is shipped, as none of them runs on the CPU."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    folder = DATA / "dags"
+    bag = DagBag(folder, bundle_path=folder, bundle_name="tests")
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {load_workload(name).dag_id for name in (GPT_OSS, QWEN, NEMOTRON)}
+    assert all(len(file.read_text().splitlines()) <= 15 for file in folder.glob("*.py"))

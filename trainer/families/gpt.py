@@ -1,0 +1,145 @@
+"""Any GPT-like model that NeMo has a config of, mixtures of experts too: the plan names the class."""
+
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, fields
+from difflib import get_close_matches
+from functools import partial
+from importlib import import_module
+from inspect import isclass
+from typing import Any
+
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+from nemo.collections import llm
+from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel, default_layer_spec
+
+from trainer.errors import TrainerError
+from trainer.families import vocabulary
+from trainer.layers import NemoConfig
+from trainer.run import ModelShape
+
+SIZES = (
+    *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+    *("seq_length", "gated_linear_unit", "mtp_num_layers"),
+)
+"""Fields of the shape that NeMo's configs have under the same name."""
+PLAIN = (bool, int, float, str, list)
+"""Kinds of values that a plan may give: no function and no type."""
+
+
+def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) -> GPTModel:
+    """NeMo's model of the planned config in the planned shape, not yet allocated.
+
+    Raises:
+        TrainerError: this NeMo has no such config, or that has no such field, or layers for GPUs alone.
+    """
+    if shape.nemo is None:  # read_run refuses such a plan
+        raise ValueError("a model without the name of its config")
+    config_class = _config_class(shape.nemo.config)
+    if device == "cpu":
+        from trainer.cpu.cpu_layers import mixture_layers, without_kernels
+
+        _require_plain_layers(config_class)
+        device_options = {
+            **device_options,
+            **without_kernels(config_class),
+            "transformer_layer_spec": mixture_layers,
+        }
+    options = {**_layers(config_class, shape), **device_options}
+    vocabulary_size, tokenizer = vocabulary(config_class, shape.vocab_size)
+    sizes = {**_sizes(shape), **vocabulary_size}
+    _check_fields(config_class, shape.nemo, taken={*sizes, *options})
+    config = config_class(**{**shape.nemo.fields, **sizes, **options})
+    return _model_class(config_class)(config, tokenizer=tokenizer)
+
+
+def _config_class(name: str) -> Any:
+    """The class of nemo.collections.llm: of all that Python could import, only a GPT's config is taken."""
+    found = getattr(llm, name, None)
+    if isclass(found) and issubclass(found, GPTConfig):
+        return found
+    there = [one for one, value in vars(llm).items() if isclass(value) and issubclass(value, GPTConfig)]
+    raise TrainerError(
+        f"nemo.collections.llm of this NeMo has no config of a GPT model named '{name}'"
+        f"{_near(name, there)}: correct it in the workload's model."
+    )
+
+
+def _near(name: str, there: Sequence[str]) -> str:
+    near = get_close_matches(name, there)
+    return f"; near it are {', '.join(near)}" if near else ""
+
+
+def _model_class(config_class: Any) -> Any:
+    """NeMo's model of such a config: the one of the config's own module, if that has one."""
+    module = import_module(config_class.__module__)
+    own = [
+        value
+        for value in vars(module).values()
+        if isclass(value) and issubclass(value, GPTModel) and value.__module__ == module.__name__
+    ]
+    return next((one for one in own if not any(one in other.__subclasses__() for other in own)), GPTModel)
+
+
+def _sizes(shape: ModelShape) -> dict[str, Any]:
+    """The plan's sizes as fields of the config."""
+    sizes = {name: getattr(shape, name) for name in SIZES}
+    sizes["share_embeddings_and_output_weights"] = bool(shape.share_embeddings_and_output_weights)
+    sizes |= {"kv_channels": shape.kv_channels} if shape.mla is None else asdict(shape.mla)
+    if shape.moe is None:
+        return {**sizes, "num_moe_experts": None}
+    experts = asdict(shape.moe)
+    del experts["num_dense_layers"]
+    return {**sizes, **experts, "moe_layer_freq": list(shape.moe.expert_layers(shape.num_layers))}
+
+
+def _layers(config_class: Any, shape: ModelShape) -> dict[str, Any]:
+    """Layers with and without experts, in a config by whose layers each would have them."""
+    if shape.moe is None or all(shape.moe.expert_layers(shape.num_layers)):
+        return {}
+    if _layers_of(config_class) is not default_layer_spec:
+        return {}
+    return {"transformer_layer_spec": partial(get_gpt_decoder_block_spec, use_transformer_engine=True)}
+
+
+def _require_plain_layers(config_class: Any) -> None:
+    """Refuse a config whose layers are for Transformer Engine alone: with others it is another model."""
+    layers = _layers_of(config_class)
+    if layers is default_layer_spec or getattr(layers, "func", None) is get_gpt_decoder_block_spec:
+        return
+    raise TrainerError(
+        f"{config_class.__name__} has layers of its own, which need Transformer Engine: it trains on GPUs "
+        "only."
+    )
+
+
+def _layers_of(config_class: Any) -> Any:
+    return _defaults(config_class)["transformer_layer_spec"]
+
+
+def _defaults(config_class: Any) -> dict[str, Any]:
+    """What the class has for each field that may be left out."""
+    defaults = {one.name: one.default for one in fields(config_class) if one.default is not MISSING}
+    made = {one.name: one.default_factory for one in fields(config_class)}
+    return defaults | {name: make() for name, make in made.items() if make is not MISSING}
+
+
+def _check_fields(config_class: Any, nemo: NemoConfig, taken: set[str]) -> None:
+    """Refuse what the class does not have, what it has otherwise, and what the plan or the trainer sets."""
+    defaults = _defaults(config_class)
+    for name, value in nemo.fields.items():
+        if name not in defaults:
+            raise TrainerError(
+                f"{nemo.config} of this NeMo has no field '{name}'{_near(name, list(defaults))}: correct it "
+                "in the workload's model."
+            )
+        if name in taken:
+            raise TrainerError(
+                f"{name} of {nemo.config} is set by the trainer: leave it out of the workload."
+            )
+        default = defaults[name]
+        kind: Any = (int, float) if type(default) in (int, float) else type(default)
+        fits = isinstance(value, kind) and isinstance(value, bool) == isinstance(default, bool)
+        if default is not None and not (isinstance(default, PLAIN) and fits):
+            raise TrainerError(
+                f"{name} of {nemo.config} is {default!r} in this NeMo, and cannot be {value!r}."
+            )
