@@ -112,8 +112,12 @@ def judged_rows(
 
     latest_first = (runs.c.submitted_at.desc(), runs.c.id.desc())
     place = func.row_number().over(partition_by=[runs.c[name] for name in of_each], order_by=latest_first)
-    valid = [runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items())]
-    selected = select(runs.c.id, place.label("place")).where(*valid, runs.c.submitted_at >= since)
+    valid = [
+        runs.c.state == "valid",
+        runs.c.submitted_at >= since,
+        *(runs.c[name] == value for name, value in key.items()),
+    ]
+    selected = select(runs.c.id, place.label("place")).where(*valid)
     numbered = store.readable(selected).subquery()
     drifts = judgements.alias()
     against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
@@ -125,7 +129,8 @@ def judged_rows(
         )
         .outerjoin(judgements, against_history)
         .outerjoin(drifts, and_(drifts.c.run_id == runs.c.id, drifts.c.kind == "drift"))
-        .where(runs.c.id.in_(select(numbered.c.id).where(numbered.c.place <= limit)))
+        # Without `valid` here PostgreSQL, which cannot know how few there are of each, reads all runs.
+        .where(*valid, runs.c.id.in_(select(numbered.c.id).where(numbered.c.place <= limit)))
         .order_by(*latest_first)
     )
     with read_connection(store.url) as connection:
