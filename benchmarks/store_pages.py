@@ -4,12 +4,15 @@
     python benchmarks/store_pages.py --like URL --runs 100000 --into postgresql://user@host/empty
 
 The store is made from one with real runs (of `make demo`), which are repeated over half a year with seeded
-noise; it goes when the benchmark ends. What a page asks for is called as the page's server calls it, nine
-times; the middle of these counts. Exports run as a program, whose greatest memory is told.
+noise, on any of 64 nodes, and with other libraries each week. It goes when the benchmark ends. What a page
+asks for is called as the page's server calls it, nine times; the middle of these counts. Exports run as a
+program, whose greatest memory is told.
 Exit code 2 if a page is over the limit.
 """
 
 import argparse
+import hashlib
+import json
 import os
 import random
 import statistics
@@ -18,12 +21,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import insert, select  # noqa: TID253 - nothing imports a benchmark
 
 DAYS = 182
+WEEKS = 26
 SERIES = 60
 STEPS = 50
 ROUNDS = 9
@@ -104,14 +109,31 @@ def made_runs(like: list[Any], numbers: range, count: int) -> Iterator[tuple[dic
             "dag_id": row["dag_id"] or "llama31",
             "dag_run_id": f"made_{number // SERIES}_{cell}",
             "content_sha256": f"{number:064x}",
+            "nodes": f"node{random_of_run.randrange(64)}",
         }
+        record = record_of(others["records"]["content"], WEEKS * number // count, made["nodes"])
         factor = 1 + random_of_run.gauss(0, NOISE)
         times = {
             name: value * factor
             for name, value in row.items()
             if isinstance(value, float) and name.startswith("step") and "time" in name
         }
-        yield row | times | made, others
+        yield row | times | made, others | {"records": record}
+
+
+@cache
+def record_of(like: str, week: int, node: str) -> dict[str, Any]:
+    """A row of `records`: as another one, with the libraries of a week, and on one node."""
+    from steptime.results.differences import made_sha256
+
+    record = json.loads(like)
+    record |= {"nodes": [node], "versions": record["versions"] | {"torch": f"2.13.{week}"}}
+    content = json.dumps(record, indent=2)
+    return {
+        "content": content,
+        "sha256": hashlib.sha256(content.encode()).hexdigest(),
+        "made_sha256": made_sha256(content),
+    }
 
 
 def steps_of(row: dict[str, Any]) -> Iterator[dict[str, Any]]:

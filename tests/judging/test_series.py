@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 import pytest
 
 from steptime.judging.comparison import compare_since
-from steptime.judging.series import JudgedRun, Series, changes, judged_runs
+from steptime.judging.series import JudgedRun, Series, judged_runs
 from steptime.logs.models import CheckpointTiming
 from steptime.recipes.models import Mode, Run, Window
+from steptime.results.differences import changes
 from steptime.results.metrics import STEADY_STEPS, steady_steps
 from steptime.results.models import Result
 from steptime.results.store import Store

@@ -4,8 +4,13 @@ import csv
 import json
 import re
 import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -15,6 +20,8 @@ from steptime.cli import app, main
 from steptime.judging.judgements import accept
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS, sentence, trend
+from steptime.results.differences import changes
+from steptime.results.models import Result
 from steptime.results.store import Store
 
 SLOWER = "small-4-27"
@@ -145,3 +152,49 @@ def test_what_has_no_trend_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert told in refusal(capsys, monkeypatch, *arguments)
+
+
+def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result], tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    usual, ring = {"NCCL_ALGO": "Tree"}, {"NCCL_ALGO": "Ring"}
+    ran = [
+        ("n1", usual),
+        ("n2", usual),
+        ("n2", usual),
+        ("n3", ring),
+        ("n3", ring),
+        ("n1", usual),
+        ("n2", ring),
+    ]
+    for number, (node, environment) in enumerate(ran):
+        result = make_result(f"run-{number}", environment=environment, submitted_at=1.79e9 + number)
+        record = json.loads(result.record) | {"nodes": [node]}
+        store.publish(result.model_copy(update={"record": json.dumps(record)}))
+    with closing(sqlite3.connect(tmp_path / "s.db")) as before, before:
+        before.execute(  # as of the steptime before this column
+            "UPDATE records SET made_sha256 = NULL "
+            "WHERE run_id IN (SELECT id FROM runs WHERE job_name IN ('run-1', 'run-6'))"
+        )
+
+    told = [row["changes"] for row in trend(store, Series.of_row(store.run("run-0")))]
+
+    to_ring, to_tree = "NCCL_ALGO Tree → Ring", "NCCL_ALGO Ring → Tree"
+    assert told == [
+        *("", "nodes n1 → n2", "", f"{to_ring}; nodes n2 → n3"),
+        *("", f"{to_tree}; nodes n3 → n1", f"{to_ring}; nodes n1 → n2"),
+    ]
+    names = [f"run-{number}" for number in range(len(ran))]
+    records = store.records(names)
+    assert told[1:] == [
+        "; ".join(changes(records[before], records[after])) for before, after in pairwise(names)
+    ]
+
+
+def test_records_of_neighbours_that_were_made_alike_are_not_read(
+    half_a_year: Store, statements: list[tuple[str, Any]]
+) -> None:
+    rows = trend(half_a_year, Series.of_row(half_a_year.run(SLOWER)))
+    (read,) = [values for statement, values in statements if "job_name, records.content" in statement]
+    changed = [place for place, row in enumerate(rows) if row["changes"]]
+    assert {rows[place + one]["job_name"] for place in changed for one in (-1, 0)} <= set(read)
+    assert len([name for name in read if str(name).startswith("small-4-")]) == 2 * len(changed) < len(rows)

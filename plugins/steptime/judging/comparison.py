@@ -24,10 +24,11 @@ from steptime.judging.judgements import (
     judged_since,
     newest,
 )
-from steptime.judging.series import JudgedRun, Series, changes, judged_runs
+from steptime.judging.series import JudgedRun, Series, judged_runs
 from steptime.recipes.sweep_planning import plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 from steptime.results import judgement_rows
+from steptime.results.differences import changes
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.store import Store
 

@@ -17,10 +17,11 @@ from steptime.errors import UserError
 from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Standing, standings
 from steptime.judging.drift import Drift, Level, find_drift
 from steptime.judging.placement import Placement
-from steptime.judging.series import JudgedRun, Series, all_series, changes, judged_runs
+from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
 from steptime.recipes.models import Mode
 from steptime.results import efficiency, judgement_rows
 from steptime.results.database import lock_series, read_connection, write_transaction
+from steptime.results.differences import changes
 from steptime.results.models import Result
 from steptime.results.store import Store
 

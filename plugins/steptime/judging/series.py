@@ -5,13 +5,10 @@ An image, a version, a driver, an option or a commit that changes is an event in
 are the commonest cause of a slowdown.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
 from typing import Any, Self
 
-from steptime.errors import shown
 from steptime.recipes.models import Mode, Run
 from steptime.results.store import Store
 
@@ -23,12 +20,6 @@ _FIGURES = {
 """What each mode is judged by, and the column of it; profiles and traces are not for comparison."""
 
 _WAYS = ("tensor", "pipeline", "context", "data", "expert")
-
-_NO_CHANGE = {
-    *("schema_version", "experiment", "cluster", "mode", "repeat", "checkpoint_path", "model_flops"),
-    "environment",  # the whole one is in the provenance
-}
-"""Of a planned run, what does not change how it ran."""
 
 
 @dataclass(frozen=True)
@@ -150,83 +141,3 @@ def _judged(row: Mapping[str, Any]) -> JudgedRun | None:
         first, last = row["steady_steps"].split(":")
         return JudgedRun(row, row["steady_step_time_s"], f"median of steps {first} to {last}", figure)
     return JudgedRun(row, row[name], name, figure) if row[name] else None
-
-
-def changes(before: str, after: str) -> list[str]:
-    """What was made otherwise, from the record of one run to that of a later one: the events between them."""
-    return next(events([before, after]))
-
-
-def events(records: Iterable[str]) -> Iterator[list[str]]:
-    """The same between each of several records and the next."""
-    made = map(_made_of, map(json.loads, records))
-    for before, after in pairwise(made):
-        yield [f"{name} {one} → {other}" for name, one, other in _differences(before, after)]
-
-
-def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
-    """What two records say otherwise of image, versions, driver, commit, options and nodes: both values."""
-    return _differences(_made_of(json.loads(before)), _made_of(json.loads(after)))
-
-
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    # Most neighbours were made the same: only of those that were not the leaves are looked at.
-    if before == after:
-        return []
-    one, other = _named(before), _named(after)
-    return [
-        (name, _value(one.get(name)), _value(other.get(name)))
-        for name in dict.fromkeys((*one, *other))
-        if one.get(name) != other.get(name)
-    ]
-
-
-def _made_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What may make a run slower, as its record has it."""
-    made_by = record["provenance"]
-    return {
-        "staged": made_by["staged"],
-        "steptime": (made_by["steptime_version"], made_by["git_commit"]),
-        "versions": record["versions"],
-        "run": {name: value for name, value in record["run"].items() if name not in _NO_CHANGE},
-        "environment": made_by["environment"],
-        "nodes": record["nodes"],
-    }
-
-
-def _named(made: Mapping[str, Any]) -> dict[str, Any]:
-    """The same by the names that people know."""
-    staged, (version, commit) = made["staged"], made["steptime"]
-    run = dict(_leaves(made["run"]))
-    # Where the trainer lies follows from the trainer, and the image is named already.
-    environment = {name: value for name, value in made["environment"].items() if name != "PYTHONPATH"}
-    run.pop("recipe.image", None)
-    run.pop("slurm.exclude", None)  # what it was to keep off shows in the nodes that it had
-    return {
-        "image": staged.get("image"),
-        "image digest": staged.get("image_digest"),
-        **{str(name): release for name, release in made["versions"].items()},
-        "steptime": version,
-        "commit": commit,
-        "venv lock": staged.get("venv_lock_sha256"),
-        "trainer": staged.get("trainer_sha256"),
-        **run,
-        **environment,
-        "nodes": ", ".join(made["nodes"]),
-    }
-
-
-def _leaves(content: Mapping[str, Any], within: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in content.items():
-        if isinstance(value, dict):  # as JSON has them: to ask for any Mapping takes a quarter of the time
-            yield from _leaves(value, f"{within}{name}.")
-        else:
-            yield f"{within}{name}", value
-
-
-def _value(value: Any) -> str:
-    """As it can stand in a sentence; hashes differ in their beginnings."""
-    text = "none" if value in (None, "") else str(value)
-    digits = text.removeprefix("sha256:")
-    is_hash = len(digits) >= 40 and all(digit in "0123456789abcdef" for digit in digits)
-    return digits[:12] if is_hash else shown(text)

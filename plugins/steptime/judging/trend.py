@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, pairwise
 from typing import Any
 
 from steptime.judging import findings
 from steptime.judging.detection import Standing
 from steptime.judging.judgements import Judged, judged_now
-from steptime.judging.series import JudgedRun, Series, events
+from steptime.judging.series import JudgedRun, Series
 from steptime.recipes.models import Mode
 from steptime.results import columns, judgement_rows
 from steptime.results.columns import Column
 from steptime.results.database import read_connection
+from steptime.results.differences import changes, node_changes
 from steptime.results.store import Store
 
 _COMPARED = {column.name: column for column in findings.COLUMNS}
@@ -45,15 +47,14 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     Beside them `low_s` and `high_s`: between these a run was usual then; None with too few runs before it.
     """
     judged = judged_now(store, series)
-    records = store.records([one.run.job_name for one in judged])
-    changed = events(records[one.run.job_name] for one in judged)
+    changed = _changes(store, [one.run for one in judged])
     with read_connection(store.url) as connection:
         accepted = judgement_rows.accepted(connection, series.key)
     levels = _levels(judged)
     return [
-        _row(one.run, one.standing, "; ".join(next(changed)) if place else "")
+        _row(one.run, one.standing, "; ".join(changed.get(one.run.job_name, ())))
         | {"level_s": levels.get(one.run.job_name), "accepted": _accepted(accepted.get(one.run.job_name))}
-        for place, one in enumerate(judged)
+        for one in judged
     ]
 
 
@@ -87,6 +88,25 @@ def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
         low, high = min(low, published), max(high, published)
     margin = 0.06 * ((high - low) or high * 0.02)
     return low - margin, high + margin, near
+
+
+def _changes(store: Store, runs: Sequence[JudgedRun]) -> dict[str, list[str]]:
+    """What changed since the run before each, by its job.
+
+    Records are long, and most neighbours were made alike: only those of the others are read.
+    """
+    made = store.made_sha256s([run.job_name for run in runs])
+    others = [
+        (before.job_name, after.job_name)
+        for before, after in pairwise(runs)
+        if made[after.job_name] is None or made[before.job_name] != made[after.job_name]
+    ]
+    records = store.records(list(dict.fromkeys(chain.from_iterable(others))))
+    alike = {
+        after.job_name: node_changes(before.row["nodes"], after.row["nodes"])
+        for before, after in pairwise(runs)
+    }
+    return alike | {after: changes(records[before], records[after]) for before, after in others}
 
 
 def _levels(judged: Sequence[Judged]) -> dict[str, float]:

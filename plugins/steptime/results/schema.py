@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import COLUMNS
 
-REVISION = "0016"
+REVISION = "0017"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -124,6 +124,8 @@ records = Table(
     # Text and not JSON: it is kept byte for byte, as the file beside the log.
     Column("content", Text, nullable=False),
     Column("sha256", Text, nullable=False),
+    # Of what the record says of how the run was made: see `differences`.
+    Column("made_sha256", Text),
 )
 """Written once: of all tables the one whose rows are never replaced."""
 

@@ -249,17 +249,22 @@ class Store:
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
 
-    def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
-        """For each column people filter by, the values that occur, sorted; keywords as those of `results`."""
-        from sqlalchemy import select
+    def choices(self, **equal: str | int | bool | None) -> tuple[dict[str, list[Any]], int]:
+        """For each column people filter by, the values that occur, sorted; and how many runs have them.
+
+        Rejected ones are included. Keywords are those of `results`.
+        """
+        from sqlalchemy import func, select
 
         from steptime.results.schema import runs
 
         # All columns at once: the store is gone through once, and few combinations occur.
-        query = select(*(runs.c[name] for name in CHOICES)).distinct()
+        columns = [runs.c[name] for name in CHOICES]
+        query = self._selected(select(*columns, func.count()), True, None, None, equal).group_by(*columns)
         with read_connection(self.url) as connection:
-            found = connection.execute(self._selected(query, True, None, None, equal)).all()
-        return {name: sorted({row[place] for row in found}) for place, name in enumerate(CHOICES)}
+            found = connection.execute(query).all()
+        values = {name: sorted({row[place] for row in found}) for place, name in enumerate(CHOICES)}
+        return values, sum(row[-1] for row in found)
 
     def run(self, job_name: str) -> Row:
         """One run, valid or rejected. Raises UserError for an unknown job name."""
@@ -323,6 +328,15 @@ class Store:
         query = select(runs.c.job_name, records.c.content).select_from(runs).join(records)
         return {row[0]: row[1] for row in self.of_each(job_names, query)}
 
+    def made_sha256s(self, job_names: Sequence[str]) -> dict[str, str | None]:
+        """By job name what is the same for runs that were made alike; None where that was not kept."""
+        from sqlalchemy import select
+
+        from steptime.results.schema import records, runs
+
+        query = select(runs.c.job_name, records.c.made_sha256).select_from(runs).join(records)
+        return {row[0]: row[1] for row in self.of_each(job_names, query)}
+
     def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
         """The rows that a query of runs has of these jobs; unknown ones are left out."""
         from steptime.results.schema import runs
@@ -345,7 +359,8 @@ class Store:
 
         Raises UserError for an unknown job name.
         """
-        return self._children("records", job_name)[0]
+        kept = self._children("records", job_name)[0]
+        return {name: kept[name] for name in ("content", "sha256")}
 
     def parsed_log(self, job_name: str) -> Row:
         """What was read of one run beside its steps: the `measurement`, and of the `log` all else.

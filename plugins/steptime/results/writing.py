@@ -11,6 +11,7 @@ from steptime.results import efficiency
 from steptime.results.charges import write_taken
 from steptime.results.columns import COLUMNS
 from steptime.results.database import insert, write_transaction
+from steptime.results.differences import made_sha256
 from steptime.results.models import Result
 from steptime.results.record import recorded_attempts
 from steptime.results.searching import searched_row
@@ -53,7 +54,12 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
             connection.execute(table.delete().where(table.c.run_id == run_id))
             if rows:
                 connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
-        record = {"run_id": run_id, "content": result.record, "sha256": sha256}
+        record = {
+            "run_id": run_id,
+            "content": result.record,
+            "sha256": sha256,
+            "made_sha256": made_sha256(result.record),
+        }
         kept = insert(connection, schema.records).values(record)
         connection.execute(kept.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
         ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}

@@ -11,10 +11,11 @@ from steptime.errors import UserError
 from steptime.judging.comparison import compare_dag_run, compare_since
 from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
-from steptime.judging.series import Series, all_series, record_differences
+from steptime.judging.series import Series, all_series
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import drift_sentence, shown_range, trend
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
+from steptime.results.differences import record_differences
 from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.store import Store
@@ -72,9 +73,13 @@ def results(
     }
     dag_id, dag_run_id = (request.query_params.get(name) for name in ("dag_id", "dag_run_id"))
     scope = store.scope(dag_id, dag_run_id)
-    every = store.count(include_rejected=True, **scope)
+    choices, every = store.choices(**scope)
     selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
     rows = list(store.in_reading_order(limit=limit, **selection))
+    matching = len(rows)
+    if matching == limit:  # or more
+        is_whole = not chosen and since is None and not search
+        matching = every if is_whole else store.count(**selection)
     names = [column.name for column in COLUMNS]
     compared: dict[str, Any] = {}
     if dag_id is not None and dag_run_id is not None:
@@ -86,10 +91,10 @@ def results(
         _table(names, rows)
         | compared
         | {
-            "matching": store.count(**selection) if len(rows) == limit else len(rows),
+            "matching": matching,
             "all": every,
             "ended": None if every else _why_empty(store, dag_id, dag_run_id),
-            "choices": store.choices(**scope),
+            "choices": choices,
         }
     )
 

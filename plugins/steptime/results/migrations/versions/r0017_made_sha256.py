@@ -1,0 +1,17 @@
+"""Records tell at a glance whether two runs were made alike.
+
+Those from before do not: they are read whole where runs are compared.
+"""
+
+import sqlalchemy as sa  # noqa: TID253 - only Alembic imports this module
+from alembic import op  # noqa: TID253
+
+revision = "0017"
+down_revision = "0016"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column."""
+    op.add_column("records", sa.Column("made_sha256", sa.Text))
