@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -51,6 +52,9 @@ def test_monday_morning_names_exactly_what_was_planted() -> None:
     assert first.startswith("8 cells: 3 slower, 1 faster, 3 unchanged, 1 with insufficient history; worst ")
     assert second.startswith("8 cells · 14 runs, 1 rejected · 0.481 GPU-hours · in the queue for ")
     assert shown.exit_code == 3
+    of_cell = {line.split("│")[1].strip(): line for line in shown.stdout.splitlines() if "│" in line}
+    assert re.search(r" \+\d\.\d ", of_cell["small·fp32·4"]), "slower has its sign"
+    assert re.search(r" -\d\.\d ", of_cell["small·fp32·2"])
     cells = {row["cell"]: row for row in json.loads(call("--format", "json").stdout)["cells"]}
     told = {name: (row["verdict"], row["suspicion"]) for name, row in cells.items()}
     assert {name: one for name, one in told.items() if one[0] != "unchanged"} == {

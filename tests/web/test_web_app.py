@@ -209,6 +209,17 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
     answer = (await get(pages, "/api/results", params={"limit": "1", "gpus": "2"})).json()
     assert (answer["matching"], answer["all"]) == (2, 3)
     assert answer["choices"]["gpus"] == [1, 2]
+    answers = [
+        (await get(pages, "/api/results", params={"limit": limit})).json() for limit in ("1", "3", "9")
+    ]
+    assert [(len(one["rows"]), one["matching"], one["all"]) for one in answers] == [
+        (1, 3, 3),
+        *2 * [(3, 3, 3)],
+    ]
+    searched = (await get(pages, "/api/results", params={"limit": "1", "search": "run-"})).json()
+    assert searched["matching"] == 3
+    since = (await get(pages, "/api/results", params={"limit": "1", "since": str(1.79e9 + 1)})).json()
+    assert since["matching"] == 2
     (oldest,) = await rows(pages, limit="1", gpus="1")
     assert oldest["job_name"] == "run-0"
     assert {row["job_name"] for row in await rows(pages, since=str(1.79e9 + 1))} == {"run-1", "run-2"}

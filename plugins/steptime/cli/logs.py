@@ -100,13 +100,13 @@ def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wid
         {**row, "log_path": name, "window": row["window"] and f"{row['window']} ({row['window_from']})"}
         for name, row in zip(names, rows, strict=True)
     ]
-    used = [
-        column
-        for column in COLUMNS
-        if column.priority is not None and any(line[column.name] is not None for line in lines)
-    ]
     for mode in Mode:  # a log without a step shows no kind
         if alike := [line for line in lines if (line["mode"] or Mode.PERFORMANCE) == mode]:
+            used = [
+                column
+                for column in COLUMNS
+                if column.priority is not None and any(line[column.name] is not None for line in alike)
+            ]
             other = f"{mode.replace('_', ' ')}: not for comparison with performance runs"
             show_table(alike, used, title=None if mode is Mode.PERFORMANCE else other, wide=wide)
     for name, row in zip(names, rows, strict=True):

@@ -73,7 +73,7 @@ class Selection:
 
     def _filters(self, store: "Store", include_rejected: bool) -> dict[str, Any]:
         """What was asked for, as keywords of the store's methods."""
-        values, stored = self.values, store.choices()[0]
+        values, stored = self.values, store.choices()
         equal = {name: _stored(name, values[name], stored[name]) for name in CHOICES}
         scope = store.scope(values["dag"], values["dag_run"])
         for flag, column, what in (("dag_run", "dag_run_id", "a DAG run"), ("dag", "dag_id", "a DAG")):

@@ -262,6 +262,7 @@ COLUMNS = (
         unit="%",
         priority=0,
         decimals=1,
+        signed=True,
     ),
     Column(
         "minimum_detectable_change_percent",

@@ -47,6 +47,8 @@ class Column:
     """Decimals of a table at most."""
     decimals_of: str | None = None
     """The column whose decimals it has instead, so that both can be compared."""
+    signed: bool = False
+    """Whether a number above 0 has its sign, as a change does."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "heading", self.heading or self.name.replace("_", " "))

@@ -44,8 +44,12 @@ def written(column: Column, rows: Sequence[Row]) -> list[str]:
     if column.kind == "number":
         of = BY_NAME[column.decimals_of] if column.decimals_of else column
         digits = _decimals(of, [row.get(of.name) for row in rows])
-        return ["" if value is None else f"{value:,.{digits}f}" for value in values]
+        return ["" if value is None else _sign(column, value) + f"{value:,.{digits}f}" for value in values]
     return ["" if value is None else _words(column, value) for value in values]
+
+
+def _sign(column: Column, value: float) -> str:
+    return "+" if column.signed and value > 0 else ""
 
 
 def _words(column: Column, value: Any) -> str:

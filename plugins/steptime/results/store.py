@@ -249,22 +249,17 @@ class Store:
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
 
-    def choices(self, **equal: str | int | bool | None) -> tuple[dict[str, list[Any]], int]:
-        """For each column people filter by, the values that occur, sorted; and how many runs have them.
-
-        Rejected ones are included. Keywords are those of `results`.
-        """
-        from sqlalchemy import func, select
+    def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
+        """For each column people filter by, the values that occur, sorted; keywords as those of `results`."""
+        from sqlalchemy import select
 
         from steptime.results.schema import runs
 
         # All columns at once: the store is gone through once, and few combinations occur.
-        columns = [runs.c[name] for name in CHOICES]
-        query = self._selected(select(*columns, func.count()), True, None, None, equal).group_by(*columns)
+        query = select(*(runs.c[name] for name in CHOICES)).distinct()
         with read_connection(self.url) as connection:
-            found = connection.execute(query).all()
-        values = {name: sorted({row[place] for row in found}) for place, name in enumerate(CHOICES)}
-        return values, sum(row[-1] for row in found)
+            found = connection.execute(self._selected(query, True, None, None, equal)).all()
+        return {name: sorted({row[place] for row in found}) for place, name in enumerate(CHOICES)}
 
     def run(self, job_name: str) -> Row:
         """One run, valid or rejected. Raises UserError for an unknown job name."""

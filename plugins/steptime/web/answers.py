@@ -73,7 +73,7 @@ def results(
     }
     dag_id, dag_run_id = (request.query_params.get(name) for name in ("dag_id", "dag_run_id"))
     scope = store.scope(dag_id, dag_run_id)
-    choices, every = store.choices(**scope)
+    every = store.count(include_rejected=True, **scope)
     selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
     rows = list(store.in_reading_order(limit=limit, **selection))
     matching = len(rows)
@@ -94,7 +94,7 @@ def results(
             "matching": matching,
             "all": every,
             "ended": None if every else _why_empty(store, dag_id, dag_run_id),
-            "choices": choices,
+            "choices": store.choices(**scope),
         }
     )
 
