@@ -1,12 +1,19 @@
-"""The rows of the documents' tables, as `config/references/` has them."""
+"""The rows of the documents' tables, as `config/references/` has them, and the workloads that they are of."""
 
 import csv
 import shutil
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator
 
 from steptime import settings
 from steptime.frozen import Frozen
 from steptime.recipes.published import PerformanceRow, list_references, load_reference
+from steptime.recipes.workloads import list_workloads, load_workload
+
+Printed = Annotated[int | None, BeforeValidator(lambda cell: cell or None)]
+"""A number, None in a table that has no such column."""
 
 
 class ConfigurationRow(Frozen):
@@ -19,18 +26,18 @@ class ConfigurationRow(Frozen):
     scaling: str
     gpus: int
     seq_len: int
-    layers: int
+    layers: Printed
     tp: int
     pp: int
     cp: int
     ep: str
     """As printed: a number, NA, or empty if the table has no such column; `etp` and `vp` likewise."""
     etp: str
-    dp: int
+    dp: Printed
     vp: str
     mbs: int
     gbs: int
-    ga: int
+    ga: Printed
 
 
 def config_with(data: Path, folder: Path) -> Path:
@@ -48,6 +55,21 @@ def configuration_rows() -> tuple[ConfigurationRow, ...]:
         return tuple(map(ConfigurationRow.model_validate, csv.DictReader(file)))
 
 
+def trained_rows() -> tuple[ConfigurationRow, ...]:
+    """Those of models that steptime's own trainer builds: of a recipe by name no table has the layers."""
+    return tuple(row for row in configuration_rows() if row.layers is not None)
+
+
+def workloads_on(gpu_type: str) -> tuple[str, ...]:
+    """The shipped workloads that have a size for a type of GPU, or for the CPU."""
+    return tuple(name for name in list_workloads() if gpu_type in load_workload(name).gpu_types)
+
+
 def performance_rows() -> tuple[PerformanceRow, ...]:
     """Every published performance number, one row a scale."""
     return tuple(row for document in list_references() for row in load_reference(document).rows)
+
+
+def timed_rows() -> tuple[PerformanceRow, ...]:
+    """Those with a step time: documents of Megatron-Bridge print tokens per second and TFLOPS alone."""
+    return tuple(row for row in performance_rows() if row.step_time_s is not None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from printed_tables import performance_rows
+from printed_tables import timed_rows
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -21,7 +21,7 @@ LLAMA_8B = ["--workload", "llama3.1", "--size", "8b", "--dtype", "bf16", "--gpu-
 
 
 @pytest.mark.parametrize(
-    "row", performance_rows(), ids=lambda row: f"{row.document}-{row.size}-{row.dtype}-{row.gpus}"
+    "row", timed_rows(), ids=lambda row: f"{row.document}-{row.size}-{row.dtype}-{row.gpus}"
 )
 def test_every_published_row(row: PerformanceRow) -> None:
     """All as printed; the Llama document's MFU needs the constants behind its tables."""

@@ -1,4 +1,4 @@
-"""What the trigger forms of the shipped DAGs begin with and suggest can be run on the default cluster."""
+"""What the trigger forms of the shipped DAGs begin with and suggest can be run on their first cluster."""
 
 import json
 import re
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_tables import workloads_on
 
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.sweep.cells import checked_slots
+from steptime.errors import UserError
 from steptime.recipes.sweep_planning import plan_sweep
 from steptime.recipes.sweeps import load_sweep
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -29,7 +31,16 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     "On GPUs, with tensor parallelism": {"cluster": "h100", "size": "70b"},
 }
 """What the condition before an example asks for, as params of Llama 3.1."""
-_H100 = "name: h100\nkind: slurm\ngpu_type: h100\nconnection: h100\nwork_dir: /work\n"
+_ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\n"
+
+
+@pytest.fixture
+def with_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped configuration, with clusters of H100 and of GB300 beside those of the CPU."""
+    shutil.copytree(config_dir(), tmp_path / "config")
+    for name in ("h100", "gb300"):
+        (tmp_path / "config" / "clusters" / f"{name}.yaml").write_text(_ON_GPUS.format(name))
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
 
 
 @pytest.fixture
@@ -60,7 +71,9 @@ def named_examples(param: Any) -> tuple[str, list[Any]]:
     return f"{named['needs'] or ''}{named['what'] or ''}", examples
 
 
-def test_every_example_can_be_run_with_all_else_as_the_form_begins(forms: dict[str, Any]) -> None:
+def test_every_example_can_be_run_with_all_else_as_the_form_begins(
+    with_gpus: None, forms: dict[str, Any]
+) -> None:
     seen = set()
     for dag_id, params in forms.items():
         for name in params:
@@ -74,11 +87,8 @@ def test_every_example_can_be_run_with_all_else_as_the_form_begins(forms: dict[s
 
 
 def test_an_example_with_a_condition_can_be_run_where_that_holds(
-    forms: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    with_gpus: None, forms: dict[str, Any]
 ) -> None:
-    shutil.copytree(config_dir(), tmp_path / "config")
-    (tmp_path / "config" / "clusters" / "h100.yaml").write_text(_H100)
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
     params = forms["llama31"]
     seen = set()
     for name in params:
@@ -90,7 +100,29 @@ def test_an_example_with_a_condition_can_be_run_where_that_holds(
     assert seen == set(_NEEDS)
 
 
-def test_every_form_as_it_begins_can_be_run(forms: dict[str, Any]) -> None:
+def test_every_form_as_it_begins_can_be_run(with_gpus: None, forms: dict[str, Any]) -> None:
+    """On the default cluster; where that has no GPU that the family runs on, on the first that has one."""
+    begins_with = set()
     for dag_id, params in forms.items():
         if params:
             check(dag_id, params.dump())
+            begins_with.add(params.dump().get("cluster"))
+    assert begins_with >= {"local", "gb300"}
+
+
+def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(forms: dict[str, Any]) -> None:
+    """And its form's examples are of what it could run."""
+    for_gpus = set(list_workloads()) - set(workloads_on("cpu"))
+    for name in for_gpus:
+        workload = load_workload(name)
+        params = forms[workload.dag_id]
+        gpu_types = ", ".join(workload.gpu_types)
+        with pytest.raises(UserError) as refused:
+            check(workload.dag_id, params.dump())
+        assert str(refused.value) == (
+            f"{name} does not run on cpu, which cluster 'local' has: name a cluster that has one of "
+            f"{gpu_types}, or such a GPU type to see a plan."
+        )
+        (gpus, *_) = params.get_param("gpus").schema["examples"]
+        assert int(gpus) in {recipe.gpus for recipe, _ in workload.recipes()}
+    assert for_gpus

@@ -688,7 +688,7 @@ CLUSTERS = {
     "name: local\nkind: local\ngpu_type: gb200\n": (
         *(
             {"workload": "small"},
-            "small-1.0 does not run on gb200, which cluster 'local' has: name a GPU type, ",
+            "small-1.0 does not run on gb200, which cluster 'local' has: name a cluster that has ",
         ),
     ),
     "name: local\nkind: local\ngpu_type: cpu\n": (

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_tables import workloads_on
 from pydantic import ValidationError
 
 from docs.make_launch_settings import PAGE, page
@@ -12,7 +13,7 @@ from steptime.recipes.models import Mode, Parallelism, Run
 from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.performance_rules import PerformanceRules, Row, Rule
 from steptime.recipes.planning import PlanRequest, plan
-from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.recipes.workloads import load_workload
 from steptime.results.repeating import repeat_command, request_of
 
 
@@ -69,7 +70,7 @@ def test_the_page_of_launch_settings_is_of_todays_data() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-@pytest.mark.parametrize("name", list_workloads())
+@pytest.mark.parametrize("name", workloads_on("cpu"))
 def test_nothing_is_set_on_the_cpu(name: str) -> None:
     for run in plan(PlanRequest(workload=name, size="tiny", checkpoint=True)).all_runs:
         assert run.performance == Performance()

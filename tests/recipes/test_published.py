@@ -28,6 +28,10 @@ def test_every_table_is_there() -> None:
         "nemotron4-25.04": 24,
         "nemotron4-340b-24.11": 10,
         "nemotron-h-25.05": 7,
+        "gpt-oss-26.02": 5,
+        "qwen3-26.02": 10,
+        "nemotron3-26.04": 9,
+        "deepseek-v3-26.04": 4,
     }
     assert Counter(row.recipe for row in configuration_rows()) == {
         "llama3.1-25.04": 34,
@@ -35,6 +39,10 @@ def test_every_table_is_there() -> None:
         "nemotron4-340b-24.11": 10,
         "nemotron4-340b-25.12": 48,
         "nemotron-h-25.05": 7,
+        "gpt-oss-26.02": 5,
+        "qwen3-26.02": 10,
+        "nemotron3-26.04": 9,
+        "deepseek-v3-26.04": 4,
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from printed_tables import ConfigurationRow, configuration_rows
+from printed_tables import ConfigurationRow, trained_rows
 from upstream.settings_record import load, settings_of
 
 from steptime import settings
@@ -119,7 +119,7 @@ def upstream(row: ConfigurationRow, mode: Mode = Mode.PERFORMANCE) -> dict[str, 
 
 def of_modes() -> Iterator[tuple[ConfigurationRow, Mode, Run]]:
     """The largest row of each model, GPU type and dtype in each mode that both sides have for it."""
-    largest = {(row.recipe, row.size, row.dtype, row.gpu_type): row for row in configuration_rows()}
+    largest = {(row.recipe, row.size, row.dtype, row.gpu_type): row for row in trained_rows()}
     for row in largest.values():
         for mode, asked in MODES.items():
             if mode.value not in load()[row.recipe]["modes"]:
@@ -131,7 +131,7 @@ def of_modes() -> Iterator[tuple[ConfigurationRow, Mode, Run]]:
 @pytest.fixture(scope="module")
 def found(of_runs: Settings) -> list[Difference]:
     """All differences, of performance runs and of the other modes."""
-    rows, modes = configuration_rows(), list(of_modes())
+    rows, modes = trained_rows(), list(of_modes())
     ours = of_runs([*map(planned, rows), *(run for _, _, run in modes)])
     assert (len(rows), len(modes)) == (123, 64)
     differing = [
@@ -164,7 +164,7 @@ def test_a_setting_that_is_changed_is_told(config: Path, of_runs: Settings) -> N
         text = path.read_text()
         assert old in text
         path.write_text(text.replace(old, new))
-        rows = [row for row in configuration_rows() if row.recipe == workload]
+        rows = [row for row in trained_rows() if row.recipe == workload]
         by_kind = {(row.size, row.dtype, row.gpu_type): row for row in rows}
         edited += [(row, planned(row), setting) for row in by_kind.values()]
         path.write_text(text)

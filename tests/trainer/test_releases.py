@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from steptime.recipes.models import Mode
+from steptime.recipes.named import NamedRecipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import home
@@ -87,12 +88,14 @@ def source_of(release: dict[str, Any]) -> Source:
 
 
 def rows_of_images() -> dict[str, list[Row]]:
-    """Of each image with NeMo 2 the rows that the documents print."""
+    """Of each image that runs steptime's trainer with NeMo 2 the rows that the documents print."""
     rows: dict[str, list[Row]] = {}
     for name in list_workloads():
         workload = load_workload(name)
         for recipe, rule in workload.recipes():
             if rule.printed is None or recipe.image is None or recipe.image.endswith(nemo1.IMAGES):
+                continue
+            if isinstance(recipe.model, NamedRecipe):
                 continue
             settings = workload.performance.of(recipe, recipe.size, Mode.PERFORMANCE, "slurm").trainer
             row = {**settings.model_dump(), "device": "cuda", "dtype": recipe.dtype}

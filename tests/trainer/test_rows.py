@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from printed_tables import configuration_rows
+from printed_tables import trained_rows
 
 from steptime import settings
 from steptime.recipes.flops import model_flops
@@ -88,7 +88,7 @@ def planned_rows() -> list[Run]:
                 cluster=row.gpu_type,
             )
         ).runs[0]
-        for row in configuration_rows()
+        for row in trained_rows()
     ]
 
 
@@ -109,7 +109,7 @@ def report(clusters: None, trainer_python: str, tmp_path_factory: pytest.TempPat
 def test_every_row_is_what_its_document_prints(report: Report) -> None:
     printed = {
         (row.recipe, row.size, row.layers, row.dtype, row.gpu_type, row.scaling, row.gpus): row
-        for row in configuration_rows()
+        for row in trained_rows()
     }
     assert len(report.rows) == len(printed) == 123
     for recipe, built in report.recipes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.errors import UserError
 from steptime.recipes.notation import format_time_limit
-from steptime.recipes.planning import plan
+from steptime.recipes.planning import Plan, plan
 from steptime.recipes.request import PlanRequest
 from steptime.recipes.selection import readable_clusters, select
 from steptime.recipes.workload_file import PROXY_SUFFIX, Workload
@@ -88,9 +88,13 @@ def _defaults(workload: Workload) -> dict[str, str]:
 
 
 def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Examples of fields that depend on the workload: what the form as it begins comes to."""
+    """Examples of fields that depend on the workload: what the form as it begins comes to.
+
+    Where its cluster has no GPU that the workload runs on, what it comes to on the workload's first.
+    """
+    asked = {**begins_with, "workload": workload.workload}
     try:
-        planned = plan(PlanRequest(**{**begins_with, "workload": workload.workload}))
+        planned = _first_plan(asked, {**asked, "gpu_type": next(iter(workload.gpu_types))})
     except UserError:  # in the file of the default cluster, say: the first task tells it
         return {}
     run, counts = planned.runs[0], [run.recipe.gpus for run in planned.runs]
@@ -101,6 +105,14 @@ def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dic
         "window": [str(run.window)],
         "time_limit": [format_time_limit(run.time_limit_s)],
     }
+
+
+def _first_plan(asked: Mapping[str, Any], otherwise: Mapping[str, Any]) -> Plan:
+    """The plan of the first of two requests that has one. Raises UserError."""
+    try:
+        return plan(PlanRequest(**asked))
+    except UserError:
+        return plan(PlanRequest(**otherwise))
 
 
 def _scales(workload: Workload) -> str:

@@ -10,8 +10,10 @@ from steptime.clusters.config import list_clusters
 from steptime.errors import UserError
 from steptime.recipes.planning import Plan, PlanRequest, parse_request, plan
 from steptime.recipes.request import SECTIONS
+from steptime.recipes.selection import readable_clusters
 from steptime.recipes.workload_file import Workload
 from steptime.recipes.workloads import load_workload
+from steptime.settings import default_cluster
 from steptime.staging.checking import check_plan
 
 _WORDS = {
@@ -36,6 +38,7 @@ def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Par
     `defaults` replaces defaults of `PlanRequest`. Combinations are checked by `plan_from_params`, in a task.
     """
     properties: dict[str, dict[str, Any]] = PlanRequest.model_json_schema()["properties"]
+    defaults = {"cluster": _first_cluster(workload), **defaults}
     begins_with = {
         name: defaults.get(name, PlanRequest.model_fields[name].get_default(call_default_factory=True))
         for names in SECTIONS.values()
@@ -69,6 +72,13 @@ def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
     planned = plan(parse_request({**params, "workload": workload}))
     check_plan(planned)
     return planned
+
+
+def _first_cluster(workload: Workload) -> str:
+    """The default cluster, or the first that has GPUs of the workload where that one has none."""
+    default, clusters = default_cluster(), readable_clusters()
+    fitting = [name for name, cluster in clusters.items() if cluster.gpu_type in workload.gpu_types]
+    return fitting[0] if fitting and default in clusters and default not in fitting else default
 
 
 def _choices(workload: Workload) -> dict[str, tuple[str, ...]]:

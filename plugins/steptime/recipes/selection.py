@@ -178,7 +178,7 @@ def _runs_elsewhere(
 ) -> UserError:
     return UserError(
         f"{what} does not run on {cluster_gpu_type}, which cluster '{request.cluster}' has: "
-        f"name a GPU type, one of {', '.join(offered)}."
+        f"name a cluster that has one of {', '.join(offered)}, or such a GPU type to see a plan."
     )
 
 

@@ -3,12 +3,14 @@
     python tests/data/megatron_bridge/record.py path/to/Megatron-Bridge
 
 Makes `parsers.json`, the arguments of each release's parser, and `configurations.json`, the configurations of
-the recipes that our workload files start. Of upstream only the plain dataclasses of the latter are executed.
+the recipes that our workload files start, with the variables of their jobs on Slurm. Of upstream the plain
+dataclasses of the configurations are executed, and what sets the variables, with stand-ins for NeMo-Run.
 """
 
 import ast
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import types
@@ -19,9 +21,13 @@ TAGS = {"25.11": "v0.2.2", "26.02": "v0.3.0", "26.04": "v0.4.2", "26.06": "v0.5.
 PARSER = "scripts/performance/argument_parser.py"
 CONFIGURATIONS = {
     "26.02": ("gpt_oss/gpt_oss", "qwen/qwen3"),
-    "26.04": ("nemotronh/nemotron_3",),
+    "26.04": ("nemotronh/nemotron_3", "deepseek/deepseek"),
 }
-KEPT = ("GPT_OSS_120B_PRETRAIN", "QWEN3_30B_A3B_PRETRAIN", "QWEN3_235B_A22B_PRETRAIN", "NEMOTRON_3_")
+"""By release: the family that a launch is told, and the file of its configurations."""
+KEPT = re.compile(
+    r"(?P<recipe>GPT_OSS_120B|QWEN3_30B_A3B|QWEN3_235B_A22B|NEMOTRON_3_(?:NANO|SUPER)|DEEPSEEK_V3)"
+    r"_PRETRAIN_CONFIG_(?P<gpu>[A-Z]+[0-9]+)_(?P<dtype>\w+)_(?P<variant>V\d)"
+)
 FIELDS = (
     *("num_gpus", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
@@ -90,10 +96,47 @@ def configurations_of(clone: str, tag: str, files: tuple[str, ...]) -> dict[str,
         names: dict[str, Any] = {}
         exec(shown(clone, tag, f"scripts/performance/configs/{file}_workload_base_configs.py"), names)  # noqa: S102
         for name, value in names.items():
-            if name.startswith(KEPT) and "PRETRAIN_CONFIG" in name and dataclasses.is_dataclass(value):
+            if (known := KEPT.fullmatch(name)) and dataclasses.is_dataclass(value):
                 told = dataclasses.asdict(value)
-                found[name] = {key: told[key] for key in FIELDS if told[key] is not None}
+                launched = {key: text.lower() for key, text in known.groupdict().items()}
+                found[name] = {key: told[key] for key in FIELDS if told[key] is not None} | {
+                    "environment": environment_of(clone, tag, file.partition("/")[0], launched, value)
+                }
     return found
+
+
+def environment_of(
+    clone: str, tag: str, family: str, launched: dict[str, str], configuration: Any
+) -> dict[str, str]:
+    """The variables of a job on Slurm: those of upstream's executor, then what its plugin makes of them."""
+
+    class Anything(types.ModuleType):
+        """NeMo-Run, of which nothing but names is needed."""
+
+        __path__ = ()
+
+        def __getattr__(self, name: str) -> type:
+            return type(name, (), {"__init__": lambda self, *_, **told: self.__dict__.update(told)})
+
+    nemo_run = ("nemo_run", "nemo_run.config", "nemo_run.core", "nemo_run.core.execution")
+    config = Anything("nemo_run.config")
+    config.get_nemorun_home = str
+    sys.modules |= {name: Anything(name) for name in (*nemo_run, "nemo_run.core.execution.launcher")}
+    sys.modules["nemo_run.config"] = config
+    sys.modules["utils.utils"].get_workload_base_config = lambda *_, **__: configuration
+    executors, plugins = ({"__name__": name, "__file__": __file__} for name in ("executors", "plugins"))
+    exec(shown(clone, tag, "scripts/performance/utils/executors.py"), executors)  # noqa: S102
+    exec(shown(clone, tag, "scripts/performance/perf_plugins.py"), plugins)  # noqa: S102
+    of_slurm = {"account": "", "partition": "", "log_dir": "", "nodes": 1, "num_gpus_per_node": 8}
+    job = executors["slurm_executor"](launched["gpu"], **of_slurm)
+    task = types.SimpleNamespace(args=[])
+    plugins["Script"] = types.SimpleNamespace
+    plugins["PerfEnvPlugin"](
+        **{"model_family_name": family, "model_recipe_name": launched["recipe"], "gpu": launched["gpu"]},
+        **{"compute_dtype": launched["dtype"], "train_task": "pretrain"},
+        **{"config_variant": launched["variant"], "moe_a2a_overlap": None},  # the configuration's
+    ).setup(task, job)
+    return dict(sorted(job.env_vars.items()))
 
 
 def main(clone: str) -> None:
