@@ -122,6 +122,30 @@ class History(Callback):
             self.file.close()
 
 
+class ExpertSpread(Callback):
+    """Refuses a checkpoint of another expert parallelism, on the CPU.
+
+    There the experts of several ranks have an optimizer of their own, whose state fits no other.
+    """
+
+    def __init__(self, run: PlannedRun):
+        self.run = run
+        self.ranks = run.recipe.parallelism.expert or 1
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note it."""
+        checkpoint["expert_parallel"] = self.ranks
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Compare, before the optimizer is read."""
+        saved = checkpoint.get("expert_parallel", self.ranks)
+        if saved != self.ranks:
+            raise TrainerError(
+                f"the checkpoint {self.run.checkpoint_path} was saved with expert parallel {saved}, and this "
+                f"run has {self.ranks}: on the CPU load it at a scale that has {saved}."
+            )
+
+
 class Records(Callback):
     """Steptime's start and resumed records, the wall time of steps, and what the record of the end has."""
 

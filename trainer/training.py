@@ -14,7 +14,16 @@ from nemo.lightning import NeMoLogger, Trainer
 from nemo.utils.exp_manager import TimingCallback
 
 from trainer import checkpoint, devices, families, gpu_performance, parallelism
-from trainer.callbacks import FiniteLoss, History, ModelFlops, ModelParallelSeed, Records, StepBar, StepLines
+from trainer.callbacks import (
+    ExpertSpread,
+    FiniteLoss,
+    History,
+    ModelFlops,
+    ModelParallelSeed,
+    Records,
+    StepBar,
+    StepLines,
+)
 from trainer.checkpoint_io import measured
 from trainer.cpu.cpu_as_cuda import cpu_as_cuda
 from trainer.cpu.initial_weights import InitialWeights
@@ -124,6 +133,8 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
     if folders.history and launch.rank == 0:
         callbacks.append(History(folders.history, timing, ending.progress))
     callbacks.append(FiniteLoss())
+    if device == "cpu":
+        callbacks.append(ExpertSpread(run))
     if device == "cpu" and run.checkpoint_path is None:
         callbacks.append(InitialWeights(run.seed))
     if run.profile is not None:

@@ -31,10 +31,13 @@ class PlugPoint:
         """
         return (*self.built_in, *sorted(_added(self)))
 
-    def check(self, name: str) -> None:
-        """Raise UserError if nothing has that name; nothing is imported, as DAG files are read often."""
+    def check(self, name: str, *, also: tuple[str, ...] = ()) -> None:
+        """Raise UserError if nothing has that name; nothing is imported, as DAG files are read often.
+
+        `also` are words that are valid in its place, to be listed with the names.
+        """
         if name not in self.built_in and name not in self.names():  # looking for others takes 0.1 s
-            raise unknown_value(self.what, name, self.names())
+            raise unknown_value(self.what, name, (*self.names(), *also))
 
     def load(self, name: str) -> Any:
         """The object of that name. Raises UserError if there is none, or it cannot be imported."""

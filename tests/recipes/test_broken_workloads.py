@@ -242,7 +242,12 @@ MISTAKES = {
         "architecture: llama",
         "architecture: lama",
         "line 21, sizes.8b.model.architecture: unknown model family 'lama': did you mean "
-        "'llama'? Valid are: llama, nemotron4, nemotron_h, gpt.",
+        "'llama'? Valid are: llama, nemotron4, nemotron_h, gpt, megatron_bridge.",
+    ),
+    "a rank that is profiled twice": (
+        "ranks: [0, 1]",
+        "ranks: [0, 1, 0]",
+        "line 9, profile.ranks: rank 0 is there twice: give each once.",
     ),
     "no micro batch": (
         "tensor_choices: [2, 4]\n        micro_batch_size: 1",

@@ -317,7 +317,8 @@ MISTAKES = {
     ),
     "an architecture that there is not": (
         ("architecture: megatron_bridge", "architecture: megatron_bridg"),
-        f"{IN_SIZE}.model.family: unknown field.",
+        f"{IN_SIZE}.model.architecture: unknown model family 'megatron_bridg': did you mean "
+        "'megatron_bridge'? Valid are: llama, nemotron4, nemotron_h, gpt, megatron_bridge.",
     ),
     "a formula that counts": (
         ("flops_formula: megatron-bridge", "flops_formula: llama3.1-25.04"),

@@ -194,6 +194,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"profile": True, "profile_start": -1}, "profile_start -1: Input should be greater than or equal to 0"),
     ({"profile": True, "gpus": "2", "profile_ranks": "0-7"}, "a run on 2 GPUs has the ranks 0 to 1."),
     ({"profile": True, "profile_ranks": "all"}, "profile_ranks 'all' are not of the form 0-7 or 0,8,16."),
+    ({"profile": True, "profile_ranks": "0-3,2"}, "profile_ranks '0-3,2' name rank 2 twice: name each once."),
     ({"profile": True, "profile_ranks": "3-1"}, "profile_ranks '3-1' end before they begin: write 1-3."),
     (
         {"workload": "nemotron4", "nccl_trace": True},

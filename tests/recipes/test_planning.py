@@ -148,6 +148,14 @@ def test_defaults_of_the_documents(
             {"workload": "nemotron-h", "size": "56b", "gpus": "128"},
             "pretrain_nemotronh_56b_fp8_gpus128_tp8_pp1_cp1_vpNone_mbs1_gbs384",
         ),
+        (
+            {"workload": "grok1", "gpus": "2"},
+            "pretrain_grok1_tiny_fp32_gpus2_tp1_pp1_cp1_vp1_ep2_etp1_mbs1_gbs16",
+        ),
+        (
+            {"workload": "gpt-oss", "gpu_type": "h100"},
+            "pretrain_gpt_oss_120b_bf16_gpus64_tp1_pp4_cp1_vpNone_ep8_etp1_mbs1_gbs1280",
+        ),
         ({"workload": "llama3.1", "gpus": "2", "tensor_parallel": 2}, "pretrain_llama3.1_tiny_fp32_2_tp2"),
         ({"workload": "llama3.1", "gpus": "4", "scaling": "strong"}, "pretrain_llama3.1_tiny_fp32_4_strong"),
     ],

@@ -21,7 +21,7 @@ END = 7
 GBS = 8
 ROUNDING = 2e-6
 """Relative, float32: other orders of summation, between ranks and between the tokens of an expert."""
-ONE_RANK = Parallelism(data=1)
+ONE_RANK = Parallelism(data=1, virtual_pipeline=1)
 EXPERT_2 = Parallelism(data=2, expert=2)
 MIXTURE = planned(workload="grok1").recipe.model
 
@@ -82,6 +82,24 @@ def test_a_load_continues_as_if_uninterrupted(
     assert loaded.losses == pytest.approx(
         {step: one_rank.losses[step] for step in range(SAVED_AT, END)}, rel=ROUNDING
     )
+
+
+def test_another_spread_of_experts_cannot_load_it(train: Train, saved: Trained, tmp_path: Path) -> None:
+    run = mixture(
+        ONE_RANK,
+        gbs=GBS,
+        mode=Mode.CHECKPOINT_LOAD,
+        checkpoint_path=str(saved.checkpoints),
+        first_step=SAVED_AT,
+        max_steps=END,
+    )
+    loaded = train(run, tmp_path)
+    assert loaded.exit_code != 0
+    assert (
+        f"the checkpoint {saved.checkpoints} was saved with expert parallel 2, and this run has 1: on the "
+        "CPU load it at a scale that has 2."
+    ) in loaded.log
+    assert "KeyError" not in loaded.log
 
 
 def described(config: str, **fields: Any) -> ModelShape:

@@ -4,14 +4,14 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, model_validator
+from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, field_validator, model_validator
 
 from steptime.errors import UserError
 from steptime.frozen import Frozen
 from steptime.plug_points import MODEL_FAMILIES
 from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
 from steptime.recipes.layers import HybridShape, LatentAttention, MoeShape, NemoConfig
-from steptime.recipes.named import DESCRIBED, NAMED, NamedRecipe, kind_of_model
+from steptime.recipes.named import DESCRIBED, MEGATRON_BRIDGE, NAMED, NamedRecipe, kind_of_model
 from steptime.recipes.performance import Performance
 from steptime.recipes.slurm_options import SlurmOptions
 
@@ -66,6 +66,15 @@ class ModelShape(Frozen):
         if self.moe is None:
             return 0
         return -(-(self.num_layers - self.moe.num_dense_layers) // self.moe.moe_layer_freq)
+
+    @field_validator("architecture")
+    @classmethod
+    def _is_known(cls, architecture: str) -> str:
+        try:
+            MODEL_FAMILIES.check(architecture, also=(MEGATRON_BRIDGE,))
+        except UserError as error:
+            raise ValueError(str(error).removesuffix(".")) from None
+        return architecture
 
     @model_validator(mode="after")
     def _is_of_its_family(self) -> Self:

@@ -76,10 +76,12 @@ def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """`"0-3,8"` as ranks, ascending and each once. Raises UserError."""
+    """`"0-3,8"` as ranks, ascending. Raises UserError, also for one that is named twice."""
     ranks: set[int] = set()
     for part in text.split(","):
         first, last, _ = _range("profile_ranks", part, text, "0-7 or 0,8,16.")
+        if twice := ranks.intersection(range(first, last + 1)):
+            raise UserError(f"profile_ranks '{shown(text)}' name rank {min(twice)} twice: name each once.")
         ranks.update(range(first, last + 1))
     return tuple(sorted(ranks))
 

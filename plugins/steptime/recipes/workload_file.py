@@ -44,6 +44,12 @@ def _ascending(counts: tuple[int, ...]) -> tuple[int, ...]:
     return counts
 
 
+def _each_once(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    if twice := [rank for place, rank in enumerate(ranks) if rank in ranks[:place]]:
+        raise ValueError(f"rank {twice[0]} is there twice: give each once")
+    return ranks
+
+
 def _laid_over(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Values with changes, which within a mapping change what they name and leave the rest."""
     both = {
@@ -79,7 +85,7 @@ class Profile(Frozen):
     first_step: PositiveInt
     last_step: PositiveInt
     max_steps: PositiveInt
-    ranks: tuple[NonNegativeInt, ...] = Field(min_length=1)
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1), AfterValidator(_each_once)]
 
 
 class NcclTrace(Frozen):
