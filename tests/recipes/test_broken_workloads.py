@@ -176,7 +176,7 @@ MISTAKES = {
         "flops_formula: llama3.1-25.4",
         "line 5, flops_formula: unknown formula 'llama3.1-25.4': did you mean 'llama3.1-25.04'? Valid are: "
         "llama3.1-25.04, nemotron4-24.11, nemotron4-25.12, nemotron-h-25.05, grok1-25.08, llama4-25.08, "
-        "deepseek-v3-25.08, megatron-bridge.",
+        "deepseek-v3-25.08, megatron-core, megatron-bridge.",
     ),
     "a name that is no template": (
         "pretrain_{size}",

@@ -135,6 +135,16 @@ def test_what_megatron_bridge_logs_can_be_counted() -> None:
     assert recipe_flops(recipe).per_sample is None
 
 
+def test_a_formula_of_no_document_counts_what_a_model_has() -> None:
+    for name in (GROK, DEEPSEEK, LLAMA):
+        (model,) = {recipe.model for recipe in recipes(name)}
+        assert model_flops(model, "megatron-core") == model_flops(model, name)
+    described = load_workload("llama3.1").sizes["8b"].model
+    dense = described.model_copy(update={"architecture": "gpt", "gated_linear_unit": True})
+    scores = dense.num_layers * 2 * dense.seq_length**2 * dense.hidden_size
+    assert model_flops(dense, "megatron-core") == model_flops(described, "llama3.1-25.04") - 3 * scores
+
+
 def test_a_number_by_another_formula_is_that_formulas(config: Path) -> None:
     """Grok's logged TFLOPS are NeMo's for Mixtral: full attention, and a vocabulary of 32,000."""
     counted = "{mlp_matrices: 3, experts: true, vocab_size: 32000}"
@@ -298,13 +308,13 @@ MISTAKES = {
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: deepseek-v3-25.08"),
         "flops_formula: formula 'deepseek-v3-25.08' counts latent attention, and this gpt model has none "
-        "(314b): formulas for that are grok1-25.08, llama4-25.08, megatron-bridge.",
+        "(314b): formulas for that are grok1-25.08, llama4-25.08, megatron-core, megatron-bridge.",
     ),
     "a formula of dense models": (
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: llama3.1-25.04"),
         "flops_formula: formula 'llama3.1-25.04' counts llama models, and this is gpt (314b): formulas for "
-        "that are grok1-25.08, llama4-25.08, megatron-bridge.",
+        "that are grok1-25.08, llama4-25.08, megatron-core, megatron-bridge.",
     ),
     "stages that do not divide, however layers are counted": (
         DEEPSEEK,
@@ -323,6 +333,12 @@ MISTAKES = {
         ("trainer: {cuda_graphs: true}", "trainer: {recompute_modules: [moe]}"),
         "performance: 314b in fp8 on gb200, performance: recompute_modules is for recompute_granularity: "
         "selective, or",
+    ),
+    "a formula without latent attention": (
+        DEEPSEEK,
+        ("flops_formula: deepseek-v3-25.08", "flops_formula: llama4-25.08"),
+        "flops_formula: formula 'llama4-25.08' counts no latent attention, and this gpt model has some "
+        "(671b): formulas for that are deepseek-v3-25.08, megatron-core, megatron-bridge.",
     ),
     "a dtype without a peak": (
         DEEPSEEK,
@@ -375,7 +391,7 @@ def test_each_mistake_has_its_sentence(config: Path, mistake: str) -> None:
 def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(config: Path) -> None:
     assert refusal(config, GROK, (f"      {MOE}\n", "")) == [
         "flops_formula: formula 'grok1-25.08' counts experts, and this gpt model has none (314b): formulas "
-        "for that are megatron-bridge.",
+        "for that are megatron-core, megatron-bridge.",
         "sizes.314b.model: this model has 45.9 billion parameters, and the name of its size says 314: give "
         "the sizes of that very model, or name the size by what it has.",
         *(

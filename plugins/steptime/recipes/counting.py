@@ -13,6 +13,10 @@ _PASSES = 3
 """Each matrix product is carried out forward, and twice backward: for its input and for its weights."""
 
 
+AsTheModel = bool | Literal["own"]
+"""Whether a formula is for models that have something; with `own`, for any, as each has it."""
+
+
 class Counted(Frozen):
     """What a formula counts of a model. Numbers are whole: no formula differs by the order of its terms."""
 
@@ -26,12 +30,12 @@ class Counted(Frozen):
     """Whether all heads together are as wide as the model has them, or as `hidden_size`."""
     mlp_width: PositiveInt | None = None
     """Of the MLP, in multiples of `hidden_size`; null for the model's own."""
-    experts: bool = False
+    experts: AsTheModel = False
     """Whether the model is a mixture: the chosen and the shared experts are counted."""
-    latent_attention: bool = False
+    latent_attention: AsTheModel = False
     mamba: bool = False
     """Whether the model is a hybrid: attention, MLP and Mamba layers are counted apart."""
-    further_tokens: bool = False
+    further_tokens: AsTheModel = False
     """Whether layers that predict further tokens are counted, each with an output layer of its own."""
     vocab_size: NonNegativeInt | None = None
     """Of the output layer; null for the model's own, 0 to leave it out."""
@@ -44,7 +48,7 @@ class Counted(Frozen):
             ("Mamba layers", shape.hybrid is not None, self.mamba),
         )
         for what, has, counts in kinds:
-            if has != counts:
+            if counts not in (has, "own"):
                 both = (f"no {what}", "some") if has else (what, "none")
                 return f"counts {both[0]}, and this {shape.architecture} model has {both[1]}"
         if shape.mtp_num_layers is not None and not self.further_tokens:
