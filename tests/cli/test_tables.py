@@ -39,10 +39,24 @@ def table_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line[:1] in tuple("┏┃┡│└")]
 
 
-def headings(text: str) -> str:
-    """The words of the head, as wide terminals have them in one line."""
-    cells = [line.strip("┃").split("┃") for line in table_of(text) if line.startswith("┃")]
-    return "|".join(" ".join(" ".join(column).split()) for column in zip(*cells, strict=True))
+def headings(text: str) -> list[list[str]]:
+    """The words of the heads of each table, as wide terminals have them in one line."""
+    heads: list[list[list[str]]] = []
+    for line in table_of(text):
+        if line.startswith("┏"):
+            heads.append([])
+        elif line.startswith("┃"):
+            heads[-1].append(line.strip("┃").split("┃"))
+    return [[" ".join(" ".join(column).split()) for column in zip(*lines, strict=True)] for lines in heads]
+
+
+def hidden_columns(text: str) -> list[str]:
+    """The columns that lines below the tables name as hidden."""
+    hidden = []
+    for count, names in HINT.findall(text):
+        hidden += names.split(", ")
+        assert int(count or 1) == len(names.split(", "))
+    return hidden
 
 
 @pytest.mark.parametrize("width", [80, 60])
@@ -50,25 +64,24 @@ def headings(text: str) -> str:
 def test_what_does_not_fit_is_hidden_whole_and_named(
     command: str, width: int, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everything = headings(printed(command)).split("|")
+    everything = headings(printed(command))
     monkeypatch.setattr(output, "terminal_width", lambda: width)
 
     narrow = printed(command)
 
     assert max(map(len, table_of(narrow))) <= width
-    hint = HINT.search(narrow)
-    hidden = hint[2].split(", ") if hint else []
-    assert hint is None or int(hint[1] or 1) == len(hidden)
-    kept = headings(narrow).split("|")
-    assert len(kept) + len(hidden) == len(everything)
-    assert kept[0] == everything[0]
-    assert set(kept) <= set(everything)
-    assert headings(printed(f"{command} --wide")).split("|") == everything
+    kept = headings(narrow)
+    assert sum(map(len, kept)) + len(hidden_columns(narrow)) == sum(map(len, everything))
+    for of_table, all_of_table in zip(kept, everything, strict=True):
+        assert of_table[0] == all_of_table[0]
+        assert set(of_table) <= set(all_of_table)
+    assert headings(printed(f"{command} --wide")) == everything
 
 
 def test_a_plan_keeps_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "terminal_width", lambda: 60)
-    assert "GPU-hours ≤" in headings(printed("plan llama3.1 --size 8b --gpus 8-128"))
+    (head,) = headings(printed("plan llama3.1 --size 8b --gpus 8-128"))
+    assert "GPU-hours ≤" in head
 
 
 def test_numbers_of_a_column_have_equal_decimals(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,10 +64,9 @@ def outside(environment: Path, here: Path, *command: str) -> str:
 
 
 def test_the_wheel_alone_has_recipes_plans_and_the_demo(environment: Path, tmp_path: Path) -> None:
-    assert (
-        outside(environment, tmp_path, "steptime", "recipes", "--published", "--format", "csv").count("\n")
-        == 124
-    )
+    published = outside(environment, tmp_path, "steptime", "recipes", "--published", "--format", "csv")
+    printed = (ROOT / "config" / "references" / "configurations.csv").read_text()
+    assert published.count("\n") == printed.count("\n") > 100
     [first, *_] = json.loads(
         outside(environment, tmp_path, "steptime", "plan", "llama3.1", "--format", "json")
     )

@@ -1,10 +1,12 @@
 """The result page in a browser, in an iframe as Airflow shows it: what people see of runs, and find."""
 
+import contextlib
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Error, Page, Request, Route, expect
 from web.framed import TAB, column, number, opened
 
 from steptime.clusters.base import JobState
@@ -19,6 +21,7 @@ from .conftest import AuthManager
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 Publish = Callable[..., Result]
+DRAWN = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
 
@@ -138,6 +141,34 @@ def test_sorting_by_mouse_and_keyboard(page: Page) -> None:
     page.keyboard.press("Enter")
     expect(frame.locator("tr.group")).to_have_count(1)
     expect(frame.locator("[aria-sort]")).to_have_count(0)
+
+
+@pytest.mark.usefixtures("sweep")
+def test_a_late_answer_is_not_drawn_over_a_newer_one(page: Page) -> None:
+    frame = opened(page)
+    held: list[Route] = []
+    settled: list[Request] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    def settle(request: Request) -> None:
+        settled.append(request)
+
+    page.on("requestfinished", settle)
+    page.on("requestfailed", settle)
+    page.route(re.compile(r"/api/results\?mode=performance&limit="), hold)
+    frame.locator("#filter-mode").select_option(label="performance")
+    frame.locator("#filter-gpus").select_option("2")
+    expect(frame.locator("#summary")).to_have_text("2 of 6 runs")
+
+    (late,) = held
+    with contextlib.suppress(Error):  # the page may have given it up
+        late.fulfill(response=late.fetch())
+    while late.request not in settled:
+        page.wait_for_timeout(20)
+    frame.locator("body").evaluate(DRAWN)
+    assert frame.locator("#summary").inner_text() == "2 of 6 runs"
 
 
 @pytest.mark.usefixtures("sweep")

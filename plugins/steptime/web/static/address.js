@@ -43,8 +43,14 @@ function changed(query, values) {
   return next;
 }
 
-/** Change some values in place, where a step back would be of no use: filters, for example. */
+/** Change some values in place, where a step back would be of no use. */
 export const keep = (values) => remember("replaceState", changed(current(), values));
+
+/** The same, and show it. */
+export function stay(values) {
+  keep(values);
+  arrived();
+}
 
 /** Go where some values are changed, and show it. */
 export function go(values) {

@@ -8,6 +8,7 @@ import { redrawRun, showRun } from "./run.js";
 import * as runs from "./runs.js";
 import * as scaling from "./scaling.js";
 import { announce, attempt, summarise } from "./messages.js";
+import { giveUp } from "./server.js";
 import * as trend from "./trend.js";
 import * as week from "./week.js";
 
@@ -46,10 +47,18 @@ function open(name) {
 
 /** Show what the address says: the view, and the run over it. */
 async function show() {
+  giveUp();
   await readColumns();
   if (wanted() !== shown) open(wanted());
   await VIEWS[shown].show();
   await showRun(current());
+}
+
+function followRun() {
+  setTimeout(async () => {
+    if (document.visibilityState === "visible" && !byId("detail").open) await attempt(show);
+    followRun();
+  }, REREAD_MS);
 }
 
 function redraw() {
@@ -63,6 +72,6 @@ byId("detail").addEventListener("close", () => keep({ run: null, with: null }));
 followAddress(() => attempt(show));
 followTheme(redraw);
 followTimeZone(redraw);
-// Runs of a DAG run arrive one by one while it goes on.
-if (scope.size) setInterval(() => document.visibilityState === "visible" && !byId("detail").open && attempt(show), REREAD_MS);
 attempt(show);
+// Runs of a DAG run arrive one by one while it goes on.
+if (scope.size) followRun();

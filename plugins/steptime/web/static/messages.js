@@ -1,5 +1,6 @@
 // Messages of the page: in one line above the view, or in place of it.
 import { byId, element } from "./dom.js";
+import { givenUp } from "./server.js";
 
 export const summarise = (...content) => byId("summary").replaceChildren(...content);
 
@@ -14,6 +15,7 @@ export async function attempt(action) {
   try {
     await action();
   } catch (error) {
+    if (givenUp(error)) return;
     summarise();
     announce(element("p", { className: "failure", role: "alert" }, error.message));
   }

@@ -7,7 +7,7 @@ import { byId, element } from "./dom.js";
 import { differencesOf, drawOverlay, otherRun } from "./differences.js";
 import { duration, significant, timestamps, words } from "./format.js";
 import { stateBadge } from "./runs.js";
-import { read } from "./server.js";
+import { givenUp, read } from "./server.js";
 
 let [shown, compared] = [null, null];
 
@@ -124,6 +124,7 @@ async function tryToCompare() {
   try {
     await compare();
   } catch (error) {
+    if (givenUp(error)) throw error;
     byId("beside").replaceChildren(element("p", { className: "verdict rejected", role: "alert" }, error.message));
     byId("beside").dataset.other = "";
   }

@@ -1,11 +1,11 @@
 // The runs: selected on the server by the filters of the address, as a table with charts.
-import { current, go, keep, scope } from "./address.js";
+import { current, go, scope, stay } from "./address.js";
 import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
 import { drawScaling } from "./charts.js";
 import { capitalised, choices, columnsOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { duration, significant, timestamps, words } from "./format.js";
-import { read, readText, rowsOf } from "./server.js";
+import { ALONE, read, readText, rowsOf } from "./server.js";
 import { makeTable, unitOf } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
 import { signed, verdictBadge } from "./verdicts.js";
@@ -94,15 +94,11 @@ function selection(limit) {
 
 const filters = () => [...choices().map(({ name }) => name), "period", "search"].filter((name) => current().has(name));
 
-function choose(key, value) {
-  keep({ [key]: value });
-  attempt(show);
-}
+const choose = (key, value) => stay({ [key]: value });
 
 function reset() {
   byId("search").value = "";
-  keep(Object.fromEntries(filters().map((name) => [name, null])));
-  attempt(show);
+  stay(Object.fromEntries(filters().map((name) => [name, null])));
 }
 
 function select(key, heading, options) {
@@ -197,7 +193,7 @@ function csvOf(all) {
 }
 
 async function download() {
-  const all = answer.matching > rows.length ? rowsOf(await read(`api/results?${selection(EVERY)}`)) : rows;
+  const all = answer.matching > rows.length ? rowsOf(await read(`api/results?${selection(EVERY)}`, ALONE)) : rows;
   const href = URL.createObjectURL(new Blob([csvOf(all)], { type: "text/csv" }));
   element("a", { href, download: "steptime-results.csv" }).click();
   setTimeout(() => URL.revokeObjectURL(href), 60_000);

@@ -1,11 +1,23 @@
 // What the pages' server answers. What goes wrong becomes one sentence that says what to do.
 
+let reading = new AbortController();
+
+/** Give up the answers that are under way: a late one must not be drawn over what was asked for after it. */
+export function giveUp() {
+  reading.abort();
+  reading = new AbortController();
+}
+
+/** Whether an error is that an answer was given up. */
+export const givenUp = ({ name }) => name === "AbortError";
+
 /** The text of an answer, by its address below the page's. */
 export async function readText(address, options = {}) {
   let reply;
   try {
-    reply = await fetch(address, { credentials: "same-origin", ...options });
-  } catch {
+    reply = await fetch(address, { credentials: "same-origin", signal: reading.signal, ...options });
+  } catch (error) {
+    if (givenUp(error)) throw error;
     throw new Error("Airflow's API server does not answer: see that it is up, then press Refresh.");
   }
   if (reply.ok) return reply.text();
@@ -15,10 +27,13 @@ export async function readText(address, options = {}) {
 }
 
 /** An answer as it is meant. */
-export const read = async (address) => JSON.parse(await readText(address));
+export const read = async (address, options) => JSON.parse(await readText(address, options));
+
+/** What a person waits for by itself, a file or something written, is not given up when the page shows something else. */
+export const ALONE = { signal: null };
 
 /** Send something to be written. */
-export const send = (address, content) => readText(address, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
+export const send = (address, content) => readText(address, { ...ALONE, method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
 
 /** The rows of a table whose columns are named once. */
 export const rowsOf = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]])));
