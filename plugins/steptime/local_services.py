@@ -1,16 +1,20 @@
-"""What the Airflow of `steptime up` and the mini Slurm of `steptime slurm up` share: ports, a lock, logs."""
+"""What `steptime up` and `steptime slurm up` share: ports, a lock, state files and logs."""
 
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
 from steptime.errors import SystemFailure
+from steptime.frozen import Frozen
 
 LOOPBACK = "127.0.0.1"
+_State = TypeVar("_State", bound=Frozen)
 
 
 def is_free(port: int) -> bool:
@@ -46,6 +50,19 @@ def one_at_a_time(
         yield
     finally:
         lock.release()
+
+
+def read_state(model: type[_State], path: Path, *, if_damaged: str) -> _State | None:
+    """What the state file at `path` keeps; None if there is none.
+
+    Raises SystemFailure for a damaged one, with what to do then, which is `if_damaged`.
+    """
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        raise SystemFailure(f"the state file {path} is damaged: {if_damaged}") from None
 
 
 def failed_start(service: str, what: str, log: Path, *, lines: int) -> SystemFailure:

@@ -183,6 +183,15 @@ async def test_a_name_that_is_no_plain_one_is_refused(
         await cluster.submit(spec)
 
 
+async def test_a_file_of_no_plain_name_or_of_the_scripts_is_refused(
+    cluster: Cluster, make_spec: MakeSpec
+) -> None:
+    for file in ("../up", "a/b", "", ".", "..", "job.sh"):
+        with pytest.raises(UserError, match="is not a plain file name"):
+            await cluster.submit(make_spec("one", "true", files={file: ""}))
+    assert await cluster.find("one") is None
+
+
 async def test_files_are_written_whole_and_read_in_part(cluster: Cluster, tmp_path: Path) -> None:
     path = str(tmp_path / "made" / "here" / "f'i $le")
     assert await cluster.read(path) == b""

@@ -18,6 +18,7 @@ from free_ports import free_port
 
 from steptime import settings
 from steptime.errors import SystemFailure
+from steptime.files import write_whole
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import standalone, supervisor
 from steptime.service.standalone import Service, down, running, status, up
@@ -261,3 +262,15 @@ def test_a_damaged_state_file_is_not_guessed_at(home: Path) -> None:
     with pytest.raises(SystemFailure, match=r"service.json is damaged"):
         status()
     (home / "service.json").unlink()
+
+
+def test_a_damaged_state_of_the_supervisor_is_named(home: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        record(pid=child.pid, start_tick=start_tick(child.pid))
+        write_whole(supervisor.state_file(), '{"components": 1')
+        with pytest.raises(SystemFailure, match=rf"{supervisor.state_file().name} is damaged"):
+            status()
+    finally:
+        child.kill()
+        child.wait()

@@ -11,7 +11,11 @@ from typing import Protocol, Self
 
 from pydantic import Field, PositiveInt
 
+from steptime.errors import UserError
 from steptime.frozen import Frozen
+
+SCRIPT_FILE = "job.sh"
+"""The job script's name in the job's folder."""
 
 
 class JobState(StrEnum):
@@ -63,6 +67,16 @@ class JobSpec(Frozen):
     """What a cluster starts the script in, where its jobs are containers; None for the image in its file."""
     installation: Installation | None = None
     """Whose job it is, for its record on the cluster; None for staging, which all share."""
+
+    @property
+    def all_files(self) -> dict[str, str]:
+        """`files` and the script. Raises UserError for one that would leave the folder or be the script."""
+        for name in self.files:
+            if "/" in name or name in ("", ".", "..", SCRIPT_FILE):
+                raise UserError(
+                    f"job {self.name}: {name!r} is not a plain file name other than {SCRIPT_FILE}"
+                )
+        return {**self.files, SCRIPT_FILE: self.script}
 
 
 class Job(Frozen):

@@ -1,4 +1,4 @@
-"""Takes in what a command writes while it runs, here or behind ssh: all of it, and line by line."""
+"""Takes in what a command writes while it runs, here or on a cluster: all of it, and line by line."""
 
 import codecs
 from collections.abc import Awaitable, Callable
@@ -9,6 +9,33 @@ LONGEST_OUTPUT = 64 << 20
 """Characters of one stream of a command; whatever writes more does not do what it was started for."""
 
 
+class Lines:
+    """Bytes of a text that grows: `on_line` gets each line as soon as it is whole."""
+
+    def __init__(self, on_line: Callable[[str], None] | None) -> None:
+        self._on_line = on_line
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._begun = ""
+
+    def take(self, chunk: bytes) -> str:
+        """Hand on the lines that `chunk` ends; gives its text."""
+        text = self._decoder.decode(chunk)
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._hand_on(line)
+        return text
+
+    def end(self) -> None:
+        """Hand on the last line if the text does not end in a line end."""
+        if self._begun:
+            self._hand_on(self._begun)
+        self._begun = ""
+
+    def _hand_on(self, line: str) -> None:
+        if self._on_line:
+            self._on_line(line)
+
+
 async def collect(
     read: Callable[[int], Awaitable[bytes]], on_output: Callable[[str], None] | None, *, of: str
 ) -> str:
@@ -16,22 +43,15 @@ async def collect(
 
     Raises SystemFailure if the command, called `of`, writes more than `LONGEST_OUTPUT`.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    lines = Lines(on_output)
     parts: list[str] = []
-    pending = ""
     length = 0
     while chunk := await read(1 << 16):
-        text = decoder.decode(chunk)
-        length += len(text)
+        parts.append(lines.take(chunk))
+        length += len(parts[-1])
         if length > LONGEST_OUTPUT:
             raise SystemFailure(
                 f"the command {of} was ended: it wrote more than {LONGEST_OUTPUT >> 20} MiB of output"
             )
-        parts.append(text)
-        if on_output:
-            *lines, pending = (pending + text).split("\n")
-            for line in lines:
-                on_output(line)
-    if on_output and pending:
-        on_output(pending)
+    lines.end()
     return "".join(parts)

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     import jinja2
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
-SCRIPT_FILE = "job.sh"
-"""Name of the job script in the job's folder, on every kind of cluster."""
-
-
 _TRACKER = "latest_train_state.pt"
 """Beside the folders of saved iterations; Megatron-Bridge writes it when a save has ended."""
 

@@ -9,12 +9,10 @@ import tempfile
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.files import write_whole
 from steptime.frozen import Frozen
-from steptime.local_services import LOOPBACK, is_free
+from steptime.local_services import LOOPBACK, is_free, read_state
 
 NODES = tuple(f"node{number}" for number in range(1, 9))
 GPUS_PER_NODE = 8
@@ -114,14 +112,8 @@ def folder(home: Path) -> Path:
 def recorded(home: Path) -> SlurmLayout | None:
     """What is in `cluster.json`; None if no cluster was ever made here. Raises SystemFailure if damaged."""
     path = folder(home) / "cluster.json"
-    try:
-        return SlurmLayout.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError:
-        raise SystemFailure(
-            f"{path} is damaged: end the cluster's daemons by hand, then delete {path.parent}."
-        ) from None
+    remedy = f"end the cluster's daemons by hand, then delete {path.parent}"
+    return read_state(SlurmLayout, path, if_damaged=remedy)
 
 
 def record(home: Path, layout: SlurmLayout) -> None:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
 
-from steptime.clusters.base import Cluster, Job, JobStatus
-from steptime.clusters.jobscript import SCRIPT_FILE, earlier_names
+from steptime.clusters.base import SCRIPT_FILE, Cluster, Job, JobStatus
+from steptime.clusters.jobscript import earlier_names
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog

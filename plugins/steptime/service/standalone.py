@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from steptime import settings
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.frozen import Frozen
-from steptime.local_services import failed_start, is_free, one_at_a_time
+from steptime.local_services import failed_start, is_free, one_at_a_time, read_state
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
 from steptime.service.pools import set_pools
@@ -174,15 +174,7 @@ def _state_file() -> Path:
 
 
 def _recorded() -> Service | None:
-    path = _state_file()
-    try:
-        return Service.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError:
-        raise SystemFailure(
-            f"the state file {path} is damaged: end Airflow's processes by hand, then delete it"
-        ) from None
+    return read_state(Service, _state_file(), if_damaged="end Airflow's processes by hand, then delete it")
 
 
 def _lock(report: Report) -> AbstractContextManager[None]:
@@ -365,7 +357,6 @@ def _supervisor_process(service: Service) -> psutil.Process | None:
 
 
 def _supervisor_state() -> supervisor.SupervisorState | None:
-    try:
-        return supervisor.SupervisorState.model_validate_json(supervisor.state_file().read_bytes())
-    except FileNotFoundError:
-        return None
+    return read_state(
+        supervisor.SupervisorState, supervisor.state_file(), if_damaged="stop Airflow by 'steptime down'"
+    )

@@ -1,7 +1,6 @@
 """Runs the staging scripts on a cluster: on its login node, or in a job if the login node forbids it."""
 
 import asyncio
-import codecs
 import hashlib
 import json
 from collections import deque
@@ -10,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from steptime.clusters.base import Cluster, Job, JobState, JobStatus
+from steptime.clusters.command_output import Lines
 from steptime.clusters.config import ClusterConfig
 from steptime.errors import SystemFailure
 
@@ -90,23 +90,19 @@ async def _run_in_job(
 ) -> int:
     job = await _live_job(cluster, config, argv, options)
     take(f"in job {job.name} (id {job.job_id}), which writes {job.log_path}")
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    offset, pending, reported = 0, "", ""
+    lines, offset, reported = Lines(take), 0, ""
     while True:
         status = (await cluster.poll([job.name]))[job.name]  # before reading: an ended job writes no more
         while chunk := await cluster.read(job.log_path, offset):
             offset += len(chunk)
-            *lines, pending = (pending + decoder.decode(chunk)).split("\n")
-            for line in lines:
-                take(line)
+            lines.take(chunk)
         if not status.state.is_live:
             break
         if status.reason and status.reason != reported:
             reported = status.reason
             take(f"{status.state}: {reported}")
         await asyncio.sleep(config.poll_interval_s)
-    if pending:
-        take(pending)
+    lines.end()
     return _exit_code(job, status)
 
 

@@ -19,7 +19,16 @@ from typing import Any, Literal, Self
 import psutil
 from pydantic import NonNegativeFloat, PositiveInt
 
-from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus, Staged
+from steptime.clusters.base import (
+    SCRIPT_FILE,
+    Completed,
+    Installation,
+    Job,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Staged,
+)
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections, no_connections
 from steptime.clusters.containers import Launcher
@@ -230,17 +239,14 @@ class LocalCluster:
         return lock, place, ticket
 
     def _write_job(self, job: JobFolder, spec: JobSpec) -> LocalJob:
-        directory, script_path = Path(spec.directory), Path(spec.directory) / "job.sh"
-        for name, text in {**spec.files, script_path.name: spec.script}.items():
-            if Path(name).name != name:
-                raise UserError(f"job {spec.name}: {name!r} is not a plain file name")
-            write_whole(directory / name, text)
+        for name, text in spec.all_files.items():
+            write_whole(Path(spec.directory, name), text)
         Path(spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         submitted = LocalJob(
             name=spec.name,
             job_id=uuid.uuid4().hex,
             directory=spec.directory,
-            script_path=str(script_path),
+            script_path=str(Path(spec.directory, SCRIPT_FILE)),
             log_path=spec.log_path,
             slots=self._config.slot_count if self._config.exclusive else spec.slots,
             cluster_slots=self._config.slot_count,

@@ -210,9 +210,7 @@ class RunaiCluster:
         return JobNotes(self._volume, self._config.state, name)
 
     def _lay_down(self, spec: JobSpec, notes: JobNotes) -> None:
-        for name, text in {**spec.files, "job.sh": spec.script}.items():
-            if "/" in name or name in ("", ".", ".."):
-                raise UserError(f"job {spec.name}: {name!r} is not a plain file name")
+        for name, text in spec.all_files.items():
             self._volume.write(f"{spec.directory}/{name}", text)
         self._volume.local(spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         notes.prepare()

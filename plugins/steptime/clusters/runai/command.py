@@ -5,7 +5,6 @@ them. Its workload has no GPUs and is deleted when the command has ended.
 """
 
 import asyncio
-import codecs
 import shlex
 import shutil
 import time
@@ -14,10 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from steptime.clusters.base import Completed
+from steptime.clusters.command_output import Lines
 from steptime.clusters.runai.client import TRAININGS, Project, RunaiClient
 from steptime.clusters.runai.config import RunaiConfig, workload_name, workload_request
 from steptime.clusters.runai.phases import ENDED, Notes
-from steptime.clusters.runai.volume import JobNotes
+from steptime.clusters.runai.volume import JobNotes, Volume
 from steptime.errors import SystemFailure
 
 _STARTS_WITHIN_S = 1800.0
@@ -29,29 +29,18 @@ _SETTLES_WITHIN_S = 30.0
 class _Tail:
     """One growing file of output on the volume: its text so far, handed on line by line."""
 
-    def __init__(self, config: RunaiConfig, path: str, on_output: Callable[[str], None] | None) -> None:
-        self._volume, self._path, self._on_output = config.volume, path, on_output
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    def __init__(self, volume: Volume, path: str, on_output: Callable[[str], None] | None) -> None:
+        self._volume, self._path, self._lines = volume, path, Lines(on_output)
         self._offset = 0
-        self._pending = ""
         self.text = ""
 
     def catch_up(self, *, ended: bool) -> None:
         """Read what was added; with `ended` also the last line, where no line end is to come."""
         while chunk := self._volume.read(self._path, self._offset, 1 << 20):
             self._offset += len(chunk)
-            added = self._decoder.decode(chunk)
-            self.text += added
-            *lines, self._pending = (self._pending + added).split("\n")
-            for line in lines:
-                self._say(line)
-        if ended and self._pending:
-            self._say(self._pending)
-            self._pending = ""
-
-    def _say(self, line: str) -> None:
-        if self._on_output:
-            self._on_output(line)
+            self.text += self._lines.take(chunk)
+        if ended:
+            self._lines.end()
 
 
 async def run_as_workload(
@@ -93,7 +82,7 @@ async def run_as_workload(
         ),
         annotations={"steptime-command": name},
     )
-    tails = [_Tail(config, f"{folder}/{stream}", on_output) for stream in ("stdout", "stderr")]
+    tails = [_Tail(volume, f"{folder}/{stream}", on_output) for stream in ("stdout", "stderr")]
     workload_id = ""
     try:
         workload_id = str((await client.create(kind, request))["workloadId"])

@@ -215,10 +215,7 @@ class SlurmCluster:
             raise UserError(
                 f"job {spec.name}: its folder {spec.directory} is not below work_dir {self._root}"
             )
-        for file in spec.files:
-            if posixpath.basename(file) != file or file in ("", ".", "..", "job.sh"):
-                raise UserError(f"job {spec.name}: {file!r} is not a plain file name")
-        for file, text in {**spec.files, "job.sh": spec.script}.items():
+        for file, text in spec.all_files.items():
             await self.write(posixpath.join(spec.directory, file), text.encode())
         await self._node.make_folder(posixpath.dirname(spec.log_path))
         await self.write(f"{self._folder(spec.name)}/job.json", recorded.model_dump_json().encode())
