@@ -39,8 +39,8 @@ def take(output: Path) -> None:
     service = standalone.running()
     if service is None:
         raise UserError("Airflow is not running: type 'make demo', or 'steptime up' if there are results.")
-    with Store() as store:
-        newest = next((row for row in store.results(mode="performance") if row["dag_run_id"]), None)
+    store = Store()
+    newest = next((row for row in store.results(mode="performance") if row["dag_run_id"]), None)
     if newest is None:
         raise UserError("there are no results of a DAG run yet: type 'make demo'.")
     program = shutil.which("chromium")

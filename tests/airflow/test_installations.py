@@ -133,8 +133,8 @@ def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shar
     def publish(name: str, whose: Installation) -> None:
         result = make_result(name, gpus=1, dag_run_id=context["ti"].run_id)
         job = result.job.model_copy(update={"installation": whose})
-        with Store() as store:
-            store.publish(make_result(name, gpus=1, dag_run_id=context["ti"].run_id, job=job))
+        store = Store()
+        store.publish(make_result(name, gpus=1, dag_run_id=context["ti"].run_id, job=job))
 
     publish("theirs", Installation(id="f00", address="http://production.example"))
     with pytest.raises(AirflowFailException, match="1 of 1 planned runs have no valid result"):

@@ -234,12 +234,10 @@ def test_a_slowdown_is_to_be_told_once_when_it_is_suspected_and_when_it_is_confi
     home: Path, runs: list[Result], order: list[int]
 ) -> None:
     """Runs do not end in the order in which they were submitted."""
-    with Store() as store:
-        for number in [*range(7), *order]:
-            publish(store, runs[number])
-        raised = [
-            one.standing.state for number in order for one in pending_notifications(store, f"run-{number}")
-        ]
+    store = Store()
+    for number in [*range(7), *order]:
+        publish(store, runs[number])
+    raised = [one.standing.state for number in order for one in pending_notifications(store, f"run-{number}")]
 
     assert raised[-1] == "confirmed"
     assert raised.count("confirmed") == 1
@@ -271,9 +269,9 @@ def test_what_a_killed_publish_has_not_told_its_retry_tells_once(
         task.execute(context)
         return context["outlet_events"][event].extra
 
-    with Store() as store:
-        for earlier in runs[:7]:
-            publish(store, earlier)
+    store = Store()
+    for earlier in runs[:7]:
+        publish(store, earlier)
     ask_for({"events": ["regression suspected"], "notifier": f"{__name__}.Dies"})
     with pytest.raises(SystemExit, match="killed"):
         publish_as_task()

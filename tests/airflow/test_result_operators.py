@@ -88,16 +88,14 @@ def test_the_latest_attempt_of_a_run_counts(
     report = task_of("report", plan=planned().model_dump(mode="json"))
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
     begun = context["dag_run"].run_after.timestamp()
-    with Store() as store:
-        # The names stand in another order than the times.
-        for name, minutes, verdict in (("b-first", 0, bad), ("c-second", 5, None), ("a-third", 9, bad)):
-            run_id = context["ti"].run_id
-            result = make_result(
-                name, gpus=1, dag_run_id=run_id, submitted_at=begun + minutes, verdict=verdict
-            )
-            (store.publish if verdict is None else store.reject)(result)
-            if name == "c-second":
-                report.execute(context)
+    store = Store()
+    # The names stand in another order than the times.
+    for name, minutes, verdict in (("b-first", 0, bad), ("c-second", 5, None), ("a-third", 9, bad)):
+        run_id = context["ti"].run_id
+        result = make_result(name, gpus=1, dag_run_id=run_id, submitted_at=begun + minutes, verdict=verdict)
+        (store.publish if verdict is None else store.reject)(result)
+        if name == "c-second":
+            report.execute(context)
     with pytest.raises(AirflowFailException, match="1 of 1 planned runs have no valid result"):
         report.execute(context)
 

@@ -38,25 +38,25 @@ def test_a_published_run_comes_back_whole(store_url: str, make_result: MakeResul
     result = make_result(mode=Mode.CHECKPOINT_SAVE)
     measurement = result.measurement
     assert measurement is not None
-    with Store(store_url) as store:
-        assert store.publish(result)
-        row = store.run(result.job.name)
+    store = Store(store_url)
+    assert store.publish(result)
+    row = store.run(result.job.name)
 
-        assert list(row) == [column.name for column in COLUMNS]
-        assert store.results() == [row]
-        assert row["state"] == "valid"
-        assert row["reason"] is None
-        assert row["step_time_mean_s"] == measurement.step_time_mean_s, "to the last digit"
-        assert row["mfu_percent"] == measurement.mfu_percent
-        assert (row["checkpoint_save_s"], row["checkpoint_blocked_s"]) == (0.946, 0.146)
-        assert row["queue_wait_s"] == 1.5
-        assert row["window"] == "10:19"
-        steps = store.steps(result.job.name)
-        assert steps == [asdict(step) for step in result.log.steps]
-        assert store.checkpoints(result.job.name) == [
-            checkpoint.model_dump() for checkpoint in result.log.checkpoints
-        ]
-        assert store.checks(result.job.name) == [check.model_dump() for check in result.verdict.checks]
+    assert list(row) == [column.name for column in COLUMNS]
+    assert store.results() == [row]
+    assert row["state"] == "valid"
+    assert row["reason"] is None
+    assert row["step_time_mean_s"] == measurement.step_time_mean_s, "to the last digit"
+    assert row["mfu_percent"] == measurement.mfu_percent
+    assert (row["checkpoint_save_s"], row["checkpoint_blocked_s"]) == (0.946, 0.146)
+    assert row["queue_wait_s"] == 1.5
+    assert row["window"] == "10:19"
+    steps = store.steps(result.job.name)
+    assert steps == [asdict(step) for step in result.log.steps]
+    assert store.checkpoints(result.job.name) == [
+        checkpoint.model_dump() for checkpoint in result.log.checkpoints
+    ]
+    assert store.checks(result.job.name) == [check.model_dump() for check in result.verdict.checks]
 
 
 def test_what_is_needed_to_repeat_a_run_is_there(store_url: str, make_result: MakeResult) -> None:

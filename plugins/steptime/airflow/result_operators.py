@@ -207,8 +207,8 @@ class ValidateOperator(OutcomeOperator):
             self._log(verdict)
             judged = outcome.model_copy(update={"verdict": verdict})
             if not verdict.valid:
-                with Store() as store:
-                    reject(store, _result(self, store, judged, log, record))
+                store = Store()
+                reject(store, _result(self, store, judged, log, record))
                 reasons = "; ".join(f"{check.name}: {check.message}" for check in verdict.failures)
                 raise UserError(f"the result of job '{job.name}' is rejected and not published: {reasons}")
         return _returned(judged)
@@ -247,7 +247,8 @@ class PublishOperator(OutcomeOperator):
 
         judged = self.whole_outcome(context)
         job_name = judged.job.name
-        with airflow_errors(), Store() as store:
+        with airflow_errors():
+            store = Store()
             log, record = asyncio.run(read_again(judged, self.log.warning))
             publish(store, _result(self, store, judged, log, record))
             extra = extra_of_run(store, store.run(job_name))
@@ -284,7 +285,8 @@ class ReportOperator(BaseOperator):
 
         planned = Plan.model_validate(self.plan)
         ti = context["ti"]
-        with airflow_errors(), Store() as store:
+        with airflow_errors():
+            store = Store()
             withdraw_plans([dag_run_of(context)], [planned.request.cluster])
             rows = own_runs(store, ti.dag_id, ti.run_id)
             self._move_old_steps(store)

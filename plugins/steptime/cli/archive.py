@@ -59,9 +59,9 @@ def archive(
     if to is None or not to.name.endswith(SUFFIX) or not to.parent.is_dir():
         named = "" if to is None else f", not '{shown(to)}'"
         raise UserError(f"name the file with -o, as results{SUFFIX} in a folder that is there{named}.")
-    with Store() as store:
-        require_results(store, "archive")
-        made = write_archive(store, selection.rows(store, include_rejected=True), to)
+    store = Store()
+    require_results(store, "archive")
+    made = write_archive(store, selection.rows(store, include_rejected=True), to)
     without = f"; of {made.runs - made.logs} this machine has no log" if made.runs > made.logs else ""
     typer.echo(f"archived: {_runs(made.runs)}, {to.stat().st_size / 1e3:,.0f} kB in {to}{without}")
 
@@ -83,9 +83,9 @@ def restore_archive(
     from steptime.results.store import Store
     from steptime.settings import home
 
-    with Store() as store:
-        had_runs = store.exists() and store.count(include_rejected=True) > 0
-        found = restore(store, file, into or home() / "restored" / file.name.partition(".tar.")[0])
+    store = Store()
+    had_runs = store.exists() and store.count(include_rejected=True) > 0
+    found = restore(store, file, into or home() / "restored" / file.name.partition(".tar.")[0])
     typer.echo(f"restored: {_runs(len(found.new))}; logs and config are in {found.folder}")
     if found.present:
         typer.echo(f"in the store already, and left as it was: {_runs(len(found.present))}")

@@ -62,8 +62,8 @@ def compare(
     from steptime.results.report import compared
     from steptime.results.store import Store
 
-    with Store() as store:
-        found = _compare(store, runs or [], since, sweep)
+    store = Store()
+    found = _compare(store, runs or [], since, sweep)
     if not (found.findings or found.without_runs):
         typer.echo("No cell has run since then: --since 30d looks further back.", err=True)
     is_table = output_format is Format.TABLE
@@ -110,12 +110,12 @@ def judge(
         raise UserError(
             "runs are judged as they are published: 'steptime results judge --all' judges all anew."
         )
-    with Store() as store:
-        require_results(store, "judge")
-        columns = (TextColumn("series"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=None)
-            judged = judge_all(store, lambda done, of: bar.update(task, completed=done, total=of))
+    store = Store()
+    require_results(store, "judge")
+    columns = (TextColumn("series"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        judged = judge_all(store, lambda done, of: bar.update(task, completed=done, total=of))
     typer.echo(f"{judged} series judged")
 
 
@@ -147,9 +147,9 @@ def accept(
 
     if not note.strip():
         raise UserError("--note is empty: say why the new level is accepted.")
-    with Store() as store:
-        require_results(store, "accept")
-        first = judgements.accept(store, run, note=note.strip(), accepted_by=getpass.getuser())
+    store = Store()
+    require_results(store, "accept")
+    first = judgements.accept(store, run, note=note.strip(), accepted_by=getpass.getuser())
     typer.echo(f"accepted: the baseline begins anew with {first}")
 
 

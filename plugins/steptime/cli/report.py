@@ -55,13 +55,11 @@ def report(
     if not to.parent.is_dir() or to.is_dir():
         raise UserError(f"'{shown(to)}' is no file in a folder that is there: name one, as week.html.")
     now = time.time()
-    with Store() as store:
-        require_results(store, "report")
-        found = (
-            report_since(store, since_when(since or _SINCE, now))
-            if sweep is None
-            else report_sweep(store, sweep)
-        )
+    store = Store()
+    require_results(store, "report")
+    found = (
+        report_since(store, since_when(since or _SINCE, now)) if sweep is None else report_sweep(store, sweep)
+    )
     content = html(found, now)
     write_whole(to, content)
     typer.echo(f"{found.comparison.sentence}.\nreport: {to}, {len(content.encode()) / 1e3:,.0f} kB")

@@ -88,14 +88,14 @@ def results(
         return
     from steptime.results.store import Store
 
-    with Store() as store:
-        if not (store.exists() and store.count(include_rejected=True)):
-            show_results([], output_format)
-            typer.echo(_NO_RESULTS, err=True)
-            return
-        rows = selection.rows(store, include_rejected=everything, limit=limit)
-        first = list(islice(rows, 1))
-        show_results(chain(first, rows), output_format, full_names=full_names, wide=wide)
+    store = Store()
+    if not (store.exists() and store.count(include_rejected=True)):
+        show_results([], output_format)
+        typer.echo(_NO_RESULTS, err=True)
+        return
+    rows = selection.rows(store, include_rejected=everything, limit=limit)
+    first = list(islice(rows, 1))
+    show_results(chain(first, rows), output_format, full_names=full_names, wide=wide)
     if not first:
         hint = "" if everything else " --all lists rejected ones too."
         typer.echo(f"No result fits these filters.{hint}", err=True)
@@ -145,29 +145,29 @@ def show_run(
     from steptime.results.repeating import repeat_command_of_record
     from steptime.results.store import Store
 
-    with Store() as store:
-        if not store.exists():
-            raise UserError(_NO_RESULTS)
-        row = store.run_named(run)
-        job_name = row["job_name"]
-        kept = store.record(job_name)
-        if record_only:
-            typer.echo(kept["content"], nl=False)
-            return
-        record, checks = json.loads(kept["content"]), store.checks(job_name)
-        if output_format is Format.JSON:
-            whole = {
-                "schema_version": SCHEMA_VERSION,
-                "result": row,
-                "steps": store.steps(job_name),
-                "checkpoints": store.checkpoints(job_name),
-                "checks": checks,
-                **store.parsed_log(job_name),
-                "record": record,
-                "record_sha256": kept["sha256"],
-            }
-            typer.echo(json.dumps(whole, indent=2))
-            return
+    store = Store()
+    if not store.exists():
+        raise UserError(_NO_RESULTS)
+    row = store.run_named(run)
+    job_name = row["job_name"]
+    kept = store.record(job_name)
+    if record_only:
+        typer.echo(kept["content"], nl=False)
+        return
+    record, checks = json.loads(kept["content"]), store.checks(job_name)
+    if output_format is Format.JSON:
+        whole = {
+            "schema_version": SCHEMA_VERSION,
+            "result": row,
+            "steps": store.steps(job_name),
+            "checkpoints": store.checkpoints(job_name),
+            "checks": checks,
+            **store.parsed_log(job_name),
+            "record": record,
+            "record_sha256": kept["sha256"],
+        }
+        typer.echo(json.dumps(whole, indent=2))
+        return
     facts = _facts(row, record) | {"record": record_path(row["log_path"]), "record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
     show([{"what": name, "value": value} for name, value in facts.items()], output_format, headings=headings)

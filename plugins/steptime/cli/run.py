@@ -113,8 +113,8 @@ def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list
     from steptime.results.store import Store
 
     of_run: dict[str, Any] = {"dag_id": dag_run.dag_id, "dag_run_id": dag_run.dag_run_id}
-    with Store() as store:
-        rows = list(store.in_reading_order(include_rejected=True, **of_run))
+    store = Store()
+    rows = list(store.in_reading_order(include_rejected=True, **of_run))
     if rows:
         show_results(rows, output_format, wide=wide)
     elif dag_run.state == "success":

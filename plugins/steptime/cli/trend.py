@@ -54,10 +54,10 @@ def show_trend(
     from steptime.judging.trend import COLUMNS, sentence, trend
     from steptime.results.store import Store
 
-    with Store() as store:
-        require_results(store, "show")
-        series = _series(store, run, selection)
-        rows = trend(store, series)
+    store = Store()
+    require_results(store, "show")
+    series = _series(store, run, selection)
+    rows = trend(store, series)
     said = sentence(series, rows)
     if output_format is not Format.TABLE:
         beside = {"sentence": said, "label": series.label, "series": asdict(series)}

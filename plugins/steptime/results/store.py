@@ -7,7 +7,7 @@ never replaced: what ran does not change by being read again.
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
@@ -48,12 +48,6 @@ class Store:
     def __init__(self, url: str | None = None, *, dags: Collection[str] | None = None) -> None:
         self.url = url or store_url()
         self.dags = None if dags is None else frozenset(dags)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Nothing to close, see above."""
 
     def exists(self) -> bool:
         """Whether there is anything to read; reading makes an empty store if there is none."""

@@ -117,10 +117,10 @@ def test_the_report_shows_the_step_times_of_each_cell(
     *,
     statements: list[tuple[str, Any]],
 ) -> None:
-    with Store() as store:
-        for gpus in (1, 2):
-            times = [gpus / 8] * 20
-            publish(store, make_result(f"job-{gpus}", gpus=gpus, dag_run_id=f"r{gpus}", step_times=times))
+    store = Store()
+    for gpus in (1, 2):
+        times = [gpus / 8] * 20
+        publish(store, make_result(f"job-{gpus}", gpus=gpus, dag_run_id=f"r{gpus}", step_times=times))
     airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
 
     statements.clear()
@@ -153,14 +153,14 @@ def test_the_report_shows_no_times_of_checkpoint_runs(
         ("trained", Mode.PERFORMANCE, 0.125),
         ("loaded", Mode.CHECKPOINT_LOAD, 0.75),
     )
-    with Store() as store:
-        for at, (name, mode, time) in enumerate(runs):
-            steps = 1 if mode is Mode.CHECKPOINT_LOAD else 20
-            store.publish(
-                make_result(
-                    name, gpus=1, mode=mode, dag_run_id="r1", step_times=[time] * steps, submitted_at=1e9 + at
-                )
+    store = Store()
+    for at, (name, mode, time) in enumerate(runs):
+        steps = 1 if mode is Mode.CHECKPOINT_LOAD else 20
+        store.publish(
+            make_result(
+                name, gpus=1, mode=mode, dag_run_id="r1", step_times=[time] * steps, submitted_at=1e9 + at
             )
+        )
     airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
 
     report({ONE: started("r1"), TWO: started("r2")})

@@ -50,8 +50,8 @@ class Scene:
         result = self.make_result(
             f"job-{self.runs:02}", dag_run_id=run_id, step_times=times, submitted_at=at, **options
         )
-        with Store() as store:
-            publish(store, result)
+        store = Store()
+        publish(store, result)
 
     def confirm(self, checked: Any, started: Sequence[str] = ("one", "two")) -> list[Any]:
         """What the task plans, for a sweep whose cells were started as these DAG runs."""

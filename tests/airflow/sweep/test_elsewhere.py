@@ -123,14 +123,12 @@ def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = make_result().run.model_copy(update={"cluster": "mini-slurm"})
-    with Store() as store:
-        for number, seconds in enumerate([0.2, 0.201, 0.2, 0.199, 0.2, 0.201, 0.2, 0.25]):
-            at = 1.7e9 + number
-            ended = JobStatus(
-                state=JobState.SUCCEEDED, started_at=at, ended_at=at + 1, nodes=(f"node{number}",)
-            )
-            alone = {"step_times": [seconds] * 20, "submitted_at": at, "status": ended, "run": run}
-            publish(store, make_result(f"job-{number}", dag_run_id="two" if number == 7 else "x", **alone))
+    store = Store()
+    for number, seconds in enumerate([0.2, 0.201, 0.2, 0.199, 0.2, 0.201, 0.2, 0.25]):
+        at = 1.7e9 + number
+        ended = JobStatus(state=JobState.SUCCEEDED, started_at=at, ended_at=at + 1, nodes=(f"node{number}",))
+        alone = {"step_times": [seconds] * 20, "submitted_at": at, "status": ended, "run": run}
+        publish(store, make_result(f"job-{number}", dag_run_id="two" if number == 7 else "x", **alone))
     runs = [{"workload": "llama3.1", "gpus": 2}]
     context = make_context() | {
         "ti": SweepTask(

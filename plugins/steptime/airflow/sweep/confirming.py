@@ -62,13 +62,13 @@ class ConfirmOperator(BaseOperator):
 
     def _added(self, ti: Any, plan: SweepPlan, fresh: Sequence[Cell]) -> list[Cell]:
         """Fresh runs of the suspected cells that have none yet."""
-        with Store() as store:
-            ran = _ran(ti, plan, store)
-            suspicions = [
-                found
-                for found in _suspicions(store, ran)
-                if not any(is_fresh_of(one, found.cell) for one in fresh)
-            ]
+        store = Store()
+        ran = _ran(ti, plan, store)
+        suspicions = [
+            found
+            for found in _suspicions(store, ran)
+            if not any(is_fresh_of(one, found.cell) for one in fresh)
+        ]
         taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran.values())
         room = plan.confirm_up_to_gpu_hours - taken
         added: list[Cell] = []

@@ -306,8 +306,8 @@ def _measured(cell: Cell, run_id: str | None) -> dict[str, Any]:
 
     if run_id is None:
         return {}
-    with airflow_errors(), Store() as store:
-        stored = own_runs(store, cell.dag_id, run_id)
+    with airflow_errors():
+        stored = own_runs(Store(), cell.dag_id, run_id)
     return next((row for row in stored if row["mode"] == "performance"), {})
 
 
@@ -315,7 +315,8 @@ def _announce(context: Context, sweep: str, sentence: str, runs: Iterable[Mappin
     """Update the asset of a sweep that has finished."""
     from steptime.results.store import Store
 
-    with airflow_errors(), Store() as store:
+    with airflow_errors():
+        store = Store()
         cells = [extra_of_run(store, row) for row in runs]
     event = context["outlet_events"][SWEEPS]
     event.add(finished_sweep(sweep), extra=extra_of_sweep(sweep, sentence, cells))
