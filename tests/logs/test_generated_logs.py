@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from logs import line_forms
 from logs.generated_logs import generated_log
 from logs.line_forms import read_chunks
@@ -39,6 +41,49 @@ def test_lines_of_a_known_shape_are_read_as_with_care(monkeypatch: pytest.Monkey
     by_shape = [repr(read_chunks(log)) for log in logs]
     monkeypatch.setattr(shapes, "_MOST_SHAPES", 0)
     assert by_shape == [repr(read_chunks(log)) for log in logs]
+
+
+STEPS = st.integers(1, 60)
+VALUES = st.one_of(
+    st.floats(0, 100).map("{:.4g}".format), st.sampled_from(["nan", "inf", "1e400", "9" * 25, "-1", "7.", ""])
+)
+LABELS = st.sampled_from(["0: ", "1: ", "[rank1]: ", "pod-7/2 ", "[2026-02-03 04:05:06] "])
+LINES = [
+    st.builds(line_forms.nemo2, STEPS, time=VALUES, loss=VALUES, prefix=LABELS),
+    st.builds(line_forms.megatron_bridge, STEPS, elapsed_ms=VALUES, grad_norm=VALUES),
+    st.builds(line_forms.torchtitan, STEPS, rank=st.integers(0, 2), loss=VALUES),
+    st.builds(line_forms.tqdm, STEPS, time=VALUES),
+]
+OTHERS = st.one_of(
+    st.sampled_from(["\x1b[31m", "7", "-", "\r", "\n", " ", "\0", "nan", "ValueError: x", "Epoch 1: "]),
+    st.sampled_from(
+        ["srun: error: n1: task 3: Killed\n", "steptime.start {}\n", "Training epoch 0, iteration "]
+    ),
+    *LINES,
+)
+
+
+@settings(max_examples=50)
+@given(
+    st.one_of(*(st.lists(line, min_size=15, max_size=30) for line in LINES)),
+    st.lists(st.tuples(st.integers(0, 5000), OTHERS), max_size=4),
+    st.lists(st.integers(1, 5000), max_size=5),
+)
+def test_neither_shapes_nor_pieces_change_what_is_read(
+    lines: list[str], others: list[tuple[int, str]], sizes: list[int]
+) -> None:
+    text = "".join(lines)
+    for at, what in others:
+        text = text[:at] + what + text[at:]
+    log, cut, at = text.encode(), list[bytes](), 0
+    for size in (*sizes, len(log)):
+        cut.append(log[at : at + size])
+        at += size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "_FROM_LINE", 2)
+        by_shape = read_chunks(cut)
+        patch.setattr(shapes, "_MOST_SHAPES", 0)
+        assert repr(by_shape) == repr(read_chunks([log]))
 
 
 DENSE = {
