@@ -157,17 +157,16 @@ def pages(url: str) -> dict[str, Callable[[], Any]]:
     newest = store.results(limit=1)[0]["job_name"]
     week = time.time() - 7 * 86400
 
-    def asked(**query: str) -> Any:
-        return SimpleNamespace(query_params=query)
+    def runs(search: str = "", **query: str) -> Any:
+        asked: Any = SimpleNamespace(query_params=query)
+        return answers.results(store, answers._selection(store, asked, None, search), 200)
 
     return {
         "This week": lambda: answers.comparison(store, week),
-        "Runs, newest 200": lambda: answers.results(store, asked(), None, "", 200),
-        "Runs, of a size": lambda: answers.results(store, asked(size="size3"), None, "", 200),
-        "Runs, searched": lambda: answers.results(store, asked(), None, "size3 made-00", 200),
-        "tab of a sweep's run": lambda: answers.results(
-            store, asked(dag_id="scaling_sweep", dag_run_id="made_3"), None, "", 200
-        ),
+        "Runs, newest 200": runs,
+        "Runs, of a size": lambda: runs(size="size3"),
+        "Runs, searched": lambda: runs("size3 made-00"),
+        "tab of a sweep's run": lambda: runs(dag_id="scaling_sweep", dag_run_id="made_3"),
         "Trend, what there is": lambda: answers.series(store),
         "Trend, one series": lambda: answers.trend_of(store, lambda _: True, newest),
         "Scaling": lambda: answers.scaling(store, None),

@@ -16,6 +16,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from end_to_end.driving import wait_until
 from filelock import FileLock
+from repeated_runs import repeat_run
 
 from steptime.errors import SystemFailure, UserError
 from steptime.results import database, migrations, schema
@@ -127,17 +128,6 @@ def test_postgresql_knows_that_a_reader_may_read_nearly_all(
     with database.read_connection(postgresql_url) as connection:
         ((plan,),) = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
     assert plan[0]["Plan"]["Plan Rows"] > 9_000
-
-
-def repeat_run(url: str, count: int) -> None:
-    """Write the one run of a store anew until there are `count`, five to a DAG run."""
-    with database.write_transaction(url) as connection:
-        (row,) = connection.execute(sqlalchemy.select(schema.runs)).mappings().all()
-        rows = [
-            {**row, "id": number, "job_name": f"job{number}", "dag_run_id": f"run{number // 5}"}
-            for number in range(2, count + 1)
-        ]
-        connection.execute(schema.runs.insert(), rows)
 
 
 @pytest.mark.parametrize(

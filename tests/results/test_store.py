@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repeated_runs import repeat_run
 from sqlalchemy import select
 
 from steptime.errors import UserError
@@ -262,10 +263,7 @@ def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_res
 def test_rows_in_reading_order_come_a_few_at_a_time(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
     store.publish(make_result("job"))
-    with write_transaction(store_url) as connection:
-        row = dict(connection.execute(select(schema.runs)).mappings().one())
-        del row["id"]
-        connection.execute(schema.runs.insert(), [row | {"job_name": f"job{n}"} for n in range(5000)])
+    repeat_run(store_url, 5001)
 
     def peak_bytes(read: Callable[[], object]) -> int:
         tracemalloc.start()

@@ -151,7 +151,7 @@ def test_csv_has_every_column_of_the_runs_shown(page: Page, store: Store, tmp_pa
     for name, row in expected.items():
         for key, value in row.items():
             if isinstance(value, bool):
-                assert read[name][key] == str(value).lower()
+                assert read[name][key] == str(value)
             elif isinstance(value, float):
                 assert float(read[name][key]) == value
             else:

@@ -1,7 +1,11 @@
 """What the pages' server gives to whom: nothing without a login, nothing of DAGs that a user may not read."""
 
+import asyncio
+import csv
+import io
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +15,7 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from repeated_runs import repeat_run
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
 from steptime.judging import judgements
@@ -57,6 +62,7 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
         "/api/comparison",
         "/api/differences",
         "/api/results",
+        "/api/results.csv",
         "/api/runs/{job_name:path}",
         "/api/scaling",
         "/api/series",
@@ -230,6 +236,79 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
 async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> None:
     response = await get(pages, "/api/results", params={"gpus": "many"})
     assert (response.status_code, response.json()["detail"]) == (422, "gpus must be a number, not 'many'")
+
+
+async def csv_rows(app: FastAPI, **query: str) -> list[dict[str, str]]:
+    response = await get(app, "/api/results.csv", params=query)
+    assert response.status_code == 200
+    return list(csv.DictReader(io.StringIO(response.text, newline="")))
+
+
+async def test_a_file_of_results_has_what_the_page_shows_of_them(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result], auth_manager: AuthManager
+) -> None:
+    secret = make_result("x").submitted.made_by.model_copy(update={"dag_id": "secret"})
+    publish("hidden", made_by=secret)
+    bad = Verdict(checks=(Check(name="x", passed=False, message='Expected "20, 21",\nbut found 3.'),))
+    publish("bad", verdict=bad)
+    publish("large", gpus=4)
+    publish("small", gpus=1)
+
+    for query in (
+        {},
+        {"gpus": "4"},
+        {"search": "bad"},
+        {"dag_id": "llama31", "dag_run_id": "manual__2026-11-21"},
+    ):
+        shown = await rows(pages, **query)
+        texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in shown]
+        assert await csv_rows(pages, **query) == texts
+    response = await get(pages, "/api/results.csv")
+    assert response.headers["Content-Disposition"] == 'attachment; filename="steptime-results.csv"'
+    assert response.headers["Cache-Control"] == "no-store"
+    auth_manager.readable = {"secret"}
+    assert [row["job_name"] for row in await csv_rows(pages)] == ["hidden"]
+    assert await csv_rows(pages, gpus="4") == []
+
+
+async def test_a_file_of_many_results_takes_no_more_memory(
+    pages: FastAPI, store: Store, publish: Publish
+) -> None:
+    publish("one")
+    repeat_run(store.url, 1000)
+
+    async def download() -> tuple[int, int]:
+        """Lines of the file, and the most that Python has held meanwhile, in bytes."""
+        lines = 0
+
+        async def send(message: Any) -> None:
+            nonlocal lines
+            lines += message.get("body", b"").count(b"\n")
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        path = "/api/results.csv"
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
+        tracemalloc.start()
+        await pages(scope, receive, send)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return lines, peak
+
+    await download()
+    few, little = await download()
+    repeat_run(store.url, 4000)
+    many, peak = await download()
+    assert (few, many) == (1001, 4001)
+    assert peak < 1.5 * little
+
+
+async def test_a_file_that_cannot_be_made_says_why(pages: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://somewhere")
+    response = await get(pages, "/api/results.csv")
+    assert (response.status_code, "STEPTIME_STORE_URL" in response.text) == (503, True)
+    assert "Content-Disposition" not in response.headers
 
 
 async def test_what_a_user_may_not_read_counts_nowhere(

@@ -1,6 +1,5 @@
 """How commands print: the same rows as a table for people, or as CSV or JSON for programs."""
 
-import csv
 import json
 import os
 import sys
@@ -169,9 +168,9 @@ class _Shown(NamedTuple):
 
 
 def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(["" if row.get(name) is None else row[name] for name in names] for row in rows)
+    from steptime.results.as_csv import csv_parts
+
+    sys.stdout.writelines(csv_parts(rows, names))
 
 
 def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority: int) -> _Shown:

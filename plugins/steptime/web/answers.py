@@ -1,11 +1,13 @@
 """What the pages' server answers, as JSON: each from the runs that the user may read, and from no others."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Annotated, Any
 
-from fastapi import HTTPException, Query, Request, Response
+from fastapi import Depends, HTTPException, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from steptime.errors import UserError
 from steptime.judging.comparison import compare_dag_run, compare_since
@@ -14,6 +16,7 @@ from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import drift_sentence, shown_range, trend
+from steptime.results.as_csv import csv_parts
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.differences import record_differences
 from steptime.results.record import record_path
@@ -23,8 +26,8 @@ from steptime.web.dag_runs import why_without_results
 from steptime.web.permissions import MayEdit, Readable
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-MAX_RUNS = 100_000
-"""That one answer has: a page asks for few, an export for all that it selects."""
+MAX_RUNS = 10_000
+"""That one answer in JSON has, as it is whole in memory; `results_csv` has all that are selected."""
 
 OF_ITS_CELL = ("verdict", "suspicion", "change_percent")
 """Columns of a comparison that the runs of a DAG run have, too."""
@@ -54,49 +57,76 @@ def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
     return json_response(_said(compared) | _table([column.name for column in COMPARED], compared.rows))
 
 
-def results(
+@dataclass(frozen=True)
+class Selection:
+    """The runs that a query selects, rejected ones included, as keywords of the store's methods."""
+
+    dag_id: str | None
+    dag_run_id: str | None
+    scope: Mapping[str, Any]
+    """The runs of that DAG run, of a sweep's those of its cells; nothing if none is named."""
+    filters: Mapping[str, Any]
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """All of it."""
+        return {"include_rejected": True, **self.scope, **self.filters}
+
+
+def _selection(
     store: Readable,
     request: Request,
     since: Annotated[float | None, Query()] = None,
     search: Annotated[str, Query()] = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_RUNS)] = MAX_RUNS,
-) -> Response:
-    """The newest runs of a selection in the order people read them, rejected ones included.
+) -> Selection:
+    """That of a query, which may name any column of `CHOICES`, and the DAG run."""
+    asked = request.query_params
+    filters: dict[str, Any] = {name: _value(name, asked[name]) for name in CHOICES if asked.get(name)}
+    filters |= {} if since is None else {"since": since}
+    filters |= {"search": search} if search else {}
+    dag_id, dag_run_id = asked.get("dag_id"), asked.get("dag_run_id")
+    return Selection(dag_id, dag_run_id, store.scope(dag_id, dag_run_id), filters)
 
-    The query may name any column of `CHOICES`, and the DAG run; the runs of a sweep's DAG run are those of
-    its cells. Beside the rows: how many runs the whole selection has (`matching`), how many there are without
-    it (`all`), the values to select by (`choices`), and why a DAG run has `ended` without results. Of a DAG
-    run there is the comparison of its cells, too, and with each valid run the verdict of its cell.
+
+Selected = Annotated[Selection, Depends(_selection)]
+
+
+def results(
+    store: Readable, selection: Selected, limit: Annotated[int, Query(ge=1, le=MAX_RUNS)] = MAX_RUNS
+) -> Response:
+    """The newest runs of a selection in the order people read them.
+
+    Beside the rows: how many runs the whole selection has (`matching`), how many there are without it
+    (`all`), the values to select by (`choices`), and why a DAG run has `ended` without results. Of a DAG run
+    there is the comparison of its cells, too, and with each valid run the verdict of its cell.
     """
-    chosen = {
-        name: _value(name, request.query_params[name]) for name in CHOICES if request.query_params.get(name)
-    }
-    dag_id, dag_run_id = (request.query_params.get(name) for name in ("dag_id", "dag_run_id"))
-    scope = store.scope(dag_id, dag_run_id)
-    every = store.count(include_rejected=True, **scope)
-    selection: dict[str, Any] = {"include_rejected": True, "since": since, "search": search} | chosen | scope
-    rows = list(store.in_reading_order(limit=limit, **selection))
-    matching = len(rows)
+    every = store.count(include_rejected=True, **selection.scope)
+    found = list(store.in_reading_order(limit=limit, **selection.whole))
+    matching = len(found)
     if matching == limit:  # or more
-        is_whole = not chosen and since is None and not search
-        matching = every if is_whole else store.count(**selection)
-    names = [column.name for column in COLUMNS]
-    compared: dict[str, Any] = {}
-    if dag_id is not None and dag_run_id is not None:
-        found = compare_dag_run(store, dag_id, dag_run_id)
-        compared = {"comparison": _said(found)}
-        names += OF_ITS_CELL
-        rows = list(_with_verdicts(rows, found))
+        matching = store.count(**selection.whole) if selection.filters else every
+    compared = _compared(store, selection)
     return json_response(
-        _table(names, rows)
-        | compared
+        _table(*_with_verdicts(found, compared))
+        | ({} if compared is None else {"comparison": _said(compared)})
         | {
             "matching": matching,
             "all": every,
-            "ended": None if every else _why_empty(store, dag_id, dag_run_id),
-            "choices": store.choices(**scope),
+            "ended": None if every else _why_empty(store, selection),
+            "choices": store.choices(**selection.scope),
         }
     )
+
+
+def results_csv(store: Readable, selection: Selected) -> Response:
+    """All runs of a selection as a file: with the columns and in the order of `results`, as they are read."""
+    rows = store.in_reading_order(**selection.whole)
+    names, shown = _with_verdicts(rows, _compared(store, selection))
+    parts = csv_parts(shown, names)
+    # What fails does so before the answer begins, as a rule: then it has its status and its sentence.
+    first = next(parts)
+    headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-results.csv"'}
+    return StreamingResponse(chain([first], parts), media_type="text/csv", headers=headers)
 
 
 def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
@@ -189,17 +219,33 @@ def _said(compared: Comparison) -> dict[str, Any]:
     return {"sentence": compared.sentence, "took": compared.took, "remarks": compared.remarks}
 
 
-def _with_verdicts(rows: Iterable[dict[str, Any]], compared: Comparison) -> Iterator[dict[str, Any]]:
+def _compared(store: Store, selection: Selection) -> Comparison | None:
+    """The cells of a DAG run; None of a selection that names none."""
+    if selection.dag_id is None or selection.dag_run_id is None:
+        return None
+    return compare_dag_run(store, selection.dag_id, selection.dag_run_id)
+
+
+def _with_verdicts(
+    rows: Iterable[dict[str, Any]], compared: Comparison | None
+) -> tuple[list[str], Iterable[dict[str, Any]]]:
+    """The columns of runs and the rows, of a DAG run with how the cell of each stood after it."""
+    names = [column.name for column in COLUMNS]
+    if compared is None:
+        return names, rows
     cells = {
         one.series: {name: row[name] for name in OF_ITS_CELL}
         for one, row in zip(compared.findings, compared.rows, strict=True)
     }
     unknown = dict.fromkeys(OF_ITS_CELL)
-    for row in rows:
-        yield row | (cells.get(Series.of_row(row), unknown) if row["state"] == "valid" else unknown)
+    judged = (
+        row | (cells.get(Series.of_row(row), unknown) if row["state"] == "valid" else unknown) for row in rows
+    )
+    return [*names, *OF_ITS_CELL], judged
 
 
-def _why_empty(store: Store, dag_id: str | None, dag_run_id: str | None) -> str | None:
+def _why_empty(store: Store, selection: Selection) -> str | None:
+    dag_id, dag_run_id = selection.dag_id, selection.dag_run_id
     if dag_id is None or dag_run_id is None or dag_id not in (store.dags or ()):
         return None
     return why_without_results(dag_id, dag_run_id)

@@ -5,7 +5,7 @@ import { drawScaling } from "./charts.js";
 import { capitalised, choices, columnsOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { duration, significant, timestamps, words } from "./format.js";
-import { ALONE, read, readText, rowsOf } from "./server.js";
+import { readText, rowsOf } from "./server.js";
 import { makeTable, unitOf } from "./table.js";
 import { announce, attempt, summarise } from "./messages.js";
 import { signed, verdictBadge } from "./verdicts.js";
@@ -16,7 +16,6 @@ const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "las
 const DAY_S = 86400;
 const TYPING_MS = 250;
 const SHOWN = 1000;
-const EVERY = 100_000;
 
 // What the page adds to the declared columns.
 const ADDED = {
@@ -84,11 +83,10 @@ function efficiencyHint(row) {
 }
 
 /** What the address selects, for the server. */
-function selection(limit) {
+function selection() {
   const address = current();
   const query = new URLSearchParams([...scope, ...[...address].filter(([key]) => key === "search" || choices().some(({ name }) => name === key))]);
   if (address.has("period")) query.set("since", Math.floor(Date.now() / 1000 - Number(address.get("period")) * DAY_S));
-  query.set("limit", limit);
   return query;
 }
 
@@ -185,20 +183,6 @@ function openRow({ target }) {
   go({ run: row.dataset.job });
 }
 
-function csvOf(all) {
-  const names = Object.keys(all[0]);
-  const quoted = (value) => (/[",\r\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
-  const cell = (value) => (value == null ? "" : quoted(String(value)));
-  return [names, ...all.map((row) => names.map((name) => row[name]))].map((line) => line.map(cell).join(",")).join("\n").concat("\n");
-}
-
-async function download() {
-  const all = answer.matching > rows.length ? rowsOf(await read(`api/results?${selection(EVERY)}`, ALONE)) : rows;
-  const href = URL.createObjectURL(new Blob([csvOf(all)], { type: "text/csv" }));
-  element("a", { href, download: "steptime-results.csv" }).click();
-  setTimeout(() => URL.revokeObjectURL(href), 60_000);
-}
-
 function typed({ target }) {
   clearTimeout(typing);
   typing = setTimeout(() => choose("search", target.value.trim()), TYPING_MS);
@@ -206,7 +190,7 @@ function typed({ target }) {
 
 function toolbar() {
   const search = element("input", { id: "search", type: "search", placeholder: "Search", ariaLabel: "Search in all runs", value: current().get("search") ?? "", oninput: typed });
-  const csv = element("button", { id: "csv", type: "button", title: "All runs that match, with every column", onclick: () => attempt(download) }, "Download CSV");
+  const csv = element("a", { id: "csv", className: "button", hidden: true, download: "steptime-results.csv", title: "All runs that match, with every column" }, "Download CSV");
   return element("div", { className: "toolbar" }, search, csv);
 }
 
@@ -236,7 +220,7 @@ export function redraw() {
   drawFilters();
   summariseShown();
   parts.listing.hidden = !rows.length;
-  byId("csv").disabled = !rows.length;
+  byId("csv").hidden = !rows.length;
   byId("search").hidden = !answer.all;
   if (rows.length) {
     announce();
@@ -247,7 +231,9 @@ export function redraw() {
 
 /** Read the runs that the address selects, and draw them if they differ from those shown. */
 export async function show() {
-  const text = await readText(`api/results?${selection(SHOWN)}`);
+  const query = selection();
+  const text = await readText(`api/results?${query}&limit=${SHOWN}`);
+  byId("csv").href = `api/results.csv?${query}`;
   if (text === answer?.text && parts.listing.querySelector("tbody").childElementCount) return;
   answer = { ...JSON.parse(text), text };
   rows = rowsOf(answer);

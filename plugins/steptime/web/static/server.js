@@ -27,13 +27,10 @@ export async function readText(address, options = {}) {
 }
 
 /** An answer as it is meant. */
-export const read = async (address, options) => JSON.parse(await readText(address, options));
+export const read = async (address) => JSON.parse(await readText(address));
 
-/** What a person waits for by itself, a file or something written, is not given up when the page shows something else. */
-export const ALONE = { signal: null };
-
-/** Send something to be written. */
-export const send = (address, content) => readText(address, { ...ALONE, method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
+/** Send something to be written, which is not given up when the page shows something else. */
+export const send = (address, content) => readText(address, { signal: null, method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
 
 /** The rows of a table whose columns are named once. */
 export const rowsOf = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map((name, index) => [name, row[index]])));
