@@ -84,6 +84,7 @@ def test_a_job_that_has_ended_has_its_record_beside_its_log(
     assert made_by.environment["STAND_IN_STEP_S"] == "0.001"
     assert made_by.environment["OMP_NUM_THREADS"] == "1"
     assert made_by.task_id == "performance.wait"
+    assert made_by.dag_run == f"{submitted['made_by']['dag_id']}/{submitted['made_by']['dag_run_id']}"
 
 
 def test_a_job_that_is_read_again_keeps_its_record(

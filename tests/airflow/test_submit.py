@@ -91,6 +91,19 @@ def test_a_cell_knows_its_sweep_and_a_copy_of_its_conf_does_not(
     assert sweep() == (None, None)
 
 
+def test_it_keeps_what_was_asked_for_without_what_was_left_to_defaults(
+    a_run: Callable[..., Run],
+    staged: Staged,
+    make_context: Callable[..., dict[str, Any]],
+    airflow_says: Callable[..., Any],
+) -> None:
+    airflow_says(None)
+    context = make_context()
+    context["params"] = {"max_steps": 30, "dtype": None, "proxy": False}
+    made_by = Submitted.model_validate(submit_task(a_run(), staged).execute(context)).made_by
+    assert made_by.options == {"max_steps": 30, "proxy": False}
+
+
 @pytest.mark.parametrize("state_of_wait", [None, "restarting"])
 def test_a_cleared_task_starts_anew_and_ends_the_job_before(
     submit: Callable[..., Submitted],

@@ -26,10 +26,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_dag_run_has_a_dag_and_an_id() -> None:
     def named(dag_id: str | None, dag_run_id: str | None) -> str | None:
-        made_by = module.provenance(
-            STAGED, options={}, environment={}, dag_id=dag_id, dag_run_id=dag_run_id, map_index=None
-        )
-        return made_by.dag_run
+        return Provenance(
+            **module.of_this_code(), staged=STAGED, dag_id=dag_id, dag_run_id=dag_run_id
+        ).dag_run
 
     assert named("llama31", "monday") == "llama31/monday"
     assert [named("llama31", None), named(None, "monday"), named(None, None)] == [None] * 3
@@ -49,14 +48,10 @@ def committed(folder: Path) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def made_by(**given: Any) -> Provenance:
-    options = {"environment": {}, "options": {}, "dag_id": None, "dag_run_id": None, "map_index": None}
-    return module.provenance(STAGED, **(options | given))
-
-
 def state() -> tuple[str | None, bool | None]:
-    made = made_by()
-    return made.git_commit, made.git_clean
+    made = module.of_this_code()
+    assert made["steptime_version"] == __version__
+    return made["git_commit"], made["git_clean"]
 
 
 def test_commit_and_changes_are_of_this_projects_checkout(project: Path) -> None:
@@ -85,20 +80,3 @@ def test_a_git_that_hangs_is_not_waited_for(project: Path, monkeypatch: pytest.M
     committed(project)
     monkeypatch.setattr(subprocess, "run", hang)
     assert state() == (None, None)
-
-
-def test_it_has_what_was_asked_for_and_who_ran_it(project: Path) -> None:
-    made = made_by(
-        options={"size": "8b", "dtype": None, "proxy": False},
-        environment={"A": "1"},
-        **{"dag_id": "llama31", "dag_run_id": "r", "map_index": 0, "sweep": "s", "sweep_run": "d/r"},
-    )
-    assert made == Provenance(
-        steptime_version=__version__,
-        git_commit=None,
-        git_clean=None,
-        staged=STAGED,
-        options={"size": "8b", "proxy": False},
-        environment={"A": "1"},
-        **{"dag_id": "llama31", "dag_run_id": "r", "map_index": 0, "sweep": "s", "sweep_run": "d/r"},
-    )

@@ -1,15 +1,17 @@
-"""What steptime's operators share: the run they are about, errors in Airflow's terms, cancelling a job."""
+"""What operators and triggers share: the run they are about, errors in Airflow's terms, cancelling a job."""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
 from airflow.sdk.types import RuntimeTaskInstanceProtocol
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 from pydantic import BaseModel
 from pydantic_core import from_json
 
@@ -38,6 +40,27 @@ def as_json(model: BaseModel) -> dict[str, Any]:
     """A model as XCom and triggers take it: JSON in which NaN, which JSON does not have, is a string."""
     json: dict[str, Any] = from_json(model.model_dump_json())
     return json
+
+
+class WaitingTrigger(BaseTrigger):
+    """Fires once, with its `event`. `arguments` are those of its class, by which it is made again."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._arguments = arguments
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments, from which any triggerer makes this trigger again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Wait for the event."""
+        await asyncio.sleep(SETTLING_S)
+        yield await self.event()
+
+    @abstractmethod
+    async def event(self) -> TriggerEvent:
+        """What it fires with, once it has come."""
 
 
 def dag_run_of(context: Context) -> str:

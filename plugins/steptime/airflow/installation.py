@@ -12,9 +12,10 @@ stay this installation's, and whoever comes later takes the smaller one.
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Variable, conf
+from airflow.sdk import Variable
 from airflow.sdk.exceptions import AirflowRuntimeError
 
+from steptime.airflow.links import base_address
 from steptime.clusters.base import Installation, Job
 from steptime.errors import SystemFailure, UserError
 
@@ -30,7 +31,7 @@ _DESCRIPTION = (
 
 def this_installation() -> Installation:
     """The installation that this task is of; its id is made where there is none yet."""
-    address = conf.get("api", "base_url", fallback="").rstrip("/") or "an Airflow without base_url"
+    address = base_address() or "an Airflow without base_url"
     if not _ids():
         Variable.set(f"{KEY_PREFIX}{uuid.uuid4().hex}", address, description=_DESCRIPTION)
     return Installation(id=min(_ids()), address=address)

@@ -17,8 +17,7 @@ class ResultsLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002
         """Address of the tab."""
-        base = conf.get("api", "base_url", fallback="").rstrip("/")
-        return f"{base}{dag_run_path(ti_key.dag_id, ti_key.run_id)}/plugin/{RUN_ROUTE}"
+        return f"{base_address()}{dag_run_path(ti_key.dag_id, ti_key.run_id)}/plugin/{RUN_ROUTE}"
 
 
 class StartedRunLink(BaseOperatorLink):
@@ -35,6 +34,11 @@ class StartedRunLink(BaseOperatorLink):
         return str(XCom.get_value(ti_key=ti_key, key=self.address_key) or "")
 
 
+def base_address() -> str:
+    """Where this Airflow is found, without a last slash; empty if its configuration does not have it."""
+    return str(conf.get("api", "base_url", fallback="")).rstrip("/")
+
+
 def dag_run_address(dag_id: str, run_id: str) -> str:
     """Where people see a DAG run."""
-    return f"{conf.get('api', 'base_url', fallback='').rstrip('/')}{dag_run_path(dag_id, run_id)}"
+    return f"{base_address()}{dag_run_path(dag_id, run_id)}"

@@ -36,7 +36,7 @@ from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
-from steptime.results.models import Submitted
+from steptime.results.models import Provenance, Submitted
 from steptime.results.repeating import request_of
 
 _WILL_WAIT = (None, "restarting")
@@ -201,7 +201,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 
     async def _submit(self, cluster: Cluster, config: ClusterConfig, context: Context) -> Submitted:
         from steptime.clusters.jobscript import find_saved_checkpoint, job_environment
-        from steptime.results.provenance import provenance
+        from steptime.results.provenance import of_this_code
         from steptime.results.redaction import redacted_text
 
         ti, run = context["ti"], self.planned_run()
@@ -231,9 +231,10 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         secretive = (run.environment, staged.image_environment)
         self.log.info("its script:\n%s", redacted_text(spec.script, *secretive))
         cell = cell_of(context)
-        made_by = provenance(
-            staged,
-            options=asked_for,
+        made_by = Provenance(
+            **of_this_code(),
+            staged=staged,
+            options={name: value for name, value in asked_for.items() if value is not None},
             environment=job_environment(run, staged, config),
             dag_id=ti.dag_id,
             dag_run_id=ti.run_id,

@@ -1,13 +1,12 @@
 """The trigger that waits for a training job in Airflow's triggerer, holding no worker slot."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
-from steptime.airflow.base import SETTLING_S, as_json, cancel, is_taken_away
+from steptime.airflow.base import WaitingTrigger, as_json, cancel, is_taken_away
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
 from steptime.airflow.log_places import in_xcom
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
 
-class TrainingTrigger(BaseTrigger):
+class TrainingTrigger(WaitingTrigger):
     """Fires once, when the job has ended or a limit has; the task's log shows its progress.
 
     The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON), or one sentence in
@@ -44,24 +43,15 @@ class TrainingTrigger(BaseTrigger):
         queue_s: float | None = None,
         run_s: float | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        self.limits = WaitLimits(patience_s=patience_s, queue_s=queue_s, run_s=run_s)
+        super().__init__(run=run, job=job, **self.limits.model_dump())
         self.run_json = run
         self.job_json = job
-        self.limits = WaitLimits(patience_s=patience_s, queue_s=queue_s, run_s=run_s)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which any triggerer makes this trigger again."""
-        return f"{type(self).__module__}.{type(self).__qualname__}", {
-            "run": self.run_json,
-            "job": self.job_json,
-            **self.limits.model_dump(),
-        }
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def event(self) -> TriggerEvent:
         """Wait for the end of the job."""
         ti = self.task_instance
-        await asyncio.sleep(SETTLING_S)
-        yield TriggerEvent(await self.news(None if ti is None else in_xcom(ti)))  # type: ignore[no-untyped-call]
+        return TriggerEvent(await self.news(None if ti is None else in_xcom(ti)))  # type: ignore[no-untyped-call]
 
     async def news(self, place: LogPlace | None) -> dict[str, Any]:
         """The payload of the event, once there is one. `place` keeps how far the log was reported."""

@@ -108,6 +108,11 @@ class JobStatus(Frozen):
     failed_nodes: tuple[str, ...] = ()
     """The nodes that a resubmission should avoid."""
 
+    @classmethod
+    def of_no_job(cls, cluster: str, name: str) -> Self:
+        """Of a name that the cluster does not know."""
+        return cls(state=JobState.UNKNOWN, reason=f"{cluster} has no job of the name {name}")
+
 
 class Staged(Frozen):
     """What lies ready on the cluster for a run, by content: enough to build the same environment again."""

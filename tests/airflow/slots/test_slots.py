@@ -1,5 +1,6 @@
 """A DAG run asks for slots of its cluster's pool, and another one holds them for as long as it goes on."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse, GetTaskStates, TaskS
 from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 from airflow.triggers.base import TaskSuccessEvent
 
+from steptime.airflow import base
 from steptime.airflow.base import Refused
 from steptime.airflow.slots import triggers
 from steptime.airflow.slots.dag import slots_dag
@@ -65,7 +67,7 @@ class Airflow(Supervisor):
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
     fake = Airflow()
     monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", fake, raising=False)
-    monkeypatch.setattr(triggers, "SETTLING_S", 0)
+    monkeypatch.setattr(base, "SETTLING_S", 0)
     monkeypatch.setattr(triggers, "_POLL_S", 0.01)
     fake.runs[RUN] = "running"
     return fake
@@ -386,7 +388,7 @@ async def test_slots_are_held_while_airflow_does_not_answer(
     with structlog.testing.capture_logs() as lines:
         assert isinstance(await anext(NeedTrigger(dag_id=RUN[0], run_id=RUN[1]).run()), TaskSuccessEvent)
     assert not answers
-    assert pauses == [triggers.SETTLING_S, triggers._POLL_S, triggers._POLL_S]
+    assert pauses == [base.SETTLING_S, triggers._POLL_S, triggers._POLL_S]
     away, over = (line["event"] for line in lines)
     assert away.startswith("Airflow gives no state of manual__2026-11-21 of llama31: ")
     assert over == "manual__2026-11-21 of llama31 needs its slots no more"
@@ -409,7 +411,7 @@ async def test_who_waits_for_slots_asks_often_at_first(monkeypatch: pytest.Monke
     pauses = paused(monkeypatch)
     with structlog.testing.capture_logs() as lines:
         assert isinstance(await anext(GrantTrigger(holder="holder").run()), TaskSuccessEvent)
-    assert pauses == [triggers.SETTLING_S, 1, 3, 5]
+    assert pauses == [base.SETTLING_S, 1, 3, 5]
     away, held = (line["event"] for line in lines)
     assert away.startswith("Airflow gives no state of holder: ")
     assert held == "the slots are held"
@@ -422,8 +424,8 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(triggers, "asyncio", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(triggers, "SETTLING_S", 0.125)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(base, "SETTLING_S", 0.125)
     return pauses
 
 

@@ -1,9 +1,9 @@
 """The cells of a sweep: grouped, each started once, and waited for to its end."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.triggers.base import TaskSuccessEvent
 
+from steptime.airflow import base
 from steptime.airflow.base import Refused
 from steptime.airflow.slots.names import HELD_BY, HeldBy
 from steptime.airflow.sweep import triggers as sweep_triggers
@@ -194,7 +195,7 @@ def test_a_paused_dag_is_told_at_once(
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_triggers, "SETTLING_S", 0)
+    monkeypatch.setattr(base, "SETTLING_S", 0)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -221,10 +222,10 @@ async def test_a_run_is_looked_at_every_so_often_and_each_state_is_logged_once(
         pauses.append(seconds)
 
     monkeypatch.setattr(sweep_triggers, "state_of_dag_run", lambda *_: states.pop(0))
-    monkeypatch.setattr(sweep_triggers, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     with structlog.testing.capture_logs() as lines:
         await fired(DagRunTrigger(dag_id="llama31", run_id="r", poll_interval_s=7))
-    assert pauses == [sweep_triggers.SETTLING_S, 7, 7, 7]
+    assert pauses == [base.SETTLING_S, 7, 7, 7]
     assert [line["event"].rpartition(" ")[2] for line in lines] == ["queued", "running", "success"]
 
 

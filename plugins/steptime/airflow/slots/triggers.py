@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from steptime.airflow.base import SETTLING_S
+from steptime.airflow.base import WaitingTrigger
 from steptime.airflow.slots.names import ASK_TASK, HOLD_TASK, SLOTS_DAG, HeldBy
 from steptime.airflow.states import LIVE, state_of_dag_run, state_of_task
 
@@ -17,7 +16,7 @@ _ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
 _POLL_S = 5.0
 
 
-class NeedTrigger(BaseTrigger):
+class NeedTrigger(WaitingTrigger):
     """Waits until a DAG run needs its slots no more; then its task succeeds, here and now.
 
     An Airflow that does not answer is asked again: slots are never let go because of it.
@@ -27,18 +26,12 @@ class NeedTrigger(BaseTrigger):
     """
 
     def __init__(self, *, dag_id: str, run_id: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(dag_id=dag_id, run_id=run_id)
         self.dag_id = dag_id
         self.run_id = run_id
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which any triggerer makes this trigger again."""
-        path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {"dag_id": self.dag_id, "run_id": self.run_id}
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def event(self) -> TriggerEvent:
         """Wait for that."""
-        await asyncio.sleep(SETTLING_S)
         while True:
             try:
                 needed = await sync_to_async(is_needed)(self.dag_id, self.run_id)
@@ -47,12 +40,11 @@ class NeedTrigger(BaseTrigger):
                 needed = True
             if not needed:
                 self.log.info("%s of %s needs its slots no more", self.run_id, self.dag_id)
-                yield TaskSuccessEvent()
-                return
+                return TaskSuccessEvent()
             await asyncio.sleep(_POLL_S)
 
 
-class GrantTrigger(BaseTrigger):
+class GrantTrigger(WaitingTrigger):
     """Waits until somebody holds the slots of a DAG run; then its task succeeds, here and now.
 
     It is resumed, with `{"ended": "the holder's run id"}`, where the holder has ended before that.
@@ -62,29 +54,21 @@ class GrantTrigger(BaseTrigger):
     """
 
     def __init__(self, *, holder: str, held_by: dict[str, Any] | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(holder=holder, held_by=held_by)
         self.holder = holder
         self.held_by = held_by
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which any triggerer makes this trigger again."""
-        path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {"holder": self.holder, "held_by": self.held_by}
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def event(self) -> TriggerEvent:
         """Wait for that: asking every second at first, when slots are free, and less often later."""
         cell = None if self.held_by is None else HeldBy.model_validate(self.held_by)
         began = time.monotonic()
-        await asyncio.sleep(SETTLING_S)
         while True:
             try:
                 if await sync_to_async(is_held)(self.holder, cell):
                     self.log.info("the slots are held")
-                    yield TaskSuccessEvent()
-                    return
+                    return TaskSuccessEvent()
                 if await sync_to_async(state_of_dag_run)(SLOTS_DAG, self.holder) not in LIVE:
-                    yield TriggerEvent({"ended": self.holder})  # type: ignore[no-untyped-call]
-                    return
+                    return TriggerEvent({"ended": self.holder})  # type: ignore[no-untyped-call]
             except AirflowRuntimeError as error:
                 self.log.warning("Airflow gives no state of %s: %s", self.holder, error)
             await asyncio.sleep(min(_POLL_S, 1 + (time.monotonic() - began) / 10))

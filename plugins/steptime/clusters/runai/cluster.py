@@ -139,8 +139,7 @@ class RunaiCluster:
                 continue
             submitted = await self._submitted(name)
             if submitted is None:
-                reason = f"{self.name} has no job of the name {name}"
-                statuses[name] = JobStatus(state=JobState.UNKNOWN, reason=reason)
+                statuses[name] = JobStatus.of_no_job(self.name, name)
             else:
                 open_jobs[name] = submitted
         listed, at = await self._list(open_jobs)

@@ -268,8 +268,7 @@ class SlurmCluster:
             if accounted is not None and accounted.is_settled:
                 statuses[name] = status_of(accounted)
             elif (taken := next(iter(await self._noted(name)), accounted)) is None:
-                reason = f"{self.name} has no job of the name {name}"
-                statuses[name] = JobStatus(state=JobState.UNKNOWN, reason=reason)
+                statuses[name] = JobStatus.of_no_job(self.name, name)
             else:
                 recorded = await self._recorded(name)
                 statuses[name] = status_by_script(

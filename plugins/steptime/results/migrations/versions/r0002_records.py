@@ -12,8 +12,6 @@ from alembic import op  # noqa: TID253
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

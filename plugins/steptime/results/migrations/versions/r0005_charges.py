@@ -8,8 +8,6 @@ from alembic import op  # noqa: TID253
 
 revision = "0005"
 down_revision = "0004"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -12,8 +12,6 @@ from alembic import op  # noqa: TID253
 
 revision = "0008"
 down_revision = "0007"
-branch_labels = None
-depends_on = None
 
 _STEADY_STEPS = 20  # of `results.metrics` then
 _RUNS = sa.table(

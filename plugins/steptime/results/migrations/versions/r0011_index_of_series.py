@@ -4,8 +4,6 @@ from alembic import op  # noqa: TID253 - only Alembic imports this module
 
 revision = "0011"
 down_revision = "0010"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -5,8 +5,6 @@ from alembic import op  # noqa: TID253
 
 revision = "0014"
 down_revision = "0013"
-branch_labels = None
-depends_on = None
 
 _TEXTS = (
     *("label", "job_name", "workload", "gpu_type", "cluster"),

@@ -8,8 +8,6 @@ from alembic import op  # noqa: TID253
 
 revision = "0017"
 down_revision = "0016"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
