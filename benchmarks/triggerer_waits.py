@@ -1,6 +1,6 @@
-"""What a thousand waits for Slurm jobs cost one triggerer, beside ten and a hundred in the same run.
+"""What a thousand waits for Slurm jobs cost Airflow's triggerers, beside ten and a hundred in the same run.
 
-    python benchmarks/triggerer_waits.py [--waits 10,100,1000] [--database URL] [--json]
+    python benchmarks/triggerer_waits.py [--waits 10,100,1000] [--triggerers 2] [--database URL] [--json]
 
 Starts a mini Slurm and Airflow's own triggerer, without a scheduler. Jobs are stand-ins for trainings: they
 print steps as NeMo does, and sleep; 256 of them run at once, the others queue. For each a task is deferred
@@ -8,7 +8,8 @@ with steptime's trigger, as its sensor does it, and its wait has ended when Airf
 the task is scheduled again. Airflow's database is SQLite, or what `--database` names, which has to be empty.
 
 Where the loop is *held up* counts the processor time of its own thread, so that other work on this machine,
-where Slurm, jobs and database run, too, does not make it worse; how *late* it was counts that as well.
+where Slurm, jobs and database run, too, does not make it worse; how *late* it was counts that as well. What
+held it up for more than 50 ms is printed, as the stack at that moment.
 """
 
 import argparse
@@ -21,8 +22,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,26 +50,34 @@ CORES_OF_JOB = "2"
 """Of the 512 that the mini Slurm's nodes believe in."""
 GIVE_UP_S = 500
 HELD_UP_GOAL_MS = 50
+SHOWN_STACKS = 5
 DAG_ID = "waits"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Waited:
-    """What so many waits came to."""
+    """What so many waits came to; of several triggerers the busiest counts."""
 
-    delays_s: list[float] = field(default_factory=list)
+    delays_s: Sequence[float]
     """From the end of each job to its event in Airflow's database."""
-    beats: list[dict[str, float]] = field(default_factory=list)
-    """Of the probe, while jobs ran."""
-    memory_mb: float = 0.0
-    """Of the event loop's process alone, the most that was seen."""
-    loop_cores: float = 0.0
-    supervisor_cores: float = 0.0
+    beats: Sequence[Sequence[dict[str, float]]]
+    """Of each triggerer's probe, while jobs ran."""
+    stacks: Sequence[dict[str, Any]]
+    """What held a loop up, see `loop_probe.Watch`."""
+    memory_mb: float
+    """Of an event loop's process alone, the most that was seen."""
+    loop_cores: float
+    supervisor_cores: float
 
     def per_minute(self, what: str) -> float:
-        """How often a minute the triggerer made such calls."""
-        first, last = self.beats[0], self.beats[-1]
-        return 60 * (last[what] - first[what]) / (last["at"] - first["at"])
+        """How often a minute the triggerers made such calls."""
+        return sum(
+            60 * (last[what] - first[what]) / (last["at"] - first["at"]) for first, *_, last in self.beats
+        )
+
+    def worst(self, what: str) -> float:
+        """The worst second of any loop."""
+        return max(beat[what] for beats in self.beats for beat in beats)
 
 
 def trainings(count: int) -> Iterator[tuple[str, list[str]]]:
@@ -107,7 +116,7 @@ def defer(dag: Any, jobs: Sequence[Job]) -> None:
     from airflow.utils.state import DagRunState, TaskInstanceState
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    from steptime.airflow.triggers import TrainingTrigger
+    from loop_probe import ProbedTrigger
     from steptime.recipes.planning import PlanRequest, plan
 
     run = plan(PlanRequest(workload="llama3.1", gpus="1", cluster=CLUSTER)).runs[0].model_dump(mode="json")
@@ -123,7 +132,7 @@ def defer(dag: Any, jobs: Sequence[Job]) -> None:
             )
             [instance] = dag_run.task_instances
             limits = {"patience_s": 3600, "queue_s": 3600, "run_s": 3600}
-            waits = TrainingTrigger(run=run, job=job.model_dump(mode="json"), **limits)
+            waits = ProbedTrigger(run=run, job=job.model_dump(mode="json"), **limits)
             trigger = Trigger.from_object(waits)
             session.add(trigger)
             session.flush()
@@ -131,22 +140,6 @@ def defer(dag: Any, jobs: Sequence[Job]) -> None:
             instance.try_number = 1
             instance.trigger_id = trigger.id
             instance.next_method = "execute_complete"
-
-
-def add_probe(path: Path) -> None:
-    """Have the triggerer run the probe, too; it belongs to no task, but to an asset that nothing uses."""
-    from airflow.models.asset import AssetActive, AssetModel, AssetWatcherModel
-    from airflow.models.trigger import Trigger
-    from airflow.utils.session import create_session
-
-    from loop_probe import LoopProbe
-
-    with create_session() as session:
-        trigger = Trigger.from_object(LoopProbe(str(path)))
-        asset = AssetModel(name=path.name, uri=f"file://{path}", group="benchmark")
-        session.add_all([trigger, asset, AssetActive.for_asset(asset)])
-        session.flush()
-        session.add(AssetWatcherModel(name=path.name, asset_id=asset.id, trigger_id=trigger.id))
 
 
 def scheduled_at() -> dict[str, float]:
@@ -169,21 +162,21 @@ def scheduled_at() -> dict[str, float]:
 
 def forget() -> None:
     """Take all triggers away, as those of a triggerer that has gone."""
-    from airflow.models.asset import AssetWatcherModel
     from airflow.models.trigger import Trigger
     from airflow.utils.session import create_session
     from sqlalchemy import delete
 
     with create_session() as session:
-        session.execute(delete(AssetWatcherModel))
         session.execute(delete(Trigger))
 
 
 @contextmanager
-def triggerer(capacity: int, log: Path) -> Iterator[psutil.Popen]:
-    """Airflow's triggerer, for so long."""
+def triggerer(capacity: int, log: Path, probes: Path) -> Iterator[psutil.Popen]:
+    """Airflow's triggerer, for so long; the probe of its loop writes into the folder `probes`."""
+    from loop_probe import FOLDER
+
     airflow = Path(sys.executable).with_name("airflow")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), FOLDER: str(probes)}
     with log.open("w") as output:
         process = psutil.Popen(
             [airflow, "triggerer", "--capacity", str(capacity), "--skip-serve-logs"],
@@ -201,41 +194,59 @@ def triggerer(capacity: int, log: Path) -> Iterator[psutil.Popen]:
                 one.kill()
 
 
-def measure(layout: SlurmLayout, home: Path, dag: Any, count: int) -> Waited:
-    """Wait for so many jobs, which begin when all are waited for, and one before them has been to its end.
+def measure(layout: SlurmLayout, home: Path, dag: Any, count: int, triggerers: int) -> Waited:
+    """Wait for so many jobs, which begin when all are waited for and one each has been waited for to its end.
 
-    With the first wait a triggerer imports Airflow's API, which no later one waits for.
+    With its first wait a triggerer imports Airflow's API, which no later one waits for.
     """
-    probe, waited, work = home / f"probe-{count}", Waited(), home / "work"
-    add_probe(probe)
+    from loop_probe import BEATS, STACKS
+
+    probes, work = home / f"probes-{count}", home / "work"
+    probes.mkdir()
     options = ("--hold", f"--cpus-per-task={CORES_OF_JOB}")
     jobs = {job.name: job for job in submit(layout, work, TRAINING, trainings(count), *options)}
-    [first] = submit(layout, work, TRAINING, [(f"first-{count}", ["3", "5"])])
-    defer(dag, [first, *jobs.values()])
-    with triggerer(count + 2, home / f"triggerer-{count}.log") as process:
-        wait_until(lambda: first.name in scheduled_at(), "the first job's end to be known")
-        wait_until(lambda: read_beats(probe)[-1]["waits"] == count + 1, "all to wait")
-        quiet = len(read_beats(probe))
+    first_ones = [(f"first-{count}-{number}", ["3", "5"]) for number in range(triggerers)]
+    first = submit(layout, work, TRAINING, first_ones)
+    defer(dag, [*first, *jobs.values()])
+    each = -(-(count + triggerers) // triggerers)
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(triggerer(each, home / f"triggerer-{count}-{number}.log", probes))
+            for number in range(triggerers)
+        ]
+        wait_until(lambda: {job.name for job in first} <= scheduled_at().keys(), "the first ends to be known")
+        wait_until(lambda: total(probes, "waits") == count + triggerers, "all to wait")
+        quiet = {path.name: len(read_beats(path)) for path in probes.glob(f"*{BEATS}")}
         ids = [job.job_id for job in jobs.values()]
         for place in range(0, count, 100):
             daemons.command(layout, "scontrol", "release", ",".join(ids[place : place + 100]))
-        loop = max(process.children(), key=lambda one: one.memory_info().rss)
-        began, used = time.monotonic(), (cpu_s(loop), cpu_s(process))
+        loops = [max(one.children(), key=lambda child: child.memory_info().rss) for one in processes]
+        began, used = time.monotonic(), [*map(cpu_s, loops), *map(cpu_s, processes)]
+        memory_mb = 0.0
 
         def all_known() -> bool:
-            waited.memory_mb = max(waited.memory_mb, loop.memory_full_info().uss / 1e6)
+            nonlocal memory_mb
+            memory_mb = max(memory_mb, *(loop.memory_full_info().uss / 1e6 for loop in loops))
             return len(scheduled_at().keys() & jobs) == count
 
         wait_until(all_known, "every end to be known")
         took_s = time.monotonic() - began
-        waited.loop_cores, waited.supervisor_cores = (
-            (now - before) / took_s for now, before in zip((cpu_s(loop), cpu_s(process)), used, strict=True)
-        )
+        cores = [
+            (now - before) / took_s
+            for now, before in zip([*map(cpu_s, loops), *map(cpu_s, processes)], used, strict=True)
+        ]
     forget()
     known = scheduled_at()
-    waited.delays_s = [known[name] - ended_at(job) for name, job in jobs.items()]
-    waited.beats = read_beats(probe)[quiet:]
-    return waited
+    return Waited(
+        delays_s=[known[name] - ended_at(job) for name, job in jobs.items()],
+        beats=[read_beats(path)[quiet[path.name] :] for path in sorted(probes.glob(f"*{BEATS}"))],
+        stacks=[
+            json.loads(line) for path in probes.glob(f"*{STACKS}") for line in path.read_text().splitlines()
+        ],
+        memory_mb=memory_mb,
+        loop_cores=max(cores[:triggerers]),
+        supervisor_cores=max(cores[triggerers:]),
+    )
 
 
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
@@ -245,6 +256,13 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"triggerer_waits: waited {GIVE_UP_S} s for {what}")
         time.sleep(2)
+
+
+def total(probes: Path, what: str) -> float:
+    """The last count of all probes together."""
+    from loop_probe import BEATS
+
+    return sum(beats[-1][what] for beats in map(read_beats, probes.glob(f"*{BEATS}")) if beats)
 
 
 def read_beats(probe: Path) -> list[dict[str, float]]:
@@ -268,14 +286,11 @@ def figures_of(waited: Mapping[int, Waited]) -> Iterator[Figure]:
         beside = {f"{other} waits": of(one) for other, one in waited.items() if other != count}
         return Figure(f"{count} waits: {name}", of(waited[count]), unit, beside=beside, goal=goal)
 
-    def worst(what: str) -> Callable[[Waited], float]:
-        return lambda one: max(beat[what] for beat in one.beats)
-
     yield figure("squeue and sacct calls", "per minute", lambda one: one.per_minute("commands"))
     yield figure("pieces of logs read", "per minute", lambda one: one.per_minute("reads"))
-    yield figure("loop held up, worst", "ms", worst("busy_ms"), HELD_UP_GOAL_MS)
-    yield figure("of it garbage, worst", "ms", worst("garbage_ms"))
-    yield figure("loop late, worst", "ms", worst("late_ms"))
+    yield figure("loop held up, worst", "ms", lambda one: one.worst("busy_ms"), HELD_UP_GOAL_MS)
+    yield figure("of it garbage, worst", "ms", lambda one: one.worst("garbage_ms"))
+    yield figure("loop late, worst", "ms", lambda one: one.worst("late_ms"))
     yield figure("job's end to event, median", "s", lambda one: statistics.median(one.delays_s))
     yield figure("job's end to event, p95", "s", p95)
     yield figure("cores, event loop", "cores", lambda one: one.loop_cores)
@@ -284,6 +299,12 @@ def figures_of(waited: Mapping[int, Waited]) -> Iterator[Figure]:
     if count >= 10 * fewest:  # nearer to each other, chance is larger than what they differ in
         grown_kb = 1000 * (waited[count].memory_mb - waited[fewest].memory_mb)
         yield Figure(f"{count} waits: memory of each", grown_kb / (count - fewest), "kB")
+
+
+def report_stacks(stacks: Sequence[Mapping[str, Any]]) -> None:
+    """Print what held the loops up the longest, by the line that ran, on stderr."""
+    for one in sorted(stacks, key=lambda stack: -stack["busy_ms"])[:SHOWN_STACKS]:
+        print(f"held up for more than {one['busy_ms']:.0f} ms:", *one["stack"], sep="\n  ", file=sys.stderr)
 
 
 def p95(waited: Waited) -> float:
@@ -297,6 +318,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--waits", default="10,100,1000", help="one after the other (default: 10,100,1000)")
     parser.add_argument("--interval", type=float, default=5, help="seconds between polls (default: 5)")
+    parser.add_argument("--triggerers", type=int, default=1, help="that share the waits (default: 1)")
     parser.add_argument("--database", help="address of an empty database (default: an SQLite file)")
     add_form(parser)
     asked = parser.parse_args()
@@ -313,7 +335,9 @@ def main() -> int:
         subprocess.run([airflow, "db", "migrate"], check=True, capture_output=True)
         dag = make_dag()
         counts = map(int, asked.waits.split(","))
-        waited = {count: measure(layout, Path(folder), dag, count) for count in counts}
+        waited = {count: measure(layout, Path(folder), dag, count, asked.triggerers) for count in counts}
+        for one in waited.values():
+            report_stacks(one.stacks)
         return show(figures_of(waited), as_json=asked.json)
 
 
