@@ -17,7 +17,10 @@ def run_of(release: str = "26.02", mode: Mode = Mode.PERFORMANCE, **fields: obje
         scaling="weak",
         proxy=False,
         model=NamedRecipe(
-            architecture="megatron_bridge", family="gpt_oss", recipe="gpt_oss_120b", seq_length=4096
+            architecture="megatron_bridge",
+            family="gpt_oss",
+            recipe="120b" if release == "25.11" else "gpt_oss_120b",
+            seq_length=4096,
         ),
         parallelism=Parallelism(tensor=1, pipeline=4, context=1, expert=8, expert_tensor=1, data=16),
         micro_batch_size=1,

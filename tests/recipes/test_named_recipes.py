@@ -21,6 +21,7 @@ from steptime.recipes.megatron_bridge import release_of
 from steptime.recipes.models import Mode, ModelShape, ProfileWindow, Recipe, Run, Window
 from steptime.recipes.named import NamedRecipe
 from steptime.recipes.notation import parse_time_limit
+from steptime.recipes.parameters import Parameters, stated_parameters
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
@@ -167,23 +168,40 @@ def test_flops_that_nobody_knows_are_said_to_be_so(rows: list[Recipe]) -> None:
 RELEASES = tuple(recorded())
 
 
+def in_release(row: Recipe, release: str) -> Recipe | None:
+    """A row in the image of another release; None if that has not its recipe, or not on its type of GPU.
+
+    The oldest one names a model and its size, and has no variants.
+    """
+    described, model = release_of(f"nemo:{release}"), row.model
+    assert isinstance(model, NamedRecipe)
+    if release == "25.11":
+        names = {
+            f"{family}_{size}": (family, size) for family, of in described.recipes.items() for size in of
+        }
+        family, recipe = names.get(model.recipe, ("", ""))
+        model = model.model_copy(update={"family": family, "recipe": recipe, "variant": None})
+    if model.recipe not in described.recipes.get(model.family, {}) or row.gpu_type not in described.gpu_types:
+        return None
+    return row.model_copy(update={"image": f"registry.example/nemo:{release}", "model": model})
+
+
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("mode", list(Mode))
 def test_every_release_takes_our_arguments(rows: list[Recipe], release: str, mode: Mode) -> None:
     """And what it reads in them is what was planned."""
-    for row in rows:
-        assert isinstance(row.model, NamedRecipe)
-        if release == "25.11" and row.gpu_type == "b300":
-            continue
-        model = row.model.model_copy(update={"variant": None}) if release == "25.11" else row.model
-        recipe = row.model_copy(update={"image": f"registry.example/nemo:{release}", "model": model})
+    started = [moved for row in rows if (moved := in_release(row, release)) is not None]
+    assert len({recipe.workload for recipe in started}) > 1
+    for recipe in started:
+        model = recipe.model
+        assert isinstance(model, NamedRecipe)
         fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
         script, *said = program_of(run_of(recipe, mode, **fields))
         assert script.startswith("/opt/Megatron-Bridge/scripts/performance/")
         told, rest = parser_of(release).parse_known_args(said)
         assert all("=" in text and not text.startswith("-") for text in rest), rest
         spread = recipe.parallelism
-        assert (told.gpu, told.num_gpus, told.compute_dtype) == (row.gpu_type, row.gpus, row.dtype)
+        assert (told.gpu, told.num_gpus, told.compute_dtype) == (recipe.gpu_type, recipe.gpus, recipe.dtype)
         assert (told.tensor_model_parallel_size, told.pipeline_model_parallel_size) == (
             spread.tensor,
             spread.pipeline,
@@ -194,8 +212,8 @@ def test_every_release_takes_our_arguments(rows: list[Recipe], release: str, mod
             spread.expert_tensor,
         )
         assert (told.micro_batch_size, told.global_batch_size) == (
-            row.micro_batch_size,
-            row.global_batch_size,
+            recipe.micro_batch_size,
+            recipe.global_batch_size,
         )
         assert told.max_steps == 50
         named = (
@@ -254,9 +272,8 @@ def test_what_a_release_has_is_what_its_parser_takes() -> None:
     ],
 )
 def test_what_a_mode_says_more(rows: list[Recipe], release: str, mode: Mode, further: set[str]) -> None:
-    model = {"update": {"variant": None}}
-    image = {"image": f"nemo:{release}", "model": rows[0].model.model_copy(**model)}
-    recipe = rows[0].model_copy(update=image)
+    recipe = in_release(rows[0], release)
+    assert recipe is not None
     fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
     assert set(program_of(run_of(recipe, mode, **fields))) - set(program_of(run_of(recipe))) == further
 
@@ -276,7 +293,7 @@ def test_a_plan_by_name() -> None:
     require_trainable(runs)
     assert Run.model_validate_json(run.model_dump_json()) == run
     told = CliRunner().invoke(app, ["plan", "qwen3", "--gpu-type", "gb300"], catch_exceptions=False)
-    assert "qwen3-26.02 30b-a3b, fp8_mx on gb300, weak scaling" in told.stdout
+    assert "qwen3-26.02 30b-a3b (30b, 3b active parameters), fp8_mx on gb300, weak scaling" in told.stdout
     listed = CliRunner().invoke(app, ["recipes", "--workload", "nemotron3", "--format", "csv"])
     assert listed.exit_code == 0
     assert len(listed.stdout.splitlines()) == 10
@@ -291,6 +308,47 @@ def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
     )
 
 
+def test_what_is_known_of_recipes_is_what_upstreams_source_has() -> None:
+    """Which there are, the tokens of their samples and the parameters that it states, by release."""
+    for release, recipes in json.loads((DATA / "recipes.json").read_text()).items():
+        ours = {
+            f"{family} {name}": (list(known.seq_length), stated_parameters(known))
+            for family, names in release_of(f"nemo:{release}").recipes.items()
+            for name, known in names.items()
+        }
+        upstreams = {
+            name: (recorded["seq_length"], stated(recorded["stated"])) for name, recorded in recipes.items()
+        }
+        assert ours == upstreams, release
+
+
+def stated(text: str | None) -> Parameters | None:
+    """`30b-a3b` in numbers."""
+    if text is None:
+        return None
+    total, _, active = text.replace("b", "").partition("-a")
+    return Parameters(int(total) * 10**9, int(active) * 10**9 if active else None)
+
+
+def test_parameters_are_shown_as_upstream_states_them() -> None:
+    told = CliRunner().invoke(app, ["plan", "deepseek-v3", "--gpu-type", "gb300"], catch_exceptions=False)
+    assert "deepseek-v3-26.04 671b (671b, 37b active parameters), fp8_mx" in told.stdout
+    listed = CliRunner().invoke(app, ["recipes", "--workload", "gpt-oss", "--format", "json"])
+    assert {(row["parameters"], row["active_parameters"]) for row in json.loads(listed.stdout)} == {
+        (120_000_000_000, None)
+    }
+
+
+def test_a_recipe_that_another_image_has_not_is_not_started(rows: list[Recipe]) -> None:
+    recipe = next(row for row in rows if row.size == "super").model_copy(update={"image": "nemo:26.02"})
+    with pytest.raises(UserError) as refused:
+        program_of(run_of(recipe))
+    assert str(refused.value) == (
+        "nemotron3-26.04 super cannot be started: unknown recipe 'nemotron_3_super' of Megatron-Bridge in "
+        "nemo:26.02, family nemotronh: did you mean 'nemotronh_56b'? Valid are: nemotronh_56b."
+    )
+
+
 def test_an_image_of_no_known_release_starts_nothing(rows: list[Recipe]) -> None:
     recipe = rows[0].model_copy(update={"image": "registry.example/team/nemo:nightly"})
     with pytest.raises(UserError) as refused:
@@ -302,81 +360,144 @@ def test_an_image_of_no_known_release_starts_nothing(rows: list[Recipe]) -> None
 
 
 IN_SIZE = "sizes.120b"
+IMAGE, OLDER = "nvcr.io/nvidia/nemo:26.02", "nvcr.io/nvidia/nemo:25.11"
+THE_MODEL = "    model: {architecture: "
+THE_ROWS = "      - gpu_types: [gb300, gb200, b300, b200]"
+THE_ROWS_OF_H100 = "      - gpu_types: [h100]"
 MISTAKES = {
     "no recipe": (
         ("recipe: gpt_oss_120b, ", ""),
-        f"{IN_SIZE}.model.recipe: is missing.",
+        (THE_MODEL, f"{IN_SIZE}.model.recipe: is missing."),
+    ),
+    "another model's recipe": (
+        ("family: gpt_oss, recipe: gpt_oss_120b, variant: v2", "family: qwen, recipe: qwen3_30b_a3b"),
+        (
+            THE_MODEL,
+            f"{IN_SIZE}.model: qwen3_30b_a3b has 30 billion parameters, and the name of its size says 120: "
+            "give the recipe of that very model, or name the size by what it has.",
+        ),
+    ),
+    "a recipe that there is not": (
+        ("recipe: gpt_oss_120b", "recipe: gpt_oss_12ob"),
+        (
+            THE_MODEL,
+            f"{IN_SIZE}.model.recipe: unknown recipe 'gpt_oss_12ob' of Megatron-Bridge in {IMAGE}, family "
+            "gpt_oss: did you mean 'gpt_oss_120b'? Valid are: gpt_oss_120b.",
+        ),
+    ),
+    "a recipe of a later release": (
+        ("recipe: gpt_oss_120b", "recipe: gpt_oss_20b"),
+        (
+            THE_MODEL,
+            f"{IN_SIZE}.model.recipe: unknown recipe 'gpt_oss_20b' of Megatron-Bridge in {IMAGE}, family "
+            "gpt_oss: did you mean 'gpt_oss_120b'? Valid are: gpt_oss_120b.",
+        ),
+    ),
+    "a family that there is not": (
+        ("family: gpt_oss", "family: gptoss"),
+        (
+            THE_MODEL,
+            f"{IN_SIZE}.model.family: unknown family 'gptoss' of Megatron-Bridge in {IMAGE}: did you mean "
+            "'gpt_oss'? Valid are: deepseek, gpt_oss, llama, nemotronh, qwen.",
+        ),
+    ),
+    "samples of another length": (
+        ("seq_length: 4096", "seq_length: 8192"),
+        (
+            THE_MODEL,
+            f"{IN_SIZE}.model.seq_length: gpt_oss_120b in {IMAGE} has samples of 4096 tokens, and not of "
+            "8192.",
+        ),
+    ),
+    "active parameters that nobody states": (
+        ("  120b:\n", "  120b-a5b:\n"),
+        (
+            THE_MODEL,
+            "sizes.120b-a5b.model: the name of this size says 5 billion active parameters, and upstream does "
+            "not state those of gpt_oss_120b: name the size without them.",
+        ),
     ),
     "a model that is described as well": (
         ("seq_length: 4096}", "seq_length: 4096, num_layers: 36}"),
-        f"{IN_SIZE}.model.num_layers: unknown field.",
+        (THE_MODEL, f"{IN_SIZE}.model.num_layers: unknown field."),
     ),
     "a name that is an option": (
         ("recipe: gpt_oss_120b", 'recipe: "--dryrun"'),
-        f"{IN_SIZE}.model.recipe: String should match pattern '^[a-z0-9][a-z0-9_.]*$', not \"--dryrun\".",
+        (
+            THE_MODEL,
+            f"{IN_SIZE}.model.recipe: String should match pattern '^[a-z0-9][a-z0-9_.]*$', not \"--dryrun\".",
+        ),
     ),
     "an architecture that there is not": (
         ("architecture: megatron_bridge", "architecture: megatron_bridg"),
-        f"{IN_SIZE}.model.architecture: unknown model family 'megatron_bridg': did you mean "
-        "'megatron_bridge'? Valid are: llama, nemotron4, nemotron_h, gpt, megatron_bridge.",
+        (
+            THE_MODEL,
+            f"{IN_SIZE}.model.architecture: unknown model family 'megatron_bridg': did you mean "
+            "'megatron_bridge'? Valid are: llama, nemotron4, nemotron_h, gpt, megatron_bridge.",
+        ),
     ),
     "a formula that counts": (
         ("flops_formula: megatron-bridge", "flops_formula: llama3.1-25.04"),
-        "flops_formula: formula 'llama3.1-25.04' counts a model's sizes, and of a recipe by name nobody has "
-        "them (120b): formulas for that are megatron-bridge.",
+        (
+            "flops_formula: ",
+            "flops_formula: formula 'llama3.1-25.04' counts a model's sizes, and of a recipe by name nobody "
+            "has them (120b): formulas for that are megatron-bridge.",
+        ),
     ),
     "an image of another framework": (
-        (
-            'h100: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:26.02"}',
-            "h100: {gpus_per_node: 8, image: null}",
-        ),
-        "gpu_types.h100.image: image (none) has no release of Megatron-Bridge that ",
+        (f'h100: {{gpus_per_node: 8, image: "{IMAGE}"}}', "h100: {gpus_per_node: 8, image: null}"),
+        ("  h100: {", "gpu_types.h100.image: image (none) has no release of Megatron-Bridge that "),
     ),
     "a GPU type that the release has not": (
+        (f'b300: {{gpus_per_node: 8, image: "{IMAGE}"}}', f'b300: {{gpus_per_node: 8, image: "{OLDER}"}}'),
         (
-            'b300: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:26.02"}',
-            'b300: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:25.11"}',
+            THE_ROWS,
+            f"{IN_SIZE}.configurations.0: {OLDER} has recipes for h100, b200, gb200, gb300, and not for "
+            "b300.",
         ),
-        f"{IN_SIZE}.configurations.0: nvcr.io/nvidia/nemo:25.11 has recipes for h100, b200, gb200, gb300, "
-        "and not for b300.",
     ),
     "a variant in a release without": (
+        (f'h100: {{gpus_per_node: 8, image: "{IMAGE}"}}', f'h100: {{gpus_per_node: 8, image: "{OLDER}"}}'),
         (
-            'h100: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:26.02"}',
-            'h100: {gpus_per_node: 8, image: "nvcr.io/nvidia/nemo:25.11"}',
+            THE_ROWS_OF_H100,
+            f"{IN_SIZE}.configurations.1: {OLDER} starts no recipe with variant v2: leave variant out.",
         ),
-        f"{IN_SIZE}.configurations.1: nvcr.io/nvidia/nemo:25.11 starts no recipe with variant v2: "
-        "leave variant out.",
     ),
     "settings of steptime's own trainer": (
         (
             "    - source: plugin\n",
             "    - {source: plugin, trainer: {gc_interval: 100}}\n    - source: plugin\n",
         ),
-        "performance.rules.4.trainer: sets up steptime's own trainer, and Megatron-Bridge starts a "
-        "recipe by name with its own settings: leave it out, or name other sizes.",
+        (
+            "    - {source: plugin, trainer",
+            "performance.rules.4.trainer: sets up steptime's own trainer, and Megatron-Bridge starts a "
+            "recipe by name with its own settings: leave it out, or name other sizes.",
+        ),
     ),
     "a proxy": (
         ("        micro_batch_size: 1\n", "        micro_batch_size: 1\n        num_layers: 4\n"),
-        f"{IN_SIZE}.configurations.1: is for models that are described by their sizes: this "
-        "one is known by name.",
+        (
+            THE_ROWS_OF_H100,
+            f"{IN_SIZE}.configurations.1: is for models that are described by their sizes: this one is known "
+            "by name.",
+        ),
     ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_a_sentence_with_file_line_and_field(config: Path, mistake: str) -> None:
-    (old, new), sentence = MISTAKES[mistake]
+    (old, new), (line, sentence) = MISTAKES[mistake]
     path = config / "workloads" / f"{GPT_OSS}.yaml"
     text = path.read_text()
     assert old in text
-    path.write_text(text.replace(old, new, 1))
+    changed = text.replace(old, new, 1)
+    path.write_text(changed)
     with pytest.raises(UserError) as refused:
         load_workload(GPT_OSS)
-    sentences = [
-        told.removeprefix(f"{path}, line ").partition(", ")[2] for told in str(refused.value).split("\n")
-    ]
-    assert any(told.startswith(sentence) for told in sentences), sentences
+    number = next(n for n, written in enumerate(changed.splitlines(), 1) if line in written)
+    said = str(refused.value).split("\n")
+    assert any(one.startswith(f"{path}, line {number}, {sentence}") for one in said), said
 
 
 def test_a_broken_release_is_named_with_its_place(config: Path) -> None:

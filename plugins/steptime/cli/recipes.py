@@ -18,7 +18,7 @@ from steptime.recipes.gpus import broken_gpu_types
 from steptime.recipes.megatron_bridge import broken_releases
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_time_limit
-from steptime.recipes.parameters import Parameters, count_parameters
+from steptime.recipes.parameters import Parameters, parameters_of
 from steptime.recipes.planning import Plan, PlanRequest, plan, require_runnable
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.staging.checking import check_plan
@@ -121,9 +121,9 @@ def recipes(
 
 
 def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its parameters as people write them; without, of a family that nobody here can count."""
-    counts = row["parameters"], row["active_parameters"]
-    return {**row, "params": None if None in counts else str(Parameters(*counts))}
+    """A row with its parameters as people write them; without, where nobody knows them."""
+    total, active = row["parameters"], row["active_parameters"]
+    return {**row, "params": None if total is None else str(Parameters(total, active))}
 
 
 def _with_experts(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -168,7 +168,7 @@ def show_plan(
     if asked.gpu_type != planned.cluster_gpu_type:
         note += f", which has no {asked.gpu_type} and could not run them"
     if output_format is Format.TABLE:
-        counted = count_parameters(first.model)
+        counted = parameters_of(first)
         size = first.size if counted is None else f"{first.size} ({counted} parameters)"
         what = f"{first.workload} {size}, {first.dtype} on {first.gpu_type}, {first.scaling} scaling"
         headings = {"label": "run", "gpu_hours_max": "GPU-hours ≤", "gpu_hours_expected": "expected"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from steptime.errors import UserError, unknown_value
 from steptime.frozen import Frozen
@@ -37,6 +37,17 @@ OPTIONAL = ("variant", "virtual_pipeline", "expert", "expert_tensor")
 """What a row may not have."""
 
 
+class KnownRecipe(Frozen):
+    """What is known of a recipe without running it."""
+
+    parameters: PositiveFloat | None = None
+    """Billions, as upstream states them; None if it does not."""
+    active: PositiveFloat | None = None
+    """Those that one token passes, in billions; None if upstream states none."""
+    seq_length: tuple[PositiveInt, ...] = Field(min_length=1)
+    """Tokens of a sample: the recipe's own, by type of GPU where these differ."""
+
+
 class BridgeRelease(Frozen):
     """An entry of `config/megatron_bridge.yaml`: how the recipes of one release are started."""
 
@@ -58,6 +69,8 @@ class BridgeRelease(Frozen):
     """The argument where it has it not; nothing is said without, and upstream's recipe has its own."""
     modes: dict[Mode, tuple[str, ...]] = Field(default_factory=dict)
     """Further arguments of runs of a mode."""
+    recipes: dict[str, dict[str, KnownRecipe]] = Field(min_length=1)
+    """Those that it pre-trains, by family and name."""
 
     @model_validator(mode="after")
     def _names_what_there_is(self) -> Self:
@@ -111,6 +124,30 @@ def _by_tag(_path: Path, _changed_ns: int) -> dict[str, BridgeRelease]:
     return {tag: release for release, _ in releases if release is not None for tag in release.images}
 
 
+def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
+    """What of a recipe its image has not, placed in the model. Raises UserError: it has no known release."""
+    known, of = release_of(image).recipes, f"Megatron-Bridge in {image}"
+    if model.family not in known:
+        return Mistake.of(unknown_value("family", model.family, known, of=of), "family")
+    recipes = known[model.family]
+    if model.recipe not in recipes:
+        error = unknown_value("recipe", model.recipe, recipes, of=f"{of}, family {model.family}")
+        return Mistake.of(error, "recipe")
+    lengths = recipes[model.recipe].seq_length
+    if model.seq_length not in lengths:
+        return Mistake(
+            f"{model.recipe} in {image} has samples of {' or '.join(map(str, lengths))} tokens, and not of "
+            f"{model.seq_length}",
+            ("seq_length",),
+        )
+    return None
+
+
+def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
+    """What is known of a recipe; None if nothing is. Raises UserError: its image has no known release."""
+    return release_of(image).recipes.get(model.family, {}).get(model.recipe)
+
+
 def misfit(
     model: NamedRecipe,
     *,
@@ -139,7 +176,12 @@ def bridge_command(run: Run) -> tuple[str, ...]:
         raise UserError(f"{run.label} is no recipe of Megatron-Bridge by name: give its model as one.")
     release = release_of(recipe.image)
     row = {"gpu_type": recipe.gpu_type, "dtype": recipe.dtype}
-    problem = misfit(model, image=recipe.image, **row, spread=recipe.parallelism)
+    wrong_name = misnamed(model, recipe.image)
+    problem = (
+        misfit(model, image=recipe.image, **row, spread=recipe.parallelism)
+        if wrong_name is None
+        else wrong_name.message
+    )
     if problem is not None:
         raise UserError(f"{recipe.workload} {recipe.size} cannot be started: {problem}.")
     words = {**_words_of_row(recipe, model, release), **_words_of_run(run)}

@@ -2,11 +2,14 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from steptime.errors import UserError
 from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location, Mistake
-from steptime.recipes.megatron_bridge import misfit
+from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed
+from steptime.recipes.named import NamedRecipe
+from steptime.recipes.parameters import misnamed_size
 from steptime.recipes.performance_rules import PerformanceRules
 from steptime.recipes.workload_file import Platform
 from steptime.recipes.workload_parts import keys_of, named_of, rules_of
@@ -54,4 +57,31 @@ def _releases(document: Document) -> Iterator[Mistake]:
                 yield Mistake(problem, place)
 
 
-NAMED_CHECKS = (_proxies, _launch, _releases)
+def _names(document: Document) -> Iterator[Mistake]:
+    """Each size's recipe is one that its images have, and has the parameters that the size's name says."""
+    for size in keys_of(document, "sizes"):
+        model = named_of(document, size)
+        problems = (_misnamed(size, model, image) for image in _images(document, size)) if model else ()
+        if (problem := next(filter(None, problems), None)) is not None:
+            yield replace(problem, location=("sizes", size, "model", *problem.location))
+
+
+def _misnamed(size: str, model: NamedRecipe, image: str | None) -> Mistake | None:
+    try:
+        problem, known = misnamed(model, image), known_recipe(model, image)
+    except UserError:
+        return None  # of the image: `_releases` has it
+    sentence = misnamed_size(size, model, known) if problem is None and known is not None else None
+    return problem if sentence is None else Mistake(sentence)
+
+
+def _images(document: Document, size: str) -> list[str | None]:
+    """Those that a size's rows run in, each once."""
+    types = {
+        gpu_type for placed in rules_of(document) if placed.size == size for gpu_type in placed.rule.gpu_types
+    }
+    platforms = (document.part(Platform, "gpu_types", gpu_type)[0] for gpu_type in sorted(types))
+    return list(dict.fromkeys(platform.image for platform in platforms if platform is not None))
+
+
+NAMED_CHECKS = (_names, _proxies, _launch, _releases)

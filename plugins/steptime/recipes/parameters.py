@@ -1,10 +1,13 @@
-"""How many parameters a model has, counted from its sizes, and how many its size's name says."""
+"""How many parameters a model has, counted from its sizes or stated, and how many its size's name says."""
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from steptime.errors import UserError
 from steptime.recipes.layers import HybridShape
-from steptime.recipes.models import Model, ModelShape
+from steptime.recipes.megatron_bridge import KnownRecipe, known_recipe
+from steptime.recipes.models import Model, ModelShape, Recipe
 from steptime.recipes.named import NamedRecipe
 
 _GATED = {"llama": True, "nemotron4": False, "nemotron_h": False}
@@ -21,17 +24,38 @@ class Parameters(NamedTuple):
     """Of a model, without the layers that predict further tokens: only training has these."""
 
     total: int
-    active: int
-    """Those that one token passes: all but the experts that are not chosen for it."""
+    active: int | None
+    """Those that one token passes: all but the experts that are not chosen for it; None if nobody knows."""
 
     def __str__(self) -> str:
         """As people write them: `8.03b`, `671b, 37.6b active`."""
-        return _brief(self.total) + (f", {_brief(self.active)} active" if self.active != self.total else "")
+        if self.active is None or self.active == self.total:
+            return _brief(self.total)
+        return f"{_brief(self.total)}, {_brief(self.active)} active"
 
 
 def _brief(number: int) -> str:
     unit, divisor = ("b", 1e9) if number >= 1e9 else ("m", 1e6)
     return f"{number / divisor:.3g}{unit}"
+
+
+def parameters_of(recipe: Recipe) -> Parameters | None:
+    """Of a row's model: counted, or of a recipe by name what upstream states; None if nobody knows."""
+    if not isinstance(recipe.model, NamedRecipe):
+        return count_parameters(recipe.model)
+    try:
+        return stated_parameters(known_recipe(recipe.model, recipe.image))
+    except UserError:
+        return None  # an image of a release that nobody knows: only starting it needs one
+
+
+def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
+    """What upstream states of a recipe by name; None if it does not."""
+    if known is None or known.parameters is None:
+        return None
+    return Parameters(
+        round(known.parameters * 1e9), None if known.active is None else round(known.active * 1e9)
+    )
 
 
 def count_parameters(shape: Model) -> Parameters | None:
@@ -104,14 +128,45 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
 
     A name such as `tiny` says nothing.
     """
-    named, counted = _STATED.fullmatch(size), count_parameters(shape)
-    if named is None or counted is None:
+    counted = count_parameters(shape)
+    if counted is None:
         return None
-    for kind, what in (("total", "parameters"), ("active", "active parameters")):
-        stated, has = named[kind], getattr(counted, kind) / 1e9
-        if stated is not None and abs(has - float(stated)) > _TOLERANCE * float(stated):
+    for kind, stated, has in _numbers(size, counted):
+        if has is not None and _differ(has, stated):
             return (
-                f"this model has {has:.3g} billion {what}, and the name of its size says {stated}: "
+                f"this model has {has:.3g} billion {kind}, and the name of its size says {stated}: "
                 "give the sizes of that very model, or name the size by what it has"
             )
     return None
+
+
+def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | None:
+    """What is wrong with the name of a recipe's size; None if nothing is.
+
+    A number that nobody can hold to anything is wrong, too: upstream states none for that recipe.
+    """
+    for kind, stated, has in _numbers(size, stated_parameters(known)):
+        if has is None:
+            return (
+                f"the name of this size says {stated} billion {kind}, and upstream does not state those of "
+                f"{model.recipe}: name the size without them"
+            )
+        if _differ(has, stated):
+            return (
+                f"{model.recipe} has {has:.3g} billion {kind}, and the name of its size says {stated}: "
+                "give the recipe of that very model, or name the size by what it has"
+            )
+    return None
+
+
+def _numbers(size: str, has: Parameters | None) -> Iterator[tuple[str, str, float | None]]:
+    """The numbers that a size's name says: of what, how many billions, and how many there are."""
+    named = _STATED.fullmatch(size)
+    for kind, what in (("total", "parameters"), ("active", "active parameters")):
+        if named is not None and named[kind] is not None:
+            number = None if has is None else getattr(has, kind)
+            yield what, named[kind], None if number is None else number / 1e9
+
+
+def _differ(has: float, stated: str) -> bool:
+    return abs(has - float(stated)) > _TOLERANCE * float(stated)

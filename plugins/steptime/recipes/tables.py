@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptime.recipes.models import Recipe
-from steptime.recipes.parameters import count_parameters
+from steptime.recipes.parameters import parameters_of
 from steptime.recipes.performance_rules import CPU
 from steptime.recipes.workload_file import Printed, Workload
 
 
 def row(recipe: Recipe) -> dict[str, Any]:
     """A recipe as steptime runs it: `vp` is None without virtual pipeline, `ep` and `etp` without experts."""
-    parallelism, identity, counted = recipe.parallelism, recipe.identity, count_parameters(recipe.model)
+    parallelism, identity, counted = recipe.parallelism, recipe.identity, parameters_of(recipe)
     return {
         "recipe": identity.pop("workload"),
         **identity,

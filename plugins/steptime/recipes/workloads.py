@@ -10,6 +10,7 @@ from steptime.recipes.config_files import read_document
 from steptime.recipes.config_problems import BrokenFiles, load_each
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
+from steptime.recipes.megatron_bridge import bridge_file
 from steptime.recipes.workload_checks import problems_of
 from steptime.recipes.workload_file import Workload
 from steptime.settings import config_dir
@@ -37,7 +38,7 @@ def load_workload(name: str) -> Workload:
             raise unknown_value("workload", name, known)
         stem = max(releases, key=_release)
     path = config_dir() / "workloads" / f"{stem}.yaml"
-    return _load(path, _changed_ns(path), _changed_ns(gpus_file()), _changed_ns(flops_file()))
+    return _load(path, *map(_changed_ns, (path, gpus_file(), flops_file(), bridge_file())))
 
 
 def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
@@ -52,7 +53,7 @@ def dag_id(workload: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _load(path: Path, *_changed_ns: int) -> Workload:
-    """One file, read again only when it changes, or the peaks and formulas that it is held to."""
+    """One file, read again only when it changes, or what it is held to: peaks, formulas, recipes by name."""
     document = read_document(path)
     workload, problems = document.fit(Workload)
     problems += document.misnamed("workload", problems) + problems_of(document)

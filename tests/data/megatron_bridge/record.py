@@ -2,49 +2,78 @@
 
     python tests/data/megatron_bridge/record.py path/to/Megatron-Bridge
 
-Makes `parsers.json`, the arguments of each release's parser, and `configurations.json`, the configurations of
-the recipes that our workload files start, with the variables of their jobs on Slurm. Of upstream the plain
-dataclasses of the configurations are executed, and what sets the variables, with stand-ins for NeMo-Run.
+For each release of `config/megatron_bridge.yaml`, at the tag that it names:
+
+- `parsers.json`: the arguments of its parser;
+- `recipes.json`: the recipes of language models that it pre-trains, with the tokens of a sample and the
+  parameters that upstream states;
+- `configurations.json`: of those that our workload files start, each configuration with the variables of its
+  job on Slurm.
+
+Upstream's own code is run, with stand-ins for NeMo-Run and for everything that trains (`upstream.py`).
 """
 
 import ast
 import dataclasses
+import importlib
 import json
 import re
-import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-TAGS = {"25.11": "v0.2.2", "26.02": "v0.3.0", "26.04": "v0.4.2", "26.06": "v0.5.1", "26.08": "v0.6.0"}
-PARSER = "scripts/performance/argument_parser.py"
-CONFIGURATIONS = {
-    "26.02": ("gpt_oss/gpt_oss", "qwen/qwen3"),
-    "26.04": ("nemotronh/nemotron_3", "deepseek/deepseek"),
-}
-"""By release: the family that a launch is told, and the file of its configurations."""
-KEPT = re.compile(
-    r"(?P<recipe>GPT_OSS_120B|QWEN3_30B_A3B|QWEN3_235B_A22B|NEMOTRON_3_(?:NANO|SUPER)|DEEPSEEK_V3)"
-    r"_PRETRAIN_CONFIG_(?P<gpu>[A-Z]+[0-9]+)_(?P<dtype>\w+)_(?P<variant>V\d)"
-)
-FIELDS = (
-    *("num_gpus", "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
-    *("virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"),
-    *("micro_batch_size", "global_batch_size"),
-)
-"""What documents print of a configuration."""
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from upstream import git, imported, shown
+
 HERE = Path(__file__).parent
+CONFIG = HERE.parents[2] / "config"
+PARSER = "scripts/performance/argument_parser.py"
+OTHERS = ("qwen_vl", "wan")
+"""Families whose models are of images, too: they want arguments that we do not give."""
+FIELDS = {
+    "model": (
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+        *("virtual_pipeline_model_parallel_size", "expert_model_parallel_size"),
+        "expert_tensor_parallel_size",
+    ),
+    "train": ("micro_batch_size", "global_batch_size"),
+}
+"""What documents print of a configuration, by the part of upstream's that has it."""
+GPU_TYPES = "h100|b200|b300|gb200|gb300"
+DTYPES = "bf16|fp8_?cs|fp8_?mx|fp8_?sc|nvfp4"
+STATED = {
+    **dict.fromkeys(
+        ("deepseek_v3", "v3"),
+        ("v0.6.0", "docs/models/deepseek/deepseek-v3.md", r"(\d+B) parameters \((\d+B) activated"),
+    ),
+    "kimi_k2": ("v0.6.0", "src/megatron/bridge/recipes/kimi/h100/kimi_k2.py", r"Kimi-K2 \((1T)\)()"),
+    "nemotron_3_nano": (
+        *("v0.6.0", "examples/models/nemotron/nemotron_3/nano/slurm_pretrain.sh"),
+        r"a (30B) parameter model with A(3B)",
+    ),
+}
+"""Where upstream states the parameters of a recipe whose names do not, by the recipe's name."""
 
 
-def shown(clone: str, tag: str, path: str) -> str:
-    """A file at a tag."""
-    return git(clone, "show", f"{tag}:{path}")
+@dataclasses.dataclass
+class Recipe:
+    """A configuration of upstream's: what is asked for, and what that comes to."""
 
-
-def git(clone: str, *arguments: str) -> str:
-    command = ("git", "-C", clone, *arguments)
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    key: str
+    """Upstream's own name of it."""
+    family: str
+    recipe: str
+    gpu_type: str
+    dtype: str
+    variant: str | None
+    gpus: int
+    made: Any
+    """The whole of its configuration."""
 
 
 def arguments_of(source: str) -> dict[str, dict[str, Any]]:
@@ -81,83 +110,180 @@ def _plain(value: ast.expr, constants: dict[str, Any]) -> Any:
     return ast.literal_eval(value)
 
 
-def configurations_of(clone: str, tag: str, files: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """By upstream's name, without what is left at its default."""
-    utils = ast.parse(shown(clone, tag, "scripts/performance/utils/utils.py"))
-    base = next(node for node in utils.body if getattr(node, "name", "") == "WorkloadBaseConfig")
-    module: dict[str, Any] = {}
-    code = ast.unparse(ast.Module([base], []))
-    exec(f"from dataclasses import dataclass\nfrom typing import *\n{code}", module)  # noqa: S102
-    stand_in = types.ModuleType("utils.utils")
-    stand_in.WorkloadBaseConfig = module["WorkloadBaseConfig"]
-    sys.modules |= {"utils": types.ModuleType("utils"), "utils.utils": stand_in}
-    found: dict[str, dict[str, Any]] = {}
-    for file in files:
-        names: dict[str, Any] = {}
-        exec(shown(clone, tag, f"scripts/performance/configs/{file}_workload_base_configs.py"), names)  # noqa: S102
-        for name, value in names.items():
-            if (known := KEPT.fullmatch(name)) and dataclasses.is_dataclass(value):
-                told = dataclasses.asdict(value)
-                launched = {key: text.lower() for key, text in known.groupdict().items()}
-                found[name] = {key: told[key] for key in FIELDS if told[key] is not None} | {
-                    "environment": environment_of(clone, tag, file.partition("/")[0], launched, value)
-                }
-    return found
+def recipes_of(clone: str, tag: str) -> Iterator[Recipe]:
+    """Every configuration of a release, by whichever of its three layouts."""
+    files = git(clone, "ls-tree", "-r", "--name-only", tag, "scripts/performance", "src/megatron/bridge")
+    flat = "src/megatron/bridge/perf_recipes/__init__.py" in files
+    root = "src/megatron/bridge/perf_recipes" if flat else "scripts/performance/configs"
+    for family in sorted(set(re.findall(rf"^{root}/(\w+)/", files, re.MULTILINE)) - {*OTHERS}):
+        if flat:
+            yield from _of_functions(family)
+        elif f"{root}/{family}/workload_base_configs.py" in files:
+            yield from _of_sizes(family)
+        else:
+            yield from _of_recipes(family)
 
 
-def environment_of(
-    clone: str, tag: str, family: str, launched: dict[str, str], configuration: Any
-) -> dict[str, str]:
-    """The variables of a job on Slurm: those of upstream's executor, then what its plugin makes of them."""
+def _of_sizes(family: str) -> Iterator[Recipe]:
+    """Of releases that name a model and its size."""
+    bases = importlib.import_module(f"configs.{family}.workload_base_configs")
+    builders = importlib.import_module(f"configs.{family}.{family}_llm_pretrain")
+    for key, base in vars(bases).items():
+        named = re.fullmatch(rf"{family}_(\w+?)_({GPU_TYPES})_({DTYPES})_base_config", key.lower())
+        builder = named and getattr(builders, f"{family}_{named[1]}_{named[2]}_config", None)
+        if named and builder:
+            made = builder(precision=named[3])
+            yield Recipe(key, family, named[1], named[2], named[3], None, base.num_gpus, made)
 
-    class Anything(types.ModuleType):
-        """NeMo-Run, of which nothing but names is needed."""
 
-        __path__ = ()
+def _of_recipes(family: str) -> Iterator[Recipe]:
+    """Of releases that name a recipe, and a variant of its configuration."""
+    module = importlib.import_module(f"configs.{family}")
+    pattern = rf"(\w+)_pretrain_config_({GPU_TYPES})_({DTYPES})(?:_(\w+))?"
+    for key, base in vars(module).items():
+        named = re.fullmatch(pattern, key.lower())
+        builder = named and getattr(module, f"{named[1]}_pretrain_config_{named[2]}", None)
+        if named and builder and dataclasses.is_dataclass(base):
+            made = builder(precision=named[3], config_variant=named[4] or "v1")
+            yield Recipe(key, family, named[1], named[2], named[3], named[4], base.num_gpus, made)
 
-        def __getattr__(self, name: str) -> type:
-            return type(name, (), {"__init__": lambda self, *_, **told: self.__dict__.update(told)})
 
-    nemo_run = ("nemo_run", "nemo_run.config", "nemo_run.core", "nemo_run.core.execution")
-    config = Anything("nemo_run.config")
-    config.get_nemorun_home = str
-    sys.modules |= {name: Anything(name) for name in (*nemo_run, "nemo_run.core.execution.launcher")}
-    sys.modules["nemo_run.config"] = config
-    sys.modules["utils.utils"].get_workload_base_config = lambda *_, **__: configuration
-    executors, plugins = ({"__name__": name, "__file__": __file__} for name in ("executors", "plugins"))
-    exec(shown(clone, tag, "scripts/performance/utils/executors.py"), executors)  # noqa: S102
-    exec(shown(clone, tag, "scripts/performance/perf_plugins.py"), plugins)  # noqa: S102
+def _of_functions(family: str) -> Iterator[Recipe]:
+    """Of releases that have a function for each configuration."""
+    pattern = re.compile(rf"(\w+?)_pretrain_(\d+)gpu_({GPU_TYPES})_({DTYPES})(?:_(\w+))?_config")
+    for key, function in vars(importlib.import_module(f"megatron.bridge.perf_recipes.{family}")).items():
+        if named := pattern.fullmatch(key):
+            dtype = re.sub("^fp8", "fp8_", named[4])
+            yield Recipe(key, family, named[1], named[3], dtype, named[5], int(named[2]), function())
+
+
+def described(clone: str, recipes: list[Recipe]) -> dict[str, Any]:
+    """One recipe, of all its configurations: the tokens of a sample, and the parameters that are stated."""
+    samples, models = set(), set()
+    for recipe in recipes:
+        model, data = recipe.made.model, recipe.made.dataset
+        lengths = [
+            model.seq_length,
+            data.sequence_length,
+            data.seq_length,
+        ]
+        samples.add(next(length for length in lengths if isinstance(length, int)))
+        models |= {name for name in (model.sizes_of, model.hf_model_id) if isinstance(name, str)}
+    return {
+        "seq_length": sorted(samples),
+        "model": sorted(models),
+        "stated": _stated(clone, recipes[0].recipe, sorted(models)),
+    }
+
+
+def _stated(clone: str, recipe: str, models: list[str]) -> str | None:
+    """As a size's name has it: `30b-a3b`; in its own name, in that of the model that it has the sizes of,
+    or in a document of upstream's."""
+    if recipe in STATED:
+        tag, path, pattern = STATED[recipe]
+        found = re.search(pattern, shown(clone, tag, path))
+        assert found, f"{path} does not state the parameters of {recipe}"
+        total, active = (text.lower().replace("1t", "1000b") for text in found.groups())
+        return total + (f"-a{active}" if active else "")
+    for name in (recipe, *models):
+        if found := re.search(r"(?:^|[_-])(\d+b)(?:[_-](a\d+b))?(?:[_-]|$)", name.lower()):
+            return "-".join(filter(None, found.groups()))
+    return None
+
+
+def configuration_of(recipe: Recipe) -> dict[str, Any]:
+    """What documents print of it, without what is left at None, and the variables of its job on Slurm."""
+    fields = {
+        name: getattr(getattr(recipe.made, part), name) for part, names in FIELDS.items() for name in names
+    }
+    set_ones = {name: value for name, value in fields.items() if isinstance(value, int)}
+    return {
+        "num_gpus": recipe.gpus,
+        **set_ones,
+        "environment": environment_of(recipe),
+    }
+
+
+def environment_of(recipe: Recipe) -> dict[str, str]:
+    """The variables of a job on Slurm: those of upstream's executor, then what its plugin makes of them.
+
+    The newest releases have no such plugin: their script sets a recipe's variables by itself.
+    """
+    for module in ("utils.executors", "perf_plugins"):
+        sys.modules.pop(module, None)  # a launch leaves its variables in them
+    executors = importlib.import_module("utils.executors")
+    plugins = importlib.import_module("perf_plugins")
+    executors.get_nemorun_home = str
     of_slurm = {"account": "", "partition": "", "log_dir": "", "nodes": 1, "num_gpus_per_node": 8}
-    job = executors["slurm_executor"](launched["gpu"], **of_slurm)
-    task = types.SimpleNamespace(args=[])
-    plugins["Script"] = types.SimpleNamespace
-    plugins["PerfEnvPlugin"](
-        **{"model_family_name": family, "model_recipe_name": launched["recipe"], "gpu": launched["gpu"]},
-        **{"compute_dtype": launched["dtype"], "train_task": "pretrain"},
-        **{"config_variant": launched["variant"], "moe_a2a_overlap": None},  # the configuration's
-    ).setup(task, job)
+    job = executors.slurm_executor(recipe.gpu_type, **of_slurm)
+    if hasattr(plugins, "PerfEnvPlugin"):
+        plugins.Script = types.SimpleNamespace
+        plugins.PerfEnvPlugin(
+            **{
+                "model_family_name": recipe.family,
+                "model_recipe_name": recipe.recipe,
+                "gpu": recipe.gpu_type,
+            },
+            **{"compute_dtype": recipe.dtype, "train_task": "pretrain"},
+            **{"config_variant": recipe.variant or "v1", "moe_a2a_overlap": None},  # the configuration's
+        ).setup(types.SimpleNamespace(args=[]), job)
     return dict(sorted(job.env_vars.items()))
 
 
+def launched() -> set[tuple[str, str, str]]:
+    """Release, family and recipe of what our workload files start."""
+    releases = yaml.safe_load((CONFIG / "megatron_bridge.yaml").read_text(encoding="utf-8"))
+    by_tag = {tag: release for release, entry in releases.items() for tag in entry["images"]}
+    started = set()
+    for path in (CONFIG / "workloads").glob("*.yaml"):
+        workload = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tags = {
+            platform["image"].rpartition("/")[2]
+            for platform in workload["gpu_types"].values()
+            if platform["image"]
+        }
+        for size in workload["sizes"].values():
+            model = size["model"]
+            if model["architecture"] == "megatron_bridge":
+                started |= {(by_tag[tag], model["family"], model["recipe"]) for tag in tags}
+    return started
+
+
 def main(clone: str) -> None:
-    parsers = {
-        release: {
+    releases = yaml.safe_load((CONFIG / "megatron_bridge.yaml").read_text(encoding="utf-8"))
+    started = launched()
+    parsers, recipes, configurations = {}, {}, {}
+    for release, entry in releases.items():
+        tag = entry["source"].split()[1].rstrip(",")
+        parsers[release] = {
             "tag": tag,
             "commit": git(clone, "rev-list", "-n1", tag).strip(),
             "file": PARSER,
             "arguments": arguments_of(shown(clone, tag, PARSER)),
         }
-        for release, tag in TAGS.items()
-    }
-    configurations = {
-        release: configurations_of(clone, TAGS[release], files) for release, files in CONFIGURATIONS.items()
-    }
+        with imported(clone, tag):
+            found = list(recipes_of(clone, tag))
+            names = sorted({(one.family, one.recipe) for one in found})
+            recipes[release] = {
+                f"{family} {recipe}": described(
+                    clone, [one for one in found if (one.family, one.recipe) == (family, recipe)]
+                )
+                for family, recipe in names
+            }
+            configurations[release] = {
+                one.key: configuration_of(one)
+                for one in found
+                if (release, one.family, one.recipe) in started
+            }
     (HERE / "parsers.json").write_text(_written({one: parsers[one]["arguments"] for one in parsers}, parsers))
-    (HERE / "configurations.json").write_text(_written(configurations, {}))
+    (HERE / "recipes.json").write_text(_written(recipes, {}))
+    (HERE / "configurations.json").write_text(
+        _written({release: of for release, of in configurations.items() if of}, {})
+    )
 
 
 def _written(of_releases: dict[str, dict[str, Any]], heads: dict[str, dict[str, Any]]) -> str:
-    """As JSON with a line for each argument or configuration."""
+    """As JSON with a line for each argument, recipe or configuration."""
     releases = []
     for release, entries in of_releases.items():
         lines = [f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items()]
