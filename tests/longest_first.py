@@ -44,6 +44,7 @@ _SHARED = {
         "tests/judging/test_causes.py",
         "tests/judging/test_compare_command.py",
         "tests/judging/test_drift.py",
+        "tests/judging/test_sixty_cells.py",
         "tests/judging/test_trend_command.py",
         "tests/reporting/",
         "tests/web/test_pictures.py",

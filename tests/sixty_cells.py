@@ -1,142 +1,419 @@
 """Half a year of a weekly sweep of 60 cells on three clusters, with and without what is planted in it.
 
-The runs are made up: levels, and noise by seed. Runs differ by 1 %, those of the noisy cell by 5 %.
+Cells are rows of the recipe documents, so that each has a published step time, and one model's checkpoints.
+The first run of a cell goes the product's own way: planned, measured, published. The others are its rows at
+another level, on other nodes, at another time, copied within the database, which takes a tenth of the CPU.
+A suspicion is followed by two fresh runs within its week, as a sweep starts them.
 """
 
+import hashlib
+import json
 import random
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.base import JobState, JobStatus, Staged
+from steptime.judging.detection import FRESH_RUNS, Standing, judge
 from steptime.judging.judgements import accept, judge_all
+from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.recipes.models import Mode, Run
+from steptime.recipes.planning import PlanRequest, plan
+from steptime.recipes.published import published_performance
+from steptime.results.differences import made_sha256
+from steptime.results.metrics import against_publication, measure
 from steptime.results.models import Result
+from steptime.results.record import as_text
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
-Cell = tuple[str, str, int]
-"""Cluster, size, GPUs."""
 
 WEEK_S = 7 * 86_400.0
 WEEKS = 26
 LAST = WEEKS - 1
-CLUSTERS = ("local", "east", "west")
-CELLS = [(cluster, size, gpus) for cluster in CLUSTERS for size in "abcde" for gpus in (1, 2, 4, 8)]
-NODES = {cluster: [f"{cluster[0]}{number:02}" for number in range(1, 13)] for cluster in CLUSTERS}
+NOISE = 0.01
+"""Standard deviation from run to run, relative to the step time."""
+GPUS_PER_NODE = 8
+NODES = {"east": 16, "west": 256, "north": 256}
+DAGS = {"llama3.1-25.04": "llama31", "nemotron4-25.04": "nemotron4", "nemotron-h-25.05": "nemotron_h"}
+SWEEP_DAG = "weekly_scaling_sweep"
 
-STEP, DRIFT, ACCEPTED, NOISY = (
-    ("local", size, gpus) for size, gpus in (("a", 4), ("b", 4), ("c", 4), ("d", 8))
-)
-BAD_NODE = "e02"
-"""The one of its cluster that most cells ran on in the last week, by these seeds: six of 20."""
+_PLANNED = {
+    "east": (("llama3.1", "8b", "8-128"), ("llama3.1", "405b-proxy", "32-64"), ("nemotron4", "15b", "16-64")),
+    "west": (
+        ("nemotron4", "15b", "128-2048"),
+        ("nemotron4", "340b", "256-2048"),
+        ("nemotron-h", "56b", "32-64"),
+    ),
+    "north": (("llama3.1", "70b", "64-2048"), ("llama3.1", "405b", "512-2048")),
+}
+"""Of each cluster the workloads, sizes and scales; each in every number format that its document has."""
+
+Cell = str
+"""Its label, `70b·fp8·64`: no two have the same."""
+STEP, DRIFT, ACCEPTED, NOISY = "70b·fp8·64", "70b·bf16·256", "405b·bf16·512", "70b·fp8·1024"
+"""All of them on the cluster `north`."""
+BELOW = "8b·fp8·32"
+"""A cell that has always been too slow for its publication; the accepted level is, too."""
 ACCEPTED_FROM = 16
 """Week from which on a level is slower by 8 %, which somebody accepted."""
+UPGRADED_FROM = 12
+"""Week from which on all run with another driver, which changes nothing."""
+SEEDS = (1, 2, 3)
+"""Of the noise; the first is that of the pages. Some seeds err, see `docs/judging.md`: 0 does."""
 
 
-def planted_level(cell: Cell, week: int, nodes: Collection[str]) -> float:
-    """What a step of the cell takes relative to its usual time."""
-    last = week == LAST
+class Stores(NamedTuple):
+    """Addresses of two stores with the same noise."""
+
+    unchanged: str
+    planted: str
+    bad_node: str
+    """That slows its runs by 6 % in the last week of the second."""
+
+
+@cache
+def cells() -> dict[Cell, Run]:
+    """The planned run of each."""
+    found = {run.label: run for run in _planned_runs()}
+    assert len(found) == 60
+    return found
+
+
+def _planned_runs() -> Iterator[Run]:
+    for cluster, rows in _PLANNED.items():
+        for workload, name, gpus in rows:
+            size, _, proxy = name.partition("-")
+            for dtype in ("fp8",) if workload == "nemotron-h" else ("bf16", "fp8"):
+                asked = PlanRequest(
+                    workload=workload, size=size, proxy=bool(proxy), dtype=dtype, gpu_type="h100", gpus=gpus,
+                    cluster="local", checkpoint=(name, dtype) == ("70b", "bf16"),
+                )  # fmt: skip
+                planned = plan(asked)
+                for run in planned.all_runs:
+                    if run.mode is Mode.PERFORMANCE or run.recipe.gpus == 2048:
+                        yield run.model_copy(update={"cluster": cluster})
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that is made up."""
+
+    cell: Cell
+    week: int
+    number: int
+    """0 for that of the sweep, from 1 on the fresh ones."""
+    level: float
+    """Its times relative to those of the cell's first run."""
+    nodes: tuple[str, ...]
+    changed: tuple[tuple[str, str], ...] = ()
+    """What was set otherwise."""
+
+    @property
+    def job_name(self) -> str:
+        """Its key in the store."""
+        return f"{self.cell.replace('·', '-').replace(' ', '-')}-{self.week:02}{'abc'[self.number]}"
+
+
+def slowed(cell: Cell, week: int, nodes: Collection[str], bad_node: str) -> float:
+    """What is planted: what a step of the cell takes relative to its usual time."""
+    last, cluster = week == LAST, cells()[cell].cluster
     if cell == STEP and last:
         return 1.05
     if cell == DRIFT:
         return 1 + 0.0025 * week
     if cell == ACCEPTED and week >= ACCEPTED_FROM:
         return 1.08
-    if BAD_NODE in nodes and last:
+    if bad_node in nodes and last:
         return 1.06
-    return 1.03 if cell[0] == "west" and last else 1.0
+    return 1.03 if cluster == "west" and last else 1.0
 
 
-def environment(cell: Cell, week: int) -> dict[str, str]:
+def changed(cell: Cell, week: int) -> tuple[tuple[str, str], ...]:
     """What was set otherwise, where something is planted that has a reason."""
     if week < LAST:
-        return {}
-    return {"NCCL_ALGO": "Ring"} if cell[0] == "west" else {"OMP_NUM_THREADS": "2"} if cell == STEP else {}
+        return ()
+    of_west = (("NCCL_ALGO", "Ring"),) if cells()[cell].cluster == "west" else ()
+    return (("NVTE_FUSED_ATTN", "0"),) if cell == STEP else of_west
 
 
-def runs_of(make_result: MakeResult, cell: Cell, now: float) -> Iterator[tuple[Result, Result]]:
-    """A run each week as it usually is, and with what is planted; the same one where nothing is.
+def history(seed: int, cell: Cell, bad_node: str | None) -> Iterator[Made]:
+    """The runs of a cell, oldest first; nothing is planted where no node is bad."""
+    standing = Standing()
+    for week in range(WEEKS):
+        began_with: tuple[str, ...] = ()
+        if bad_node is not None and (cell, week) == (ACCEPTED, ACCEPTED_FROM):
+            standing = Standing()
+        for number in range(1 + FRESH_RUNS):
+            dice = random.Random(f"{seed} {cell} {week} {number}")  # noqa: S311 - step times, not secrets
+            nodes = _free_nodes(dice, cells()[cell], without=began_with)
+            began_with = began_with or nodes
+            level = dice.gauss(1, 5 * NOISE if cell == NOISY else NOISE)
+            if bad_node is None:
+                made = Made(cell, week, number, level, nodes)
+            else:
+                level *= slowed(cell, week, nodes, bad_node)
+                made = Made(cell, week, number, level, nodes, changed(cell, week))
+            standing = judge(standing, made.level)
+            yield made
+            if standing.state != "suspected":
+                break
 
-    Of the cell with the planted step there are two more in the last week, which decide. The runs of one week
-    are those of one sweep, on nodes that were free.
-    """
-    cluster, size, gpus = cell
-    dice = random.Random(f"{cell}-16")  # noqa: S311 - step times, not secrets
-    noise = 0.05 if cell == NOISY else 0.01
-    usual_s = (0.8 + 0.4 * "abcde".index(size)) * (1 + 0.01 * (gpus - 1))
-    make = partial(make_result, size=size, gpus=gpus)
-    for number in range(WEEKS + (2 if cell == STEP else 0)):
-        week = min(number, LAST)
-        nodes = tuple(sorted(dice.sample(NODES[cluster], max(1, gpus // 2))))
-        mean = usual_s * dice.gauss(1, noise)
-        steps = [mean * dice.gauss(1, 0.02) for _ in range(20)]
-        at = now - (LAST - week) * WEEK_S - 7200 + 60 * CELLS.index(cell) + 600 * (number - week)
-        made = partial(made_run, make, cell, number, at=at, nodes=nodes)
-        usual, level = made(steps, {}), planted_level(cell, week, nodes)
-        planted = usual if level == 1 else made([level * step for step in steps], environment(cell, week))
-        yield usual, planted
+
+def _free_nodes(dice: random.Random, run: Run, without: Collection[str]) -> tuple[str, ...]:
+    """As many as the run has, without those of a suspicion where that leaves enough."""
+    every = [f"{run.cluster[0]}{number:03}" for number in range(1, NODES[run.cluster] + 1)]
+    wanted = run.recipe.gpus // GPUS_PER_NODE
+    others = [node for node in every if node not in without]
+    return tuple(sorted(dice.sample(others if len(others) >= wanted else every, wanted)))
 
 
-def made_run(
-    make: MakeResult,
-    cell: Cell,
-    number: int,
-    steps: Sequence[float],
-    changed: dict[str, str],
-    *,
-    at: float,
-    nodes: tuple[str, ...],
-) -> Result:
-    """The run of a cell with this number, submitted `at` (Unix time); `changed` is what was set otherwise."""
-    cluster, size, gpus = cell
-    like = make()
-    made_by = like.submitted.made_by
+def bad_node_of(seed: int) -> str:
+    """The node of `east` that most of its cells ran on in the last week."""
+    ran = [
+        node
+        for cell, run in cells().items()
+        if run.cluster == "east"
+        for made in history(seed, cell, None)
+        if (made.week, made.number) == (LAST, 0)
+        for node in made.nodes
+    ]
+    return max(sorted(set(ran)), key=ran.count)
+
+
+def first_runs(make_result: MakeResult) -> Iterator[Result]:
+    """A whole result for each cell, from which its runs are made."""
+    for cell, run in cells().items():
+        published = published_performance(run.recipe)
+        assert published is not None
+        dice = random.Random(cell)  # noqa: S311 - step times, not secrets
+        level = {BELOW: 1.07, ACCEPTED: 1.0}.get(cell, dice.uniform(0.95, 0.98))
+        steps = tuple(
+            Step(
+                global_step=number,
+                step_time_s=round((2 if number == run.first_step else 1) * level * published.step_time, 3)
+                + round(dice.uniform(-0.02, 0.02) * published.step_time, 3),
+                loss=round(11.9 - 0.08 * number, 3),
+                global_batch_size=run.recipe.global_batch_size,
+                peak_memory_bytes=70_000_000_000,
+            )
+            for number in range(run.first_step, run.max_steps)
+        )
+        log = TrainingLog(
+            path=f"/lustre/experiments/{cell}/log-{run.experiment}.out",
+            format="nemo2",
+            bytes_read=1 << 16,
+            steps=steps,
+            checkpoints=_checkpoints(run),
+            started={"schema": 1, "versions": {"nemo": "2.3.1", "torch": "2.7.0", "driver": "570.86.15"}},
+        )
+        yield make_result(cell, run=run, log=log, measurement=measure(run, log), **_ran(make_result, cell))
+
+
+def _checkpoints(run: Run) -> tuple[CheckpointTiming, ...]:
+    if run.mode is Mode.CHECKPOINT_SAVE:
+        return (
+            CheckpointTiming(kind="save", iteration=49, started_at=None, duration_s=41.5, blocked_s=41.5),
+        )
+    if run.mode is Mode.CHECKPOINT_LOAD:
+        return (
+            CheckpointTiming(kind="load", iteration=None, started_at=None, duration_s=63.2, blocked_s=63.2),
+        )
+    return ()
+
+
+def _ran(make_result: MakeResult, cell: Cell) -> dict[str, Any]:
+    """Of what, and for whom, the first run of a cell ran."""
+    made_by, run = make_result().submitted.made_by, cells()[cell]
     of_sweep = {
         "sweep": "weekly",
-        "sweep_run": f"scaling_sweep/week-{min(number, LAST):02}",
-        "dag_run_id": f"cell-{cluster}-{size}-{gpus}-{number:02}",
-        "environment": made_by.environment | changed,
-    }
-    return make(
-        f"{cluster}-{size}-{gpus}-{number:02}",
-        step_times=[round(step, 6) for step in steps],
-        submitted_at=at,
-        run=like.run.model_copy(update={"cluster": cluster}),
-        made_by=made_by.model_copy(update=of_sweep),
-        status=JobStatus(
-            state=JobState.SUCCEEDED,
-            exit_code=0,
-            started_at=at + 30 * gpus,
-            ended_at=at + 300,
-            nodes=nodes,
+        "sweep_run": f"{SWEEP_DAG}/first",
+        "dag_id": DAGS[run.recipe.workload],
+        "dag_run_id": "first",
+        "environment": {"NVTE_FUSED_ATTN": "1", "NCCL_DEBUG": "WARN"},
+        "staged": Staged(
+            image="nvcr.io/nvidia/nemo:25.04.01",
+            image_digest="sha256:" + "6" * 64,
+            python=None,
+            venv_lock_sha256=None,
+            trainer_path="/lustre/staged/trainer",
+            trainer_sha256="b" * 64,
         ),
+    }
+    ended = JobStatus(state=JobState.SUCCEEDED, exit_code=0, started_at=1.79e9, ended_at=1.79e9 + 600)
+    return {"made_by": made_by.model_copy(update=of_sweep), "status": ended}
+
+
+_SLOWER = {
+    *("step_time_mean_s", "step_time_std_s", "step_time_median_s", "step_time_over_published", "step_time_s"),
+    *("steady_step_time_s", "steady_step_time_iqr_s", "days_per_1t_tokens", "duration_s", "blocked_s"),
+    *("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s"),
+}
+"""Columns that grow with the level of a run."""
+_FASTER = {"tokens_per_s", "tokens_per_s_per_gpu", "mfu_percent"}
+
+
+def write(path: Path, runs: Sequence[Made], now: float) -> None:
+    """Add runs to a store in this file that has the first ones of their cells."""
+    from steptime.results import schema
+
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.row_factory = sqlite3.Row
+        rows = list(_rows(connection, runs, now))
+        for table in (
+            schema.runs,
+            schema.steps,
+            schema.checkpoints,
+            schema.validations,
+            schema.readings,
+            schema.searched,
+            schema.records,
+        ):
+            _copy(connection, table, rows)
+
+
+def _copy(connection: sqlite3.Connection, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """To each row of a cell's first run one of another run: what `rows` names has its value."""
+    given = {"id": ":run_id", "text": "replace(text, :like_job, :job_name)"}
+    names = [column.name for column in table.columns]
+    taken = [
+        f":{name}" if name in rows[0]
+        else f"{name} * :level" if name in _SLOWER
+        else f"{name} / :level" if name in _FASTER
+        else given.get(name, name)
+        for name in names
+    ]  # fmt: skip
+    key = "id" if "id" in names else "run_id"
+    connection.executemany(
+        f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(taken)} FROM {table.name} "  # noqa: S608
+        f"WHERE {key} = :like",
+        rows,
     )
 
 
+def _rows(connection: sqlite3.Connection, runs: Sequence[Made], now: float) -> Iterator[dict[str, Any]]:
+    first = {
+        row["label"]: row
+        for row in connection.execute(
+            "SELECT runs.*, records.content FROM runs JOIN records ON run_id = id WHERE dag_run_id = 'first'"
+        )
+    }
+    records = {cell: json.loads(row["content"]) for cell, row in first.items()}
+    newest = connection.execute("SELECT max(id) FROM runs").fetchone()[0]
+    places = {cell: place for place, cell in enumerate(cells())}
+    for run_id, made in enumerate(runs, start=newest + 1):
+        like = first[made.cell]
+        at = now - (LAST - made.week) * WEEK_S - 8 * 3600 + 60 * places[made.cell] + 3600 * made.number
+        queued = 30.0 + 0.4 * like["gpus"] * made.level
+        took = 240.0 + 50 * made.level * (like["step_time_mean_s"] or 0)
+        dag_run_id = f"{made.cell}-{made.week:02}{'abc'[made.number]}"
+        ran = {"job_name": made.job_name, "submitted_at": at, "dag_run_id": dag_run_id}
+        ends = {"started_at": at + queued, "ended_at": at + queued + took}
+        sweep_run = f"{SWEEP_DAG}/week-{made.week:02}"
+        content = _record(records[made.cell], made, ends, {"dag_run_id": dag_run_id, "sweep_run": sweep_run})
+        sha256 = hashlib.sha256(content.encode()).hexdigest()
+        yield ran | ends | {
+            "run_id": run_id,
+            "like": like["id"],
+            "like_job": like["job_name"],
+            "level": made.level,
+            "against_publication": like["against_publication"]
+            and against_publication(like["step_time_over_published"] * made.level),
+            "queue_wait_s": queued,
+            "gpu_hours": like["gpus"] * took / 3600,
+            "nodes": ", ".join(made.nodes),
+            "sweep_run": sweep_run,
+            "log_path": f"/lustre/experiments/{made.job_name}/{like['log_path'].rpartition('/')[2]}",
+            "published_at": ends["ended_at"],
+            "content_sha256": hashlib.sha256(made.job_name.encode()).hexdigest(),
+            "content": content,
+            "sha256": sha256,
+            "made_sha256": made_sha256(content),
+        }  # fmt: skip
+
+
+def _record(like: dict[str, Any], made: Made, ends: dict[str, float], ids: dict[str, str]) -> str:
+    """The record of a run, as that of the first one of its cell."""
+    upgraded = {"driver": "570.124.06"} if made.week >= UPGRADED_FROM else {}
+    provenance = like["provenance"]
+    environment = provenance["environment"] | dict(made.changed)
+    return as_text(
+        like
+        | {
+            "job": like["job"] | {"name": made.job_name, "job_id": made.job_name},
+            "status": like["status"] | ends | {"nodes": list(made.nodes)},
+            "nodes": list(made.nodes),
+            "versions": like["versions"] | upgraded,
+            "provenance": provenance | ids | {"environment": environment},
+        }
+    )
+
+
+def remove_first_runs(path: Path) -> None:
+    """Take those out of a store of which all others were made."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("DELETE FROM runs WHERE dag_run_id = 'first'")
+
+
+def planted(stores: Stores) -> set[str]:
+    """What a comparison of the second store is to name, and nothing else."""
+    return {STEP, DRIFT, f"node {stores.bad_node}", "common-mode"}
+
+
+def named(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """What rows of a comparison name: causes, and cells that drift or have moved for none of these causes."""
+    found = set()
+    for row in rows:
+        moved = row["verdict"] in ("slower", "faster") and not row["cause"]
+        found |= set(filter(None, (row["cause"] or "").split("; ")))
+        found |= {row["cell"]} if moved or row["drift_percent"] else set()
+    return found
+
+
+StoresOf = Callable[[int], Stores]
+
+
 @pytest.fixture(scope="session")
-def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> tuple[str, str]:
-    """Addresses of two stores with the same noise; what is planted is in the second."""
+def sixty_cells(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> StoresOf:
+    """A function that gives the stores of a seed, made when they are first asked for."""
     folder, now = tmp_path_factory.mktemp("sixty-cells"), time.time()
-    unchanged, planted = (Store(f"sqlite:///{folder / name}.db") for name in ("unchanged", "planted"))
-    runs = [pair for cell in CELLS for pair in runs_of(make_result, cell, now)]
-    apart = [(usual, changed) for usual, changed in runs if usual is not changed]
-    # As long as a connection is open SQLite does not tidy up after each run.
-    with closing(sqlite3.connect(folder / "unchanged.db")):
-        for usual, changed in runs:
-            if usual is changed:
-                unchanged.publish(usual)
-    shutil.copy(folder / "unchanged.db", folder / "planted.db")
-    for place, store in enumerate((unchanged, planted)):
-        for pair in apart:
-            store.publish(pair[place])
-    cluster, size, gpus = ACCEPTED
-    first = f"{cluster}-{size}-{gpus}-{ACCEPTED_FROM:02}"
-    accept(planted, first, note="gradients are checked now", accepted_by="ada")
-    for store in (unchanged, planted):
+
+    @cache
+    def first() -> Path:
+        store = Store(f"sqlite:///{folder / 'first.db'}")
+        for result in first_runs(make_result):
+            store.publish(result)
+        return folder / "first.db"
+
+    @cache
+    def stores_of(seed: int) -> Stores:
+        return make_stores(first(), folder / str(seed), seed, now)
+
+    return stores_of
+
+
+def make_stores(first: Path, beside: Path, seed: int, now: float) -> Stores:
+    """The stores of a seed, `<beside>-unchanged.db` and `-planted.db`, from one with the first runs."""
+    bad_node = bad_node_of(seed)
+    addresses = []
+    for name, planted in (("unchanged", None), ("planted", bad_node)):
+        path = beside.with_name(f"{beside.name}-{name}.db")
+        shutil.copy(first, path)
+        write(path, [made for cell in cells() for made in history(seed, cell, planted)], now)
+        remove_first_runs(path)
+        store = Store(f"sqlite:///{path}")
+        if planted:
+            level = Made(ACCEPTED, ACCEPTED_FROM, 0, 1.0, ()).job_name
+            accept(store, level, note="gradients are checked now", accepted_by="ada", now=now - 9 * WEEK_S)
         judge_all(store)
-    return unchanged.url, planted.url
+        addresses.append(store.url)
+    return Stores(*addresses, bad_node)

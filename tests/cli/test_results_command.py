@@ -104,7 +104,7 @@ def test_a_narrow_terminal_hides_whole_columns_and_says_so(monkeypatch: pytest.M
     assert max(map(len, table.splitlines()[-8:])) <= 80
     assert "0.2500" in table
     assert "GBS" not in table
-    assert re.search(r"\d columns hidden: GBS, .*submitted; --wide shows them", hidden)
+    assert re.search(r"\d columns hidden: GBS, .*submitted, queued; --wide shows them", hidden)
     assert "GBS" in call("--wide").stdout.partition("└")[0]
 
 
@@ -167,7 +167,10 @@ def test_the_cells_of_a_sweep_are_named_by_its_dag_run(make_result: MakeResult) 
         made_by = one.submitted.made_by.model_copy(update=told)
         Store().publish(make_result(name, made_by=made_by))
 
+    Store().publish(make_result("of-no-sweep"))
+
     assert jobs("--dag", "scaling_sweep", "--dag-run", "week-cell") == ["cell"]
+    assert jobs("--sweep", "Weekly") == ["cell", "other"]
 
 
 @pytest.mark.usefixtures("filled_store")
@@ -203,6 +206,7 @@ def test_nothing_found_is_said() -> None:
         (["--gpu-type", "h100"], "unknown gpu type of stored results 'h100'. Valid are: cpu."),
         (["--mode", "save"], "Valid are: checkpoint_save, performance."),
         (["--since", "yesterday"], "--since 'yesterday' is no time: write 30m, 12h, 7d, 2w, or a date"),
+        (["--sweep", "weekly"], "unknown sweep of stored results 'weekly'. Valid are: none."),
         (["--limit", "0"], "should be greater than or equal to 1"),
         (
             ["--dag-run", "manual__2026-11-12"],

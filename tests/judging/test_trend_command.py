@@ -55,7 +55,14 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
     assert first.endswith(" s, slower, confirmed, after 28 runs.")
     assert re.fullmatch(r"0\.\d+ s [▁▂▃▄▅▆▇█]{28} 0\.\d+ s", line)
     assert line.split()[2][-3:] > line.split()[2][:3], "its end is higher than its beginning"
-    for text in ("baseline, s", "usual from, s", "usual to, s", "OMP_NUM_THREADS 1 → 2", "confirmed"):
+    for text in (
+        "baseline, s",
+        "usual from, s",
+        "usual to, s",
+        "least seen, %",
+        "OMP_NUM_THREADS 1 → 2",
+        "confirmed",
+    ):
         assert text in shown.stdout
     assert SLOWER not in shown.stdout
     assert SLOWER in call(SLOWER, "--full-names").stdout

@@ -16,6 +16,7 @@ from typing import get_args
 import pytest
 
 from steptime.recipes.flops import model_flops
+from steptime.recipes.models import Mode
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.results import log_rows
@@ -43,7 +44,7 @@ def test_columns_change_only_on_purpose() -> None:
 
 
 def test_what_is_selected_by_and_what_the_store_computes() -> None:
-    chosen = ["state", "workload", "size", "dtype", "gpu_type", "scaling", "cluster", "mode", "gpus"]
+    chosen = ["state", "workload", "size", "dtype", "gpu_type", "scaling", "cluster", "mode", "gpus", "sweep"]
     assert list(CHOICES) == chosen
     assert list(COMPUTED) == [
         *("scaling_efficiency_percent", "scaling_efficiency_low_percent", "scaling_efficiency_high_percent"),
@@ -70,6 +71,7 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"steps_in_window": 10, "step_time_mean_s": 0.5, "step_time_std_s": 0, "step_time_median_s": 0.5},
         **{"steady_steps": "0:19", "steady_step_time_s": 0.5, "steady_step_time_iqr_s": 0},
         **{"wall_time_median_s": None, "published_step_time_s": None, "step_time_over_published": None},
+        "against_publication": None,
         **{"tokens_per_s": 4096, "tokens_per_s_per_gpu": 2048, "flops_formula": "llama3.1-25.04"},
         **{"peak_tflops_per_gpu": 0.06, "days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
         **{"checkpoint_save_s": None, "checkpoint_blocked_s": None, "checkpoint_load_s": None},
@@ -145,6 +147,29 @@ def test_a_published_step_time_stands_beside_the_measured_one() -> None:
     assert (measured.published_step_time_s, measured.step_time_over_published) == (12.27, 2.0)
     other_batch = recipe.model_copy(update={"global_batch_size": 256})
     assert throughput(other_batch, 24.54).published_step_time_s is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "over", "mark"),
+    [
+        (Mode.PERFORMANCE, 1.0, "passes"),
+        (Mode.PERFORMANCE, 1 / 0.95, "passes"),
+        (Mode.PERFORMANCE, 1.053, "below"),
+        (Mode.PERFORMANCE, None, None),
+        (Mode.CHECKPOINT_LOAD, 1.0, None),
+    ],
+)
+def test_a_performance_run_passes_its_publication_or_is_below_it(
+    make_result: MakeResult, mode: Mode, over: float | None, mark: str | None
+) -> None:
+    take = BY_NAME["against_publication"].take
+    assert take is not None
+    result = make_result(mode=mode)
+    assert result.measurement is not None
+    measured = result.measurement.model_copy(update={"step_time_over_published": over})
+
+    assert take(result.model_copy(update={"measurement": measured})) == mark
+    assert take(result.model_copy(update={"measurement": None})) is None
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +23,36 @@ from steptime.results.writing import run_row
 MakeResult = Callable[..., Result]
 
 
-def make_store_of_0001(url: str, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store as the first revision had it, with one published run."""
+@contextmanager
+def as_of(
+    revision: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[sqlalchemy.Connection, Mapping[str, sqlalchemy.Table]]]:
+    """A transaction of a steptime that knew no later revision, and the tables as they were."""
     upgrade = command.upgrade
     with monkeypatch.context() as earlier:
-        earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, "0001"))
-        earlier.setattr(schema, "REVISION", "0001")
+        earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
+        earlier.setattr(schema, "REVISION", revision)
         with database.write_transaction(url) as connection:
             tables = sqlalchemy.MetaData()
             tables.reflect(connection)
-            assert "records" not in tables.tables
-            runs = tables.tables["runs"]
-            row = _as_then(run_row(result))
-            row = {name: value for name, value in row.items() if name in runs.c}
-            run_id = connection.scalar(runs.insert().values(row).returning(runs.c.id))
-            row = {"run_id": run_id, **_provenance_row(result)}
-            connection.execute(tables.tables["provenance"].insert().values(row))
-            for position, checkpoint in enumerate(result.log.checkpoints):
-                row = checkpoint.model_dump(exclude={"blocked_s"}) | {"duration_s": checkpoint.blocked_s}
-                row |= {"run_id": run_id, "position": position}
-                connection.execute(tables.tables["checkpoints"].insert().values(row))
+            yield connection, tables.tables
     database.close_engines()
+
+
+def make_store_of_0001(url: str, result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store as the first revision had it, with one published run."""
+    with as_of("0001", url, monkeypatch) as (connection, tables):
+        assert "records" not in tables
+        runs = tables["runs"]
+        row = _as_then(run_row(result))
+        row = {name: value for name, value in row.items() if name in runs.c}
+        run_id = connection.scalar(runs.insert().values(row).returning(runs.c.id))
+        row = {"run_id": run_id, **_provenance_row(result)}
+        connection.execute(tables["provenance"].insert().values(row))
+        for position, checkpoint in enumerate(result.log.checkpoints):
+            row = checkpoint.model_dump(exclude={"blocked_s"}) | {"duration_s": checkpoint.blocked_s}
+            row |= {"run_id": run_id, "position": position}
+            connection.execute(tables["checkpoints"].insert().values(row))
 
 
 @pytest.fixture
@@ -193,23 +202,44 @@ def test_a_save_and_the_wait_for_it_become_two_numbers(
     assert (measured["checkpoint_save_s"], measured["checkpoint_blocked_s"]) == (took_s, 0.146)
 
 
+def test_a_run_from_before_is_marked_by_its_publication(
+    store_url: str, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with as_of("0017", store_url, monkeypatch) as (connection, tables):
+        runs = tables["runs"]
+        for mode, over in (
+            ("performance", 1.05),
+            ("performance", 1.06),
+            ("checkpoint_load", 1.0),
+            ("performance", None),
+        ):
+            row = {
+                name: value
+                for name, value in run_row(make_result(f"{mode}-{over}")).items()
+                if name in runs.c
+            }
+            connection.execute(runs.insert().values(row | {"mode": mode, "step_time_over_published": over}))
+
+    rows = {row["job_name"]: row["against_publication"] for row in Store(store_url).results()}
+
+    assert rows == {
+        "performance-1.05": "passes",
+        "performance-1.06": "below",
+        "checkpoint_load-1.0": None,
+        "performance-None": None,
+    }
+
+
 def test_what_nobody_was_notified_of_is_still_to_be_notified(
     store_url: str, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = make_result()
-    upgrade = command.upgrade
-    with monkeypatch.context() as earlier:
-        earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, "0014"))
-        earlier.setattr(schema, "REVISION", "0014")
-        with database.write_transaction(store_url) as connection:
-            tables = sqlalchemy.MetaData()
-            tables.reflect(connection)
-            runs = tables.tables["runs"]
-            row = {name: value for name, value in run_row(result).items() if name in runs.c}
-            run_id = connection.scalar(runs.insert().values(row).returning(runs.c.id))
-            kept = {"raised_by": run_id, "about": run_id, "verdict": "suspected"}
-            connection.execute(tables.tables["untold"].insert().values(kept))
-    database.close_engines()
+    with as_of("0014", store_url, monkeypatch) as (connection, tables):
+        runs = tables["runs"]
+        row = {name: value for name, value in run_row(result).items() if name in runs.c}
+        run_id = connection.scalar(runs.insert().values(row).returning(runs.c.id))
+        kept = {"raised_by": run_id, "about": run_id, "verdict": "suspected"}
+        connection.execute(tables["untold"].insert().values(kept))
 
     store = Store(store_url)
 

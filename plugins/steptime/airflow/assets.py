@@ -49,10 +49,9 @@ def extra_of_run(store: "Store", row: Mapping[str, Any]) -> dict[str, Any]:
     `verdict` is that against its history, `change_percent` relative to its baseline; `against_publication`
     is None where the document prints no step time.
     """
-    from steptime.judging.judgements import against_publication, judged_run
+    from steptime.judging.judgements import judged_run
 
     judged = judged_run(store, row)
-    over = row["step_time_over_published"]
     standing = None if judged is None else judged.standing
     change = None if standing is None else standing.change
     return {name: row[name] for name in _OF_RUN} | {
@@ -60,7 +59,7 @@ def extra_of_run(store: "Store", row: Mapping[str, Any]) -> dict[str, Any]:
         "direction": None if standing is None else standing.direction,
         "change_percent": None if change is None else 100 * change,
         "changes": [] if judged is None else list(judged.changes),
-        "against_publication": None if over is None else against_publication(over),
+        "against_publication": row["against_publication"],
     }
 
 

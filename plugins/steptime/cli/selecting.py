@@ -34,6 +34,7 @@ _HELP = {
     "cluster": "Only runs of this cluster.",
     "mode": "Only this mode, as performance.",
     "gpus": "Only this number of GPUs, on CPUs of ranks.",
+    "sweep": "Only runs of this sweep's cells.",
 }
 _OTHERS = {
     "search": "Only runs with these words in their names, DAG run, reason or warnings.",

@@ -19,10 +19,6 @@ from steptime.judging.detection import (
     adjusted,
 )
 from steptime.judging.drift import Drift
-from steptime.judging.judgements import (
-    PUBLISHED_THROUGHPUT,
-    against_publication,
-)
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series
 from steptime.results import columns
@@ -206,8 +202,7 @@ def _drift_remarks(finding: Finding) -> list[str]:
 
 def _row(name: str, finding: Finding) -> dict[str, Any]:
     standing, row = finding.standing, finding.run.row
-    against, over = standing.against, row["step_time_over_published"]
-    known = against.suffices
+    against, known = standing.against, standing.against.suffices
     return {column.name: row.get(column.name) for column in COLUMNS} | {
         "cell": name,
         "verdict": finding.verdict,
@@ -221,7 +216,6 @@ def _row(name: str, finding: Finding) -> dict[str, Any]:
         "minimum_detectable_change_percent": 100 * against.minimum_detectable_change if known else None,
         "p_value": standing.p_value(standing.direction or "slower") if known else None,
         "q_value": finding.q_value if standing.direction else None,
-        "against_publication": None if over is None else against_publication(over),
         "changes": "; ".join(finding.changes),
         "suspected_on": finding.placement and finding.placement.suspected,
         "fresh_on": finding.placement and finding.placement.fresh_nodes,
@@ -291,14 +285,8 @@ COLUMNS = (
     ),
     Column("p_value", "number", "How often so large a change is chance in an unchanged series."),
     Column("q_value", "number", "The same for all cells of the comparison, after Benjamini and Hochberg."),
-    *_of_runs("step_time_over_published", "scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
-    Column(
-        "against_publication",
-        "text",
-        f"`passes` from {100 * PUBLISHED_THROUGHPUT:g} % of the published throughput on, else `below`.",
-        heading="publication",
-        priority=3,
-    ),
+    *_of_runs("step_time_over_published", "against_publication"),
+    *_of_runs("scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
     *_of_runs(*OF_SERIES),
     *_of_runs("job_name", "submitted_at"),
     Column("changes", "text", "What changed between the last usual run and the first that was not."),

@@ -18,10 +18,10 @@ from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Stand
 from steptime.judging.drift import Drift, Level, find_drift
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
-from steptime.recipes.models import Mode
 from steptime.results import efficiency, judgement_rows
 from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.differences import changes
+from steptime.results.metrics import PUBLISHED_THROUGHPUT
 from steptime.results.models import Result
 from steptime.results.store import Store
 
@@ -32,8 +32,6 @@ RULES = 1
 """Of judging: raised where the same runs would be judged otherwise, so that stores are judged anew."""
 _LATEST_RUNS = 6
 """Of a series that a comparison looks at: one a week, its fresh runs, and some more."""
-PUBLISHED_THROUGHPUT = 0.95
-"""Part of the published throughput that passes."""
 
 
 class _Seconds(float):
@@ -303,9 +301,8 @@ def _changes(
 def _rows(one: Judged) -> Iterator[dict[str, Any]]:
     """The rows that are kept of a judged run."""
     yield _against_history(one)
-    row = one.run.row
-    if row["mode"] == Mode.PERFORMANCE and row["step_time_over_published"] is not None:
-        yield _against_publication(row)
+    if one.run.row["against_publication"]:
+        yield _against_publication(one.run.row)
     if one.drift is not None:
         yield _drifted(one.run, one.drift)
 
@@ -345,20 +342,14 @@ def _against_history(one: Judged) -> dict[str, Any]:
     )
 
 
-def against_publication(over: float) -> str:
-    """`passes` or `below`, of a step time relative to the published one."""
-    return "passes" if 1 / over >= PUBLISHED_THROUGHPUT else "below"
-
-
 def _against_publication(row: Mapping[str, Any]) -> dict[str, Any]:
-    over = row["step_time_over_published"]
     return _row(
         "step_time_s",
         "publication",
-        verdict=against_publication(over),
+        verdict=row["against_publication"],
         judged_on="step_time_mean_s",
         judged_s=row["step_time_mean_s"],
-        ratio=over,
+        ratio=row["step_time_over_published"],
         limit_ratio=1 / PUBLISHED_THROUGHPUT,
         baseline_mean_s=row["published_step_time_s"],
         rests_on={},

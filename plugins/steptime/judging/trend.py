@@ -25,7 +25,8 @@ COLUMNS = (
     *(_COMPARED[name] for name in ("change_percent", "verdict", "suspicion", "baseline_s")),
     Column("low_s", "number", "Above it, one run is usual.", heading="usual from", unit="s", priority=3),
     Column("high_s", "number", "Below it, one run is usual.", heading="usual to", unit="s", priority=3),
-    columns.BY_NAME["published_step_time_s"],
+    *(columns.BY_NAME[name] for name in ("published_step_time_s", "against_publication")),
+    _COMPARED["minimum_detectable_change_percent"],
     Column("changes", "text", "What changed since the run before it.", heading="changed", priority=2),
     Column("accepted", "text", "Why the level that begins with it was accepted, and by whom.", priority=3),
     Column(
@@ -142,6 +143,9 @@ def _row(run: JudgedRun, standing: Standing, events: str) -> dict[str, Any]:
         "change_percent": 100 * against.change([run.seconds]) if against.suffices else None,
         "low_s": low,
         "high_s": high,
+        "minimum_detectable_change_percent": (
+            100 * against.minimum_detectable_change if against.suffices else None
+        ),
         "changes": events,
     }
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from steptime.results.metrics import gpu_hours
+from steptime.recipes.models import Mode
+from steptime.results.metrics import PUBLISHED_THROUGHPUT, against_publication, gpu_hours
 from steptime.results.models import Result
 
 SCHEMA_VERSION = 1
@@ -92,6 +93,12 @@ def _measured(name: str, unit: str, description: str, **options: Any) -> Column:
 def _queue_wait_s(result: Result) -> float | None:
     started_at = result.status.started_at
     return None if started_at is None else started_at - result.job.submitted_at
+
+
+def _against_publication(result: Result) -> str | None:
+    """Of performance runs alone: a checkpoint's run has few steps, and nobody publishes those."""
+    over = result.measurement and result.measurement.step_time_over_published
+    return against_publication(over) if over and result.run.mode is Mode.PERFORMANCE else None
 
 
 def _nodes(result: Result) -> str | None:
@@ -267,6 +274,14 @@ COLUMNS = (
         priority=2,
         decimals=3,
     ),
+    Column(
+        "against_publication",
+        "text",
+        f"`passes` from {100 * PUBLISHED_THROUGHPUT:g} % of the published throughput on, else `below`.",
+        _against_publication,
+        heading="publication",
+        priority=3,
+    ),
     _measured(
         "tokens_per_s", "", "Tokens of a step over its mean time.", heading="tokens/s", priority=2, decimals=2
     ),
@@ -293,8 +308,8 @@ COLUMNS = (
         Column(
             f"scaling_efficiency_{end}_percent",
             "number",
-            f"{words} end of a 95 % interval of its scale's, over jobs; none below 3 of both scales.",
-            heading=f"efficiency {preposition}",
+            f"{words} end of a 95 % interval of the mean of its scale's jobs; none below 3 of both scales.",
+            heading=f"scale mean {preposition}",
             unit="%",
             priority=8,
             significant=3,
@@ -388,7 +403,16 @@ COLUMNS = (
         heading="started",
     ),
     Column("ended_at", "time", "When the job ended.", lambda result: result.status.ended_at, heading="ended"),
-    Column("queue_wait_s", "number", "From submitted to started.", _queue_wait_s, heading="queued", unit="s"),
+    Column(
+        "queue_wait_s",
+        "number",
+        "From submitted to started.",
+        _queue_wait_s,
+        heading="queued",
+        unit="s",
+        priority=6,
+        significant=3,
+    ),
     Column("nodes", "text", "Nodes that it ran on, in the order of its ranks.", _nodes),
     Column("dag_id", "text", "Airflow DAG that ran it.", lambda result: result.submitted.made_by.dag_id),
     Column("dag_run_id", "text", "Run of that DAG.", lambda result: result.submitted.made_by.dag_run_id),
@@ -409,6 +433,7 @@ COLUMNS = (
         "text",
         "Sweep that it is a cell of.",
         lambda result: result.submitted.made_by.sweep,
+        choice=True,
     ),
     Column(
         "sweep_run",

@@ -19,6 +19,9 @@ from steptime.results.models import Measurement
 
 SECONDS_PER_DAY = 86_400
 
+PUBLISHED_THROUGHPUT = 0.95
+"""Part of the published throughput that passes."""
+
 STEADY_STEPS = 20
 """Steps at the end of a run that it is judged by, where its window is not longer."""
 
@@ -45,6 +48,11 @@ def model_tflops_per_gpu(
 def mfu_percent(model_tflops: float, peak: float) -> float:
     """Model flops utilization in percent, of a GPU's model TFLOPS and its peak TFLOPS."""
     return 100 * model_tflops / peak
+
+
+def against_publication(over_published: float) -> str:
+    """`passes` or `below`, of a step time relative to the published one."""
+    return "passes" if 1 / over_published >= PUBLISHED_THROUGHPUT else "below"
 
 
 def gpu_hours(gpus: int, started_at: float | None, ended_at: float | None) -> float | None:

@@ -21,7 +21,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 
 from steptime.results.columns import COLUMNS
 
-REVISION = "0017"
+REVISION = "0018"
 """The newest revision: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
@@ -61,11 +61,12 @@ by_series = Index(
         for name in (
             *("workload", "size", "dtype", "gpu_type", "mode", "gpus", "cluster", "scaling", "proxy"),
             *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
-            *("expert_parallel", "state", "dag_id", "id"),
+            *("expert_parallel", "state", "dag_id", "sweep", "id"),
         )
     ),
 )
-"""What makes a series (`judging.series`), and what its newest run is found by: without reading the table."""
+"""What makes a series (`judging.series`), what its newest run is found by, and what there is to select by:
+without reading the table."""
 
 steps = Table(
     "steps",

@@ -253,7 +253,7 @@ class Store:
         query = select(*(runs.c[name] for name in CHOICES)).distinct()
         with read_connection(self.url) as connection:
             found = connection.execute(self._selected(query, True, None, None, equal)).all()
-        return {name: sorted({row[place] for row in found}) for place, name in enumerate(CHOICES)}
+        return {name: sorted({row[place] for row in found} - {None}) for place, name in enumerate(CHOICES)}
 
     def run(self, job_name: str) -> Row:
         """One run, valid or rejected. Raises UserError for an unknown job name."""
