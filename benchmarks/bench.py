@@ -144,8 +144,8 @@ def verdict(standing: Standing) -> str:
 def compare(benchmarks: Sequence[str], before: str, rounds: int) -> None:
     """Measure the working tree and another commit in turns; print medians and their ratio."""
     with checked_out(before) as root:
-        print(f"| figure | unit | {before} | working tree | ratio, above 1 is better | ranges |")
-        print("|---|---|---:|---:|---:|---|")
+        print(f"| figure | unit | {before} | working tree | ratio, above 1 is better | ranges | beside |")
+        print("|---|---|---:|---:|---:|---|---|")
         for benchmark in benchmarks:
             turns = [(measured(benchmark, root), measured(benchmark, ROOT)) for _ in range(rounds)]
             for name in (name for name in turns[0][1] if name in turns[0][0]):
@@ -154,15 +154,18 @@ def compare(benchmarks: Sequence[str], before: str, rounds: int) -> None:
 
 
 def compared_row(before: Sequence[Figure], after: Sequence[Figure]) -> str:
-    """A line of medians in Markdown; where ranges overlap, the difference may be chance."""
+    """A line of medians in Markdown; if ranges overlap, the difference may be chance.
+
+    Beside stands what the working tree's last turn was compared with.
+    """
     medians = [statistics.median(figure.value for figure in side) for side in (before, after)]
     times = [[figure.as_time for figure in side] for side in (before, after)]
     ratio = statistics.median(times[0]) / statistics.median(times[1])
     apart = max(times[0]) < min(times[1]) or max(times[1]) < min(times[0])
-    shown = " | ".join(map(number, medians))
-    return (
-        f"| {after[0].name} | {after[0].unit} | {shown} | {ratio:.2f} | {'apart' if apart else 'overlap'} |"
-    )
+    ranges = "apart" if apart else "overlap"
+    last = after[-1]
+    parts = [last.name, last.unit, *map(number, medians), f"{ratio:.2f}", ranges, beside(last)]
+    return f"| {' | '.join(parts)} |"
 
 
 @contextmanager
@@ -182,10 +185,15 @@ TABLE_HEAD = "| figure | value | unit | beside, in the same run | verdict |\n|--
 
 def row(figure: Figure, verdict: str) -> str:
     """A line of the table in Markdown."""
-    beside = figure.compared
+    return f"| {figure.name} | {number(figure.value)} | {figure.unit} | {beside(figure)} | {verdict} |"
+
+
+def beside(figure: Figure) -> str:
+    """What the figure was compared with in its run, and its goal."""
+    goal = []
     if figure.goal is not None:
-        beside.append(f"goal {number(figure.goal)}{', missed' if figure.misses_goal else ''}")
-    return f"| {figure.name} | {number(figure.value)} | {figure.unit} | {', '.join(beside)} | {verdict} |"
+        goal = [f"goal {number(figure.goal)}{', missed' if figure.misses_goal else ''}"]
+    return ", ".join(figure.compared + goal)
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from bench import ROOT, checked_out
-from log_reading import nemo, write_noisy
+from made_logs import nemo, write_noisy
 
 sys.path.insert(0, str(ROOT / "tests"))
 

@@ -4,23 +4,30 @@ Logs are written into a temporary folder: noisy ones, NCCL's tracing with 50 ste
 packed) and of Megatron-Bridge, and dense ones, of which every line is a step, by format and ranks. Each is
 read by steptime and, in the same run, by what there is beside it:
 
-- `rg -c -F` with steptime's own words (ripgrep; of packed logs `rg -z`, which calls gzip and zstd);
+- `rg -c -F` with the words of this working tree's reader (ripgrep; of packed logs `rg -z`, which calls gzip
+  and zstd);
 - both parsers of a peer, if `--peer` names a checkout of NVIDIA's dgxc-benchmarking from v26.05 on: that of
   NeMo and that of Megatron, over all steps and over ten. It reads no other format and no packed log;
 - a pass that only counts line ends, or of packed logs only unpacks them: the limit of this machine.
 
 Rates are megabytes (of packed logs, unpacked) per second of processor time, of the system and of children
 too, so that other work on the machine counts as little as can be; readers take turns, and the median counts.
+Memory is what a process holds at most that does nothing but read the log: Python with its modules, as the
+limit shows, and of rg the log itself, which it maps.
 
-Twice as many noisy logs as there are cores are also read by `steptime parse`, on one core and on all, by the
+Twice as many logs as there are cores are also read by `steptime parse`, on one core and on all, by the
 clock, since that is what a person waits for; of several turns the shortest counts.
+
+The exit code is 2 if a goal is missed: noisy logs at 1.2 times the rate of rg, NeMo's lines of 8 ranks at
+that of the peer's NeMo parser over all steps, other dense logs at 60 MB/s, `.gz` at 1,000. `--profile` shows
+instead in which functions the time of dense logs goes.
 """
 
 import argparse
-import gzip
+import cProfile
 import importlib
+import multiprocessing
 import os
-import random
 import resource
 import shutil
 import statistics
@@ -29,109 +36,39 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import zstandard
+from isal import igzip
 
 from figures import Figure, add_form, show
-from steptime.logs.events import search_words
-from steptime.logs.reader import read_log, unpacked
+from made_logs import NOISY_STEPS, Line, megatron, nemo, torchtitan, write_dense, write_noisy, write_packed
+from steptime.logs.reader import read_log
 
-Line = Callable[[int, int, int], str]
-"""Makes the line of a step, by its number, the rank and the last step."""
 Reader = Callable[[Path], int]
 """Gives how many steps, or lines, it found."""
-_NOISY_STEPS = 50
-_VALUES = random.Random(1)  # noqa: S311 - the same values every time
+Goal = Callable[[Mapping[str, float]], float | None]
+"""Makes a goal of the rates of the other readers."""
 
-
-def nemo(step: int, rank: int, last: int) -> str:
-    """A step as NeMo 2 prints it, behind srun's label; each rank has times of its own."""
-    return (
-        f"{rank}: Training epoch 0, iteration {step}/{last} | lr: {_VALUES.random() * 1e-5:.4g} | "
-        f"global_batch_size: 256 | global_step: {step} | peak_memory_usage: 72972500992 | "
-        f"memory_allocated: 34466545664 | reduced_train_loss: {_VALUES.uniform(1, 12):.4g} | "
-        f"train_step_timing in s: {_VALUES.uniform(2, 3):.4g} | consumed_samples: {(step + 1) * 256}\n"
-    )
-
-
-def megatron(step: int, rank: int, last: int) -> str:
-    """The two lines of Megatron-Bridge."""
-    return (
-        f"{rank}: Step Time : 9.09s GPU utilization: {_VALUES.uniform(600, 700):.1f}MODEL_TFLOP/s/GPU\n"
-        f"{rank}:  [2025-12-19 10:49:{step % 60:02}] iteration {step + 1:8d}/{last + 1:8d} | "
-        f"consumed samples: {step * 512:12d} | elapsed time per iteration (ms): "
-        f"{_VALUES.uniform(9e3, 1e4):.1f} | "
-        f"learning rate: 3.000000E-04 | global batch size:   512 | lm loss: {_VALUES.uniform(1, 9):.6E} | "
-        f"loss scale: 1.0 | grad norm: {_VALUES.random():.3f} | number of skipped iterations:   0 | "
-        "number of nan iterations:   0 |\n"
-    )
-
-
-def torchtitan(step: int, rank: int, _: int) -> str:
-    """A line of torchtitan, in its colours."""
-    return (
-        f"[rank{rank}]:[titan] 2026-05-18 16:04:46,{step % 1000:03} - root - INFO - "
-        f"\x1b[31mstep: {step + 1:2}  "
-        f"\x1b[32mloss:  {_VALUES.uniform(1, 9):.5f}  \x1b[38;2;180;60;0mgrad_norm:  {_VALUES.random():.4f}  "
-        f"\x1b[36mmemory:  9.46GiB(64.99%)  \x1b[34mtps: {_VALUES.randrange(7000, 8000):,}  "
-        "\x1b[36mtflops: 0.52  \x1b[35mmfu: 0.17%\x1b[39m\n"
-    )
-
-
+_ROOT = Path(__file__).parents[1]
+_WORDS = "from steptime.logs.events import search_words; print(*map(bytes.decode, search_words()), sep='\\n')"
+_PEAK_KIB = (
+    "import os, sys; print(os.wait4(os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ), 0)[2].ru_maxrss)"
+)
+"""Starts a program from a small process: a program begins with the peak of the one that starts it."""
+_RG = "rg -c -F"
 _PEERS: dict[Line, tuple[str, str, int]] = {
-    nemo: ("NeMo", "nemo2", 0),
-    megatron: ("Megatron", "megatron_bridge", 1),
+    megatron: ("peer's Megatron parser", "megatron_bridge", 1),
+    nemo: ("peer's NeMo parser", "nemo2", 0),
 }
 """Parsers of the peer: a name, the framework that chooses it, and how it counts the first step."""
-
-
-def nccl_lines(size: int) -> bytes:
-    """About `size` bytes of NCCL's INFO lines."""
-    noise = random.Random(1)  # noqa: S311 - the same noise every time
-    lines: list[bytes] = []
-    written = 0
-    while written < size:
-        rank, address = noise.randrange(8), noise.getrandbits(40)
-        line = (
-            f"node{noise.randrange(64):03}:{2000 + rank}:{2700 + rank} [{rank}] NCCL INFO AllReduce: opCount "
-            f"{noise.randrange(9999):x} sendbuff 0x7f{address:010x} recvbuff 0x7f{address:010x} count "
-            f"{noise.randrange(10**6)} datatype 9 op 0 root 0 comm 0x55d{address:09x} [nranks=64] "
-            f"stream 0x55d{address:09x}\n"
-        ).encode()
-        lines.append(line)
-        written += len(line)
-    return b"".join(lines)
-
-
-def write_noisy(log: Path, megabytes: int, line: Line) -> None:
-    """A log of NCCL's tracing with some steps."""
-    block = nccl_lines(megabytes * 1_000_000 // _NOISY_STEPS)
-    with log.open("wb") as stream:
-        for step in range(_NOISY_STEPS):
-            stream.write(block)
-            stream.write(line(step, 0, _NOISY_STEPS - 1).encode())
-
-
-def write_packed(log: Path) -> dict[str, Path]:
-    """The log, packed by each program."""
-    packed, packed_by_zstd = log.with_suffix(".out.gz"), log.with_suffix(".out.zst")
-    with log.open("rb") as stream, gzip.open(packed, "wb", 6) as target:
-        shutil.copyfileobj(stream, target)
-    with log.open("rb") as stream, packed_by_zstd.open("wb") as target:
-        zstandard.ZstdCompressor().copy_stream(stream, target)
-    return {"noisy, .gz": packed, "noisy, .zst": packed_by_zstd}
-
-
-def write_dense(log: Path, megabytes: int, line: Line, ranks: int) -> int:
-    """A log of steps alone; how many."""
-    steps = max(200, megabytes * 1_000_000 // (ranks * len(line(99, 0, 999))))
-    with log.open("w") as stream:
-        for step in range(steps):
-            stream.writelines(line(step, rank, steps - 1) for rank in range(ranks))
-    return steps
+_LINES: tuple[Line, ...] = (nemo, megatron, torchtitan)
+_DENSE = [(line, ranks) for line in _LINES for ranks in (8, 1)]
+_PIECE_BYTES = 1 << 17
+_MOST_FUNCTIONS = 8
 
 
 def steptime_reader(log: Path) -> int:
@@ -141,36 +78,71 @@ def steptime_reader(log: Path) -> int:
 
 def limit(log: Path) -> int:
     """Line ends counted, or only unpacked: as fast as bytes can be looked at once."""
-    return sum(1 if log.suffix != ".out" else piece.count(b"\n") for piece in unpacked(log))
+    openers: dict[str, Callable[..., Any]] = {".gz": igzip.open, ".zst": zstandard.open}
+    unpack = openers.get(log.suffix)
+    count = 0
+    with unpack(log, "rb") if unpack else log.open("rb", buffering=0) as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            count += 1 if unpack else piece.count(b"\n")
+    return count
 
 
-def ripgrep(words: Path) -> Reader:
-    """Lines with one of the words, counted by rg."""
+class Ripgrep:
+    """Counts the lines with one of the words of this working tree's reader, whichever is measured."""
 
-    def read(log: Path) -> int:
-        options = ["-z"] if log.suffix != ".out" else []
-        command = ["rg", "--count", "--fixed-strings", *options, "--file", str(words), str(log)]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    def __init__(self, folder: Path) -> None:
+        self._words = folder / "words"
+        environment = os.environ | {"PYTHONPATH": str(_ROOT / "plugins")}
+        with self._words.open("wb") as stream:
+            subprocess.run([sys.executable, "-c", _WORDS], env=environment, stdout=stream, check=True)
 
-    return read
+    def __call__(self, log: Path) -> int:
+        """How many lines."""
+        return self._number([], log)
+
+    def peak_mb(self, log: Path) -> float:
+        """Megabytes that it holds at most."""
+        return self._number([sys.executable, "-S", "-c", _PEAK_KIB], log) / 1024
+
+    def _number(self, starter: list[str], log: Path) -> int:
+        """The last that is printed."""
+        options = [] if log.suffix == ".out" else ["-z"]
+        command = ["rg", "--count", "--fixed-strings", *options, "--file", str(self._words), str(log)]
+        done = subprocess.run([*starter, *command], stdout=subprocess.PIPE, check=True)
+        return int(done.stdout.split()[-1])
 
 
-def peer_readers(checkout: Path | None, line: Line, counts: Sequence[int]) -> dict[str, Reader]:
-    """The peer's parser of such lines, over its first steps, so many for each of `counts`."""
+@dataclass(frozen=True)
+class PeerParser:
+    """The peer's parser of one framework's lines, over so many steps of a log."""
+
+    checkout: Path
+    framework: str
+    first: int
+    """How it counts the first step."""
+    steps: int
+
+    def __call__(self, log: Path) -> int:
+        """How many steps have a time."""
+        # Imported without the rest of its package.
+        package = types.ModuleType("llmb_run")
+        package.__path__ = [str(self.checkout / "cli" / "llmb-run" / "src" / "llmb_run")]
+        sys.modules.setdefault("llmb_run", package)
+        parser = importlib.import_module("llmb_run.pretrain_log_parser")
+        last = self.first + self.steps - 1
+        metrics = parser.parse_pretrain_log(log, self.framework, self.first, last).metrics
+        return int(metrics.time_sample_count) if metrics else 0
+
+
+def peer_readers(checkout: Path | None, line: Line, all_steps: int) -> dict[str, Reader]:
+    """The peer's parser of such lines, over all steps of a log and over its first ten."""
     if checkout is None or line not in _PEERS:
         return {}
-    name, framework, first = _PEERS[line]
-    # Imported without the rest of its package.
-    package = types.ModuleType("llmb_run")
-    package.__path__ = [str(checkout / "cli" / "llmb-run" / "src" / "llmb_run")]
-    sys.modules["llmb_run"] = package
-    parser = importlib.import_module("llmb_run.pretrain_log_parser")
-
-    def read(log: Path, steps: int) -> int:
-        result = parser.parse_pretrain_log(log, framework, first, first + steps - 1)
-        return result.metrics.time_sample_count if result.metrics else 0
-
-    return {f"peer's {name} parser, {steps} steps": partial(read, steps=steps) for steps in counts}
+    title, framework, first = _PEERS[line]
+    return {
+        title: PeerParser(checkout, framework, first, all_steps),
+        f"{title}, 10 steps": PeerParser(checkout, framework, first, 10),
+    }
 
 
 def processor_s() -> float:
@@ -179,23 +151,55 @@ def processor_s() -> float:
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
-def measure(name: str, log: Path, readers: dict[str, Reader], repeats: int, size: int = 0) -> Figure:
-    """Let the readers take turns; the rate of steptime beside those of the others. `size` is unpacked."""
-    limit(log)  # into the page cache, so that none of the readers waits for the disk
-    megabytes = (size or log.stat().st_size) / 1e6
+def peak_mb(reader: Reader, log: Path) -> float:
+    """Megabytes that a process holds at most which does nothing but read a log."""
+    if isinstance(reader, Ripgrep):
+        return reader.peak_mb(log)
+    with multiprocessing.get_context("forkserver").Pool(1) as clean_process:
+        return clean_process.apply(_peak_mb, (reader, log))
+
+
+def _peak_mb(reader: Reader, log: Path) -> float:
+    reader(log)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def measure(
+    name: str,
+    log: Path,
+    readers: dict[str, Reader],
+    repeats: int,
+    *,
+    goal: Goal,
+    unpacked: Path | None = None,
+) -> Iterator[Figure]:
+    """Let the readers take turns: rates and memory of steptime beside those of the others.
+
+    `unpacked` is the log unpacked, whose bytes count.
+    """
+    # The first pass is into the page cache, so that none of the readers waits for the disk.
+    readers = {title: reader for title, reader in readers.items() if reader(log)}
+    if "steptime" not in readers:
+        print(f"steptime finds nothing in {log.name}", file=sys.stderr)
+        return
+    megabytes = (unpacked or log).stat().st_size / 1e6
     seconds: dict[str, list[float]] = {title: [] for title in readers}
     for _ in range(repeats):
         for title, reader in readers.items():
             begin = processor_s()
-            assert reader(log), f"{title} has found nothing in {log}"
+            reader(log)
             seconds[title].append(processor_s() - begin)
     rates = {title: megabytes / statistics.median(times) for title, times in seconds.items()}
-    return Figure(f"log: {name}", rates.pop("steptime"), "MB/s", "higher", rates)
+    peaks = {title: peak_mb(reader, log) for title, reader in readers.items()}
+    yield Figure(f"log: {name}", rates.pop("steptime"), "MB/s", "higher", rates, goal(rates))
+    yield Figure(f"log: {name}, memory", peaks.pop("steptime"), "MB", beside=peaks)
 
 
-def measure_several(log: Path, folder: Path, repeats: int) -> Figure:
+def measure_several(name: str, log: Path, repeats: int) -> Figure:
     """Let `steptime parse` read many copies of a log on one core and on all: seconds of the clock."""
     cores = sorted(os.sched_getaffinity(0))
+    folder = log.with_suffix("")
     folder.mkdir()
     for number in range(2 * len(cores)):
         (folder / f"log-{number}.out").hardlink_to(log)
@@ -209,36 +213,69 @@ def measure_several(log: Path, folder: Path, repeats: int) -> Figure:
             subprocess.run(command, capture_output=True, check=True)
             times.append(time.perf_counter() - begin)
     os.sched_setaffinity(0, cores)
+    shutil.rmtree(folder)
     shortest = {count: min(times) for count, times in seconds.items()}
-    name = f"log: {2 * len(cores)} noisy, {len(cores)} cores"
-    return Figure(name, shortest[len(cores)], "s", beside={"on one core": shortest[1]})
+    title = f"log: {2 * len(cores)} {name}, {len(cores)} cores"
+    return Figure(title, shortest[len(cores)], "s", beside={"on one core": shortest[1]})
+
+
+def as_fast_as(title: str, times: float) -> Goal:
+    """So many times the rate of another reader, if it was there."""
+    return lambda rates: times * rates[title] if title in rates else None
+
+
+def at_least(rate: float | None) -> Goal:
+    """A rate in MB/s."""
+    return lambda _: rate
 
 
 def measure_all(folder: Path, peer: Path | None, megabytes: int, repeats: int) -> Iterator[Figure]:
-    """A figure for each kind of log, which is written into `folder`."""
-    beside: dict[str, Reader] = {"limit": limit}
+    """Figures for each kind of log, which is written into `folder`."""
+    beside: dict[str, Reader] = {"steptime": steptime_reader, "limit": limit}
     if shutil.which("rg"):
-        (folder / "words").write_bytes(b"\n".join(search_words()) + b"\n")
-        beside["rg -c -F"] = ripgrep(folder / "words")
+        beside[_RG] = Ripgrep(folder)
     else:
         print("NO COMPARISON WITH RIPGREP: there is no rg (apt-get install ripgrep)", file=sys.stderr)
     if peer is None:
         print("NO COMPARISON WITH THE PEER: no --peer", file=sys.stderr)
-    log = folder / "log-noisy.out"
-    for line in (megatron, nemo):
-        write_noisy(log, megabytes, line)
-        readers = {"steptime": steptime_reader, **beside, **peer_readers(peer, line, [_NOISY_STEPS])}
-        yield measure(f"noisy, {line.__name__}", log, readers, repeats)
-    yield measure_several(log, folder / "several", repeats)
-    for title, packed in write_packed(log).items():
-        yield measure(title, packed, {"steptime": steptime_reader, **beside}, repeats, log.stat().st_size)
-    log = folder / "log-dense.out"
-    for line in (nemo, megatron, torchtitan):
-        for ranks in (8, 1):
-            steps = write_dense(log, max(1, megabytes // 20), line, ranks)
-            title = f"{line.__name__}, {ranks} rank{'s' if ranks > 1 else ''}"
-            readers = {"steptime": steptime_reader, **beside, **peer_readers(peer, line, [steps, 10])}
-            yield measure(title, log, readers, repeats)
+    noisy, dense = folder / "noisy.out", folder / "dense.out"
+    for line in _PEERS:
+        write_noisy(noisy, megabytes, line)
+        readers = beside | peer_readers(peer, line, NOISY_STEPS)
+        yield from measure(f"noisy, {line.__name__}", noisy, readers, repeats, goal=as_fast_as(_RG, 1.2))
+    for suffix, packed in write_packed(noisy).items():
+        goal = at_least(1000.0 if suffix == ".gz" else None)
+        yield from measure(f"noisy, {suffix}", packed, beside, repeats, goal=goal, unpacked=noisy)
+    write_dense(dense, megabytes, nemo, 8)
+    for name, log in (("noisy", noisy), ("dense", dense)):
+        yield measure_several(name, log, repeats)
+    for line, ranks in _DENSE:
+        steps = write_dense(dense, max(1, megabytes // 20), line, ranks)
+        readers = beside | peer_readers(peer, line, steps)
+        goal = as_fast_as(_PEERS[nemo][0], 1) if (line, ranks) == (nemo, 8) else at_least(60)
+        yield from measure(named(line, ranks), dense, readers, repeats, goal=goal)
+
+
+def named(line: Line, ranks: int) -> str:
+    """A dense log, for people."""
+    return f"{line.__name__}, {ranks} rank{'s' if ranks > 1 else ''}"
+
+
+def profile(folder: Path, megabytes: int) -> None:
+    """Print in which functions the processor time goes, as a table in Markdown for each dense log."""
+    log = folder / "dense.out"
+    for line, ranks in _DENSE:
+        write_dense(log, max(1, megabytes // 20), line, ranks)
+        read_log(log)  # what is made once is made
+        profiler = cProfile.Profile(time.process_time)
+        profiler.runcall(read_log, log)
+        functions = sorted(profiler.getstats(), key=lambda one: -one.inlinetime)
+        total = sum(function.inlinetime for function in functions)
+        print(f"\n| {named(line, ranks)} | of the time | calls |\n|---|---:|---:|")
+        for function in functions[:_MOST_FUNCTIONS]:
+            code = function.code
+            name = code if isinstance(code, str) else f"{Path(code.co_filename).name}: {code.co_qualname}"
+            print(f"| `{name}` | {function.inlinetime / total:.0%} | {function.callcount:,} |")
 
 
 def main() -> int:
@@ -248,14 +285,18 @@ def main() -> int:
     )
     parser.add_argument("--peer", type=Path, help="checkout of dgxc-benchmarking")
     parser.add_argument(
-        "--megabytes", type=int, default=1024, help="size of the noisy log; a dense one is a 20th"
+        "--megabytes", type=int, default=1024, help="size of noisy logs and of several; a dense one is a 20th"
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="where to write the logs for the time of the run")
+    parser.add_argument("--profile", action="store_true", help="show in which functions the time goes")
     add_form(parser)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
-        figures = measure_all(Path(folder), asked.peer, asked.megabytes, asked.repeats)
+    with tempfile.TemporaryDirectory(dir=asked.folder) as place:
+        if asked.profile:
+            profile(Path(place), asked.megabytes)
+            return 0
+        figures = measure_all(Path(place), asked.peer, asked.megabytes, asked.repeats)
         return show(figures, as_json=asked.json)
 
 

@@ -65,10 +65,18 @@ def test_other_arguments_begin_another_series(measure: Measure, monkeypatch: pyt
     assert measure([1.2]) == 0
 
 
-@pytest.mark.parametrize(("after", "said"), [((2.0, 2.2), "| 0.48 | apart |"), ((1.0, 2.2), "overlap")])
-def test_two_commits_are_compared_by_medians_and_ranges(after: tuple[float, ...], said: str) -> None:
+@pytest.mark.parametrize(
+    ("after", "row"),
+    [
+        ((2.0, 2.2), "| import | s | 1 | 2.1 | 0.48 | apart | limit 1.1 (0.50×), goal 2, missed |"),
+        ((1.0, 1.1), "| import | s | 1 | 1.05 | 0.95 | overlap | limit 0.55 (0.50×), goal 2 |"),
+    ],
+)
+def test_two_commits_are_compared_by_medians_and_ranges(after: tuple[float, ...], row: str) -> None:
+    """Beside stands what the last turn was compared with."""
     before = [Figure("import", value, "s") for value in (1.0, 1.0)]
-    assert said in bench.compared_row(before, [Figure("import", value, "s") for value in after])
+    turns = [Figure("import", value, "s", beside={"limit": value / 2}, goal=2.0) for value in after]
+    assert bench.compared_row(before, turns) == row
 
 
 def test_a_line_of_json_is_the_figure_that_was_shown(capsys: pytest.CaptureFixture[str]) -> None:
