@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
+import yaml
 from pydantic import BeforeValidator
 
 from steptime import settings
@@ -73,3 +74,22 @@ def performance_rows() -> tuple[PerformanceRow, ...]:
 def timed_rows() -> tuple[PerformanceRow, ...]:
     """Those with a step time: documents of Megatron-Bridge print tokens per second and TFLOPS alone."""
     return tuple(row for row in performance_rows() if row.step_time_s is not None)
+
+
+def formulas_for(architecture: str, *features: str) -> str:
+    """The shipped formulas for models of an architecture with these features alone, as sentences list them.
+
+    Features are the switches of config/flops.yaml: `experts`, `latent_attention`, `further_tokens`, `mamba`.
+    """
+    formulas = yaml.safe_load((settings.shipped("config") / "flops.yaml").read_text(encoding="utf-8"))
+    switches = ("experts", "latent_attention", "further_tokens", "mamba")
+    return ", ".join(
+        name
+        for name, formula in formulas.items()
+        if architecture in formula["architectures"]
+        and all(
+            formula["counted"].get(switch, False) in ("own", switch in features)
+            for switch in switches
+            if "counted" in formula
+        )
+    )

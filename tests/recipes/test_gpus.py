@@ -18,6 +18,21 @@ def test_peaks_are_those_of_the_2512_document(gpu_type: str, bf16: float, fp8: f
     assert "nemotron4-340b-25.12" in peak_tflops(gpu_type, "bf16").source
 
 
+@pytest.mark.parametrize(
+    ("gpu_type", "tflops"), [("gb300", 14700), ("gb200", 9800), ("b300", 13500), ("b200", 9000)]
+)
+def test_peaks_of_nvfp4_are_those_of_upstreams_table(gpu_type: str, tflops: float) -> None:
+    peak = peak_tflops(gpu_type, "nvfp4")
+    assert peak.tflops == tflops
+    assert "dgxc-benchmarking v26.06.01" in peak.source
+
+
+@pytest.mark.parametrize("gpu_type", ["h100", "h200"])
+def test_hopper_has_no_nvfp4(gpu_type: str) -> None:
+    with pytest.raises(UserError, match=rf"unknown dtype 'nvfp4' of {gpu_type}: .* Valid are: bf16, fp8\."):
+        peak_tflops(gpu_type, "nvfp4")
+
+
 def test_the_peak_of_a_cpu_is_measured_in_the_run() -> None:
     peak = peak_tflops("cpu", "fp32")
     assert peak.tflops is None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from printed_tables import config_with
+from printed_tables import config_with, formulas_for
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -247,6 +247,7 @@ def refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[str]:
 
 MOE = "moe: {num_moe_experts: 8, moe_router_topk: 2, moe_ffn_hidden_size: 32768}"
 IN_GROK = "sizes.314b.configurations.0"
+FOR_LATENT_EXPERTS = formulas_for("gpt", "experts", "latent_attention", "further_tokens")
 MISTAKES = {
     "experts that do not divide": (
         GROK,
@@ -308,13 +309,13 @@ MISTAKES = {
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: deepseek-v3-25.08"),
         "flops_formula: formula 'deepseek-v3-25.08' counts latent attention, and this gpt model has none "
-        "(314b): formulas for that are grok1-25.08, llama4-25.08, megatron-core, megatron-bridge.",
+        f"(314b): formulas for that are {formulas_for('gpt', 'experts')}.",
     ),
     "a formula of dense models": (
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: llama3.1-25.04"),
         "flops_formula: formula 'llama3.1-25.04' counts llama models, and this is gpt (314b): formulas for "
-        "that are grok1-25.08, llama4-25.08, megatron-core, megatron-bridge.",
+        f"that are {formulas_for('gpt', 'experts')}.",
     ),
     "stages that do not divide, however layers are counted": (
         DEEPSEEK,
@@ -338,7 +339,7 @@ MISTAKES = {
         DEEPSEEK,
         ("flops_formula: deepseek-v3-25.08", "flops_formula: llama4-25.08"),
         "flops_formula: formula 'llama4-25.08' counts no latent attention, and this gpt model has some "
-        "(671b): formulas for that are deepseek-v3-25.08, megatron-core, megatron-bridge.",
+        f"(671b): formulas for that are {FOR_LATENT_EXPERTS}.",
     ),
     "a dtype without a peak": (
         DEEPSEEK,
@@ -391,7 +392,7 @@ def test_each_mistake_has_its_sentence(config: Path, mistake: str) -> None:
 def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(config: Path) -> None:
     assert refusal(config, GROK, (f"      {MOE}\n", "")) == [
         "flops_formula: formula 'grok1-25.08' counts experts, and this gpt model has none (314b): formulas "
-        "for that are megatron-core, megatron-bridge.",
+        f"for that are {formulas_for('gpt')}.",
         "sizes.314b.model: this model has 45.9 billion parameters, and the name of its size says 314: give "
         "the sizes of that very model, or name the size by what it has.",
         *(

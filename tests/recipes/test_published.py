@@ -22,28 +22,11 @@ from steptime.results.metrics import throughput
 RECIPES = [recipe for name in list_workloads() for recipe, _ in load_workload(name).recipes()]
 
 
-def test_every_table_is_there() -> None:
-    assert Counter(row.document for row in performance_rows()) == {
-        "llama3.1-25.04": 34,
-        "nemotron4-25.04": 24,
-        "nemotron4-340b-24.11": 10,
-        "nemotron-h-25.05": 7,
-        "gpt-oss-26.02": 5,
-        "qwen3-26.02": 10,
-        "nemotron3-26.04": 9,
-        "deepseek-v3-26.04": 4,
-    }
-    assert Counter(row.recipe for row in configuration_rows()) == {
-        "llama3.1-25.04": 34,
-        "nemotron4-25.04": 24,
-        "nemotron4-340b-24.11": 10,
-        "nemotron4-340b-25.12": 48,
-        "nemotron-h-25.05": 7,
-        "gpt-oss-26.02": 5,
-        "qwen3-26.02": 10,
-        "nemotron3-26.04": 9,
-        "deepseek-v3-26.04": 4,
-    }
+def test_a_document_has_numbers_for_each_of_its_rows_or_for_none() -> None:
+    configured = Counter(row.recipe for row in configuration_rows())
+    published = Counter(row.document for row in performance_rows())
+    assert set(list_references()) == set(configured)
+    assert published == {name: count for name, count in configured.items() if published[name]}
 
 
 def test_every_performance_number_belongs_to_a_configuration_row() -> None:
@@ -60,7 +43,7 @@ def test_every_document_has_a_workload_and_every_number_a_recipe() -> None:
     printed = {
         name for name in list_workloads() if any(rule.printed for _, rule in load_workload(name).recipes())
     }
-    assert set(list_references()) == printed == set(list_workloads()) - {"grok1-25.08"}
+    assert set(list_references()) == printed
     found = [row for recipe in RECIPES if (row := published_performance(recipe))]
     assert len(found) == len(set(found)) == len(performance_rows())
 

@@ -111,7 +111,7 @@ def test_every_row_is_what_its_document_prints(report: Report) -> None:
         (row.recipe, row.size, row.layers, row.dtype, row.gpu_type, row.scaling, row.gpus): row
         for row in trained_rows()
     }
-    assert len(report.rows) == len(printed) == 123
+    assert len(report.rows) == len(printed)
     for recipe, built in report.recipes:
         row = printed[
             recipe.workload,

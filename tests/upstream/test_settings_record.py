@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from steptime.recipes.workloads import load_workload
+
 from .in_nemo import plain
 from .record_settings import TABLE, launched, modes_of
 from .releases import RELEASES, Release
@@ -42,9 +44,7 @@ def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:
         "layers": ("model.num_layers", "nemo1.model.num_layers"),
         "seq_len": ("data.seq_length", "nemo1.model.data.seq_length"),
     }
-    seen = 0
     for row in rows():
-        seen += 1
         settings = recorded(row)
         for column, (nemo_2, nemo_1) in names.items():
             value = settings.get(nemo_2, settings.get(nemo_1))
@@ -52,8 +52,14 @@ def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:
                 wrong.append((row["recipe"], row_of(row), column, value))
         if {key.partition(".")[0] for key in settings} < {"environment", "launch"}:
             wrong.append((row["recipe"], row_of(row), "groups", sorted(settings)))
-    assert seen == 123
+    assert {row["recipe"] for row in rows()} == set(documents())
     assert not wrong
+
+
+def test_each_documents_file_names_the_release_that_was_recorded() -> None:
+    for release in RELEASES:
+        named = f"NVIDIA/dgxc-benchmarking {release.tag}, {release.folder}/README"
+        assert named in load_workload(release.workload).document
 
 
 LLAMA = {"recipe": "llama3.1-25.04", "size": "70b", "dtype": "fp8"}

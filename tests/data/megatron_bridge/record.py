@@ -8,7 +8,8 @@ For each release of `config/megatron_bridge.yaml`, at the tag that it names:
 - `recipes.json`: the recipes of language models that it pre-trains, with the tokens of a sample and the
   parameters that upstream states;
 - `configurations.json`: of those that our workload files start, each configuration with the variables of its
-  job on Slurm.
+  job on Slurm;
+- `documents.json`: the rows that a workload's document prints of it.
 
 Upstream's own code is run, with stand-ins for NeMo-Run and for everything that trains (`upstream.py`).
 """
@@ -28,6 +29,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from documents import rows_of
 from upstream import git, imported, shown
 
 HERE = Path(__file__).parent
@@ -230,13 +232,17 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
     return dict(sorted(job.env_vars.items()))
 
 
-def launched() -> set[tuple[str, str, str]]:
+def workloads() -> Iterator[dict[str, Any]]:
+    """The content of every workload's file."""
+    for path in sorted((CONFIG / "workloads").glob("*.yaml")):
+        yield yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def launched(releases: dict[str, Any]) -> set[tuple[str, str, str]]:
     """Release, family and recipe of what our workload files start."""
-    releases = yaml.safe_load((CONFIG / "megatron_bridge.yaml").read_text(encoding="utf-8"))
     by_tag = {tag: release for release, entry in releases.items() for tag in entry["images"]}
     started = set()
-    for path in (CONFIG / "workloads").glob("*.yaml"):
-        workload = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for workload in workloads():
         tags = {
             platform["image"].rpartition("/")[2]
             for platform in workload["gpu_types"].values()
@@ -251,7 +257,7 @@ def launched() -> set[tuple[str, str, str]]:
 
 def main(clone: str) -> None:
     releases = yaml.safe_load((CONFIG / "megatron_bridge.yaml").read_text(encoding="utf-8"))
-    started = launched()
+    started = launched(releases)
     parsers, recipes, configurations = {}, {}, {}
     for release, entry in releases.items():
         tag = entry["source"].split()[1].rstrip(",")
@@ -280,6 +286,14 @@ def main(clone: str) -> None:
     (HERE / "configurations.json").write_text(
         _written({release: of for release, of in configurations.items() if of}, {})
     )
+    printed = {one["workload"]: rows_of(clone, one["document"]) for one in workloads()}
+    (HERE / "documents.json").write_text(
+        _written({name: {_cell(row): row for row in rows} for name, rows in printed.items() if rows}, {})
+    )
+
+
+def _cell(row: dict[str, str]) -> str:
+    return " ".join(row[name] for name in ("model", "system", "gpus", "precision", "gbs"))
 
 
 def _written(of_releases: dict[str, dict[str, Any]], heads: dict[str, dict[str, Any]]) -> str:

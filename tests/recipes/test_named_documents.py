@@ -1,0 +1,165 @@
+"""Recipes of Megatron-Bridge by name, held to their documents and to upstream's source.
+
+What upstream prints and what its source has is recorded in tests/data/megatron_bridge (record.py), by tag.
+"""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from printed_tables import configuration_rows
+
+from steptime.recipes.megatron_bridge import release_of
+from steptime.recipes.models import Mode, Recipe
+from steptime.recipes.named import NamedRecipe
+from steptime.recipes.notation import parse_time_limit
+from steptime.recipes.published import load_reference, published_performance
+from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.results.metrics import throughput
+
+DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
+BY_NAME = [
+    name
+    for name in list_workloads()
+    if any(isinstance(size.model, NamedRecipe) for size in load_workload(name).sizes.values())
+]
+ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
+CONFIGURATIONS: dict[str, Any] = json.loads((DATA / "configurations.json").read_text())
+DOCUMENTS: dict[str, dict[str, dict[str, str]]] = json.loads((DATA / "documents.json").read_text())
+
+
+PRECISIONS = {"BF16": "bf16", "FP8": "fp8_cs", "MXFP8": "fp8_mx", "NVFP4": "nvfp4"}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_row_that_a_document_prints_is_there_and_no_other(name: str) -> None:
+    """Sizes, parallelism, batch and numbers, as recorded from the document itself."""
+    workload, rows = load_workload(name), DOCUMENTS[name].values()
+    models = re.split(" and |, ", workload.document.partition(" NeMo container, ")[2])
+    size_of = dict(zip(models, workload.sizes, strict=True))
+    printed = {
+        (
+            *(
+                size_of[row["model"]],
+                PRECISIONS[row["precision"]],
+                row["system"].removeprefix("DGX-").lower(),
+            ),
+            *(row[column] for column in ("gpus", "seq_length", "tp", "pp", "cp")),
+            # Ours is empty where a model has no experts.
+            *(row["ep"].replace("n/a", ""), row["vp"], row["mbs"], row["gbs"]),
+        ): (row["tokens_per_s_per_gpu"], row["tflops_per_gpu"])
+        for row in rows
+    }
+    assert len(printed) == len(rows)
+    numbers = {
+        (row.size, row.dtype, row.gpu_type, row.gpus, row.global_batch_size): row
+        for row in load_reference(name).rows
+    }
+    ours = {}
+    for row in configuration_rows():
+        if row.recipe == name:
+            found = numbers.pop((row.size, row.dtype, row.gpu_type, row.gpus, row.gbs))
+            cells = (row.size, row.dtype, row.gpu_type, row.gpus, row.seq_len, row.tp, row.pp, row.cp, row.ep)
+            ours[tuple(map(str, (*cells, row.vp, row.mbs, row.gbs)))] = (
+                f"{found.tokens_per_s_per_gpu}",
+                f"{found.tflops_per_gpu:.0f}",
+            )
+    assert ours == printed
+    assert not numbers
+
+
+def test_every_document_of_recipes_by_name_is_recorded() -> None:
+    assert list(DOCUMENTS) == BY_NAME
+
+
+def upstream_of(row: Recipe) -> dict[str, Any]:
+    """The configuration of that GPU type and dtype, in the variant that is asked for or upstream's."""
+    assert isinstance(row.model, NamedRecipe)
+    release = next(one for one in CONFIGURATIONS if release_of(f"nemo:{one}") is release_of(row.image))
+    configurations = CONFIGURATIONS[release]
+    name = f"{row.model.recipe}_pretrain_config_{row.gpu_type}_{row.dtype}_".upper()
+    if row.model.variant is None:
+        assert f"{name}V2" not in configurations, "upstream prefers v2"
+    found: dict[str, Any] = configurations[name + (row.model.variant or "v1").upper()]
+    return found
+
+
+def test_each_row_is_what_upstreams_recipe_has() -> None:
+    for row in ROWS:
+        upstream = upstream_of(row)
+        ours = {
+            "num_gpus": row.gpus,
+            "tensor_model_parallel_size": row.parallelism.tensor,
+            "pipeline_model_parallel_size": row.parallelism.pipeline,
+            "context_parallel_size": row.parallelism.context,
+            "virtual_pipeline_model_parallel_size": row.parallelism.virtual_pipeline,
+            "expert_model_parallel_size": row.parallelism.expert,
+            "expert_tensor_parallel_size": row.parallelism.expert_tensor,
+            "micro_batch_size": row.micro_batch_size,
+            "global_batch_size": row.global_batch_size,
+        }
+        assert ours == {field: upstream.get(field) for field in ours}, row.identity
+
+
+def test_a_job_on_slurm_has_upstreams_variables() -> None:
+    """What its executor sets, and its plugin beside and in place of that."""
+    for row in ROWS:
+        rules = load_workload(row.workload).performance
+        launched = rules.of(row, row.size, Mode.PERFORMANCE, "slurm")
+        assert launched.environment == upstream_of(row)["environment"], row.identity
+
+
+def test_published_numbers_agree_with_each_other() -> None:
+    """TFLOPS over tokens are a model's, as far as both are rounded: where not, the document misprints one.
+
+    The later document rounds its tokens to 32 or more, and hides what would differ by less than a percent.
+    """
+    differing = set()
+    by_size = itertools.groupby(sorted(ROWS, key=str), key=lambda row: (row.workload, row.size))
+    for (workload, _), of_size in by_size:
+        printed = {row: found for row in of_size if (found := published_performance(row)) is not None}
+        assert all(row.tokens_per_s_per_gpu and row.tflops_per_gpu for row in printed.values())
+        most = max(printed.values(), key=lambda row: row.tokens_per_s_per_gpu or 0)
+        tokens, tflops = most.tokens_per_s_per_gpu or 0, most.tflops_per_gpu or 0
+        for recipe, row in printed.items():
+            expected = tflops * (row.tokens_per_s_per_gpu or 0) / tokens
+            # Half a TFLOPS of either, and half a token.
+            rounding = 0.5 + 0.5 * expected / tflops + expected / (row.tokens_per_s_per_gpu or 1)
+            if workload.endswith("-26.04"):
+                assert (row.tokens_per_s_per_gpu or 0) % 32 == 0
+                rounding += 0.01 * expected
+            if abs((row.tflops_per_gpu or 0) - expected) > rounding:
+                differing.add((workload, recipe.size, recipe.gpu_type, row.tflops_per_gpu, round(expected)))
+    assert differing == MISPRINTS
+
+
+MISPRINTS = {("gpt-oss-26.02", "120b", "b300", 228, 227)}
+
+
+def test_published_tokens_come_back() -> None:
+    for recipe in ROWS:
+        row = published_performance(recipe)
+        assert row is not None
+        assert (row.step_time_s, row.tokens_per_s) == (None, None), "the documents have neither"
+        assert row.step_time is not None
+        rates = throughput(recipe, row.step_time, logged_tflops=row.tflops_per_gpu)
+        assert rates.tokens_per_s_per_gpu == pytest.approx(row.tokens_per_s_per_gpu)
+        assert rates.step_time_over_published == 1
+        assert rates.model_tflops_per_gpu == row.tflops_per_gpu
+        assert rates.mfu_percent == pytest.approx(100 * (row.tflops_per_gpu or 0) / rates.peak_tflops_per_gpu)
+        assert 4 < (rates.mfu_percent or 0) < 60
+    assert len(ROWS) == sum(len(load_reference(name).rows) for name in BY_NAME)
+
+
+def test_each_run_fits_its_time_limit() -> None:
+    """At the published rate, with ten minutes for its start and end."""
+    for recipe in ROWS:
+        published = published_performance(recipe)
+        assert published is not None
+        assert published.step_time is not None
+        steps = load_workload(recipe.workload).steps
+        limit_s = parse_time_limit(steps.time_limit["weak"])
+        assert steps.max_steps * published.step_time + 600 < limit_s, (recipe.size, recipe.gpu_type)
