@@ -9,7 +9,8 @@ from steptime.airflow import sentences
 from steptime.airflow.operators import _folded
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
-from steptime.results.models import Check, Measurement, Verdict
+from steptime.results.measurement import Measurement
+from steptime.results.models import Check, Verdict
 
 
 def test_of_a_log(a_run: Callable[..., Run]) -> None:

@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,15 @@ from steptime.judging.comparison import compare_since
 from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
 from steptime.judging.judgements import Judged
 from steptime.judging.series import JudgedRun, Series
+from steptime.results.columns import of_series
 from steptime.results.store import Store
 
 PAGE = Path(__file__).parents[2] / "docs" / "judging.md"
-SERIES = Series("h100", "h100", "llama3.1-25.04", "8b", False, 8, "bf16", 1, 1, 1, 8, "weak", "performance")
+SERIES = Series.of_row(
+    {"cluster": "h100", "gpu_type": "h100", "workload": "llama3.1-25.04", "size": "8b", "proxy": False}
+    | {"gpus": 8, "dtype": "bf16", "scaling": "weak", "mode": "performance"}
+    | {**dict.fromkeys(of_series("spread"), 1), "data_parallel": 8}
+)
 CELLS, NODES = 54, 64
 USUAL = tuple(1 + 0.01 * (-1) ** number for number in range(BASELINE_RUNS))
 """Seconds of runs, 1 % around their mean."""
@@ -44,7 +48,7 @@ def judged(
 def cells(*runs: Judged | list[Judged]) -> dict[Series, list[Judged]]:
     """A cell for each run, or for several."""
     return {
-        replace(SERIES, size=f"{number}b"): run if isinstance(run, list) else [run]
+        Series.of_row(SERIES.key | {"size": f"{number}b"}): run if isinstance(run, list) else [run]
         for number, run in enumerate(runs)
     }
 
@@ -143,7 +147,8 @@ def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> 
 def test_clusters_are_looked_at_apart() -> None:
     moved = cells(*(judged(1.08, job=f"moved-{number}") for number in range(6)))
     apart = {
-        replace(cell, cluster=f"c{number % 2}"): some for number, (cell, some) in enumerate(moved.items())
+        Series.of_row(cell.key | {"cluster": f"c{number % 2}"}): some
+        for number, (cell, some) in enumerate(moved.items())
     }
 
     assert names(causes(moved, {})) == [("common-mode", 6)]

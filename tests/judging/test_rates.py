@@ -8,6 +8,7 @@ import pytest
 from steptime.judging.detection import BASELINE_RUNS, FRESH_RUNS, Baseline, Standing, judge
 from steptime.judging.findings import Finding, among_all
 from steptime.judging.series import JudgedRun, Series
+from steptime.results.columns import of_series
 
 pytestmark = pytest.mark.service
 
@@ -15,7 +16,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "judging.md"
 NOISE = 0.01
 """Standard deviation from run to run, relative to the step time."""
 WEEKS, CELLS = 52, 54
-SERIES = Series("h100", "h100", "llama3.1-25.04", "8b", False, 8, "bf16", 1, 1, 1, 8, "weak", "performance")
+SERIES = Series.of_row(
+    {"cluster": "h100", "gpu_type": "h100", "workload": "llama3.1-25.04", "size": "8b", "proxy": False}
+    | {"gpus": 8, "dtype": "bf16", "scaling": "weak", "mode": "performance"}
+    | {**dict.fromkeys(of_series("spread"), 1), "data_parallel": 8}
+)
 
 
 def dice() -> random.Random:

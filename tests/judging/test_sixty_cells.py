@@ -44,9 +44,9 @@ def test_what_is_named_has_its_reason(sixty_cells: StoresOf) -> None:
     found, rows = by_cell(compared), {row["cell"]: row for row in compared.rows}
 
     by_cause = {cause.name: cause for cause in compared.causes}
-    assert {series.cluster for series in by_cause["common-mode"].cells} == {"west"}
+    assert {series["cluster"] for series in by_cause["common-mode"].cells} == {"west"}
     assert "NCCL_ALGO none → Ring" in by_cause["common-mode"].sentence
-    assert {series.cluster for series in by_cause[f"node {stores.bad_node}"].cells} == {"east"}
+    assert {series["cluster"] for series in by_cause[f"node {stores.bad_node}"].cells} == {"east"}
     assert (found[STEP].verdict, found[STEP].standing.state) == ("slower", "confirmed")
     assert found[STEP].changes[0] == "NVTE_FUSED_ATTN 1 → 0"
     assert found[DRIFT].drift is not None

@@ -20,6 +20,7 @@ from steptime.cli import app, main
 from steptime.judging.judgements import accept
 from steptime.judging.series import Series
 from steptime.judging.trend import COLUMNS, sentence, trend
+from steptime.results.columns import of_series
 from steptime.results.differences import changes
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -120,8 +121,8 @@ def test_a_drift_is_advice_in_the_sentence() -> None:
     rows = [
         {"judged_s": 1.0, "level_s": level, "verdict": "unchanged", "suspicion": ""} for level in (1.0, 1.05)
     ]
-    series = Series(
-        **dict.fromkeys(Series.columns(), "x") | {"proxy": False, "gpus": 2, "mode": "performance"}  # type: ignore[arg-type]
+    series = Series.of_row(
+        dict.fromkeys(of_series(), "x") | {"proxy": False, "gpus": 2, "mode": "performance"}
     )
     assert sentence(series, rows).endswith(
         ": 1 s, unchanged, after 2 runs. "

@@ -20,7 +20,16 @@ from steptime.recipes.models import Mode
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.results import log_rows
-from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, COMPUTED, Kind, documentation
+from steptime.results.columns import (
+    BY_NAME,
+    CHOICES,
+    COLUMNS,
+    COMPUTED,
+    MEASURED,
+    Kind,
+    documentation,
+    of_series,
+)
 from steptime.results.metrics import throughput
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.report import written
@@ -50,6 +59,19 @@ def test_what_is_selected_by_and_what_the_store_computes() -> None:
         *("scaling_efficiency_percent", "scaling_efficiency_low_percent", "scaling_efficiency_high_percent"),
         *("scaling_base_gpus", "scaling_base_jobs"),
     ]
+
+
+def test_what_makes_a_series_and_its_parts() -> None:
+    assert of_series("model", "variant", "mode", "scale", "spread") == of_series()
+    assert of_series("model") == ("workload", "size")
+    assert of_series("variant") == ("dtype", "gpu_type", "scaling", "proxy", "cluster")
+    assert of_series("mode", "scale") == ("mode", "gpus")
+    assert all(BY_NAME[name].of_run for name in of_series()), "a plan has a series, too"
+
+
+def test_every_measured_number_that_is_declared_is_shown() -> None:
+    shown = {*BY_NAME, *(column.name for column in log_rows.COLUMNS)}
+    assert MEASURED.keys() <= shown
 
 
 def test_every_kind_of_column_is_there() -> None:

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from steptime.results.store import Store
 
 _GROUP = "steptime"
-_OF_RUN = (
-    *("job_name", "label", "workload", "cluster", "gpus", "mode", "dag_id", "dag_run_id", "sweep", "state"),
-    *("step_time_mean_s", "steady_step_time_s", "tokens_per_s_per_gpu", "mfu_percent"),
-    *("step_time_over_published", "checkpoint_save_s", "checkpoint_load_s", "gpu_hours"),
-)
-"""Columns of the store that an event has."""
 
 SWEEPS = AssetAlias(name="steptime_sweeps", group=_GROUP)
 """The outlet of every sweep's report, which names the sweep that it finished."""
@@ -50,16 +44,16 @@ def extra_of_run(store: "Store", row: Mapping[str, Any]) -> dict[str, Any]:
     is None where the document prints no step time.
     """
     from steptime.judging.judgements import judged_run
+    from steptime.results.columns import COLUMNS
 
     judged = judged_run(store, row)
     standing = None if judged is None else judged.standing
     change = None if standing is None else standing.change
-    return {name: row[name] for name in _OF_RUN} | {
+    return {column.name: row[column.name] for column in COLUMNS if column.in_events} | {
         "verdict": None if standing is None else standing.state,
         "direction": None if standing is None else standing.direction,
         "change_percent": None if change is None else 100 * change,
         "changes": [] if judged is None else list(judged.changes),
-        "against_publication": row["against_publication"],
     }
 
 

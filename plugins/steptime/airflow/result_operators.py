@@ -33,7 +33,8 @@ from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.charges import withdraw_plans
 from steptime.results.columns import BY_NAME
-from steptime.results.models import Measurement, Outcome, Result, Submitted, Verdict
+from steptime.results.measurement import Measurement
+from steptime.results.models import Outcome, Result, Submitted, Verdict
 from steptime.web.dag_runs import FAILURE_KEY
 
 if TYPE_CHECKING:

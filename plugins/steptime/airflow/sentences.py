@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from steptime.judging.judgements import Judged
     from steptime.logs.models import TrainingLog
     from steptime.recipes.models import Run
-    from steptime.results.models import Measurement, Verdict
+    from steptime.results.measurement import Measurement
+    from steptime.results.models import Verdict
 
 _RUNS_NAMED = 4
 

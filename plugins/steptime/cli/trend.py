@@ -1,7 +1,6 @@
 """`steptime results trend`: a series over time, as the Trend of the page."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,7 +59,7 @@ def show_trend(
     rows = trend(store, series)
     said = sentence(series, rows)
     if output_format is not Format.TABLE:
-        beside = {"sentence": said, "label": series.label, "series": asdict(series)}
+        beside = {"sentence": said, "label": series.label, "series": series.key}
         show_columns(rows, COLUMNS, output_format, called="runs", beside=beside)
     if output_format is Format.JSON:
         return
@@ -79,7 +78,7 @@ def _series(store: "Store", run: str | None, selection: Selection) -> "Series":
             raise UserError(f"{', '.join(asked)} and a run exclude each other: name one of them.")
         series = Series.of_row(store.run_named(run))
         if not series.is_judged:
-            raise UserError(f"runs in mode {series.mode} are not judged: they have no trend.")
+            raise UserError(f"runs in mode {series['mode']} are not judged: they have no trend.")
         return series
     found = next((one for one in map(Series.of_row, selection.latest_first(store)) if one.is_judged), None)
     if found is None:
@@ -100,10 +99,9 @@ def _line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _print_table(rows: Sequence[Mapping[str, Any]], *, full_names: bool, wide: bool) -> None:
     """Latest last, as beside the line; what all runs of a series share stands in the sentence above."""
-    from steptime.judging.findings import OF_SERIES
     from steptime.judging.trend import COLUMNS
     from steptime.results.report import compared
 
-    own = [column for column in COLUMNS if column.name not in OF_SERIES]
+    own = [column for column in COLUMNS if not column.series]
     columns, title = compared(rows, of=own, full_names=full_names)
     show_table(rows, columns, title=title, wide=wide)

@@ -67,11 +67,11 @@ def causes(judged: Mapping[Series, Sequence[Judged]], submitted_at: Mapping[str,
     runs = [run for some in judged.values() for run in some]
     newest = max((run.run.row["submitted_at"] for run in runs), default=0.0)
     found: list[Cause] = []
-    for cluster in sorted({series.cluster for series in judged}):
+    for cluster in sorted({series["cluster"] for series in judged}):
         cells = {
             series: [_evidence(series, run, submitted_at) for run in some if _counts(run, newest - WEEK_S)]
             for series, some in judged.items()
-            if series.cluster == cluster
+            if series["cluster"] == cluster
         }
         nodes = list(_slow_nodes(_by_nodes(run for some in cells.values() for run in some)))
         explained = frozenset[Series]().union(*(cause.cells for cause in nodes))

@@ -89,7 +89,7 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     if names[0] == names[1]:
         raise UserError(f"'{shown(earlier)}' and '{shown(later)}' are the same run, {names[0]}: name two.")
     if not series.is_judged:
-        raise UserError(f"runs in mode {series.mode} are not judged: their times are not for comparison.")
+        raise UserError(f"runs in mode {series['mode']} are not judged: their times are not for comparison.")
     runs = judged_runs(store.results(**series.key)[::-1])
     by_name = {run.job_name: run for run in runs}
     for name in names:

@@ -228,12 +228,6 @@ def _of_runs(*names: str) -> tuple[Column, ...]:
     return tuple(columns.BY_NAME[name] for name in names)
 
 
-OF_SERIES = (
-    *("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode", "gpus"),
-    *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "expert_parallel"),
-)
-"""Columns of the results that say which series it is."""
-
 COLUMNS = (
     Column("cell", "text", "The series, short.", priority=0),
     Column(
@@ -287,7 +281,7 @@ COLUMNS = (
     Column("q_value", "number", "The same for all cells of the comparison, after Benjamini and Hochberg."),
     *_of_runs("step_time_over_published", "against_publication"),
     *_of_runs("scaling_efficiency_percent", "gpu_hours", "queue_wait_s"),
-    *_of_runs(*OF_SERIES),
+    *_of_runs(*columns.of_series()),
     *_of_runs("job_name", "submitted_at"),
     Column("changes", "text", "What changed between the last usual run and the first that was not."),
     Column("suspected_on", "text", "Nodes of the run that raised the suspicion, as in `node[1-4]`."),

@@ -17,7 +17,7 @@ from steptime.errors import UserError
 from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Standing, standings
 from steptime.judging.drift import Drift, Level, find_drift
 from steptime.judging.placement import Placement
-from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
+from steptime.judging.series import COLUMNS, JudgedRun, Series, all_series, judged_runs
 from steptime.results import efficiency, judgement_rows
 from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.differences import changes
@@ -188,9 +188,7 @@ def judged_of(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Ju
 
 def _latest_of_each(store: Store, selected: Mapping[str, Any], since: float) -> dict[Series, list[Judged]]:
     rows: dict[Series, list[dict[str, Any]]] = {}
-    for row in judgement_rows.judged_rows(
-        store, selected, since=since, limit=_LATEST_RUNS, of_each=Series.columns()
-    ):
+    for row in judgement_rows.judged_rows(store, selected, since=since, limit=_LATEST_RUNS, of_each=COLUMNS):
         rows.setdefault(Series.of_row(row), []).append(row)
     hidden = _hidden(store)
     return {
@@ -200,7 +198,7 @@ def _latest_of_each(store: Store, selected: Mapping[str, Any], since: float) -> 
 
 def _hidden(store: Store) -> set[Series]:
     """The series with runs that the reader of the store may not read."""
-    return {Series(*values) for values in store.hidden(Series.columns())}
+    return {Series(values) for values in store.hidden(COLUMNS)}
 
 
 def _as_stored(

@@ -6,10 +6,11 @@ are the commonest cause of a slowdown.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 from steptime.recipes.models import Mode, Run
+from steptime.results.columns import of_series, planned_values
 from steptime.results.store import Store
 
 _FIGURES = {
@@ -19,88 +20,63 @@ _FIGURES = {
 }
 """What each mode is judged by, and the column of it; profiles and traces are not for comparison."""
 
-_WAYS = ("tensor", "pipeline", "context", "data", "expert")
+COLUMNS = of_series()
+"""The columns of the store that make a series."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """What makes a series, by the columns of the store."""
+    """What makes a series: a value of each of `COLUMNS`."""
 
-    cluster: str
-    gpu_type: str
-    workload: str
-    size: str
-    proxy: bool
-    gpus: int
-    dtype: str
-    tensor_parallel: int
-    pipeline_parallel: int
-    context_parallel: int
-    data_parallel: int
-    scaling: str
-    mode: str
-    expert_parallel: int = 1
+    values: tuple[Any, ...]
+
+    def __getitem__(self, column: str) -> Any:
+        return self.values[COLUMNS.index(column)]
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
         """That of a run of the store."""
-        return cls(**{field.name: row[field.name] for field in fields(cls)})
+        return cls(tuple(row[name] for name in COLUMNS))
 
     @classmethod
     def of_run(cls, run: Run) -> Self:
         """That of a planned run."""
-        ways: dict[str, Any] = {f"{way}_parallel": getattr(run.recipe.parallelism, way) or 1 for way in _WAYS}
-        return cls(
-            **run.recipe.identity,  # type: ignore[arg-type]
-            **ways,
-            proxy=run.recipe.proxy,
-            cluster=run.cluster,
-            mode=run.mode.value,
-        )
-
-    @classmethod
-    def columns(cls) -> tuple[str, ...]:
-        """The columns of the store that make a series."""
-        return tuple(field.name for field in fields(cls))
+        return cls.of_row(planned_values(run))
 
     @property
     def key(self) -> dict[str, Any]:
         """Its columns with their values."""
-        return asdict(self)
+        return dict(zip(COLUMNS, self.values, strict=True))
 
     @property
     def is_judged(self) -> bool:
         """Whether the times of its mode are for comparison."""
-        return self.mode in _FIGURES
+        return self["mode"] in _FIGURES
 
     @property
     def label(self) -> str:
         """What people call it: `70b·fp8·64`."""
-        mode = [] if self.mode == Mode.PERFORMANCE else [self.mode.replace("_", " ")]
-        return "·".join([self.size, self.dtype, str(self.gpus), *mode])
+        mode = [] if self["mode"] == Mode.PERFORMANCE else [self["mode"].replace("_", " ")]
+        return "·".join([self["size"], self["dtype"], str(self["gpus"]), *mode])
 
     @property
     def full_name(self) -> str:
         """With all that two series of one label may differ in."""
-        ways = {
-            "tp": self.tensor_parallel,
-            "pp": self.pipeline_parallel,
-            "cp": self.context_parallel,
-            "dp": self.data_parallel,
-        }
-        if self.expert_parallel != 1:
-            ways["ep"] = self.expert_parallel
-        proxy = ["proxy"] if self.proxy else []
-        apart = [self.workload, *proxy, self.scaling, f"{'/'.join(ways)} {'/'.join(map(str, ways.values()))}"]
-        return f"{self.label} ({', '.join(apart)}, {self.gpu_type} of {self.cluster})"
+        # tp for tensor_parallel; a dense model has no experts to spread.
+        ways = {f"{way[0]}p": self[way] for way in of_series("spread")}
+        if ways["ep"] == 1:
+            del ways["ep"]
+        proxy = ["proxy"] if self["proxy"] else []
+        spread = f"{'/'.join(ways)} {'/'.join(map(str, ways.values()))}"
+        apart = [self["workload"], *proxy, self["scaling"], spread]
+        return f"{self.label} ({', '.join(apart)}, {self['gpu_type']} of {self['cluster']})"
 
     def differences(self, other: Self) -> list[str]:
-        """The fields in which two series differ, one by one."""
-        mine, others = asdict(self), asdict(other)
+        """The columns in which two series differ, one by one."""
         return [
-            f"{name.replace('_', ' ')} {mine[name]} and {others[name]}"
-            for name in mine
-            if mine[name] != others[name]
+            f"{name.replace('_', ' ')} {self[name]} and {other[name]}"
+            for name in COLUMNS
+            if self[name] != other[name]
         ]
 
 
@@ -129,7 +105,7 @@ def judged_runs(rows: Iterable[Mapping[str, Any]]) -> list[JudgedRun]:
 
 def all_series(store: Store) -> list[tuple[Series, str]]:
     """Every judged series of a store, with the job name of its newest run; latest first."""
-    rows = store.newest_of_each(Series.columns())
+    rows = store.newest_of_each(COLUMNS)
     known = ((Series.of_row(row), row["job_name"]) for row in rows)
     return [(series, job_name) for series, job_name in known if series.is_judged]
 

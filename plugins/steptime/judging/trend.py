@@ -37,7 +37,7 @@ COLUMNS = (
         unit="s",
         priority=4,
     ),
-    *(_COMPARED[name] for name in ("judged_on", *findings.OF_SERIES)),
+    *(_COMPARED[name] for name in ("judged_on", *columns.of_series())),
 )
 """Of a trend, a row for each run."""
 

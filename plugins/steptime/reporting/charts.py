@@ -11,14 +11,13 @@ from datetime import datetime
 from typing import Any
 
 from steptime.judging.trend import shown_range
+from steptime.results.columns import of_series
 
 Row = Mapping[str, Any]
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 620, 230
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 26
-_SERIES = ("dtype", "scaling", "gpu_type", "cluster", "proxy")
-"""What lines of one model may differ in."""
 _COLOURS = 8
 
 
@@ -196,7 +195,9 @@ def scaling_chart(model: str, rows: Sequence[Row]) -> Chart:
 
 def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each line, by what they differ in."""
-    apart = [name for name in _SERIES if any(row[name] != rows[0][name] for row in rows)] or ["dtype"]
+    apart = [name for name in of_series("variant") if any(row[name] != rows[0][name] for row in rows)] or [
+        "dtype"
+    ]
     found: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["gpus"]):
         words = (("proxy" if row[name] else "") if name == "proxy" else str(row[name]) for name in apart)

@@ -8,9 +8,10 @@ column is its declaration here, its computation, and a migration of the store.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from steptime.recipes.models import Mode
+from steptime.recipes.models import Mode, Run
+from steptime.results.measurement import Measurement
 from steptime.results.metrics import PUBLISHED_THROUGHPUT, against_publication, gpu_hours
 from steptime.results.models import Result
 
@@ -18,6 +19,8 @@ SCHEMA_VERSION = 1
 """Of the JSON that commands and the page's server give: raised when a name or a meaning changes."""
 
 Kind = Literal["text", "integer", "number", "boolean", "time"]
+Part = Literal["model", "variant", "mode", "scale", "spread"]
+"""Of what makes a series: the model, what else its recipe may vary in, and how it is spread over the GPUs."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Column:
     description: str
     take: Callable[[Result], Any] | None = None
     """Its value for a result; None for what several runs say together."""
+    of_run: Callable[[Run], Any] | None = None
+    """Its value for a planned run, if the plan has it."""
     heading: str = ""
     """What people read above it; by default the name in words."""
     unit: str = ""
@@ -38,6 +43,12 @@ class Column:
     """Whether every stored row has a value."""
     choice: bool = False
     """Whether people select runs by its value."""
+    series: Part | None = None
+    """Which part it is of what makes a series; None for what runs that are compared may differ in."""
+    searched: bool = False
+    """Whether a search looks for words in it."""
+    in_events: bool = False
+    """Whether the events of Airflow's assets have it."""
     priority: int | None = None
     """Tables leave out the highest first if a terminal is too narrow, and never 0; None is in no table."""
     shared: bool = False
@@ -62,32 +73,51 @@ class Column:
     @property
     def published(self) -> dict[str, Any]:
         """What readers of other languages need of it, as JSON."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "take"}
+        of_python = ("take", "of_run")
+        return {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name not in of_python
+        }
+
+
+def _planned(name: str, kind: Kind, description: str, of_run: Callable[[Run], Any], **options: Any) -> Column:
+    """A column whose value the plan has."""
+    take = lambda result: of_run(result.run)  # noqa: E731
+    return Column(name, kind, description, take, of_run, required=True, **options)
 
 
 def _identity(name: str, description: str, **options: Any) -> Column:
     """A column of the row of a recipe document that was run."""
     kind: Kind = "integer" if name == "gpus" else "text"
-    take = lambda result: result.run.recipe.identity[name]  # noqa: E731
-    return Column(name, kind, description, take, required=True, choice=True, **options)
+    of_run = lambda run: run.recipe.identity[name]  # noqa: E731
+    return _planned(name, kind, description, of_run, choice=True, **options)
 
 
 def _parallel(way: str) -> Column:
-    """The column of one of the four ways of parallelism."""
-    return Column(
-        f"{way}_parallel",
-        "integer",
-        f"Ranks of {way} parallelism.",
-        lambda result: getattr(result.run.recipe.parallelism, way),
-        required=True,
-    )
+    """The column of one of the ways of parallelism that every recipe has."""
+    of_run = lambda run: getattr(run.recipe.parallelism, way)  # noqa: E731
+    return _planned(f"{way}_parallel", "integer", f"Ranks of {way} parallelism.", of_run, series="spread")
 
 
-def _measured(name: str, unit: str, description: str, **options: Any) -> Column:
+def _of_measurement(name: str, annotation: Any, declared: Mapping[str, Any]) -> Column:
     """A column whose value is the measurement's of the same name; None if nothing could be measured."""
-    kind: Kind = "integer" if name == "steps_in_window" else "number"
+    kinds: dict[Any, Kind] = {int: "integer", float: "number", str: "text"}
+    kind = next(kinds[one] for one in (annotation, *get_args(annotation)) if one in kinds)
     take = lambda result: None if result.measurement is None else getattr(result.measurement, name)  # noqa: E731
-    return Column(name, kind, description, take, unit=unit, **options)
+    return Column(name, kind, take=take, **declared)
+
+
+MEASURED: Mapping[str, Column] = {
+    name: _of_measurement(name, field.annotation, declared)
+    for name, field in Measurement.model_fields.items()
+    for declared in field.metadata
+}
+"""The columns that are declared as fields of `Measurement`."""
+
+
+def _measured(first: str, last: str) -> tuple[Column, ...]:
+    """Those from one to another."""
+    names = list(MEASURED)
+    return tuple(MEASURED[name] for name in names[names.index(first) : names.index(last) + 1])
 
 
 def _queue_wait_s(result: Result) -> float | None:
@@ -120,15 +150,18 @@ COLUMNS = (
         heading="job",
         required=True,
         priority=0,
+        searched=True,
+        in_events=True,
     ),
-    Column(
+    _planned(
         "label",
         "text",
         "The planned run, short: the same for each attempt.",
-        lambda result: result.run.label,
+        lambda run: run.label,
         heading="run",
-        required=True,
         priority=0,
+        searched=True,
+        in_events=True,
     ),
     Column(
         "state",
@@ -139,141 +172,110 @@ COLUMNS = (
         choice=True,
         priority=1,
         shared=True,
+        searched=True,
+        in_events=True,
     ),
-    Column("reason", "text", "Why it is rejected.", lambda result: result.verdict.reason),
+    Column("reason", "text", "Why it is rejected.", lambda result: result.verdict.reason, searched=True),
     Column(
         "warnings",
         "text",
         "What a reader of a valid result should know.",
         lambda result: result.verdict.remarks,
+        searched=True,
     ),
-    _identity("workload", "Recipe document, with its release.", priority=2, shared=True),
-    _identity("size", "Size of the model."),
-    _identity("dtype", "Number format of the training.", heading="data type"),
-    _identity("gpu_type", "Type of GPU, or `cpu`.", heading="GPU type", priority=4, shared=True),
-    _identity("scaling", "`weak` or `strong`.", priority=6, shared=True),
-    Column(
+    _identity(
+        "workload",
+        "Recipe document, with its release.",
+        priority=2,
+        shared=True,
+        series="model",
+        searched=True,
+        in_events=True,
+    ),
+    _identity("size", "Size of the model.", series="model"),
+    _identity("dtype", "Number format of the training.", heading="data type", series="variant"),
+    _identity(
+        "gpu_type",
+        "Type of GPU, or `cpu`.",
+        heading="GPU type",
+        priority=4,
+        shared=True,
+        series="variant",
+        searched=True,
+    ),
+    _identity("scaling", "`weak` or `strong`.", priority=6, shared=True, series="variant"),
+    _planned(
         "proxy",
         "boolean",
         "Whether the model is a shortened one that stands for a larger.",
-        lambda result: result.run.recipe.proxy,
-        required=True,
+        lambda run: run.recipe.proxy,
         priority=6,
         shared=True,
+        series="variant",
     ),
-    Column(
+    _planned(
         "cluster",
         "text",
         "Cluster that it ran on.",
-        lambda result: result.run.cluster,
-        required=True,
+        lambda run: run.cluster,
         choice=True,
         priority=4,
         shared=True,
+        series="variant",
+        searched=True,
+        in_events=True,
     ),
-    Column(
+    _planned(
         "mode",
         "text",
         "`performance`, or what was run for another purpose: a checkpoint, a profile, a trace.",
-        lambda result: result.run.mode.value,
-        required=True,
+        lambda run: run.mode.value,
         choice=True,
+        series="mode",
+        in_events=True,
     ),
-    Column(
+    _planned(
         "repeat",
         "integer",
         "Which of several equal runs of one plan it is, from 1.",
-        lambda result: result.run.repeat,
-        required=True,
+        lambda run: run.repeat,
     ),
-    _identity("gpus", "GPUs, on CPUs ranks.", heading="GPUs", priority=0),
+    _identity("gpus", "GPUs, on CPUs ranks.", heading="GPUs", priority=0, series="scale", in_events=True),
     *map(_parallel, ("tensor", "pipeline", "context", "data")),
-    Column(
+    _planned(
         "expert_parallel",
         "integer",
         "Ranks that the experts of a mixture are dealt to, of those that there are; 1 if it has none.",
-        lambda result: result.run.recipe.parallelism.expert or 1,
-        required=True,
+        lambda run: run.recipe.parallelism.expert or 1,
+        series="spread",
     ),
-    Column(
+    _planned(
         "global_batch_size",
         "integer",
         "Samples of a step, of all GPUs together.",
-        lambda result: result.run.recipe.global_batch_size,
+        lambda run: run.recipe.global_batch_size,
         heading="GBS",
-        required=True,
         priority=7,
     ),
-    Column(
+    _planned(
         "micro_batch_size",
         "integer",
         "Samples that a GPU takes at once.",
-        lambda result: result.run.recipe.micro_batch_size,
+        lambda run: run.recipe.micro_batch_size,
         heading="MBS",
-        required=True,
         priority=7,
         shared=True,
     ),
-    Column(
+    _planned(
         "window",
         "text",
         "First and last global step that are averaged.",
-        lambda result: str(result.run.window),
+        lambda run: str(run.window),
         unit="steps",
-        required=True,
         priority=5,
         shared=True,
     ),
-    _measured("steps_in_window", "", "Steps of the window that have a step time."),
-    _measured("step_time_mean_s", "s", "Mean step time of the window.", heading="step time", priority=0),
-    _measured(
-        "step_time_std_s",
-        "s",
-        "Sample standard deviation of the step times (n - 1); none of a single step.",
-        heading="± std",
-        priority=3,
-        decimals_of="step_time_mean_s",
-    ),
-    _measured("step_time_median_s", "s", "Median step time of the window.", heading="median step time"),
-    Column(
-        "steady_steps",
-        "text",
-        "First and last of the steady steps: the last 20 of the run, or its window where that is longer.",
-        lambda result: None if result.measurement is None else result.measurement.steady_steps,
-        heading="steady",
-        unit="steps",
-    ),
-    _measured(
-        "steady_step_time_s",
-        "s",
-        "Median step time of the steady steps: what a run is judged by.",
-        heading="steady step time",
-    ),
-    _measured(
-        "steady_step_time_iqr_s", "s", "Interquartile range of the steady steps.", heading="steady IQR"
-    ),
-    _measured(
-        "wall_time_median_s",
-        "s",
-        "Median time from the end of a step to the end of the next, if the trainer logged it.",
-        heading="wall time",
-        priority=5,
-    ),
-    _measured(
-        "published_step_time_s",
-        "s",
-        "Step time that the recipe's document prints for the same row, scale and batch, if it does.",
-        heading="published",
-        priority=4,
-    ),
-    _measured(
-        "step_time_over_published",
-        "",
-        "Mean step time over the published one: above 1 is slower.",
-        heading="× published",
-        priority=2,
-        decimals=3,
-    ),
+    *_measured("steps_in_window", "step_time_over_published"),
     Column(
         "against_publication",
         "text",
@@ -281,18 +283,9 @@ COLUMNS = (
         _against_publication,
         heading="publication",
         priority=3,
+        in_events=True,
     ),
-    _measured(
-        "tokens_per_s", "", "Tokens of a step over its mean time.", heading="tokens/s", priority=2, decimals=2
-    ),
-    _measured(
-        "tokens_per_s_per_gpu",
-        "",
-        "The same for each GPU.",
-        heading="tokens/s/GPU",
-        priority=1,
-        decimals=2,
-    ),
+    *_measured("tokens_per_s", "tokens_per_s_per_gpu"),
     Column(
         "scaling_efficiency_percent",
         "number",
@@ -327,56 +320,17 @@ COLUMNS = (
         shared=True,
     ),
     Column("scaling_base_jobs", "text", "The jobs of that scale, whose mean it is relative to."),
-    _measured(
-        "mfu_percent",
-        "%",
-        "Model flops utilization by the formula in `flops_formula`.",
-        heading="MFU",
-        priority=1,
-        significant=3,
-        decimals=2,
-    ),
-    Column(
+    MEASURED["mfu_percent"],
+    _planned(
         "flops_formula",
         "text",
         "Formula of the model flops: only MFUs of one formula may be compared.",
-        lambda result: result.run.recipe.flops_formula,
+        lambda run: run.recipe.flops_formula,
         heading="MFU formula",
-        required=True,
         priority=8,
         shared=True,
     ),
-    _measured(
-        "peak_tflops_per_gpu",
-        "TFLOPS",
-        "Peak that the MFU is relative to; on CPUs measured in the run.",
-        heading="peak per GPU",
-    ),
-    _measured("days_per_1t_tokens", "days", "Time that 10¹² tokens would take.", heading="1T tokens take"),
-    _measured(
-        "checkpoint_save_s",
-        "s",
-        "The last save, from its start until it was whole on disk.",
-        heading="save",
-        priority=3,
-        significant=3,
-    ),
-    _measured(
-        "checkpoint_blocked_s",
-        "s",
-        "How long training waited for that save: less, if it was asynchronous.",
-        heading="save blocked",
-        priority=3,
-        significant=3,
-    ),
-    _measured(
-        "checkpoint_load_s",
-        "s",
-        "The last load of a checkpoint.",
-        heading="load",
-        priority=3,
-        significant=3,
-    ),
+    *_measured("peak_tflops_per_gpu", "checkpoint_load_s"),
     Column(
         "gpu_hours",
         "number",
@@ -385,6 +339,7 @@ COLUMNS = (
         heading="GPU-hours",
         priority=5,
         significant=3,
+        in_events=True,
     ),
     Column(
         "submitted_at",
@@ -414,8 +369,22 @@ COLUMNS = (
         significant=3,
     ),
     Column("nodes", "text", "Nodes that it ran on, in the order of its ranks.", _nodes),
-    Column("dag_id", "text", "Airflow DAG that ran it.", lambda result: result.submitted.made_by.dag_id),
-    Column("dag_run_id", "text", "Run of that DAG.", lambda result: result.submitted.made_by.dag_run_id),
+    Column(
+        "dag_id",
+        "text",
+        "Airflow DAG that ran it.",
+        lambda result: result.submitted.made_by.dag_id,
+        searched=True,
+        in_events=True,
+    ),
+    Column(
+        "dag_run_id",
+        "text",
+        "Run of that DAG.",
+        lambda result: result.submitted.made_by.dag_run_id,
+        searched=True,
+        in_events=True,
+    ),
     Column(
         "task_id",
         "text",
@@ -434,6 +403,7 @@ COLUMNS = (
         "Sweep that it is a cell of.",
         lambda result: result.submitted.made_by.sweep,
         choice=True,
+        in_events=True,
     ),
     Column(
         "sweep_run",
@@ -454,7 +424,20 @@ COMPUTED = tuple(column.name for column in COLUMNS if column.take is None)
 CHOICES = tuple(column.name for column in COLUMNS if column.choice)
 """Columns by whose values people select runs."""
 
+
+def of_series(*parts: Part) -> tuple[str, ...]:
+    """Names of the columns that are these parts of what makes a series; of all of them if none is named."""
+    return tuple(
+        column.name for column in COLUMNS if column.series and column.series in (parts or get_args(Part))
+    )
+
+
 BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
+
+
+def planned_values(run: Run) -> dict[str, Any]:
+    """What the row of a run has that its plan has, too."""
+    return {column.name: column.of_run(run) for column in COLUMNS if column.of_run}
 
 
 def documentation() -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from steptime.recipes.models import Mode
-from steptime.results.columns import COMPUTED
+from steptime.results.columns import COMPUTED, of_series
 from steptime.results.database import lock_series, read_connection, write_transaction
 
 if TYPE_CHECKING:
@@ -27,11 +27,8 @@ FEWEST_REPEATS = 3
 EARLIER_S = 7 * 86_400.0
 """Runs are compared with the smallest scale of so long, where their own sweep or DAG run has only one."""
 
-_FAMILY = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode", "dag_id")
-_REPEATED = (
-    *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "expert_parallel"),
-    *("global_batch_size", "micro_batch_size"),
-)
+_FAMILY = (*of_series("model", "variant", "mode"), "dag_id")
+_REPEATED = (*of_series("spread"), "global_batch_size", "micro_batch_size")
 """What repeats of a run have in common, beside the family; how many GPUs these are follows from it."""
 _READ = (
     *("id", "job_name", "state", "submitted_at", "gpus", "tokens_per_s_per_gpu"),

@@ -14,11 +14,15 @@ from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
 from steptime.recipes.models import RUN_FILE, Mode, Run, Window
-from steptime.results import columns
-from steptime.results.columns import Column
+from steptime.results.columns import BY_NAME, MEASURED, Column
 from steptime.results.metrics import checkpoint_seconds, measure, measure_window
 
-_OF_LOGS = (
+
+def _of_results(*names: str) -> tuple[Column, ...]:
+    return tuple(BY_NAME[name] for name in names)
+
+
+COLUMNS = (
     Column(
         "log_path", "text", "The log, or the last of the logs of a requeued job.", heading="log", priority=0
     ),
@@ -29,41 +33,28 @@ _OF_LOGS = (
     Column("warnings", "text", "What a reader of the numbers should know."),
     Column("format", "text", "Format of the step lines: that of NeMo 2, of a progress bar, …"),
     Column("experiment", "text", "Name of the planned run."),
+    *_of_results(
+        "workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode", "global_batch_size", "window"
+    ),
     Column(
         "window_from",
         "text",
         "Origin of the window: --window, the run.json beside the log, or the last step.",
     ),
+    *_of_results("steps_in_window"),
     Column("steps", "integer", "Steps in the log.", priority=3),
     Column("last_step", "integer", "Global step of the last of them."),
     Column("max_steps", "integer", "Global step at which the planned run ends."),
-    Column(
-        "model_tflops_per_gpu", "number", "Model flops by the named formula over step time.", unit="TFLOPS"
-    ),
-    Column("peak_source", "text", "The document of the peak, or what measured it."),
-    Column(
-        "tflops_per_gpu_logged",
-        "number",
-        "Mean of what the trainer itself logged in the window.",
-        heading="TFLOPS/GPU logged",
-        priority=4,
-    ),
+    *_of_results("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
+    *_of_results("published_step_time_s", "step_time_over_published", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *_of_results("days_per_1t_tokens", "mfu_percent", "flops_formula"),
+    MEASURED["model_tflops_per_gpu"],
+    *_of_results("peak_tflops_per_gpu"),
+    MEASURED["peak_source"],
+    MEASURED["tflops_per_gpu_logged"],
     Column("loss", "number", "Loss of the last step."),
+    *_of_results("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s"),
     Column("log_bytes", "integer", "Bytes read.", unit="bytes"),
-)
-
-COLUMNS = tuple(
-    {column.name: column for column in (*columns.COLUMNS, *_OF_LOGS)}[name]
-    for name in (
-        *("log_path", "state", "reason", "warnings", "format"),
-        *("experiment", "workload", "size", "dtype", "gpu_type", "scaling", "gpus", "mode"),
-        *("global_batch_size", "window", "window_from", "steps_in_window", "steps", "last_step", "max_steps"),
-        *("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
-        *("published_step_time_s", "step_time_over_published"),
-        *("tokens_per_s", "tokens_per_s_per_gpu", "days_per_1t_tokens", "mfu_percent", "flops_formula"),
-        *("model_tflops_per_gpu", "peak_tflops_per_gpu", "peak_source", "tflops_per_gpu_logged", "loss"),
-        *("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s", "log_bytes"),
-    )
 )
 """The same for every log, whatever it holds. What a result has, too, is declared in `results.columns`."""
 

@@ -7,47 +7,9 @@ from pydantic import Field, PositiveInt, model_validator
 from steptime.clusters.base import Job, JobStatus, Staged
 from steptime.frozen import Frozen
 from steptime.logs.models import TrainingLog
-from steptime.recipes.models import Run, Window
+from steptime.recipes.models import Run
 from steptime.recipes.request import PlanRequest
-
-
-class Measurement(Frozen):
-    """The numbers of a recipe at one step time, over the window of a log or for a step time that was given.
-
-    Percent is written out: `mfu_percent` 62.5 means 62.5 %. What nobody knows is None: of a given step time
-    everything about a window; of a log without its plan the rates that need one. Every number that a result
-    has as a column has the column's name; `results.columns` describes it.
-    """
-
-    step_time_mean_s: float
-    window: Window | None = None
-    steps_in_window: int | None = None
-    step_time_median_s: float | None = None
-    step_time_std_s: float | None = None
-    steady_steps: str | None = None
-    steady_step_time_s: float | None = None
-    steady_step_time_iqr_s: float | None = None
-    wall_time_median_s: float | None = None
-    tflops_per_gpu_logged: float | None = None
-    """Mean of what the trainer itself logged in the window, if it did."""
-    tokens_per_s: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    days_per_1t_tokens: float | None = None
-    flops_formula: str | None = None
-    flops_per_sample: float | None = None
-    flops_source: str | None = None
-    """Whether the document states the flops, or its formula gives them."""
-    model_tflops_per_gpu: float | None = None
-    """Model flops by the named formula over mean step time and GPUs."""
-    peak_tflops_per_gpu: float | None = None
-    peak_source: str | None = None
-    """The document of the peak, or the measured GEMM for CPU sizes."""
-    mfu_percent: float | None = None
-    published_step_time_s: float | None = None
-    step_time_over_published: float | None = None
-    checkpoint_save_s: float | None = None
-    checkpoint_blocked_s: float | None = None
-    checkpoint_load_s: float | None = None
+from steptime.results.measurement import Measurement
 
 
 class Check(Frozen):

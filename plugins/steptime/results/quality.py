@@ -12,7 +12,8 @@ from steptime.logs.naming import named_steps
 from steptime.plug_points import CHECKS
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.named import NamedRecipe
-from steptime.results.models import Check, Measurement, Verdict
+from steptime.results.measurement import Measurement
+from steptime.results.models import Check, Verdict
 from steptime.results.record import EarlierAttempt
 from steptime.results.row_checks import check_rows, judge, step_limits
 

@@ -5,6 +5,8 @@ Times are Unix time in seconds, durations seconds. A number that is not finite i
 that found it has its value. A change here needs a new revision in `migrations/versions/`.
 """
 
+from pathlib import Path
+
 from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     JSON,
     BigInteger,
@@ -19,10 +21,10 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Text,
 )
 
-from steptime.results.columns import COLUMNS
+from steptime.results.columns import COLUMNS, of_series
 
-REVISION = "0018"
-"""The newest revision: a store that has it needs no migration."""
+REVISION = max(file.name[1:5] for file in Path(__file__).with_name("migrations").glob("versions/r*.py"))
+"""The newest revision, of `r0017_made_sha256.py` 0017: a store that has it needs no migration."""
 
 VERSION_TABLE = "steptime_store_version"
 """Where Alembic notes the revision; named so that the store may share a database with Airflow's tables."""
@@ -54,19 +56,19 @@ runs = Table(
     Index(None, "submitted_at"),
 )
 
+_FIRST_OF_INDEX = ("workload", "size", "dtype", "gpu_type", "mode", "gpus", "cluster")
 by_series = Index(
     "ix_runs_series",
     *(
         runs.c[name]
-        for name in (
-            *("workload", "size", "dtype", "gpu_type", "mode", "gpus", "cluster", "scaling", "proxy"),
-            *("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel"),
-            *("expert_parallel", "state", "dag_id", "sweep", "id"),
-        )
+        for name in (*dict.fromkeys(_FIRST_OF_INDEX + of_series()), "state", "dag_id", "sweep", "id")
     ),
 )
-"""What makes a series (`judging.series`), what its newest run is found by, and what there is to select by:
-without reading the table."""
+"""What makes a series, by which its newest run is found, and what people select by: no query of these reads
+the table.
+
+First comes what the runs of a recipe at one scale are looked for by.
+"""
 
 steps = Table(
     "steps",

@@ -6,18 +6,17 @@ The rows of runs are wide: to look through ten of their columns reads the whole 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from steptime.results.columns import COLUMNS
+
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
-
-_COLUMNS = (
-    *("label", "job_name", "workload", "gpu_type", "cluster"),
-    *("dag_id", "dag_run_id", "state", "reason", "warnings"),
-)
 
 
 def searched_row(run: Mapping[str, Any]) -> dict[str, str]:
     """What `searched` keeps of a row of `runs`, in small letters."""
-    return {"text": " ".join(run[name] for name in _COLUMNS if run[name]).lower()}
+    return {
+        "text": " ".join(filter(None, (run[column.name] for column in COLUMNS if column.searched))).lower()
+    }
 
 
 def has_words(search: str) -> "ColumnElement[bool]":

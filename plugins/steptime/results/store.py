@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
-from steptime.results.columns import CHOICES, COLUMNS
+from steptime.results.columns import CHOICES, COLUMNS, of_series
 from steptime.results.database import exists, read_connection
 from steptime.results.models import Result
 from steptime.results.record import differences
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from steptime.results.writing import Then
 
 Row = dict[str, Any]
-_READ_BY = ("workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster")
 _ROWS_AT_ONCE = 500
 LAST = "last"
 """Names the run that was submitted last."""
@@ -445,4 +444,10 @@ def _reading_order() -> "tuple[ColumnElement[Any], ...]":
     from steptime.results.schema import runs
 
     mode = case({mode.value: place for place, mode in enumerate(Mode)}, value=runs.c.mode)
-    return *(runs.c[name] for name in _READ_BY), mode, runs.c.gpus, runs.c.submitted_at, runs.c.id
+    return (
+        *(runs.c[name] for name in of_series("model", "variant")),
+        mode,
+        runs.c.gpus,
+        runs.c.submitted_at,
+        runs.c.id,
+    )

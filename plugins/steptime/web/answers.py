@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any
 
@@ -144,9 +144,7 @@ def scaling(store: Readable, together: Annotated[str | None, Query()] = None) ->
 def series(store: Readable) -> Response:
     """Every series that is judged, with a run that it is known by; the one that ran last first."""
     known = all_series(store)
-    return json_response(
-        {"series": [asdict(one) | {"label": one.label, "job_name": job} for one, job in known]}
-    )
+    return json_response({"series": [one.key | {"label": one.label, "job_name": job} for one, job in known]})
 
 
 def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
@@ -159,12 +157,12 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     own = Series.of_row(row)
     if not own.is_judged:
         raise HTTPException(
-            status_code=422, detail=f"runs in mode {own.mode} are not judged: they have no trend"
+            status_code=422, detail=f"runs in mode {own['mode']} are not judged: they have no trend"
         )
     points = trend(store, own)
     answer = {
         "label": own.label,
-        "series": asdict(own),
+        "series": own.key,
         "may_accept": may_edit(row["dag_id"]),
         "drift": drift_sentence(points),
         "range": shown_range(points) if points else None,

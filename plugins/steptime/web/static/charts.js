@@ -1,4 +1,5 @@
 // Charts of the page, drawn with Chart.js (vendored). Data comes in as rows of the metrics store.
+import { ofSeries } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { significant } from "./format.js";
 
@@ -6,7 +7,6 @@ const MAX_SERIES = 12;
 const COLOURS = 8;
 const DASHES = [[], [2, 2]]; // from the ninth series on the colours come again, dotted
 const LOGARITHMIC_FROM = 8; // ratio of the largest to the smallest value
-const SERIES = ["workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster"];
 
 const hidden = new Set();
 
@@ -51,11 +51,12 @@ export function median(values) {
 /** Valid performance runs in series that may be compared, each with its runs by number of GPUs. */
 function seriesOf(rows) {
   const measured = rows.filter((row) => row.state === "valid" && row.mode === "performance" && row.step_time_mean_s);
-  const apart = SERIES.filter((key) => measured.some((row) => row[key] !== measured[0][key]));
-  const named = apart.length ? apart : ["workload", "size", "dtype"];
+  const series = ofSeries("model", "variant");
+  const apart = series.filter((key) => measured.some((row) => row[key] !== measured[0][key]));
+  const named = apart.length ? apart : [...ofSeries("model"), "dtype"];
   const groups = new Map();
   for (const row of measured) {
-    const key = JSON.stringify(SERIES.map((name) => row[name]));
+    const key = JSON.stringify(series.map((name) => row[name]));
     if (!groups.has(key)) groups.set(key, { key, row, runs: 0, scales: new Map() });
     const { scales } = groups.get(key);
     groups.get(key).runs += 1;

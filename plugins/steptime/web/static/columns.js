@@ -3,15 +3,15 @@ import { timeZone } from "./airflow.js";
 import { decimals, fixed, shortTimestamps, significant, words } from "./format.js";
 import { read } from "./server.js";
 
-/** What makes runs comparable, but for the number of GPUs: of one number of decimals, and of one chart. */
-export const COMPARABLE = ["workload", "size", "dtype", "gpu_type", "scaling", "proxy", "cluster", "mode"];
-
 let declared = null;
 
 /** Read what the columns are, once. */
 export async function readColumns() {
   declared ??= await read("api/columns");
 }
+
+/** The names of the columns that are these parts of what makes a series. */
+export const ofSeries = (...parts) => declared.columns.filter(({ series }) => parts.includes(series)).map(({ name }) => name);
 
 /** The columns that people select runs by. */
 export const choices = () => declared.columns.filter(({ choice }) => choice);
@@ -27,10 +27,10 @@ export const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1
 
 export const valueOf = (column, row) => (column.value ? column.value(row) : row[column.name]);
 
-const comparable = (row) => JSON.stringify(COMPARABLE.map((name) => row[name]));
-
-/** Numbers have the same decimals within a series: a tiny model must not give its digits to a large one. */
+/** Numbers have the same decimals within a series over its scales: a tiny model must not give its digits to a large one. */
 function numberWriter(column, rows) {
+  const names = ofSeries("model", "variant", "mode");
+  const comparable = (row) => JSON.stringify(names.map((name) => row[name]));
   const digitsOf = column.decimals_of ? declared.columns.find(({ name }) => name === column.decimals_of) : column;
   const values = new Map();
   for (const row of rows) values.set(comparable(row), [...(values.get(comparable(row)) ?? []), row[digitsOf.name]]);

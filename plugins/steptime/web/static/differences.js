@@ -1,14 +1,13 @@
 // One run beside another: numbers, step times, and how each was made.
 import { keep } from "./address.js";
 import { colour, draw, figureFor } from "./charts.js";
-import { capitalised, comparedNumbers } from "./columns.js";
+import { capitalised, choices, comparedNumbers } from "./columns.js";
 import { element } from "./dom.js";
 import { fixed, significant } from "./format.js";
 import { read, rowsOf } from "./server.js";
 import { attempt } from "./messages.js";
 
 const OFFERED = 50;
-const ALIKE = ["workload", "size", "dtype", "gpu_type", "cluster", "mode", "gpus"];
 const change = fixed(1);
 
 function table(heads, lines, className = "") {
@@ -71,7 +70,8 @@ export function otherRun(run, chosen, show) {
 }
 
 async function offer(run, list) {
-  const query = new URLSearchParams([...ALIKE.map((name) => [name, run[name]]), ["limit", OFFERED]]);
+  const alike = choices().filter(({ series }) => series).map(({ name }) => name);
+  const query = new URLSearchParams([...alike.map((name) => [name, run[name]]), ["limit", OFFERED]]);
   const rows = rowsOf(await read(`api/results?${query}`)).filter(({ job_name: name }) => name !== run.job_name);
   list.replaceChildren(...rows.map(({ job_name: value }) => element("option", { value })));
 }

@@ -1,6 +1,7 @@
 // Scaling: efficiency over GPUs of one sweep run or DAG run, a small chart for each model.
 import { current, go, scope } from "./address.js";
 import { colour, draw, figureFor, rankAxis } from "./charts.js";
+import { ofSeries } from "./columns.js";
 import { element } from "./dom.js";
 import { fixed, timestamps } from "./format.js";
 import { read, rowsOf } from "./server.js";
@@ -9,7 +10,6 @@ import { announce, summarise } from "./messages.js";
 
 export const title = "Scaling";
 
-const APART = ["dtype", "scaling", "gpu_type", "cluster", "proxy"];
 const percent = fixed(1);
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
@@ -98,7 +98,7 @@ const between = ({ low, high }) => (low == null ? "" : `, between ${percent(low)
 function drawModel(canvas, model, rows) {
   const unit = unitOf(rows);
   const scales = [...new Set(rows.map(({ gpus }) => gpus))].sort((a, b) => a - b);
-  const apart = APART.filter((name) => rows.some((row) => row[name] !== rows[0][name]));
+  const apart = ofSeries("variant").filter((name) => rows.some((row) => row[name] !== rows[0][name]));
   const sets = datasets(groupsOf(rows, apart.length ? apart : ["dtype"]), scales);
   const values = sets.flatMap(({ data }) => data.flatMap(({ y, low, high }) => [y, low ?? y, high ?? y]));
   draw(canvas, {
@@ -136,7 +136,7 @@ export function redraw() {
   parts.choice.value = answer.together ?? "";
   for (const canvas of parts.multiples.querySelectorAll("canvas")) Chart.getChart(canvas)?.destroy();
   const rows = rowsOf(answer).filter((row) => row.scaling_efficiency_percent != null);
-  const models = groupsOf(rows, ["workload", "size"]);
+  const models = groupsOf(rows, ofSeries("model"));
   summarise(rows.length ? `${answer.together}: how ${models.size} model${models.size === 1 ? " scales" : "s scale"}` : "");
   if (rows.length) announce();
   else explainEmpty();
