@@ -283,7 +283,7 @@ def test_what_a_killed_publish_has_not_told_its_retry_tells_once(
 
     [(_, _, body)] = servers[1]
     assert body["sentence"].startswith("tiny·fp32·2 on local may be slower by 5.9 %, two fresh runs decide")
-    assert extra["verdict"] == "suspected", "nor would the asset know of it"
+    assert (extra["verdict"], extra["suspicion"]) == ("slower", "suspected"), "nor would the asset know of it"
 
 
 def test_a_refused_run_is_told(

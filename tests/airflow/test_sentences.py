@@ -7,6 +7,10 @@ import pytest
 
 from steptime.airflow import sentences
 from steptime.airflow.operators import _folded
+from steptime.judging.detection import Baseline, Standing
+from steptime.judging.findings import Comparison
+from steptime.judging.judgements import Judged
+from steptime.judging.series import JudgedRun
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run
 from steptime.results.measurement import Measurement
@@ -55,9 +59,36 @@ def test_of_many_runs_the_first_are_named() -> None:
     rows: dict[str, dict[str, Any]] = {
         label: {"state": "valid", "step_time_mean_s": 1.0} for label in "abcdef"
     }
-    assert sentences.of_runs("abcdef", rows, "cells") == (
-        "all 6 cells have valid results: a 1 s, b 1 s, c 1 s, d 1 s and 2 more"
+    assert sentences.of_runs("abcdef", rows) == (
+        "all 6 runs have valid results: a 1 s, b 1 s, c 1 s, d 1 s and 2 more"
     )
+
+
+def test_of_a_sweep_what_it_found_comes_before_what_is_missing() -> None:
+    found = Comparison((), without_runs=3)
+    three = "3 cells: 0 slower, 0 faster, 0 unchanged, 3 without a run to judge"
+
+    assert sentences.of_sweep(found, "abc", "") == three
+    assert sentences.of_sweep(found, "abc", "b") == f"{three}; 1 of 3 runs without a valid result: b"
+    assert sentences.of_sweep(Comparison(()), "abc", "abc") == "3 of 3 runs without a valid result: a, b, c"
+    assert sentences.of_sweep(Comparison(()), "abc", "") == (
+        "all 3 runs have valid results, none of which is judged"
+    )
+
+
+def test_a_suspicion_says_who_starts_the_runs_that_decide() -> None:
+    row = {"label": "8b·bf16·64", "cluster": "h100", "sweep": "weekly"}
+    standing = Standing("suspected", "slower", (1.05,), Baseline((1.0,) * 6), since=(1.05,))
+    may_be = "8b·bf16·64 on h100 may be slower by 5.0 %, two fresh runs decide: "
+
+    def said(sweep: str | None, command: str | None = None) -> str:
+        return sentences.of_regression(Judged(JudgedRun(row | {"sweep": sweep}, 1.05, ""), standing), command)
+
+    assert said("weekly", "steptime run") == (
+        f"{may_be}sweep weekly starts them at its end, as far as its file and budgets allow"
+    )
+    assert said(None, "steptime run") == f"{may_be}nothing starts them by itself, but 'steptime run' does"
+    assert said(None) == f"{may_be}nothing starts them by itself"
 
 
 def test_what_staging_says_can_be_unfolded() -> None:

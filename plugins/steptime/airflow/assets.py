@@ -7,7 +7,7 @@ with DAG("after_llama31", schedule=[published_results("llama3.1")]):
     ...  # context["triggering_asset_events"] has the events
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -15,9 +15,10 @@ from airflow.sdk import Asset, AssetAlias
 from steptime.recipes.workloads import load_workload
 
 if TYPE_CHECKING:
-    from steptime.results.store import Store
+    from steptime.judging.findings import Finding
 
 _GROUP = "steptime"
+_JUDGED = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_percent")
 
 SWEEPS = AssetAlias(name="steptime_sweeps", group=_GROUP)
 """The outlet of every sweep's report, which names the sweep that it finished."""
@@ -37,26 +38,27 @@ def finished_sweep(sweep: str) -> Asset:
     return Asset(name=f"steptime_sweep_{sweep}", uri=f"steptime://sweeps/{sweep}", group=_GROUP)
 
 
-def extra_of_run(store: "Store", row: Mapping[str, Any]) -> dict[str, Any]:
-    """What the event of a published run, a row of the store, says: its numbers, and how it was judged.
+def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
+    """What the event of a published run, a row of the store, says: its numbers, and how its cell stands.
 
-    `verdict` is that against its history, `change_percent` relative to its baseline; `against_publication`
-    is None where the document prints no step time.
+    `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those of *This week*,
+    None of a run that is not judged; `against_publication` is None where the document prints no step time.
     """
-    from steptime.judging.judgements import judged_run
     from steptime.results.columns import COLUMNS
 
-    judged = judged_run(store, row)
-    standing = None if judged is None else judged.standing
-    change = None if standing is None else standing.change
-    return {column.name: row[column.name] for column in COLUMNS if column.in_events} | {
-        "verdict": None if standing is None else standing.state,
-        "direction": None if standing is None else standing.direction,
-        "change_percent": None if change is None else 100 * change,
-        "changes": [] if judged is None else list(judged.changes),
+    numbers = {column.name: row[column.name] for column in COLUMNS if column.in_events}
+    if finding is None:
+        return numbers | dict.fromkeys(_JUDGED) | {"changes": []}
+    return numbers | finding.judged | {"changes": list(finding.changes)}
+
+
+def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
+    """What the event of a finished sweep says: one sentence, and each cell as its newest run's event has it.
+
+    Saving and loading a checkpoint are cells of their own, as in *This week*.
+    """
+    return {
+        "sweep": sweep,
+        "sentence": sentence,
+        "cells": [extra_of_run(one.run.row, one) for one in cells],
     }
-
-
-def extra_of_sweep(sweep: str, sentence: str, cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the event of a finished sweep says: one sentence, and of each cell what its run's event says."""
-    return {"sweep": sweep, "sentence": sentence, "cells": [dict(cell) for cell in cells]}

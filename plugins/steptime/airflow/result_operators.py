@@ -243,6 +243,7 @@ class PublishOperator(OutcomeOperator):
 
         A try that dies before all is notified leaves the rest to the next one.
         """
+        from steptime.judging.comparison import finding_of_run, fresh_runs_command
         from steptime.judging.judgements import mark_notified, pending_notifications, publish
         from steptime.results.store import Store
 
@@ -252,11 +253,13 @@ class PublishOperator(OutcomeOperator):
             store = Store()
             log, record = asyncio.run(read_again(judged, self.log.warning))
             publish(store, _result(self, store, judged, log, record))
-            extra = extra_of_run(store, store.run(job_name))
+            row = store.run(job_name)
+            extra = extra_of_run(row, finding_of_run(store, row))
             context["outlet_events"][published_results(judged.run.recipe.workload)].extra = extra
-            self.log.info("published %s: %s", job_name, extra["verdict"] or "not judged")
+            stands = ", ".join(filter(None, (extra["verdict"], extra["suspicion"])))
+            self.log.info("published %s: %s", job_name, stands or "not judged")
             for one in pending_notifications(store, job_name):
-                sentence = sentences.of_regression(one)
+                sentence = sentences.of_regression(one, fresh_runs_command(store, one.run, one.standing))
                 self.log.info("%s", sentence)
                 notify(Event(f"regression {one.standing.state}"), sentence, context, self.log.error)
                 mark_notified(store, job_name, one)

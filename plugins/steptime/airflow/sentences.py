@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from steptime.judging.findings import Comparison
     from steptime.judging.judgements import Judged
     from steptime.logs.models import TrainingLog
     from steptime.recipes.models import Run
@@ -36,13 +37,12 @@ def of_verdict(run: "Run", verdict: "Verdict") -> str:
     )
 
 
-def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]], what: str = "runs") -> str:
-    """How many planned runs or cells are valid, and how fast the first are.
+def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many planned runs are valid, and how fast the first are.
 
     Args:
         planned: labels.
         rows: stored rows of these that have results, by label.
-        what: what a label names.
     """
     valid = [label for label in planned if rows.get(label, {}).get("state") == "valid"]
     missing = [label for label in planned if label not in valid]
@@ -52,23 +52,41 @@ def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]], what:
         if rows[label]["step_time_mean_s"]
     ]
     count = f"all {len(planned)}" if not missing else f"{len(valid)} of {len(planned)}"
-    sentence = f"{count} {what} have valid results"
+    sentence = f"{count} runs have valid results"
     sentence += f": {_first(times)}" if times else ""
     return sentence + (f"; without: {_first(missing)}" if missing else "")
 
 
-def of_regression(judged: "Judged") -> str:
-    """What a run has raised, confirmed or dismissed: that its series got slower."""
+def of_sweep(compared: "Comparison", runs: Sequence[str], missing: Sequence[str]) -> str:
+    """What a sweep has found, then which of its runs have no valid result, both by their labels."""
+    parts = [compared.sentence] if compared.cells else []
+    if missing:
+        parts.append(f"{len(missing)} of {len(runs)} runs without a valid result: {_first(missing)}")
+    return "; ".join(parts) or f"all {len(runs)} runs have valid results, none of which is judged"
+
+
+def of_regression(judged: "Judged", fresh_runs: str | None = None) -> str:
+    """What a run has raised, confirmed or dismissed: that its series got slower.
+
+    `fresh_runs` is the command that starts what decides a suspicion of a run outside of a sweep.
+    """
     row, standing = judged.run.row, judged.standing
     what = f"{row['label']} on {row['cluster']}"
     percent = f"{100 * (standing.change or 0):.1f} %"
     changed = f"; changed: {'; '.join(judged.changes)}" if judged.changes else ""
     where = judged.placement.words if judged.placement else ""
     if standing.state == "suspected":
-        return f"{what} may be slower by {percent}, two fresh runs decide{changed}"
+        starts = _started_by(row, fresh_runs)
+        return f"{what} may be slower by {percent}, two fresh runs decide: {starts}{changed}"
     if standing.state == "confirmed":
         return f"{what} is slower by {percent}, as two fresh runs{where} confirm{changed}"
     return f"{what} is as fast as usual: two fresh runs{where} did not repeat its slowdown"
+
+
+def _started_by(row: Mapping[str, Any], command: str | None) -> str:
+    if row["sweep"]:
+        return f"sweep {row['sweep']} starts them at its end, as far as its file and budgets allow"
+    return "nothing starts them by itself" + (f", but '{command}' does" if command else "")
 
 
 def _first(some: Sequence[str]) -> str:

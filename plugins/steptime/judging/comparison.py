@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from steptime.errors import UserError, shown
-from steptime.judging.causes import causes
+from steptime.judging.causes import WEEK_S, causes
 from steptime.judging.detection import (
     FRESH_RUNS,
     Baseline,
@@ -21,6 +21,7 @@ from steptime.judging.findings import Comparison, Finding, among_all
 from steptime.judging.judgements import (
     Judged,
     judged_of,
+    judged_run,
     judged_since,
     newest,
 )
@@ -71,6 +72,18 @@ def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison
     return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
 
 
+def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
+    """How a run stands among all cells that ran since a week before it; None if it is not judged.
+
+    As *This week* has it while the run is the newest of its cell.
+    """
+    judged, series = judged_run(store, row), Series.of_row(row)
+    if judged is None:
+        return None
+    among = judged_since(store, row["submitted_at"] - WEEK_S) | {series: [judged]}
+    return next(one for one in _compare(store, among).findings if one.series == series)
+
+
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     """Two runs of one series, by job name or its beginning: the later one against the earlier.
 
@@ -98,8 +111,18 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
     one, two = (by_name[name] for name in names)
     before = list(takewhile(lambda run: run.job_name not in names, runs))
     standing = _two_runs(before, one, two)
-    found = Finding(series, two, standing, _changes(store, one, two), _fresh_runs(store, two, standing))
+    found = Finding(
+        series, two, standing, _changes(store, one, two), fresh_runs_command(store, two, standing)
+    )
     return Comparison(among_all([found]))
+
+
+def fresh_runs_command(store: Store, newest: JudgedRun, standing: Standing) -> str | None:
+    """What starts the runs that decide a suspicion; None without one, or if recipes have no such run now."""
+    if standing.state != "suspected":
+        return None
+    command = repeat_command_of_record(json.loads(store.record(newest.job_name)["content"]))
+    return command and f"{command} --repeats {FRESH_RUNS}"
 
 
 def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparison:
@@ -111,7 +134,7 @@ def _compare(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> Comparis
             one.run,
             one.standing,
             one.changes,
-            _fresh_runs(store, one.run, one.standing),
+            fresh_runs_command(store, one.run, one.standing),
             one.drift,
             began.get(one.drift.since) if one.drift else None,
             one.placement,
@@ -131,13 +154,6 @@ def _began(store: Store, cells: Mapping[Series, Sequence[Judged]]) -> dict[str, 
 
 def _changes(store: Store, before: JudgedRun, after: JudgedRun) -> tuple[str, ...]:
     return tuple(changes(*(store.record(run.job_name)["content"] for run in (before, after))))
-
-
-def _fresh_runs(store: Store, newest: JudgedRun, standing: Standing) -> str | None:
-    if standing.state != "suspected":
-        return None
-    command = repeat_command_of_record(json.loads(store.record(newest.job_name)["content"]))
-    return command and f"{command} --repeats {FRESH_RUNS}"
 
 
 def _two_runs(before: Sequence[JudgedRun], one: JudgedRun, two: JudgedRun) -> Standing:

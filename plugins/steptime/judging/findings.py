@@ -60,10 +60,34 @@ class Finding:
         return direction if reported and direction is not None else "unchanged"
 
     @property
+    def fresh_runs_wanted(self) -> int:
+        """How many fresh runs decide whether the cell got slower; 0 where nobody waits for any.
+
+        Of every such suspicion, reported or not: fresh runs that waited for the report would come a week
+        late for what the number of cells hides.
+        """
+        standing = self.standing
+        if (standing.state, standing.direction) != ("suspected", "slower"):
+            return 0
+        return FRESH_RUNS - max(0, len(standing.since) - 1)
+
+    @property
     def q_value(self) -> float:
         """That of the direction in question; 1 if there is none."""
         direction = self.standing.direction
         return 1.0 if direction is None or self.q_values is None else self.q_values[direction]
+
+    @property
+    def judged(self) -> dict[str, Any]:
+        """How it stands, in columns of a comparison."""
+        against = self.standing.against
+        least = against.minimum_detectable_change if against.suffices else None
+        return {
+            "verdict": self.verdict,
+            "suspicion": self.standing.state if self.standing.direction else "",
+            "change_percent": self.change_percent,
+            "minimum_detectable_change_percent": None if least is None else 100 * least,
+        }
 
     @property
     def change_percent(self) -> float | None:
@@ -126,7 +150,7 @@ class Comparison:
             sentence += f"; {len(cause.cells)} by {cause.name}"
         if drifting := sum(one.drift is not None for one in self.findings):
             sentence += f"; {drifting} drift{'s' if drifting == 1 else ''} slowly"
-        if waiting := sum(one.standing.state == "suspected" for one in self.findings):
+        if waiting := sum(one.fresh_runs_wanted > 0 for one in self.findings):
             sentence += f"; {waiting} wait{'s' if waiting == 1 else ''} for fresh runs"
         return sentence
 
@@ -183,7 +207,8 @@ def _remarks(finding: Finding) -> list[str]:
     else:
         sentence += "nothing is recorded that changed since the last usual run"
     if standing.state == "suspected":
-        sentence += f"; {FRESH_RUNS} fresh runs decide" + (
+        which = "fresh" if finding.fresh_runs_wanted else "next"  # nobody pays to know of what got faster
+        sentence += f"; {FRESH_RUNS} {which} runs decide" + (
             f": {finding.fresh_runs}" if finding.fresh_runs else ""
         )
     return [sentence]
@@ -203,25 +228,25 @@ def _drift_remarks(finding: Finding) -> list[str]:
 def _row(name: str, finding: Finding) -> dict[str, Any]:
     standing, row = finding.standing, finding.run.row
     against, known = standing.against, standing.against.suffices
-    return {column.name: row.get(column.name) for column in COLUMNS} | {
-        "cell": name,
-        "verdict": finding.verdict,
-        "suspicion": standing.state if standing.direction else "",
-        "change_percent": finding.change_percent,
-        "judged_s": sum(standing.judged) / len(standing.judged),
-        "judged_runs": len(standing.judged),
-        "judged_on": finding.run.judged_on,
-        "baseline_s": against.mean if against.runs or against.level else None,
-        "baseline_runs": len(against.runs),
-        "minimum_detectable_change_percent": 100 * against.minimum_detectable_change if known else None,
-        "p_value": standing.p_value(standing.direction or "slower") if known else None,
-        "q_value": finding.q_value if standing.direction else None,
-        "changes": "; ".join(finding.changes),
-        "suspected_on": finding.placement and finding.placement.suspected,
-        "fresh_on": finding.placement and finding.placement.fresh_nodes,
-        "drift_percent": finding.drift and 100 * finding.drift.change,
-        "drift_since": finding.drift_since,
-    }
+    return (
+        {column.name: row.get(column.name) for column in COLUMNS}
+        | finding.judged
+        | {
+            "cell": name,
+            "judged_s": sum(standing.judged) / len(standing.judged),
+            "judged_runs": len(standing.judged),
+            "judged_on": finding.run.judged_on,
+            "baseline_s": against.mean if against.runs or against.level else None,
+            "baseline_runs": len(against.runs),
+            "p_value": standing.p_value(standing.direction or "slower") if known else None,
+            "q_value": finding.q_value if standing.direction else None,
+            "changes": "; ".join(finding.changes),
+            "suspected_on": finding.placement and finding.placement.suspected,
+            "fresh_on": finding.placement and finding.placement.fresh_nodes,
+            "drift_percent": finding.drift and 100 * finding.drift.change,
+            "drift_since": finding.drift_since,
+        }
+    )
 
 
 def _of_runs(*names: str) -> tuple[Column, ...]:

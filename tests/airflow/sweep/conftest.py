@@ -22,6 +22,7 @@ from airflow.sdk.execution_time.comms import (
 
 from steptime.airflow.slots.names import POOLS_KEY
 from steptime.airflow.sweep.dag import sweep_dag
+from steptime.results.models import Result
 from tests.airflow.conftest import StateStore, TaskInstance
 
 LOCAL_POOL = {"name": "gpus_local", "slots": 16, "include_deferred": True}
@@ -80,6 +81,14 @@ class SweepTask(TaskInstance):
         self, *, key: str, task_ids: str | None = None, map_indexes: int | None = None, **_: str
     ) -> Any:
         return self.xcoms.get((task_ids, map_indexes, key), self.pushed.get(key))
+
+
+def of_sweep(result: Result) -> Result:
+    """The result as one of a cell of the sweep `night`, which `SweepTask` is of."""
+    submitted = result.submitted
+    of_it = {"sweep": "night", "sweep_run": f"{SweepTask.dag_id}/{SweepTask.run_id}"}
+    made_by = submitted.made_by.model_copy(update=of_it)
+    return result.model_copy(update={"submitted": submitted.model_copy(update={"made_by": made_by})})
 
 
 @pytest.fixture

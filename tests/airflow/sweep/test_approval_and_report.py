@@ -22,7 +22,7 @@ from steptime.recipes.models import Mode
 from steptime.results.store import Store
 from tests.airflow.conftest import logged
 
-from .conftest import Supervisor, SweepTask
+from .conftest import Supervisor, SweepTask, of_sweep
 
 ONE, TWO = (("cell.run", 0, "started_run"), ("cell.run", 1, "started_run"))
 """Where the XComs of the two cells' runs are."""
@@ -81,9 +81,11 @@ def test_of_very_many_cells_fifty_are_shown() -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What notifiers would be called with."""
     calls: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        "steptime.airflow.sweep.operators.notify", lambda event, sentence, *_: calls.append((event, sentence))
-    )
+    for module in ("operators", "reporting"):
+        monkeypatch.setattr(
+            f"steptime.airflow.sweep.{module}.notify",
+            lambda event, sentence, *_: calls.append((event, sentence)),
+        )
     return calls
 
 
@@ -120,26 +122,29 @@ def test_the_report_shows_the_step_times_of_each_cell(
     store = Store()
     for gpus in (1, 2):
         times = [gpus / 8] * 20
-        publish(store, make_result(f"job-{gpus}", gpus=gpus, dag_run_id=f"r{gpus}", step_times=times))
+        made = make_result(f"job-{gpus}", gpus=gpus, dag_run_id=f"r{gpus}", step_times=times)
+        publish(store, of_sweep(made))
     airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
 
     statements.clear()
     [event] = report({ONE: started("r1"), TWO: started("r2")})
     read = [statement for statement, _ in statements if "SELECT runs.job_name, runs.label" in statement]
-    assert len(read) == 2 + 2, "of each cell its run, and how that is judged"
+    assert len(read) == 2 + 1, "of each cell its run, and how all of them are judged"
     assert event.dest_asset_key.uri == "steptime://sweeps/night"
     assert event.extra["sweep"] == "night"
-    assert event.extra["sentence"].startswith("all 2 cells have valid results: llama3.1·tiny·fp32·1 0.125 s")
-    assert [(cell["job_name"], cell["verdict"]) for cell in event.extra["cells"]] == [
+    assert event.extra["sentence"] == (
+        "2 cells: 0 slower, 0 faster, 0 unchanged, 2 with insufficient history"
+    )
+    assert {(cell["job_name"], cell["verdict"]) for cell in event.extra["cells"]} == {
         ("job-1", "insufficient history"),
         ("job-2", "insufficient history"),
-    ]
+    }
     assert told == [("sweep finished", f"sweep night: {event.extra['sentence']}")]
     printed = capsys.readouterr().out
     assert re.search(r"cell +run +step time, s +tokens/s +MFU, % +queued, s +DAG run", printed)
     assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 +\S+ +\S+ +\S+ +llama31 r1", printed)
     assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 +\S+ +\S+ +\S+ +llama31 r2", printed)
-    assert "all 2 cells have valid results" in printed
+    assert printed.index(event.extra["sentence"]) < printed.index("results of manual__"), "it comes first"
 
 
 def test_the_report_shows_no_times_of_checkpoint_runs(
@@ -174,7 +179,7 @@ def test_the_report_fails_for_a_cell_that_failed_and_one_that_never_began(
 ) -> None:
     airflow_runs.runs = {("llama31", "r1"): "failed"}
 
-    with pytest.raises(AirflowFailException, match=r"2 of 2 cells have no valid result: .*·1, .*·2"):
+    with pytest.raises(AirflowFailException, match=r"2 of 2 runs have no valid result: .*·1, .*·2"):
         report({ONE: started("r1")})
 
 

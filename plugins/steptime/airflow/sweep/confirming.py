@@ -15,7 +15,6 @@ from steptime.airflow.sweep.elsewhere import elsewhere
 from steptime.airflow.sweep.operators import run_id_of, started_run
 from steptime.airflow.sweep.runs import RUN_TASK, SLOTS_KEY
 from steptime.judging.comparison import compare_cells
-from steptime.judging.detection import FRESH_RUNS
 from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.notation import format_hours
@@ -140,10 +139,10 @@ def _suspicions(
     compared = compare_cells(store, [row for _, rows in ran.values() for row in rows])
     found: dict[str, _Suspicion] = {}
     for finding in compared.findings:
-        row, standing = finding.run.row, finding.standing
+        row, missing = finding.run.row, finding.fresh_runs_wanted
         cell, _ = ran.get((row["dag_id"], row["dag_run_id"]), (None, None))
-        if cell is not None and finding.verdict == "slower" and standing.state == "suspected":
-            missing, pair = FRESH_RUNS + 1 - len(standing.since), row["mode"] != Mode.PERFORMANCE
+        if cell is not None and missing:
+            pair = row["mode"] != Mode.PERFORMANCE
             nodes = finding.placement.suspected if finding.placement else ""
             worse = found.get(cell.label, _Suspicion(cell, missing, pair, finding.change_percent or 0, nodes))
             found[cell.label] = worse._replace(

@@ -21,10 +21,10 @@ from steptime.airflow.sweep.confirming import ConfirmOperator
 from steptime.airflow.sweep.operators import (
     CellOutcomeOperator,
     CheckSweepOperator,
-    ReportSweepOperator,
     RunCellOperator,
     approval,
 )
+from steptime.airflow.sweep.reporting import ReportSweepOperator
 from steptime.airflow.sweep.runs import (
     CHECK_TASK,
     CONFIRM_TASK,

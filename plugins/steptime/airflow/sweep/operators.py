@@ -1,14 +1,13 @@
-"""The operators of a sweep: check and plan it, ask a person, start its runs and wait for them, report."""
+"""The operators of a sweep: check and plan it, ask a person, start its runs and wait for them."""
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
-from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -18,24 +17,17 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 from pydantic import TypeAdapter
 
-from steptime.airflow import sentences
-from steptime.airflow.assets import SWEEPS, extra_of_run, extra_of_sweep, finished_sweep
 from steptime.airflow.attempts import StoredAttempt
-from steptime.airflow.base import RefusingOperator, airflow_errors, as_json, dag_run_of
+from steptime.airflow.base import RefusingOperator, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.dag_runs import is_paused, start_dag_run
-from steptime.airflow.installation import own_runs
 from steptime.airflow.links import StartedRunLink, dag_run_address
-from steptime.airflow.notes import SENTENCE_KEY
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.slots.asking import require_slots
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
-from steptime.airflow.states import ENDED, LIVE, state_of_dag_run
+from steptime.airflow.states import ENDED, state_of_dag_run
 from steptime.airflow.sweep.cells import checked_slots
 from steptime.airflow.sweep.runs import (
-    CONFIRM_TASK,
-    FRESH_RUN_TASK,
-    RUN_TASK,
     SLOTS_KEY,
     STOP_RUNS_PARAM,
     StopRuns,
@@ -46,11 +38,11 @@ from steptime.errors import unknown_value
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
-from steptime.results.charges import withdraw_plans
 
 APPROVAL_TASK = "approve"
 _SWEEP_PARAM = "sweep"
-_REJECTED_BY = "rejected_by"
+REJECTED_BY_KEY = "rejected_by"
+"""XCom of the approval: who rejected the sweep."""
 _ATTEMPT = "attempt"
 _ROWS_SHOWN = 50
 
@@ -118,7 +110,7 @@ class ApproveSweepOperator(ApprovalOperator):
         """Take over the answer; one that rejects leaves no return value, so it is kept beside it."""
         if self.REJECT in event.get("chosen_options", ()):
             user = event.get("responded_by_user") or {}
-            context["ti"].xcom_push(_REJECTED_BY, str(user.get("name")))
+            context["ti"].xcom_push(REJECTED_BY_KEY, str(user.get("name")))
         return super().execute_complete(context, event)
 
 
@@ -232,105 +224,6 @@ class CellOutcomeOperator(CellOperator):
                 + "; clear the task before this one to run it again"
             )
         self.log.info("run %s of %s has valid results", run_id, cell.dag_id)
-
-
-class ReportSweepOperator(BaseOperator):
-    """Prints what became of each cell, and fails where one has no valid result.
-
-    The one task that decides the DAG run's state, as `ReportOperator` does.
-
-    :param checked: what `CheckSweepOperator` returned. (templated)
-    """
-
-    template_fields: Sequence[str] = ("checked",)
-    ui_color: str = "#e2f3e4"
-
-    def __init__(self, *, checked: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.checked = checked
-
-    def execute(self, context: Context) -> None:
-        """Print the table."""
-        ti = context["ti"]
-        if not self.checked:
-            raise AirflowFailException("nothing was started: see the log of check_sweep")
-        plan = SweepPlan.model_validate(self.checked)
-        with airflow_errors():
-            withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
-        if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=_REJECTED_BY):
-            sentence = f"rejected by {rejected_by}: nothing was started"
-            self.log.info("%s", sentence)
-            ti.xcom_push(SENTENCE_KEY, sentence)
-            return
-        fresh = TypeAdapter(list[Cell]).validate_python(
-            ti.xcom_pull(task_ids=CONFIRM_TASK, key=BaseXCom.XCOM_RETURN_KEY) or []
-        )
-        ran = [
-            (cell, started_run(ti, started_in, index))
-            for started_in, cells in ((RUN_TASK, plan.cells), (FRESH_RUN_TASK, fresh))
-            for index, cell in enumerate(cells)
-        ]
-        measured = [_measured(cell, run_id) for cell, run_id in ran]
-        rows = [_outcome(*one, found) for one, found in zip(ran, measured, strict=True)]
-        missing = [row["cell"] for row in rows if row["run"] != "success"]
-        live = sum(row["run"] in LIVE for row in rows)
-        sentence = sentences.of_runs([row["cell"] for row in rows], _as_stored(rows), "cells")
-        self.log.info("%s", sentence)
-        ti.xcom_push(SENTENCE_KEY, sentence)
-        notify(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
-        self.log.info("%s", as_text(rows, title=f"results of {ti.run_id}"))
-        if missing:
-            raise AirflowFailException(
-                f"{len(missing)} of {len(rows)} cells have no valid result: {', '.join(missing)}"
-                + (f"; {live} not ended yet: 'steptime sweep cancel {ti.run_id}' ends them" if live else "")
-            )
-        _announce(context, plan.sweep, sentence, filter(None, measured))
-
-
-def _outcome(cell: Cell, run_id: str | None, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of a cell in the table."""
-    return {
-        "cell": cell.label,
-        "run": "not started" if run_id is None else state_of_dag_run(cell.dag_id, run_id) or "deleted",
-        "step time, s": measured.get("step_time_mean_s"),
-        "tokens/s": measured.get("tokens_per_s"),
-        "MFU, %": measured.get("mfu_percent"),
-        "queued, s": measured.get("queue_wait_s"),
-        "DAG run": f"{cell.dag_id} {run_id or ''}",
-    }
-
-
-def _measured(cell: Cell, run_id: str | None) -> dict[str, Any]:
-    """What the store has of the performance run of a cell's DAG run; empty if nothing."""
-    from steptime.results.store import Store
-
-    if run_id is None:
-        return {}
-    with airflow_errors():
-        stored = own_runs(Store(), cell.dag_id, run_id)
-    return next((row for row in stored if row["mode"] == "performance"), {})
-
-
-def _announce(context: Context, sweep: str, sentence: str, runs: Iterable[Mapping[str, Any]]) -> None:
-    """Update the asset of a sweep that has finished."""
-    from steptime.results.store import Store
-
-    with airflow_errors():
-        store = Store()
-        cells = [extra_of_run(store, row) for row in runs]
-    event = context["outlet_events"][SWEEPS]
-    event.add(finished_sweep(sweep), extra=extra_of_sweep(sweep, sentence, cells))
-
-
-def _as_stored(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The outcomes of cells, by label, as `sentences` reads runs."""
-    return {
-        row["cell"]: {
-            "state": "valid" if row["run"] == "success" else None,
-            "step_time_mean_s": row["step time, s"],
-        }
-        for row in rows
-    }
 
 
 def approval(checked: Any) -> ApproveSweepOperator:
