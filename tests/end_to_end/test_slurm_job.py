@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from slurm_service import MiniSlurm
@@ -25,19 +26,36 @@ def slurm(airflow: Airflow, mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPat
     connection_file.forget(CONNECTION)
 
 
-def test_a_dag_run_is_one_job_for_each_cell(airflow: Airflow, slurm: MiniSlurm) -> None:
-    what = ["llama3.1", "--cluster", "mini-slurm", "--gpus", "1,2", "--max-steps", "12", "--window", "2:11"]
-    done = airflow.steptime("run", *what, "--wait", "--format", "json", timeout_s=1800)
+def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
+    airflow: Airflow, slurm: MiniSlurm
+) -> None:
+    """Measured, saved and loaded with its experts over two ranks, and on the page of its DAG run."""
+    what = ["grok1", "--cluster", "mini-slurm", "--gpus", "2", "--checkpoint", "--max-steps", "12"]
+    done = airflow.steptime("run", *what, "--window", "2:11", "--wait", "--format", "json", timeout_s=1800)
     assert done.returncode == 0, done.stderr
     rows = {row["job_name"]: row for row in json.loads(done.stdout)["results"]}
-    assert [(row["gpus"], row["state"]) for row in rows.values()] == [(1, "valid"), (2, "valid")]
+    columns = ("mode", "gpus", "expert_parallel", "data_parallel", "state")
+    assert [tuple(row[name] for name in columns) for row in rows.values()] == [
+        ("performance", 2, 2, 2, "valid"),
+        ("checkpoint_save", 2, 2, 2, "valid"),
+        ("checkpoint_load", 2, 2, 2, "valid"),
+    ]
+    loaded = next(row for row in rows.values() if row["mode"] == "checkpoint_load")
+    assert loaded["checkpoint_load_s"] > 0
+    assert loaded["window"] == "12:12", "it goes on where the other job saved"
+    selected = f"dag_id=grok1&dag_run_id={quote(loaded['dag_run_id'], safe='')}"
+    page = airflow.answer("GET", f"/steptime/api/results?{selected}").json()
+    shown = [dict(zip(page["columns"], row, strict=True)) for row in page["rows"]]
+    assert [tuple(row[name] for name in ("job_name", *columns)) for row in shown] == [
+        (name, *(row[column] for column in columns)) for name, row in rows.items()
+    ]
 
     fields = ["JobName", "State", "Start", "End", "ReqTRES", "WorkDir"]
-    shown = ["--allocations", "--duplicates", "--noheader", "--parsable2", "--starttime=now-1hours"]
+    asked = ["--allocations", "--duplicates", "--noheader", "--parsable2", "--starttime=now-1hours"]
 
     def accounted() -> list[dict[str, str]] | None:
         """Our jobs, once the accounting, which lags, has the end of each."""
-        sacct = slurm.ssh("env", "SLURM_TIME_FORMAT=%s", "sacct", *shown, f"--format={','.join(fields)}")
+        sacct = slurm.ssh("env", "SLURM_TIME_FORMAT=%s", "sacct", *asked, f"--format={','.join(fields)}")
         jobs = [dict(zip(fields, line.split("|"), strict=True)) for line in sacct.splitlines()]
         ours = [job for job in jobs if job["WorkDir"].startswith(f"{airflow.home}/")]
         return ours if all(job["End"].isdecimal() for job in ours) else None
