@@ -89,7 +89,7 @@ def test_csv_and_json_are_the_same() -> None:
         (["--step-time=0"], "a step time of 0.0 s cannot be"),
         (["--step-time=nan"], "a step time of nan s cannot be"),
         (["--gbs=7"], "--gbs 7: global batch size 7 is not a multiple of"),
-        (["--gbs=0"], "--gbs 0: Input should be greater than 0"),
+        (["--gbs=0"], "--gbs 0: has to be above 0"),
         (["--peak-tflops=-1"], "--peak-tflops -1.0: must be a positive number of TFLOPS."),
     ],
 )
@@ -112,7 +112,7 @@ def test_the_command_itself_prints_a_table() -> None:
     ("arguments", "sentence"),
     [
         ([], "Missing option '--step-time'. See 'steptime metrics --help'."),
-        (["--step-time=fast"], "--step-time 'fast': Input should be a valid number. See"),
+        (["--step-time=fast"], "--step-time 'fast': has to be a number. See"),
         (
             ["--step-time=1", "--format=jsn"],
             "unknown format 'jsn': did you mean 'json'? Valid are: table, csv,",

@@ -207,7 +207,7 @@ def test_nothing_found_is_said() -> None:
         (["--mode", "save"], "Valid are: checkpoint_save, performance."),
         (["--since", "yesterday"], "--since 'yesterday' is no time: write 30m, 12h, 7d, 2w, or a date"),
         (["--sweep", "weekly"], "unknown sweep of stored results 'weekly'. Valid are: none."),
-        (["--limit", "0"], "should be greater than or equal to 1"),
+        (["--limit", "0"], "has to be at least 1"),
         (
             ["--dag-run", "manual__2026-11-12"],
             "of a DAG run 'manual__2026-11-12' in the metrics store: did you mean 'manual__2026-11-21'?",

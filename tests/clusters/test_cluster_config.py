@@ -148,7 +148,7 @@ def test_the_environment_of_a_cluster_is_checked_as_a_runs_is(clusters: Path) ->
         "{SLURM_NTASKS: '2'}": "'SLURM_NTASKS' is set by the job script or the cluster itself",
         "{HF_TOKEN: hf_0123456789}": "'HF_TOKEN' looks like a secret",
         "{PROXY: 'http://me:sesame@proxy'}": "'PROXY' has an address with a password",
-        "{WORKERS: 8}": "Input should be a valid string, not 8 (put it in quotes)",
+        "{WORKERS: 8}": "has to be text, not 8 (put it in quotes)",
     }
     refuses(clusters, "environment", refused)
 

@@ -240,11 +240,11 @@ def test_a_document_may_take_what_is_logged(formulas: Path) -> None:
 BROKEN = {
     "": ": give one of counted, stated and logged: true.",
     ", logged: true, stated: {8b: 1.0}": ": give one of counted, stated and logged: true.",
-    ", stated: {8b: fast}": '.stated.8b: Input should be a valid number, not "fast".',
-    ", counted: {mlp_matrices: 4}": ".counted.mlp_matrices: Input should be 2 or 3, not 4.",
+    ", stated: {8b: fast}": '.stated.8b: has to be a number, not "fast".',
+    ", counted: {mlp_matrices: 4}": ".counted.mlp_matrices: has to be 2 or 3, not 4.",
     ", counted: {mlp_matrices: 3, expert: true}": ".counted.expert: unknown field.",
     ", counted: {mlp_matrices: 3, attention: half}": (
-        ".counted.attention: Input should be 'full' or 'causal', not \"half\"."
+        ".counted.attention: has to be 'full' or 'causal', not \"half\"."
     ),
 }
 

@@ -70,8 +70,8 @@ def test_every_gpu_type_and_dtype_of_the_workloads_has_a_peak() -> None:
 @pytest.mark.parametrize(
     ("peak", "complaint"),
     [
-        ("fast", "Input should be a valid number"),
-        ("-1", "Input should be greater than 0"),
+        ("fast", "has to be a number"),
+        ("-1", "has to be above 0"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_line(
@@ -89,7 +89,7 @@ BROKEN: dict[str, list[str] | None] = {
     "h100: {name: H100, source: x, peak_tflops: {bf16: 989}}\n": None,
     "h100: {name: H100, source: x, peak_tflops: {bf16: measured}}\n": None,
     "h100: {name: 5, source: x, peak_tflops: {}}\nb200: {source: x, peak_tflops: {}}\n": [
-        "line 1, h100.name: Input should be a valid string, not 5 (put it in quotes).",
+        "line 1, h100.name: has to be text, not 5 (put it in quotes).",
         "line 2, b200.name: is missing.",
     ],
     "- h100\n": ["line 1, top level: names no GPU types, as in h100: {name: …}."],

@@ -230,8 +230,8 @@ def test_nothing_launches_what_nothing_trains(tmp_path: Path) -> None:
         read_run(path)
 
 
-def refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[str]:
-    """What is said of a mixture's file with changes, each sentence from its field on."""
+def placed_refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[tuple[int, str]]:
+    """What is said of a mixture's file with changes: the line, and the sentence from its field on."""
     path = config / "workloads" / f"{name}.yaml"
     text = path.read_text()
     for old, new in changes:
@@ -240,9 +240,13 @@ def refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[str]:
     path.write_text(text)
     with pytest.raises(UserError) as refused:
         load_workload(name)
-    sentences = str(refused.value).split("\n")
-    assert all(sentence.startswith(f"{path}, line ") for sentence in sentences)
-    return [sentence.removeprefix(f"{path}, line ").partition(", ")[2] for sentence in sentences]
+    told = [sentence.removeprefix(f"{path}, line ") for sentence in str(refused.value).split("\n")]
+    return [(int(line), sentence) for line, _, sentence in (one.partition(", ") for one in told)]
+
+
+def refusal(config: Path, name: str, *changes: tuple[str, str]) -> list[str]:
+    """The sentences alone."""
+    return [sentence for _, sentence in placed_refusal(config, name, *changes)]
 
 
 MOE = "moe: {num_moe_experts: 8, moe_router_topk: 2, moe_ffn_hidden_size: 32768}"
@@ -252,141 +256,165 @@ MISTAKES = {
     "experts that do not divide": (
         GROK,
         ("expert: 8, expert_tensor: 4", "expert: 16, expert_tensor: 4"),
+        "expert: 16, expert_tensor: 4",
         f"{IN_GROK}.parallelism.expert: 8 experts cannot be spread over expert parallel 16: give a number "
         "that divides them.",
     ),
     "ranks of experts that do not divide the GPUs": (
         GROK,
         ("expert: 8, expert_tensor: 4", "expert: 8, expert_tensor: 32"),
+        "gpus: [128, 256, 512]",
         f"{IN_GROK}.gpus.0: 128 is no multiple of expert × expert tensor × pipeline parallel = 256.",
     ),
     "an expert that does not divide": (
         GROK,
         ("moe_ffn_hidden_size: 32768", "moe_ffn_hidden_size: 32767"),
+        "expert: 8, expert_tensor: 4",
         f"{IN_GROK}.parallelism.expert_tensor: an expert's moe_ffn_hidden_size of 32767 cannot be spread "
         "over expert tensor parallel 4: give a number that divides it.",
     ),
     "expert tensor parallel alone": (
         GROK,
         ("expert: 8, expert_tensor: 4", "expert_tensor: 4"),
+        ", expert_tensor: 4}",
         f"{IN_GROK}.parallelism.expert_tensor: goes with expert, which is missing: give it, 1 for all "
         "experts on each rank.",
     ),
     "more experts chosen than there are": (
         GROK,
         ("moe_router_topk: 2", "moe_router_topk: 9"),
+        "moe_router_topk: 9",
         "sizes.314b.model.moe.moe_router_topk: 9 of 8 experts cannot be chosen: give fewer, or more "
         "num_moe_experts.",
     ),
     "a router that there is not": (
         GROK,
         ("moe_router_topk: 2", "moe_router_topk: 2, moe_router_score_function: tanh"),
-        "sizes.314b.model.moe.moe_router_score_function: Input should be 'softmax' or 'sigmoid', not "
-        '"tanh".',
+        "tanh",
+        "sizes.314b.model.moe.moe_router_score_function: has to be 'softmax' or 'sigmoid', not \"tanh\".",
     ),
     "no layer with experts": (
         DEEPSEEK,
         ("num_dense_layers: 3", "num_dense_layers: 61"),
+        "num_dense_layers: 61",
         "sizes.671b.model.moe.num_dense_layers: 61 dense layers of 61 leave none with experts.",
     ),
     "experts in a family that has none": (
         GROK,
         ("architecture: gpt", "architecture: llama"),
+        "gated_linear_unit: true",
         "sizes.314b.model.gated_linear_unit: llama models have no choice of MLP, or",
     ),
     "a family that leaves open what its MLP is": (
         GROK,
         ("      gated_linear_unit: true\n", ""),
+        "    model:",
         "sizes.314b.model: gpt models say whether their MLP is gated: give gated_linear_unit.",
     ),
     "two kinds of attention": (
         DEEPSEEK,
         ("gated_linear_unit: true", "gated_linear_unit: true\n      kv_channels: 128"),
+        "kv_channels: 128",
         "sizes.671b.model.kv_channels: latent attention has widths of its own, in mla: leave kv_channels "
         "out.",
     ),
     "a formula that counts another attention": (
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: deepseek-v3-25.08"),
+        "flops_formula: ",
         "flops_formula: formula 'deepseek-v3-25.08' counts latent attention, and this gpt model has none "
         f"(314b): formulas for that are {formulas_for('gpt', 'experts')}.",
     ),
     "a formula of dense models": (
         GROK,
         ("flops_formula: grok1-25.08", "flops_formula: llama3.1-25.04"),
+        "flops_formula: ",
         "flops_formula: formula 'llama3.1-25.04' counts llama models, and this is gpt (314b): formulas for "
         f"that are {formulas_for('gpt', 'experts')}.",
     ),
     "stages that do not divide, however layers are counted": (
         DEEPSEEK,
         ("virtual_pipeline: 2", "virtual_pipeline: 3"),
+        "virtual_pipeline: 3",
         "sizes.671b.configurations.0.parallelism: 61 or 63 or 64 layers cannot be spread over 24 pipeline "
         "stages, or",
     ),
     "a dtype with another recipe than its own": (
         DEEPSEEK,
         ("dtypes: [fp8], trainer", "dtypes: [fp8, fp8_mx], trainer"),
+        "performance:",
         "performance: 671b in fp8_mx on b200, performance: fp8_recipe is delayed: dtype fp8_mx means "
         "mxfp8, so leave it out, or",
     ),
     "parts to recompute without its kind": (
         GROK,
         ("trainer: {cuda_graphs: true}", "trainer: {recompute_modules: [moe]}"),
+        "performance:",
         "performance: 314b in fp8 on gb200, performance: recompute_modules is for recompute_granularity: "
         "selective, or",
     ),
     "a formula without latent attention": (
         DEEPSEEK,
         ("flops_formula: deepseek-v3-25.08", "flops_formula: llama4-25.08"),
+        "flops_formula: ",
         "flops_formula: formula 'llama4-25.08' counts no latent attention, and this gpt model has some "
         f"(671b): formulas for that are {FOR_LATENT_EXPERTS}.",
     ),
     "a dtype without a peak": (
         DEEPSEEK,
         ("dtypes: [fp8_ss]", "dtypes: [nvfp4]"),
+        "dtypes: [nvfp4]",
         "sizes.671b.configurations.3.dtypes.0: dtype 'nvfp4' has no peak on h100 in config/gpus.yaml, "
         "which has bf16, fp8: add it there with its source, or correct it here.",
     ),
     "a config that is no name of a class": (
         GROK,
         (MOE, f"{MOE}\n      nemo: {{config: os.system}}"),
-        "sizes.314b.model.nemo.config: String should match pattern '^[A-Z][A-Za-z0-9_]*$', or",
+        "os.system",
+        'sizes.314b.model.nemo.config: has to be the name of a class, as in MixtralConfig, not "os.system".',
     ),
     "a size among the fields of the config": (
         GROK,
         (MOE, f"{MOE}\n      nemo: {{config: MixtralConfig, fields: {{hidden_size: 4096}}}}"),
+        "fields: {hidden_size: 4096}",
         "sizes.314b.model.nemo.fields.hidden_size: is a size of the model: give hidden_size beside nemo, or "
         "in moe or mla.",
     ),
     "what the run decides among the fields of the config": (
         GROK,
         (MOE, f"{MOE}\n      nemo: {{config: MixtralConfig, fields: {{expert_model_parallel_size: 8}}}}"),
+        "expert_model_parallel_size: 8",
         "sizes.314b.model.nemo.fields.expert_model_parallel_size: is decided by the run (its parallelism, "
         "number format and settings): leave it out.",
     ),
     "a placeholder that there is not": (
         GROK,
         ("{etp}", "{ept}"),
+        "{ept}",
         "experiment: unknown placeholder 'ept': did you mean 'ep'? Valid are: size, dtype, gpus, tp, pp, "
         "cp, vp, ep, etp, mbs, gbs.",
     ),
     "a column that no table has": (
         GROK,
         ("printed: {data_parallel: 16", "printed: {data_paralel: 16"),
+        "data_paralel",
         "sizes.314b.configurations.2.printed.data_paralel: unknown field.",
     ),
 }
-"""By what is wrong: the file, what to replace in it by what, and the sentence, or how it begins ('or')."""
+"""By what is wrong: the file, what to replace in it by what, a part of the first line that is named, and the
+sentence, or how it begins ('or')."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_has_its_sentence(config: Path, mistake: str) -> None:
-    name, change, said = MISTAKES[mistake]
-    told = refusal(config, name, change)
+    name, change, line, said = MISTAKES[mistake]
+    (number, first), *others = placed_refusal(config, name, change)
+    lines = (config / "workloads" / f"{name}.yaml").read_text().splitlines()
+    assert number == next(n for n, text in enumerate(lines, 1) if line in text)
     if said.endswith(", or"):
-        assert told[0].startswith(said.removesuffix(", or"))
+        assert first.startswith(said.removesuffix(", or"))
     else:
-        assert told == [said]
+        assert (first, others) == (said, [])
 
 
 def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(config: Path) -> None:
@@ -451,7 +479,7 @@ def test_a_proxy_may_differ_in_more_than_its_depth(config: Path) -> None:
         (
             "num_moe_experts: 64",
             "num_moe_experts: none",
-            "model.moe.num_moe_experts: Input should be a valid int",
+            "model.moe.num_moe_experts: has to be a whole number",
         ),
         ("num_moe_experts: 64", "num_experts: 64", "model.moe.num_experts: unknown field"),
         (

@@ -332,7 +332,8 @@ MISTAKES = {
         ("recipe: gpt_oss_120b", 'recipe: "--dryrun"'),
         (
             THE_MODEL,
-            f"{IN_SIZE}.model.recipe: String should match pattern '^[a-z0-9][a-z0-9_.]*$', not \"--dryrun\".",
+            f"{IN_SIZE}.model.recipe: has to be small letters, digits, _ and ., as in gpt_oss_120b, not "
+            '"--dryrun".',
         ),
     ),
     "an architecture that there is not": (

@@ -69,8 +69,8 @@ def test_every_example_is_a_value_of_its_field() -> None:
     [
         ({}, "the parameter workload is missing: name it, as in workload=llama3.1."),
         ({"workload": None}, "the parameter workload is missing"),
-        ({"workload": "a", "environment": {"A": 1}}, "environment.A 1: Input should be a valid string."),
-        ({"workload": "a", "gpus": 8}, "gpus 8: Input should be a valid string."),
+        ({"workload": "a", "environment": {"A": 1}}, "environment.A 1: has to be text."),
+        ({"workload": "a", "gpus": 8}, "gpus 8: has to be text."),
         ({"workload": "a", "gpus": ["\n" * 99]}, r"gpus ['\n\n"),
         ({"workload": "a", "dtipe": None}, "unknown parameter 'dtipe': did you mean 'dtype'?"),
     ],

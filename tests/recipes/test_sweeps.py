@@ -219,7 +219,7 @@ def test_a_sweep_says_nothing_of_what_it_leaves_out(write: Callable[..., Path]) 
     write(repeats=100)
     assert load_sweep("night").repeats == 100
     write(repeats=101)
-    with pytest.raises(UserError, match="repeats: Input should be less than or equal to 100, not 101"):
+    with pytest.raises(UserError, match="repeats: has to be at most 100, not 101"):
         load_sweep("night")
 
 
@@ -247,13 +247,13 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"runs": [{**TINY, "size": ["tiny", "tiny"]}]}, "runs.0.size.1: 'tiny' is in the list twice"),
     ({"runs": [{**TINY, "gpus": [1, 1]}]}, "runs.0.gpus.1: '1' is in the list twice"),
     ({"runs": [{**TINY, "gpus": []}]}, "runs.0.gpus: an empty list asks for nothing"),
-    ({"runs": [{**TINY, "gpus": True}]}, "runs.0.gpus: Input should be a valid string, not True"),
+    ({"runs": [{**TINY, "gpus": True}]}, "runs.0.gpus: has to be text, not True"),
     (
         {"runs": [{**TINY, "max_steps": ["20"]}]},
-        "runs.0.max_steps.0: Input should be a valid integer, not '20'",
+        "runs.0.max_steps.0: has to be a whole number, not '20'",
     ),
-    ({"runs": [{**TINY, "max_steps": 0}]}, "runs.0.max_steps: Input should be greater than or equal to 1"),
-    ({"runs": [{**TINY, "dtype": 8}]}, "runs.0.dtype: Input should be a valid string, not 8"),
+    ({"runs": [{**TINY, "max_steps": 0}]}, "runs.0.max_steps: has to be at least 1"),
+    ({"runs": [{**TINY, "dtype": 8}]}, "runs.0.dtype: has to be text, not 8"),
     ({"runs": [{**TINY, "repeats": [1, 2]}]}, "runs.0.repeats: repeats is one number, not a list"),
     ({"runs": [{"workload": "llama3.1", "zip": ["size"]}]}, "runs.0.zip: zip takes fields with lists"),
     ({"runs": [{"workload": "llama3.1", "zip": {"size": "8b"}}]}, "runs.0.zip: zip takes fields with lists"),
@@ -264,16 +264,16 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"runs": [{**TINY, "zip": {"size": ["8b"]}}]}, "runs.0.size: size stands both in zip and beside it"),
     (
         {"runs": [{"workload": "llama3.1", "zip": {"gpus": [8, 0.5]}}]},
-        "runs.0.zip.gpus.1: Input should be a valid string, not 0.5",
+        "runs.0.zip.gpus.1: has to be text, not 0.5",
     ),
-    ({"gpu_hours_max": 0}, "gpu_hours_max: Input should be greater than 0, not 0"),
-    ({"repeats": 0}, "repeats: Input should be greater than or equal to 1, not 0"),
+    ({"gpu_hours_max": 0}, "gpu_hours_max: has to be above 0, not 0"),
+    ({"repeats": 0}, "repeats: has to be at least 1, not 0"),
     ({"gpu_hours": 5}, "gpu_hours: unknown field"),
     ({"exclude": [{}]}, "exclude.0: an empty exclusion would exclude everything"),
     ({"exclude": [{"repeats": 2}]}, "exclude.0.repeats: unknown field 'repeats'"),
-    ({"exclude": [{"size": 8}]}, "exclude.0.size: Input should be a valid string, not 8"),
+    ({"exclude": [{"size": 8}]}, "exclude.0.size: has to be text, not 8"),
     ({"name": "noon"}, "line 1, name: 'noon' is not the file's name, 'night': let the two agree"),
-    ({"name": "a b"}, "name: String should match pattern"),
+    ({"name": "a b"}, "name: has to be small letters and digits, with - or _ between, as in"),
     ({"exclude": [{"size": "8b"}]}, "exclude.0 (size 8b) excludes nothing: correct it, or leave it out."),
     ({"exclude": [{"size": "tiny"}]}, "sweep 'night' excludes every run that it asks for"),
     ({"cluster": "moon"}, "runs.0 (workload llama3.1, size tiny, gpus 1,2): unknown cluster 'moon'"),
@@ -331,18 +331,18 @@ def test_all_that_is_wrong_with_a_sweep_is_told_at_once(write: Callable[..., Pat
         load_sweep("night")
     assert [told.removeprefix(f"{path}, ") for told in str(refusal.value).split("\n")] == [
         "line 1, name: 'noon' is not the file's name, 'night': let the two agree.",
-        "line 2, gpu_hours_max: Input should be greater than 0, not 0.",
+        "line 2, gpu_hours_max: has to be above 0, not 0.",
         "line 5, runs.0.size: size stands both in zip and beside it.",
         "line 9, runs.0.sise: unknown field 'sise': did you mean 'size'? Valid are: "
         + ", ".join([*PlanRequest.model_fields, "zip"])
         + ".",
-        "line 10, runs.0.max_steps: Input should be greater than or equal to 1, not 0.",
+        "line 10, runs.0.max_steps: has to be at least 1, not 0.",
         "line 14, runs.1: names no workload, as in workload: llama3.1.",
         "line 15, runs.1.gpus: an empty list asks for nothing: leave it out, or name a value.",
         "line 17, exclude.0.repeats: unknown field 'repeats': did you mean 'reservation'? Valid are: "
         + ", ".join(name for name in PlanRequest.model_fields if name not in ("repeats", "environment"))
         + ".",
-        "line 18, exclude.0.size: Input should be a valid string, not 8.",
+        "line 18, exclude.0.size: has to be text, not 8.",
         "line 19, exclude.1: an empty exclusion would exclude everything: name a field, as in size: 70b.",
     ]
 
@@ -374,8 +374,7 @@ def test_a_broken_sweep_hides_no_other(
     assert ended.value.code == 1
     assert [line.partition(",")[0] for line in printed.out.splitlines()] == ["name", "night"]
     assert printed.err.splitlines() == [
-        f"steptime: {path.with_name('broken.yaml')}, line 3, repeats: Input should be a valid integer, "
-        'not "often".',
+        f'steptime: {path.with_name("broken.yaml")}, line 3, repeats: has to be a whole number, not "often".',
         f"{path.with_name('broken.yaml')}, line 4, runs: asks for nothing: give at least one entry, as in "
         "- {workload: llama3.1}.",
     ]

@@ -100,7 +100,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
         (
             "num_layers: 32",
             "num_layers: 0",
-            "sizes.8b.model.num_layers: Input should be greater than 0, not 0",
+            "sizes.8b.model.num_layers: has to be above 0, not 0",
         ),
         (
             "num_layers: 32",
@@ -121,7 +121,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
         ("{per_gpu: 16}", "{per_gpu: 0.3}", "global_batch_size.weak: 0.3 per GPU on 8 GPUs is no whole"),
         ("{per_gpu: 16}", "{fixed: 130}", "global_batch_size.weak: 130 on 8 GPUs is no multiple of"),
         ("{weak: {per_gpu: 16}}", "{strong: {fixed: 2048}}", "global_batch_size.strong: the steps of this"),
-        ("{weak: {per_gpu: 16}}", "{linear: {per_gpu: 16}}", "Input should be 'weak' or 'strong'"),
+        ("{weak: {per_gpu: 16}}", "{linear: {per_gpu: 16}}", "has to be 'weak' or 'strong'"),
         (
             "gpu_types: [h100]",
             "gpu_types: [h101]",
@@ -137,27 +137,31 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
         (
             'window: "10:19"',
             "window: 10:19",
-            "sizes.tiny.steps.window: Input should be a valid string, not 619",
+            "sizes.tiny.steps.window: has to be text, not 619",
         ),
         ('"00:15:00"', '"15 minutes"', "nccl_trace.time_limit: time limit '15 minutes' is not of the form"),
         (
             "expert_parallel: NA",
             "expert_parallel: true",
-            "configurations.0.printed.expert_parallel: Input should",
+            "configurations.0.printed.expert_parallel: has to be ",
         ),
-        ("workload: llama3.1-25.04", "workload: llama3.1", "workload: String should match pattern"),
+        (
+            "workload: llama3.1-25.04",
+            "workload: llama3.1",
+            "workload: has to be a family and a release, as in llama3.1-25.04, not ",
+        ),
         ("comm_overlap_callback: true", "comm_overlap: true", "rules.5.trainer.comm_overlap: unknown field"),
         (
             "gc_interval: 100",
             'gc_interval: "100"',
-            "trainer.gc_interval: Input should be a valid integer, not",
+            "trainer.gc_interval: has to be a whole number, not",
         ),
         (
             "fp8_recipe: delayed",
             "fp8_recipe: fast",
-            "fp8_recipe: Input should be 'delayed', 'current', 'block",
+            "fp8_recipe: has to be 'delayed', 'current', 'block",
         ),
-        ('_ENABLE: "0"', "_ENABLE: 0", "environment.NCCL_NVLS_ENABLE: Input should be a valid string, not 0"),
+        ('_ENABLE: "0"', "_ENABLE: 0", "environment.NCCL_NVLS_ENABLE: has to be text, not 0"),
         ("NVTE_FLASH_ATTN:", "PYTHONPATH:", "environment: 'PYTHONPATH' is set by the job script"),
         ("source: pretrain, vboost: true", "source: pretrain", "rules.2: give at least one of trainer, env"),
         ("source: launch", "source: lunch", "performance.rules.0.source: unknown source 'lunch': did you"),
@@ -169,7 +173,7 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
         (
             "modes: [checkpoint_save, ",
             "modes: [save, ",
-            "modes.0: Input should be 'performance', 'checkpoint",
+            "modes.0: has to be 'performance', 'checkpoint",
         ),
         ("dtypes: [fp8], trainer", "trainer", "performance: 8b in bf16 on h100, performance: fp8_recipe is"),
         (

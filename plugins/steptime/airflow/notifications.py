@@ -9,13 +9,14 @@ from importlib import import_module
 from typing import Annotated, Any
 
 from airflow.sdk import BaseNotifier, Context
-from pydantic import Field, JsonValue, StringConstraints, field_validator
+from pydantic import Field, JsonValue, field_validator
 
 from steptime.airflow.links import dag_run_address
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.environment import names_secret
+from steptime.refusals import written
 from steptime.settings import config_dir
 
 
@@ -34,7 +35,9 @@ class Notification(Frozen):
     """One notifier, and the events that it is called with."""
 
     events: tuple[Event, ...] = Field(min_length=1)
-    notifier: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+    notifier: Annotated[
+        str, written(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", "the path of a class, as in package.module.Notifier")
+    ]
     """Path of a class of Airflow's `BaseNotifier`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """Those it is made with; its templates may have `event`, `sentence` and `address`."""

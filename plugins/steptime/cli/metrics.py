@@ -13,6 +13,7 @@ from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Recipe
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.published import PerformanceRow, published_performance
+from steptime.refusals import in_words
 from steptime.results.measurement import Measurement
 from steptime.results.metrics import throughput
 
@@ -95,7 +96,7 @@ def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:
     try:
         return Recipe.model_validate(recipe.model_dump() | {"global_batch_size": gbs})
     except ValidationError as error:
-        raise UserError(f"--gbs {gbs}: {error.errors()[0]['msg'].removeprefix('Value error, ')}.") from None
+        raise UserError(f"--gbs {gbs}: {in_words(error.errors()[0])}.") from None
 
 
 def _given_peak(tflops: float | None) -> Peak | None:

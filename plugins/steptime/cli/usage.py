@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from typer.core import TyperGroup
 
 from steptime.errors import UserError, shown, unknown_value
+from steptime.refusals import in_words
 
 
 class Commands(TyperGroup):
@@ -55,5 +56,4 @@ def _wrong_value(option: str, refusal: ValidationError) -> str:
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, UserError):
         return str(cause)
-    message = problem["msg"].partition(", unable to parse")[0]
-    return f"{option} '{shown(problem['input'])}': {message}."
+    return f"{option} '{shown(problem['input'])}': {in_words(problem)}."

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from steptime.errors import UserError
 from steptime.recipes.named import DESCRIBED, NAMED
+from steptime.refusals import in_words
 
 Location = tuple[int | str, ...]
 Loaded = TypeVar("Loaded")
@@ -138,7 +139,7 @@ def _as_written(location: Location) -> Location:
 
 
 def _message(found: Any) -> str:
-    message, value = str(found["msg"]).removeprefix("Value error, ").removesuffix("."), found["input"]
+    message, value = in_words(found), found["input"]
     is_single = value is None or isinstance(value, str | int | float)
     if is_single and f"'{value}'" not in message:  # our own sentences have it already
         message += f", not {json.dumps(value)}"

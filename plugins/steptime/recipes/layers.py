@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
 from steptime.recipes.config_problems import FieldError
+from steptime.refusals import written
 
 
 class HybridShape(Frozen):
@@ -84,7 +85,7 @@ _OF_THE_RUN = re.compile(
 class NemoConfig(Frozen):
     """The config of NeMo's that the trainer builds a model from; its sizes are the model's own."""
 
-    config: str = Field(pattern=r"^[A-Z][A-Za-z0-9_]*$")
+    config: Annotated[str, written("[A-Z][A-Za-z0-9_]*", "the name of a class, as in MixtralConfig")]
     """Name of a class in nemo.collections.llm: `MixtralConfig`."""
     fields: dict[str, bool | int | float | str | list[int]] = Field(default_factory=dict)
     """What is otherwise than the class has it."""

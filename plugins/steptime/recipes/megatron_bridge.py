@@ -9,7 +9,7 @@ import functools
 import string
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -20,6 +20,7 @@ from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Location,
 from steptime.recipes.models import Mode, Parallelism, Recipe, Run
 from steptime.recipes.named import NamedRecipe
 from steptime.recipes.workload_file import ModelParallelism
+from steptime.refusals import written
 from steptime.settings import config_dir, shipped
 
 CHECKPOINTS = "code/nemo_experiments/default/checkpoints"
@@ -55,7 +56,7 @@ class BridgeRelease(Frozen):
     """Repository, tag and files that it was read in."""
     images: tuple[str, ...] = Field(min_length=1)
     """That have this release, by name and tag in whatever registry."""
-    script: str = Field(pattern="^/")
+    script: Annotated[str, written("/.*", "a path from / on")]
     """In the image."""
     gpu_types: tuple[str, ...] = Field(min_length=1)
     """Of `config/gpus.yaml`, under the same names upstream."""

@@ -2,14 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from steptime.frozen import Frozen
+from steptime.refusals import written
 
 MEGATRON_BRIDGE = "megatron_bridge"
 """What a workload's file has as `architecture` of such a model."""
 
-_Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.]*$")]
+_Name = Annotated[str, written("[a-z0-9][a-z0-9_.]*", "small letters, digits, _ and ., as in gpt_oss_120b")]
 """Becomes an argument of a command; upstream's parser has no capitals either."""
 
 

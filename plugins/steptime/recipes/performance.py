@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
 from steptime.frozen import Frozen
+from steptime.refusals import written
 
 Fp8Recipe = Literal["delayed", "current", "blockwise", "mxfp8", "nvfp4"]
 """Of Transformer Engine: scales from earlier steps, from the tensor itself, of blocks of it, or as in the
@@ -46,7 +47,9 @@ class TrainerSettings(Frozen):
     """Whether NeMo's MegatronCommOverlapCallback is there, which sets what overlaps with what."""
     tp_comm_overlap: bool = False
     """Whether tensor-parallel communication overlaps with matrix products."""
-    tp_comm_overlap_cfg: str | None = Field(default=None, pattern="^userbuffers_[a-z0-9_]+$")
+    tp_comm_overlap_cfg: (
+        Annotated[str, written("userbuffers_[a-z0-9_]+", "a name that begins with userbuffers_")] | None
+    ) = None
     """Name of NeMo's object that splits each layer's communication; None for Transformer Engine's own."""
     overlap_param_gather_with_optimizer_step: bool = False
     """Whether parameters of the first virtual stage are gathered while the optimizer works on the others."""

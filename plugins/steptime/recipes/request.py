@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.notation import NUMBERS_PATTERN, TIME_LIMIT_PATTERN, WINDOW_PATTERN
+from steptime.refusals import in_words
 from steptime.settings import default_cluster
 
 SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -212,4 +213,4 @@ def parse_request(values: Mapping[str, Any]) -> PlanRequest:
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "missing":
             raise UserError(f"the parameter {name} is missing: name it, as in {name}=llama3.1.") from None
-        raise UserError(f"{name} {shown(repr(first['input']))}: {first['msg']}.") from None
+        raise UserError(f"{name} {shown(repr(first['input']))}: {in_words(first)}.") from None

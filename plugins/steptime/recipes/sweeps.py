@@ -26,6 +26,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
 from steptime.recipes.request import PlanRequest
+from steptime.refusals import in_words, written
 from steptime.settings import config_dir, default_cluster
 
 MOST_COMBINATIONS = 10_000
@@ -110,7 +111,7 @@ def _value(name: str, value: JsonValue, *place: int | str) -> Any:
     except ValidationError as error:
         problem = error.errors()[0]
         raise FieldError(
-            f"{problem['msg']}, not {shown(repr(problem['input']))}", *(place or (name,))
+            f"{in_words(problem)}, not {shown(repr(problem['input']))}", *(place or (name,))
         ) from None
     return value
 
@@ -144,7 +145,10 @@ Exclusion = Annotated[dict[str, JsonValue], AfterValidator(_exclusion)]
 class Sweep(Frozen):
     """One file of `config/sweeps`."""
 
-    name: str = Field(pattern=r"^[a-z0-9]+([-_][a-z0-9]+)*$")
+    name: Annotated[
+        str,
+        written("[a-z0-9]+([-_][a-z0-9]+)*", "small letters and digits, with - or _ between, as in night-8b"),
+    ]
     """Equal to the file's name."""
     description: str = ""
     cluster: str = Field(default_factory=default_cluster)

@@ -14,6 +14,7 @@ from steptime.frozen import Frozen
 from steptime.recipes.models import Model, ModelShape, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
+from steptime.refusals import written
 
 Scaling = Literal["weak", "strong"]
 
@@ -240,11 +241,13 @@ class Defaults(Frozen):
 class Workload(Frozen):
     """One recipe document."""
 
-    workload: str = Field(pattern=r"^[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+$")
+    workload: Annotated[
+        str, written(r"[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+", "a family and a release, as in llama3.1-25.04")
+    ]
     """Family and release, `llama3.1-25.04`; also the file's name."""
     title: str
     document: str
-    dag_id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    dag_id: Annotated[str, written("[a-z][a-z0-9_]*", "small letters, digits and _, as in llama31")]
     flops_formula: str
     experiment: str
     step_log: Literal["lines", "bar"] = "lines"

@@ -1,0 +1,49 @@
+"""What a model refuses, in words of ours: what a value has to be."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import AfterValidator
+
+_HAS_TO = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "be a number"),
+    "finite_number": "be a finite number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "be true or false"),
+    "string_type": "be text",
+    "string_too_short": "be some text",
+    "string_too_long": "be text of {max_length} characters at most",
+    **dict.fromkeys(("literal_error", "enum"), "be {expected}"),
+    "greater_than": "be above {gt}",
+    "greater_than_equal": "be at least {ge}",
+    "less_than": "be below {lt}",
+    "less_than_equal": "be at most {le}",
+    **dict.fromkeys(("tuple_type", "list_type", "set_type"), "be a list, as in [a, b]"),
+    **dict.fromkeys(("dict_type", "model_type", "mapping_type"), "be a mapping, as in {{a: b}}"),
+    "too_short": "have entries, {min_length} or more",
+}
+"""By pydantic's name of a problem: what the value has to, with pydantic's words for its limits in braces."""
+
+
+def in_words(problem: Mapping[str, Any]) -> str:
+    """What is wrong with a value, of one of pydantic's `errors()`; without that value and a full stop."""
+    kind = problem["type"]
+    if kind not in _HAS_TO:
+        return str(problem["msg"]).removeprefix("Value error, ").removesuffix(".")
+    limits = {
+        name: f"{limit:g}" if isinstance(limit, float) else limit
+        for name, limit in problem.get("ctx", {}).items()
+    }
+    return f"has to {_HAS_TO[kind].format_map(limits)}"
+
+
+def written(pattern: str, words: str) -> AfterValidator:
+    """Hold a text to a pattern; a refusal says in words what it has to be."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text, re.ASCII) is None:
+            raise ValueError(f"has to be {words}")
+        return text
+
+    return AfterValidator(check)
