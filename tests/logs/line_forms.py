@@ -70,8 +70,5 @@ def nccl_trace(line: int) -> bytes:
 def read_chunks(chunks: Iterable[bytes], *, max_steps: int | None = None, first_step: int = 0) -> TrainingLog:
     """Read the log of one run from pieces of any size, as `read_log` reads it from its file."""
     assembly = Assembly()
-    assembly.begin("<stream>")
-    for chunk in chunks:
-        assembly.feed(chunk)
-    assembly.end()
+    assembly.read("<stream>", chunks)
     return assembly.result(max_steps=max_steps, first_step=first_step)

@@ -4,26 +4,13 @@ import hashlib
 import math
 from collections import defaultdict
 
-from steptime.frozen import Frozen
 from steptime.logs.formats import StepLine
-from steptime.logs.models import Step
+from steptime.logs.models import Problem, Step
+from steptime.logs.naming import named_steps
 from steptime.logs.shapes import StepsPrinted, plain
 
 _UNLABELLED_RANKS_APART = 2
 """Ranks wait for each other in every step, so lines without label are at most this far out of order."""
-
-
-class Restart(Frozen):
-    """Training went back, or went on in a new attempt."""
-
-    after_step: int
-    """The last step of the attempt before."""
-    at_step: int
-    """The first step of the new attempt."""
-    retrained: tuple[int, ...]
-    """Steps of earlier attempts from `at_step` on: they no longer count."""
-    from_scratch: bool
-    """Whether nothing of the earlier attempts counts any more."""
 
 
 class Rank:
@@ -46,7 +33,7 @@ class Attempts:
         self.steps: dict[int, Step] = {}
         self.not_finite: dict[int, StepLine] = {}
         """A line for each step of which any rank printed a NaN or infinity."""
-        self.restarts: list[Restart] = []
+        self.restarts: list[Problem] = []
         self.repeats: defaultdict[int, int] = defaultdict(int)
         """How often each step was printed again by other ranks."""
         self.this_attempt: dict[int, bytes] = {}
@@ -62,9 +49,9 @@ class Attempts:
         self.first = math.inf
         self.ranks.clear()
 
-    def add(self, event: StepsPrinted) -> list[Step | Restart]:
+    def add(self, event: StepsPrinted) -> list[Step | Problem]:
         """Take in printed steps. Only those that are new are read, and given, each behind its restart."""
-        news: list[Step | Restart] = []
+        news: list[Step | Problem] = []
         new: list[int] = []
         counts_repeats = not event.log_format.redraws
 
@@ -111,15 +98,20 @@ class Attempts:
             self.ranks_without_label = True
         return number >= highest - (_UNLABELLED_RANKS_APART if self.ranks_without_label else 0)
 
-    def _restart(self, at_step: int) -> Restart:
+    def _restart(self, at_step: int) -> Problem:
+        """Training went back, or on in a new attempt: what earlier ones trained from there does not count."""
         retrained = tuple(sorted(number for number in self.steps if number >= at_step))
-        after_step = max(self.steps)
+        message = f"training was restarted: after step {max(self.steps)} it went on at step {at_step}"
         for number in retrained:
             del self.steps[number]
             self.not_finite.pop(number, None)
-        restart = Restart(
-            after_step=after_step, at_step=at_step, retrained=retrained, from_scratch=not self.steps
-        )
+        if retrained and self.steps:
+            were = "were" if len(retrained) > 1 else "was"
+            message += f", so {named_steps(retrained)} {were} trained twice; the later times count"
+            restart = Problem(kind="duplicate_steps", message=message, fatal=False, steps=retrained)
+        else:
+            message += "" if self.steps else ", and only the new attempt counts"
+            restart = Problem(kind="restart", message=message, fatal=False)
         self.restarts.append(restart)
         self.begin()
         return restart

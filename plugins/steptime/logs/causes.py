@@ -2,9 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from steptime.frozen import Frozen
+from steptime.logs.models import Problem
 from steptime.recipes.config_files import load_yaml_model
 
 RANK_FAILED = "rank_failed"
@@ -12,15 +12,6 @@ RANK_FAILED = "rank_failed"
 _LONGEST_QUOTE = 300
 _REACH_BEFORE, _REACH_BEHIND = 500, 1000
 """Bytes around a word in which its form is looked for: a line of garbage may be a mebibyte long."""
-
-
-class Symptom(NamedTuple):
-    """A line about a failure."""
-
-    kind: str
-    message: str
-    certain: bool
-    """Whether training cannot have gone on in good order; else it is a failure only if steps are missing."""
 
 
 class Cause(Frozen):
@@ -32,14 +23,13 @@ class Cause(Frozen):
     """Regular expressions, each with its sentence, which takes the expression's named groups."""
     certain: bool = True
 
-    def find(self, line: bytes, word: bytes) -> Symptom | None:
-        """The symptom around `word`; None if the line has the word only by chance."""
-        at = line.find(word)
+    def find(self, line: bytes, at: int) -> Problem | None:
+        """The problem of the line that has a word at `at`; None if it has that only by chance."""
         text = line[max(0, at - _REACH_BEFORE) : at + _REACH_BEHIND]
         for form, sentence in self.forms.items():
             if match := re.search(form.encode(), text):
-                values = {name: quote(value) for name, value in match.groupdict().items()}
-                return Symptom(self.kind, sentence.format(**values), self.certain)
+                values = {name: _quote(value) for name, value in match.groupdict().items()}
+                return Problem(kind=self.kind, message=sentence.format(**values), fatal=self.certain)
         return None
 
 
@@ -47,46 +37,49 @@ class _Causes(Frozen):
     causes: tuple[Cause, ...]
 
 
-CAUSES = load_yaml_model(Path(__file__).with_name("causes.yaml"), _Causes).causes
+_CAUSES = load_yaml_model(Path(__file__).with_name("causes.yaml"), _Causes).causes
+_CAUSE_OF = {word.encode(): cause for cause in _CAUSES for word in cause.words}
+_TRACEBACK = b"Traceback (most recent call last)"
+WORDS = (*_CAUSE_OF, _TRACEBACK, b"Error: ", b"Exception: ", b"AssertionError")
 
-TRACEBACK_WORDS = (b"Traceback (most recent call last)", b"Error: ", b"Exception: ", b"AssertionError")
 _NAME = rb"(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)|Exception)"
 _EXCEPTION = re.compile(rb"(?:^|[\s\]:>])" + _NAME + rb"(?:: ?(?P<text>.{0,300})|\s*$)")
 
 
-class Tracebacks:
-    """Reads the exception at the end of a Python traceback."""
+class Failures:
+    """Reads the signs of a failure in the lines of a log.
+
+    They are fatal if training cannot have gone on in good order; else it failed only if steps are missing.
+    """
 
     def __init__(self) -> None:
-        self.is_open = False
-        """Whether the exception is still to come."""
+        self.in_traceback = False
+        """Whether the exception at the end of a Python traceback is still to come."""
 
-    def read(self, line: bytes, *, explained: bool) -> Symptom | None:
-        """The exception, when `line` is the one that ends an open traceback.
+    def read(self, line: bytes) -> list[Problem]:
+        """The causes in a line, or the exception in it that ends a traceback: a known cause is more."""
+        found = sorted((line.find(word), word) for word in _CAUSE_OF if word in line)
+        problems = [problem for at, word in found if (problem := _CAUSE_OF[word].find(line, at))]
+        self.in_traceback |= _TRACEBACK in line
+        exception = _EXCEPTION.search(line) if self.in_traceback else None
+        if exception is not None:
+            self.in_traceback = False
+            # Torchrun's own follows from a rank that failed, which has a line of its own.
+            if not problems and not exception["name"].endswith(b"ChildFailedError"):
+                text = b": " + exception["text"] if exception["text"] else b""
+                problems.append(_traceback(_quote(exception["name"] + text)))
+        return problems
 
-        `explained`: a known cause was found in the line, which is more than the exception's name.
-        """
-        if TRACEBACK_WORDS[0] in line:
-            self.is_open = True
-        match = _EXCEPTION.search(line) if self.is_open else None
-        if match is None:
-            return None
-        self.is_open = False
-        # Torchrun's own follows from a rank that failed, which has a symptom of its own.
-        if explained or match["name"].endswith(b"ChildFailedError"):
-            return None
-        return _traceback(quote(match["name"] + (b": " + match["text"] if match["text"] else b"")))
-
-    def finish(self) -> Symptom | None:
+    def finish(self) -> list[Problem]:
         """A traceback whose exception never came, or bears a name that is no exception's."""
-        return _traceback("its last line was not recognised") if self.is_open else None
+        return [_traceback("its last line was not recognised")] if self.in_traceback else []
 
 
-def _traceback(what: str) -> Symptom:
-    return Symptom("traceback", f"Python traceback: {what}", certain=False)
+def _traceback(what: str) -> Problem:
+    return Problem(kind="traceback", message=f"Python traceback: {what}", fatal=False)
 
 
-def quote(text: bytes) -> str:
+def _quote(text: bytes) -> str:
     """Text of a log for people: valid, printable, and not endless."""
     decoded = text[:_LONGEST_QUOTE].decode(errors="replace").strip()
     return "".join(character if character.isprintable() else " " for character in decoded)

@@ -1,10 +1,10 @@
 """Problems that no single line shows: what is missing, what is there twice, what is not a number."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from steptime.logs.attempts import Attempts, Restart
+from steptime.logs.attempts import Attempts
 from steptime.logs.checkpoints import Checkpoint
 from steptime.logs.formats import StepLine
 from steptime.logs.models import Problem, Step
@@ -14,121 +14,73 @@ _MOST_STEPS_LISTED = 10_000
 """A garbled step number may leave a gap of billions."""
 
 
-def short(last: int, expected_last: int) -> list[Problem]:
-    """Whether training ended before its last step."""
-    if last >= expected_last:
-        return []
-    missing = expected_last - last
-    message = (
-        f"training ended at step {last} of {expected_last}: "
-        f"{missing} step{'s are' if missing > 1 else ' is'} missing at the end"
-    )
-    return [Problem(kind="short", message=message, fatal=True, steps=_listed([(last + 1, expected_last)]))]
+def incomplete(
+    numbers: Sequence[int], *, begin: int | None, end: int | None, first: int, last: int | None
+) -> Iterator[Problem]:
+    """Steps that are missing, or there although the run was planned from `first` to `last`, if that is known.
 
-
-def missing_steps(numbers: Sequence[int], expected_first: int | None) -> list[Problem]:
-    """Gaps between the logged steps, and before the first if it is known which it should be.
-
-    A log with a line every tenth step has no gaps: that is named as what it is.
+    `begin` and `end` are the steps with which the log should begin and end, if they are known. A log with a
+    line every tenth step has no gaps: that is named as what it is.
     """
+    if end is not None and numbers[-1] < end:
+        missing = f"{end - numbers[-1]} step{'s are' if end - numbers[-1] > 1 else ' is'} missing at the end"
+        message = f"training ended at step {numbers[-1]} of {end}: {missing}"
+        yield Problem(kind="short", message=message, fatal=True, steps=_listed([(numbers[-1] + 1, end)]))
     gaps = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
-    interval = _interval(numbers)
-    if interval > 1:
-        message = f"the log has one line per {interval} steps"
-        return [Problem(kind="log_interval", message=message, fatal=False)]
-    if expected_first is not None and numbers[0] > expected_first:
-        gaps.insert(0, (expected_first, numbers[0] - 1))
-    if not gaps:
-        return []
-    message = f"the log lacks {named_spans(gaps)}"
-    return [Problem(kind="missing_steps", message=message, fatal=False, steps=_listed(gaps))]
+    distances = {after - before for before, after in pairwise(numbers)}
+    if gaps and len(distances) == 1 and len(numbers) > 2:
+        message = f"the log has one line per {distances.pop()} steps"
+        yield Problem(kind="log_interval", message=message, fatal=False)
+    elif gaps := [*([(begin, numbers[0] - 1)] if begin is not None and begin < numbers[0] else []), *gaps]:
+        message = f"the log lacks {named_spans(gaps)}"
+        yield Problem(kind="missing_steps", message=message, fatal=False, steps=_listed(gaps))
+    if beyond := [number for number in numbers if number < first or (last is not None and number > last)]:
+        planned = f"from step {first}" + ("" if last is None else f" to {last}")
+        message = f"the log has {named_steps(beyond)}, but the run was planned {planned}"
+        yield Problem(kind="unexpected_steps", message=message, fatal=False, steps=tuple(beyond))
 
 
-def unexpected_steps(numbers: Sequence[int], first: int, last: int | None) -> list[Problem]:
-    """Steps before the first that was planned, or after the last if it is known."""
-    beyond = [number for number in numbers if number < first or (last is not None and number > last)]
-    if not beyond:
-        return []
-    planned = f"from step {first}" + ("" if last is None else f" to {last}")
-    message = f"the log has {named_steps(beyond)}, but the run was planned {planned}"
-    return [Problem(kind="unexpected_steps", message=message, fatal=False, steps=tuple(beyond))]
-
-
-def not_finite(lines: Iterable[StepLine]) -> list[Problem]:
+def not_finite(lines: Iterable[StepLine]) -> Iterator[Problem]:
     """Steps whose loss or gradient norm is NaN or infinite."""
     values: list[tuple[str, str, Callable[[StepLine], float | None]]] = [
         ("nan_loss", "loss", lambda line: line.step.loss),
         ("nan_grad_norm", "gradient norm", lambda line: line.grad_norm),
     ]
-    problems = []
     printed = list(lines)
     for kind, name, value_of in values:
-        broken = {}
-        for line in printed:
-            value = value_of(line)
-            if value is not None and not math.isfinite(value):
-                broken[line.step.global_step] = value
-        if broken:
-            value = next(iter(broken.values()))
-            message = (
-                f"the {name} is {'NaN' if math.isnan(value) else value} at {named_steps(sorted(broken))}"
-            )
-            problems.append(Problem(kind=kind, message=message, fatal=True, steps=tuple(sorted(broken))))
-    return problems
+        found = {line.step.global_step: value_of(line) or 0.0 for line in printed}
+        if broken := {step: value for step, value in found.items() if not math.isfinite(value)}:
+            value, steps = next(iter(broken.values())), tuple(sorted(broken))
+            message = f"the {name} is {'NaN' if math.isnan(value) else value} at {named_steps(steps)}"
+            yield Problem(kind=kind, message=message, fatal=True, steps=steps)
 
 
-def untimed(steps: Sequence[Step]) -> list[Problem]:
+def untimed(steps: Sequence[Step]) -> Iterator[Problem]:
     """Steps that were printed without their time."""
-    without = [step.global_step for step in steps if step.step_time_s is None]
-    if not without:
-        return []
-    steps_without = "any step" if len(without) == len(steps) else named_steps(without)
-    message = f"the log gives no step time for {steps_without}"
-    return [Problem(kind="no_step_time", message=message, fatal=False, steps=tuple(without))]
+    if without := tuple(step.global_step for step in steps if step.step_time_s is None):
+        which = "any step" if len(without) == len(steps) else named_steps(without)
+        message = f"the log gives no step time for {which}"
+        yield Problem(kind="no_step_time", message=message, fatal=False, steps=without)
 
 
-def restarted(restart: Restart) -> Problem:
-    """A restart: which steps it trained again, if some of the attempt before still count."""
-    back = f"training was restarted: after step {restart.after_step} it went on at step {restart.at_step}"
-    if restart.from_scratch:
-        return Problem(kind="restart", message=f"{back}, and only the new attempt counts", fatal=False)
-    if not restart.retrained:
-        return Problem(kind="restart", message=back, fatal=False)
-    twice = (
-        f"{named_steps(restart.retrained)} {'were' if len(restart.retrained) > 1 else 'was'} trained twice"
-    )
-    message = f"{back}, so {twice}; the later times count"
-    return Problem(kind="duplicate_steps", message=message, fatal=False, steps=restart.retrained)
-
-
-def repeated(attempts: Attempts) -> list[Problem]:
+def repeated(attempts: Attempts) -> Iterator[Problem]:
     """Steps that several ranks printed."""
-    if not attempts.repeats:
-        return []
-    most = max(attempts.repeats.values()) + 1
-    printed = "are printed up to" if len(attempts.repeats) > 1 else "is printed"
-    steps = tuple(sorted(attempts.repeats))
-    message = f"{named_steps(steps)} {printed} {most} times, as by several ranks; each counts once"
-    return [Problem(kind="repeated_lines", message=message, fatal=False, steps=steps)]
+    if steps := tuple(sorted(attempts.repeats)):
+        printed = "are printed up to" if len(steps) > 1 else "is printed"
+        times = f"{max(attempts.repeats.values()) + 1} times, as by several ranks; each counts once"
+        message = f"{named_steps(steps)} {printed} {times}"
+        yield Problem(kind="repeated_lines", message=message, fatal=False, steps=steps)
 
 
-def unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> list[Problem]:
+def unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> Iterator[Problem]:
     """Asynchronous saves that never ended; those of an earlier attempt were given up with it."""
-    problems = []
-    for number, attempt in enumerate(attempts, 1):
+    for attempt in attempts:
         begun = sum(checkpoint.timing.asynchronous for checkpoint in attempt)
         if missing := sum(checkpoint.unfinished for checkpoint in attempt):
-            last = number == len(attempts)
+            is_last = attempt is attempts[-1]
             message = f"{missing} of {begun} asynchronous checkpoint saves did not end"
-            message = message if last else f"in an earlier attempt: {message}"
-            problems.append(Problem(kind="checkpoint_not_finalised", message=message, fatal=last))
-    return problems
-
-
-def _interval(numbers: Sequence[int]) -> int:
-    """The constant distance between logged steps; 1 if it is not constant, or the steps are too few."""
-    distances = {after - before for before, after in pairwise(numbers)}
-    return distances.pop() if len(distances) == 1 and len(numbers) > 2 else 1
+            message = message if is_last else f"in an earlier attempt: {message}"
+            yield Problem(kind="checkpoint_not_finalised", message=message, fatal=is_last)
 
 
 def _listed(ranges: Sequence[Span]) -> tuple[int, ...]:

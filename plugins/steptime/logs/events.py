@@ -5,15 +5,15 @@ This is the one place that knows which word leads to which reader; whole logs (`
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache, partial
-from typing import NamedTuple
 
-from steptime.logs.causes import CAUSES, TRACEBACK_WORDS, Cause, Symptom, Tracebacks
+from steptime.logs.causes import WORDS as FAILURE_WORDS
+from steptime.logs.causes import Failures
 from steptime.logs.checkpoints import WORDS as CHECKPOINT_WORDS
 from steptime.logs.checkpoints import CheckpointLine, read_checkpoints
 from steptime.logs.formats import LogFormat, StepLine, Values
-from steptime.logs.models import Step
+from steptime.logs.models import Problem, Step
 from steptime.logs.records import WORDS as RECORD_WORDS
 from steptime.logs.records import Record, read_records
 from steptime.logs.search import LineSearch, MarkedLine, WholeLines
@@ -35,31 +35,31 @@ _NCCL_CALL = b": opCount "
 """In each call that NCCL logs: as one of the words it would be found in almost every line of a trace."""
 _NCCL_CALL_WITHIN = 1 << 26
 """Bytes at the beginning of a log: ranks call each other before they train."""
+OF_THE_LOG = ("truncated_line", "broken_record")
+"""Kinds of problems that a line has itself; all others are signs that the training failed."""
 
-
-class CutStep(NamedTuple):
-    """The log ends within a step's line."""
-
-    global_step: int | None
-
-
-Event = StepsPrinted | CheckpointLine | Record | Symptom | CutStep | Mode
-
-_CAUSE_OF: dict[bytes, Cause] = {word.encode(): cause for cause in CAUSES for word in cause.words}
+Event = StepsPrinted | CheckpointLine | Record | Mode | Problem
+_Reader = LogFormat | Callable[..., Iterable[Event]]
 
 
 @cache
-def _formats() -> tuple[LogFormat, ...]:
-    return tuple(LOG_FORMATS.load(name) for name in LOG_FORMATS.names())
+def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
+    """Who reads the lines that bear some words, in the order in which they read one."""
+    formats = [LOG_FORMATS.load(name) for name in LOG_FORMATS.names()]
+    return [
+        *((log_format.words, log_format) for log_format in formats),
+        (CHECKPOINT_WORDS, read_checkpoints),
+        (_PROFILE_WORDS, lambda _: [Mode.PROFILE]),
+        (RECORD_WORDS, read_records),
+        (FAILURE_WORDS, Failures.read),
+    ]
 
 
 @cache
 def search_words() -> list[bytes]:
     """All that lines are searched for."""
     # In this order those that begin alike share a bucket of the search: twice as fast as in another.
-    of_formats = (word for log_format in _formats() for word in log_format.words)
-    others = (*CHECKPOINT_WORDS, *RECORD_WORDS, *TRACEBACK_WORDS, *_CAUSE_OF, *_PROFILE_WORDS)
-    return sorted({*of_formats, *others})
+    return sorted({word for words, _ in _readers() for word in words})
 
 
 @cache
@@ -73,30 +73,11 @@ def _numbers_are_no_words() -> bool:
     return not any(re.search(rb"[0-9]|[-+]$", word) for word in search_words())
 
 
-class _Route(NamedTuple):
-    """Who reads a line, by the words in it."""
-
-    formats: tuple[LogFormat, ...]
-    checkpoint: bool
-    record: bool
-    traceback: bool
-    causes: tuple[bytes, ...]
-    profile: bool
-
-
 @lru_cache(maxsize=1024)
-def _route(indexes: tuple[int, ...]) -> _Route:
-    words = {search_words()[index]: None for index in indexes}
-    return _Route(
-        formats=tuple(
-            log_format for log_format in _formats() if not words.keys().isdisjoint(log_format.words)
-        ),
-        checkpoint=not words.keys().isdisjoint(CHECKPOINT_WORDS),
-        record=not words.keys().isdisjoint(RECORD_WORDS),
-        traceback=not words.keys().isdisjoint(TRACEBACK_WORDS),
-        causes=tuple(word for word in words if word in _CAUSE_OF),
-        profile=not words.keys().isdisjoint(_PROFILE_WORDS),
-    )
+def _readers_of(indexes: tuple[int, ...]) -> list[_Reader]:
+    """Who reads a line in which these of the words were found."""
+    found = {search_words()[index] for index in indexes}
+    return [reader for words, reader in _readers() if not found.isdisjoint(words)]
 
 
 class LogEvents:
@@ -109,7 +90,7 @@ class LogEvents:
         self._looks_for_calls = _NCCL_CALL_WITHIN
         self.ahead: dict[str, Values] = {}
         """By format: what was printed ahead of its next step."""
-        self.tracebacks = Tracebacks()
+        self.failures = Failures()
 
     @property
     def waiting_bytes(self) -> int:
@@ -123,8 +104,7 @@ class LogEvents:
     def finish(self) -> Iterator[Event]:
         """The events of the last line if it has no end, and of a traceback that was never explained."""
         yield from self._read(self._lines.finish())
-        if unexplained := self.tracebacks.finish():
-            yield unexplained
+        yield from self.failures.finish()
 
     def _read(self, block: bytes) -> Iterator[Event]:
         if self._looks_for_calls > 0:
@@ -173,33 +153,20 @@ class LogEvents:
         self._is_dense = 2 * others < len(block)
 
     def _learn(self, line: MarkedLine) -> bool:
-        route = _route(line.words)
-        only_a_step = not (
-            route.checkpoint or route.record or route.traceback or route.causes or route.profile
-        )
-        return (
-            len(route.formats) == 1
-            and only_a_step
-            and _numbers_are_no_words()
-            and self._shapes.learn(line.text, route.formats[0])
-        )
+        reader, *others = _readers_of(line.words)
+        if others or not isinstance(reader, LogFormat) or not _numbers_are_no_words():
+            return False
+        return self._shapes.learn(line.text, reader)
 
     def _careful(self, line: MarkedLine) -> Iterator[Event]:
         text = plain(line.text)
-        route = _route(line.words)
-        for log_format in route.formats:
-            yield from self._steps(log_format, text, whole=line.whole)
-        if route.checkpoint:
-            yield from read_checkpoints(text)
-        if route.profile:
-            yield Mode.PROFILE
-        if route.record:
-            yield from read_records(text)
-        symptoms = [_CAUSE_OF[word].find(text, word) for word in route.causes]
-        known = [symptom for symptom in symptoms if symptom is not None]
-        yield from known
-        if route.traceback and (symptom := self.tracebacks.read(text, explained=bool(known))):
-            yield symptom
+        for reader in _readers_of(line.words):
+            if isinstance(reader, LogFormat):
+                yield from self._steps(reader, text, whole=line.whole)
+            elif reader is Failures.read:
+                yield from self.failures.read(text)
+            else:
+                yield from reader(text)
 
     def _steps(self, log_format: LogFormat, text: bytes, *, whole: bool) -> Iterator[Event]:
         uncut = text if whole else _CUT_NUMBER.sub(b"", text)
@@ -221,7 +188,9 @@ class LogEvents:
                     None if last.is_finite else last,
                 )
         if not whole and (uncut != text or (last is not None and last.step.step_time_s is None)):
-            yield CutStep(None if last is None else last.step.global_step)
+            what = "a step" if last is None else f"step {last.step.global_step}"
+            message = f"the log ends within the line of {what}: what was cut is not read"
+            yield Problem(kind="truncated_line", message=message, fatal=False)
 
 
 def _all_of(steps: list[Step], _: list[int]) -> list[Step]:

@@ -3,7 +3,6 @@
 import gc
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -41,36 +40,26 @@ def read_log(
     if not files:
         raise UserError("no log to read: name at least one file")
     assembly = Assembly()
-    with _no_search_for_cycles():
-        _feed(assembly, files, on_bytes)
-    return assembly.result(max_steps=max_steps, first_step=first_step)
-
-
-@contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """There are none, and to look for them through all steps, again and again, takes a third of the time."""
     was_enabled = gc.isenabled()
+    # There are no cycles, and to look for them through all steps, again and again, takes a third of the time.
     gc.disable()
     try:
-        yield
+        for file in files:
+            assembly.read(str(file), _pieces(file, on_bytes))
     finally:
         if was_enabled:
             gc.enable()
+    return assembly.result(max_steps=max_steps, first_step=first_step)
 
 
-def _feed(assembly: Assembly, files: Sequence[Path], on_bytes: Callable[[int], None] | None) -> None:
-    for file in files:
-        assembly.begin(str(file))
-        try:
-            for chunk in unpacked(file):
-                assembly.feed(chunk)
-                if on_bytes is not None:
-                    on_bytes(len(chunk))
-        except EOFError as error:
-            assembly.remark("broken_archive", f"the compressed log '{file}' is cut or damaged: {error}")
-        except OSError as error:
-            raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
-        assembly.end()
+def _pieces(file: Path, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:
+    try:
+        for piece in unpacked(file):
+            yield piece
+            if on_bytes is not None:
+                on_bytes(len(piece))
+    except OSError as error:
+        raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
 
 
 def unpacked(file: Path) -> Iterator[bytes]:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator
 from pydantic import NonNegativeInt
 
 from steptime.frozen import Frozen
-from steptime.logs.attempts import Attempts, Rank, Restart, fingerprint
-from steptime.logs.causes import Symptom
-from steptime.logs.completeness import not_finite, restarted
-from steptime.logs.events import Event, LogEvents
+from steptime.logs.attempts import Attempts, Rank, fingerprint
+from steptime.logs.completeness import not_finite
+from steptime.logs.events import OF_THE_LOG, Event, LogEvents
 from steptime.logs.models import Problem, Step
 from steptime.logs.shapes import StepsPrinted
 
@@ -65,7 +64,7 @@ class StepFollower:
             _restore(self._attempts, kept)
             for name, values in kept.ahead.items():
                 self._events.ahead[name] = {what: text.encode("latin-1") for what, text in values.items()}
-            self._events.tracebacks.is_open = kept.in_traceback
+            self._events.failures.in_traceback = kept.in_traceback
 
     @property
     def waiting_bytes(self) -> int:
@@ -94,7 +93,7 @@ class StepFollower:
                 name: {what: text.decode("latin-1") for what, text in values.items()}
                 for name, values in self._events.ahead.items()
             },
-            in_traceback=self._events.tracebacks.is_open,
+            in_traceback=self._events.failures.in_traceback,
         )
 
     def feed(self, data: bytes) -> list[Step | Problem]:
@@ -106,12 +105,12 @@ class StepFollower:
         return [news for event in self._events.finish() for news in self._news(event)]
 
     def _news(self, event: Event) -> list[Step | Problem]:
-        if isinstance(event, Symptom):
-            return self._once(Problem(kind=event.kind, message=event.message, fatal=event.certain))
+        if isinstance(event, Problem) and event.kind not in OF_THE_LOG:
+            return self._once(event)
         return self._steps(event) if isinstance(event, StepsPrinted) else []
 
     def _steps(self, event: StepsPrinted) -> list[Step | Problem]:
-        news = [restarted(new) if isinstance(new, Restart) else new for new in self._attempts.add(event)]
+        news = self._attempts.add(event)
         broken = [
             news
             for problem in not_finite([event.broken] if event.broken else [])
