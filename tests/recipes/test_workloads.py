@@ -1,6 +1,7 @@
 """The shipped workload files against the documents' tables, and broken ones against their complaints."""
 
 import csv
+import os
 import re
 import shutil
 from collections import Counter
@@ -16,6 +17,7 @@ from printed_tables import workloads_on
 from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes import tables
+from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workload_file import BatchRule, Configuration, ModelParallelism
 from steptime.recipes.workloads import dag_id, list_workloads, load_workload
 
@@ -63,11 +65,37 @@ def test_names_and_dags(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "full"),
-    [("llama3.1", "llama3.1-25.04"), ("nemotron4-340b", "nemotron4-340b-25.12"), ("Grok1", "grok1-25.08")],
+    ("name", "full"), [("nemotron4-340b", "nemotron4-340b-25.12"), ("Grok1", "grok1-25.08")]
 )
 def test_a_name_without_a_release_is_the_newest_one(name: str, full: str) -> None:
     assert load_workload(name).workload == full
+
+
+DEFAULT = "default_release: true # llama3.1 means this one, which has a size for the CPU\n"
+
+
+def test_a_family_may_mean_an_older_release(edit: Callable[[str, str], Path]) -> None:
+    """As the newest may have no size for the default cluster: `llama3.1` goes on to mean what it meant."""
+    path = edit(DEFAULT, DEFAULT)
+    newer = path.with_name("llama3.1-99.01.yaml")
+    text = path.read_text().replace(DEFAULT, "")
+    text = text.replace("llama3.1-25.04\ntitle", "llama3.1-99.01\ntitle")
+    newer.write_text(text.replace("dag_id: llama31", "dag_id: llama31_9901"))
+    assert load_workload("llama3.1").workload == "llama3.1-25.04"
+    assert load_workload("llama3.1-99.01").dag_id == "llama31_9901"
+    with pytest.raises(UserError) as refused:
+        plan(PlanRequest(workload="llama3.1", size="9b"))
+    assert str(refused.value).endswith(" 'llama3.1' is llama3.1-25.04; there is llama3.1-99.01, too.")
+
+    path.write_text(path.read_text().replace(DEFAULT, ""))
+    os.utime(path, ns=(1, 1))
+    assert load_workload("llama3.1").workload == "llama3.1-99.01"
+    for each in (path, newer):
+        each.write_text(each.read_text().replace("\ntitle:", "\ndefault_release: true\ntitle:"))
+        os.utime(each, ns=(2, 2))
+    with pytest.raises(UserError) as refused:
+        load_workload("llama3.1")
+    assert str(refused.value) == f"{path} and {newer} both have default_release: true: leave it in one."
 
 
 def test_unknown_workload_lists_the_known() -> None:
@@ -212,14 +240,6 @@ def test_file_and_name_must_agree(edit: Callable[[str, str], Path]) -> None:
         load_workload("llama3.1")
     path.rename(path.with_name("llama3.1-25.05.yaml"))
     assert load_workload("llama3.1").workload == "llama3.1-25.05"
-
-
-def test_the_newest_release_is_meant(edit: Callable[[str, str], Path]) -> None:
-    old = edit("title: Llama 3.1", "title: Llama 3.1")
-    newer = old.with_name("llama3.1-25.10.yaml")
-    newer.write_text(old.read_text().replace("workload: llama3.1-25.04", "workload: llama3.1-25.10"))
-    assert load_workload("llama3.1").workload == "llama3.1-25.10"
-    assert load_workload("llama3.1-25.04").workload == "llama3.1-25.04"
 
 
 def test_a_changed_file_is_read_again(edit: Callable[[str, str], Path]) -> None:

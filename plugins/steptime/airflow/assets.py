@@ -25,7 +25,7 @@ SWEEPS = AssetAlias(name="steptime_sweeps", group=_GROUP)
 
 
 def published_results(workload: str) -> Asset:
-    """The asset that is updated when a valid run of a workload is published; without its release the newest.
+    """The asset that is updated when a valid run of a workload, or of its family, is published.
 
     Raises UserError for an unknown workload.
     """

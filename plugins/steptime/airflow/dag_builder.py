@@ -75,7 +75,7 @@ def training_dag(
 
     Args:
         dag_id: the DAG's id.
-        workload: name of a workload of `config/workloads`; without its release the newest is meant.
+        workload: name of a workload of `config/workloads`; without its release its family's default.
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
         deferrable: wait for jobs in the triggerer; otherwise in a worker, where no triggerer runs.
         schedule: when it starts by itself, as Airflow takes it; nothing that was missed is made up for.

@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 def metrics(
     *,
-    workload: Annotated[str, typer.Option(help="Workload: llama3.1-25.04, or llama3.1 for the newest.")],
+    workload: Annotated[str, typer.Option(help="Workload: llama3.1-25.04, or llama3.1 for its default.")],
     size: Annotated[str, typer.Option(help="Model size, as 8b; proxies are 405b-proxy.")],
     dtype: Annotated[str, typer.Option(help="Number format, as bf16.")],
     gpu_type: Annotated[str, typer.Option(help="Type of GPU, as h100.")],

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HELP = {
     "state": "Only this state; rejected runs are listed then without --all.",
-    "workload": "Only this one: llama3.1-25.04, or llama3.1 for the newest.",
+    "workload": "Only this one: llama3.1-25.04, or llama3.1 for its default.",
     "size": "Only this model size, as tiny or 405b.",
     "dtype": "Only this number format, as bf16.",
     "gpu_type": "Only this type of GPU, as h100 or cpu.",
@@ -133,7 +133,7 @@ def _stored(name: str, asked: Any, stored: Sequence[Any]) -> Any:
     if asked is None:
         return None
     found = [value for value in stored if str(asked).lower() == str(value).lower()]
-    if name == "workload":  # without the release the newest one is meant
+    if name == "workload":  # without the release its family's default is meant
         found = found or [value for value in stored if asked.lower() == value.rpartition("-")[0].lower()]
     if not found:
         raise unknown_value(f"{name.replace('_', ' ')} of stored results", asked, stored)

@@ -39,7 +39,7 @@ class PlanRequest(Frozen):
     """What somebody asks for. None means the default, which the description names."""
 
     workload: str = Field(
-        description="Workload, with its release (llama3.1-25.04) or without for the newest (llama3.1).",
+        description="Workload, with its release (llama3.1-25.04), or its family alone (llama3.1).",
         examples=["llama3.1", "nemotron4-340b-24.11"],
     )
     size: str | None = Field(

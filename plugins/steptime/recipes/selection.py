@@ -15,7 +15,7 @@ from steptime.recipes.models import Recipe
 from steptime.recipes.notation import select_gpus
 from steptime.recipes.request import PlanRequest
 from steptime.recipes.workload_file import PROXY_SUFFIX, Configuration, Scaling, Size, Workload
-from steptime.recipes.workloads import load_workload
+from steptime.recipes.workloads import load_workload, releases_of
 from steptime.settings import config_dir
 
 
@@ -74,7 +74,22 @@ class Selection:
 
 
 def select(request: PlanRequest) -> Selection:
-    """The rules that `request` selects, by default those of its cluster and document. Raises UserError."""
+    """The rules that `request` selects, by default those of its cluster and document. Raises UserError.
+
+    What one release has not another may have: where a family was asked for, its others are named.
+    """
+    try:
+        return _select(request)
+    except UserError as error:
+        releases = releases_of(request.workload)
+        meant = load_workload(request.workload).workload if releases else None
+        others = ", ".join(name for name in releases if name != meant)
+        if not others:
+            raise
+        raise UserError(f"{error} '{request.workload}' is {meant}; there is {others}, too.") from None
+
+
+def _select(request: PlanRequest) -> Selection:
     workload = load_workload(request.workload)
     cluster = _cluster(request.cluster)
     cluster_gpu_type = cluster.gpu_type

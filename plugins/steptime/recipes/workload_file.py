@@ -245,6 +245,8 @@ class Workload(Frozen):
         str, written(r"[a-z0-9.]+(-[a-z0-9.]+)*-\d+\.\d+", "a family and a release, as in llama3.1-25.04")
     ]
     """Family and release, `llama3.1-25.04`; also the file's name."""
+    default_release: bool = False
+    """Whether the family's name alone means this release, although there is a newer one."""
     title: str
     document: str
     dag_id: Annotated[str, written("[a-z][a-z0-9_]*", "small letters, digits and _, as in llama31")]

@@ -26,19 +26,44 @@ def list_workloads() -> tuple[str, ...]:
 
 
 def load_workload(name: str) -> Workload:
-    """The workload of that name; without a release (`llama3.1`) the newest.
+    """The workload of that name; without a release (`llama3.1`) its family's default, or else the newest.
 
     Raises UserError for a name that there is not, and for a broken file: with everything that is wrong in it.
     """
     known = list_workloads()
     stem = name.lower()
     if stem not in known:
-        releases = [other for other in known if other.rpartition("-")[0] == stem and _release(other)]
+        releases = releases_of(stem)
         if not releases:
             raise unknown_value("workload", name, known)
-        stem = max(releases, key=_release)
-    path = config_dir() / "workloads" / f"{stem}.yaml"
+        stem = _meant(releases)
+    path = _path(stem)
     return _load(path, *map(_changed_ns, (path, gpus_file(), flops_file(), bridge_file())))
+
+
+def releases_of(family: str) -> tuple[str, ...]:
+    """The workloads of a family (`llama3.1`), sorted; none for another name."""
+    names = (name for name in list_workloads() if name.rpartition("-")[0] == family.lower())
+    return tuple(name for name in names if _release(name))
+
+
+def _meant(releases: Sequence[str]) -> str:
+    """Of a family's releases the one that its name alone means. Raises UserError if several claim it."""
+    chosen = [name for name in releases if _is_default(_path(name), _changed_ns(_path(name)))]
+    if len(chosen) > 1:
+        raise UserError(
+            f"{' and '.join(map(str, map(_path, chosen)))} both have default_release: true: leave it in one."
+        )
+    return chosen[0] if chosen else max(releases, key=_release)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_default(path: Path, _changed_ns: int) -> bool:
+    return read_document(path).value("default_release") is True
+
+
+def _path(name: str) -> Path:
+    return config_dir() / "workloads" / f"{name}.yaml"
 
 
 def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
