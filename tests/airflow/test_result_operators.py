@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -16,13 +17,14 @@ from steptime.airflow.base import SUBMITTED_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
+from steptime.judging.judgements import publish
 from steptime.logs.models import TrainingLog
 from steptime.recipes.planning import Plan
 from steptime.results.models import Check, Outcome, Result, Verdict
 from steptime.results.parsed_log import kept_parsed_log
 from steptime.results.store import Store
 
-from .conftest import parsed, task_of
+from .conftest import logged, parsed, task_of
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
@@ -117,6 +119,35 @@ def test_a_log_out_of_reach_is_read_as_the_clusters_own(
     assert log == read_there
     assert log.path == submitted["job"]["log_path"], "the copy is nobody's business"
     assert [path.name for path in home.glob("logs-collected/local/*/log-*.out")] == [Path(log.path).name]
+
+
+def test_parse_validate_and_report_begin_with_their_sentence(
+    submission: Submit,
+    make_context: MakeContext,
+    planned: Callable[..., Plan],
+    *,
+    home: Path,
+    make_result: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever else they have done: kept a record, and moved the steps of an old run."""
+    submitted = submission()
+    ended(submitted)
+    context = make_context(pushed={SUBMITTED_KEY: submitted})
+    outcome: dict[str, Any] = {}
+    read_log = logged(lambda: outcome.update(task_of("performance.parse").execute(context)))
+    checked = logged(lambda: task_of("performance.validate", outcome=outcome).execute(context))
+    monkeypatch.setenv("STEPTIME_KEEP_STEPS_MONTHS", "1")
+    publish(Store(), make_result("of-long-ago", submitted_at=1e9))
+    publish(Store(), make_result("now", gpus=1, dag_run_id=context["ti"].run_id, submitted_at=time.time()))
+    report = task_of("report", plan=planned().model_dump(mode="json"))
+    reported = logged(lambda: report.execute(context))
+
+    assert read_log[0].startswith("tiny·fp32·1: ")
+    assert any(line.startswith("its record: ") for line in read_log)
+    assert checked[0].startswith("tiny·fp32·1 is valid: ")
+    assert reported[0].startswith("all 1 runs have valid results: tiny·fp32·1 ")
+    assert any(line.startswith("moved the steps of 1 old runs to ") for line in reported)
 
 
 def test_what_tasks_hand_on_does_not_grow_with_the_steps(

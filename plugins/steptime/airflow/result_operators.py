@@ -66,6 +66,7 @@ class ReadLogOperator(RunOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Read and measure. Returns the `Outcome` as JSON, without what was submitted."""
         from steptime.results.metrics import measure
+        from steptime.results.record import record_path
 
         submitted = last_submitted(context, self.waited_in)
         if submitted is None:
@@ -75,7 +76,7 @@ class ReadLogOperator(RunOperator):
         self._run = run = submitted.run
         with airflow_errors():
             config = load_cluster(submitted.job.cluster)
-            status, log = asyncio.run(
+            status, log, differences = asyncio.run(
                 patiently(config, lambda cluster: self._read(cluster, submitted), self.log.warning)
             )
         measurement: Measurement | None = None
@@ -90,12 +91,20 @@ class ReadLogOperator(RunOperator):
         else:
             self.log.info("%s", as_text(_numbers(measurement), title=f"steps {measurement.window}"))
         self.log.info("read %d bytes of %s (%s)", log.bytes_read, log.path, log.format)
+        self.log.info("its record: %s", record_path(log.path))
+        for difference in differences:
+            self.log.warning("the record stays as it was written first: %s", difference)
         for problem in log.problems:
             self.log.warning("%s: %s", problem.kind, problem.message)
         return _returned(Outcome(submitted=submitted, status=status, measurement=measurement))
 
-    async def _read(self, cluster: Cluster, submitted: Submitted) -> tuple[JobStatus, TrainingLog]:
-        """How the job ended, and its log; both are kept beside the log, with the run's record."""
+    async def _read(
+        self, cluster: Cluster, submitted: Submitted
+    ) -> tuple[JobStatus, TrainingLog, Sequence[str]]:
+        """How the job ended, and its log; both are kept beside the log, with the run's record.
+
+        And what would stand otherwise in that, where it was written before.
+        """
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
         from steptime.results.parsed_log import keep_parsed_log
@@ -103,7 +112,6 @@ class ReadLogOperator(RunOperator):
             earlier_attempts,
             keep_record,
             make_record,
-            record_path,
             recorded_end,
             with_script,
         )
@@ -125,10 +133,7 @@ class ReadLogOperator(RunOperator):
         attempts = await earlier_attempts(cluster, job, submitted.attempt)
         record = make_record(await with_script(cluster, submitted), status, log, attempts)
         _, differences = await keep_record(cluster, job, record)
-        self.log.info("its record: %s", record_path(job.log_path))
-        for difference in differences:
-            self.log.warning("the record stays as it was written first: %s", difference)
-        return status, log
+        return status, log, differences
 
 
 async def read_again(outcome: Outcome, warn: Callable[[str], None]) -> tuple[TrainingLog, str]:
@@ -293,7 +298,6 @@ class ReportOperator(BaseOperator):
             store = Store()
             withdraw_plans([dag_run_of(context)], [planned.request.cluster])
             rows = own_runs(store, ti.dag_id, ti.run_id)
-            self._move_old_steps(store)
         # A cleared task makes a new attempt: the latest one of each planned run counts.
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         sentence = sentences.of_runs([run.label for run in planned.all_runs], latest)
@@ -301,6 +305,7 @@ class ReportOperator(BaseOperator):
         ti.xcom_push(SENTENCE_KEY, sentence)
         if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:
             self.log.info("%s", as_text(_summaries(found), title=f"results of {ti.run_id}"))
+        self._move_old_steps(store)
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
             cause = _first_cause(ti, planned, missing[0])

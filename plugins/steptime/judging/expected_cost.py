@@ -45,14 +45,18 @@ class Cost:
     """Why the history could not be read."""
 
     @property
+    def gpu_hours(self) -> float | None:
+        """Of the runs of which it is known; None if it is of none."""
+        known = [one.gpu_hours for one in self.each if one.gpu_hours is not None]
+        return sum(known) if known else None
+
+    @property
     def sentence(self) -> str:
         """GPU-hours, the duration of the longest job, and by what each is expected."""
-        known = [one for one in self.each if one.seconds is not None and one.gpu_hours is not None]
-        unread = f" ({self.problem})" if self.problem else ""
-        if not known:
+        hours, unread = self.gpu_hours, f" ({self.problem})" if self.problem else ""
+        if hours is None:
             return f"no history and no publication: upper bound only{unread}"
-        hours = sum(one.gpu_hours or 0 for one in known)
-        longest = format_time_limit(round(max(one.seconds or 0 for one in known)))
+        longest = format_time_limit(round(max(one.seconds or 0 for one in self.each)))
         counts = Counter(one.source for one in self.each)
         of = {
             Source.HISTORY: "by the history of their series",

@@ -35,7 +35,7 @@ def started(run_id: str) -> dict[str, str]:
 def test_the_first_task_shows_what_the_sweep_comes_to(check: Callable[..., dict[str, Any]]) -> None:
     table, most, expected, *_ = logged(check)
     assert table.startswith("\nsweep night: 2 runs\n")
-    assert re.search(r"llama3\.1·tiny·fp32·2 +local +1 +2 +0\.33\d* +llama31", table)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +local +1 +2 +0\.33\d* +- +llama31", table)
     assert (most, expected) == ("at most 0.50 GPU-hours", "no history and no publication: upper bound only")
 
 
@@ -48,26 +48,32 @@ def test_nobody_is_asked_below_the_limit(
             operator.execute({})
 
 
-def test_above_the_limit_somebody_sees_what_it_costs(
+def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
     check: Callable[..., dict[str, Any]],
     task: Callable[..., Any],
     told: list[tuple[str, str]],
+    make_result: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(
         "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **said: asked.update(said)
     )
+    publish(Store(), make_result("a job of 38.5 s", gpus=2))
     operator = task("approve", checked=check(approval_above_gpu_hours=0.2))
 
     with pytest.raises(TaskAwaitingInput):
         operator.execute({"task_instance": TaskInstanceWithId()})
     assert asked["subject"] == "Start sweep night: 2 jobs, at most 0.50 GPU-hours?"
-    assert "| llama3.1·tiny·fp32·2 | local | 1 | 2 | 0.33 | llama31 |" in asked["body"].splitlines()
-    assert "| --- | --- | --- | --- | --- | --- |" in asked["body"].splitlines()
-    assert asked["body"].splitlines()[0] == "no history and no publication: upper bound only"
+    expected, _, heading, rule, one, two = asked["body"].splitlines()
+    assert expected.startswith("expected 0.021 GPU-hours, the longest job 00:00:38 (1 by the history ")
+    assert heading == "| cell | cluster | jobs | GPUs | GPU-hours ≤ | expected | DAG |"
+    assert rule == "| --- | --- | --- | --- | --- | --- | --- |"
+    assert one == "| llama3.1·tiny·fp32·1 | local | 1 | 1 | 0.17 | unknown | llama31 |"
+    assert two == "| llama3.1·tiny·fp32·2 | local | 1 | 2 | 0.33 | 0.021 | llama31 |"
     assert asked["options"] == ["Approve", "Reject"]
-    assert told == [("approval waiting", asked["subject"])]
+    news = f"Start sweep night? 2 jobs, at most 0.50 GPU-hours; {expected}"
+    assert told == [("approval waiting", news)]
 
 
 def test_of_very_many_cells_fifty_are_shown() -> None:

@@ -2,9 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NoReturn
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
@@ -39,6 +41,9 @@ from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
 from steptime.recipes.sweeps import load_sweep
 
+if TYPE_CHECKING:
+    from steptime.judging.expected_cost import Cost
+
 APPROVAL_TASK = "approve"
 _SWEEP_PARAM = "sweep"
 REJECTED_BY_KEY = "rejected_by"
@@ -65,10 +70,11 @@ class CheckSweepOperator(RefusingOperator):
             plan = plan_sweep(load_sweep(str(asked_for[_SWEEP_PARAM])))
             slots = checked_slots(plan)
             require_slots(slots, "a cell", context)
-        rows = [_row(cell) for cell in plan.cells]
+        cost = _expected(plan)
+        rows = list(_rows(plan, cost))
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %s GPU-hours", format_hours(plan.gpu_hours_max))
-        self.log.info("%s", _expected(plan))
+        self.log.info("%s", cost.sentence)
         ti = context["ti"]
         with self.refusals(context):
             # As their own DAG runs will: a cell that begins finds what is committed for it here.
@@ -100,10 +106,12 @@ class ApproveSweepOperator(ApprovalOperator):
             why = "the sweep asks for no approval"
             why = why if limit is None else f"approval begins above {format_hours(limit)}"
             raise AirflowSkipException(f"at most {format_hours(plan.gpu_hours_max)} GPU-hours: {why}")
-        jobs = sum(cell.jobs for cell in plan.cells)
-        self.subject = f"Start sweep {plan.sweep}: {format_at_most(jobs, plan.gpu_hours_max)}?"
-        self.body = f"{_expected(plan)}\n\n{_markdown([_row(cell) for cell in plan.cells])}"
-        notify(Event.APPROVAL_WAITING, self.subject, context, self.log.error)
+        at_most = format_at_most(sum(cell.jobs for cell in plan.cells), plan.gpu_hours_max)
+        cost = _expected(plan)
+        self.subject = f"Start sweep {plan.sweep}: {at_most}?"
+        self.body = f"{cost.sentence}\n\n{_markdown(list(_rows(plan, cost)))}"
+        sentence = f"Start sweep {plan.sweep}? {at_most}; {cost.sentence}"
+        notify(Event.APPROVAL_WAITING, sentence, context, self.log.error)
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -257,31 +265,39 @@ def started_run(ti: Any, task_id: str, index: int | None) -> str | None:
     return None if started is None else StartedRun.model_validate(started).run_id
 
 
-def _expected(plan: SweepPlan) -> str:
-    """What a sweep is expected to cost, in a sentence."""
+def _expected(plan: SweepPlan) -> "Cost":
+    """What the jobs of a sweep are expected to take, in the order of its cells."""
     from steptime.judging.expected_cost import expected_cost
 
-    return expected_cost(run for cell in plan.cells for run in runs_of(cell)).sentence
+    return expected_cost(run for cell in plan.cells for run in runs_of(cell))
 
 
-def _row(cell: Cell) -> dict[str, Any]:
-    return {
-        "cell": cell.label,
-        "cluster": cell.request.cluster,
-        "jobs": cell.jobs,
-        "GPUs": cell.gpus_at_once,
-        "GPU-hours ≤": cell.gpu_hours_max,
-        "DAG": cell.dag_id,
-    }
+def _rows(plan: SweepPlan, cost: "Cost") -> Iterator[dict[str, Any]]:
+    """The cells of a sweep, each with what its jobs take at most and what they are expected to."""
+    each = iter(cost.each)
+    for cell in plan.cells:
+        yield {
+            "cell": cell.label,
+            "cluster": cell.request.cluster,
+            "jobs": cell.jobs,
+            "GPUs": cell.gpus_at_once,
+            "GPU-hours ≤": cell.gpu_hours_max,
+            "expected": replace(cost, each=tuple(islice(each, cell.jobs))).gpu_hours,
+            "DAG": cell.dag_id,
+        }
 
 
 def _markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Rows as a table in Markdown: the first ones where they are very many."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     for row in rows[:_ROWS_SHOWN]:
-        lines.append(
-            [format_hours(value) if isinstance(value, float) else str(value) for value in row.values()]
-        )
+        lines.append([_in_markdown(value) for value in row.values()])
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     more = len(rows) - _ROWS_SHOWN
     return table if more <= 0 else f"{table}\n\nand {more} more: `steptime sweep plan` lists them."
+
+
+def _in_markdown(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    return format_hours(value) if isinstance(value, float) else str(value)

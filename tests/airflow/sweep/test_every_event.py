@@ -1,0 +1,137 @@
+"""Each event as its task sends it to mail and web servers, by the example of `config/notifications.yaml`."""
+
+import email
+import html
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
+
+from steptime import settings
+from steptime.airflow.assets import published_results
+from steptime.airflow.notifications import Event
+from steptime.clusters.local.cluster import LocalCluster
+from steptime.judging.judgements import publish
+from steptime.results.store import Store
+from tests.airflow.conftest import parsed, task_of
+from tests.airflow.test_notifications import ask_for, servers
+
+from .conftest import Supervisor, SweepTask, of_sweep
+from .test_approval_and_report import ONE, TaskInstanceWithId, report, started
+
+__all__ = ["ask_for", "report", "servers"]  # fixtures
+
+USUAL, SLOW = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 1.001), 1.06
+JUDGED = {
+    Event.SUSPECTED: (SLOW,),
+    Event.CONFIRMED: (SLOW, SLOW, SLOW),
+    Event.DISMISSED: (SLOW, 1.0, 1.0),
+}
+"""Seconds of the runs that follow the usual ones, of which the last one is the news."""
+SENTENCES = {
+    Event.SWEEP_FINISHED: "sweep night: 1 cell: 0 slower, 0 faster, 0 unchanged, 1 with insufficient",
+    Event.SUSPECTED: "tiny·fp32·2 on local may be slower by 5.9 %, two fresh runs decide: nothing starts",
+    Event.CONFIRMED: "tiny·fp32·2 on local is slower by 5.9 %, as two fresh runs on the same node (local",
+    Event.DISMISSED: "tiny·fp32·2 on local is as fast as usual: two fresh runs on the same node (localhost)",
+    Event.RUN_FAILED: "0 of 1 runs have valid results; without: tiny·fp32·1",
+    Event.APPROVAL_WAITING: "Start sweep night? 2 jobs, at most 0.50 GPU-hours; no history and no",
+}
+
+
+def example() -> list[dict[str, Any]]:
+    """The notifications that the shipped file has as comments."""
+    _, _, comments = (settings.shipped("config") / "notifications.yaml").read_text().partition("[]\n")
+    found: list[dict[str, Any]] = yaml.safe_load("\n".join(line[1:] for line in comments.splitlines()))
+    return found
+
+
+@pytest.fixture
+def happens(
+    make_context: Callable[..., Any],
+    check: Callable[..., dict[str, Any]],
+    task: Callable[..., Any],
+    report: Callable[..., Any],
+    planned: Callable[..., Any],
+    *,
+    make_result: Callable[..., Any],
+    airflow_runs: Supervisor,
+    cluster: LocalCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Event], None]:
+    """Makes an event happen in its task."""
+    monkeypatch.setattr("airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **_: None)
+
+    def publishes(*levels: float) -> None:
+        *before, last = (
+            make_result(f"run-{number}", step_times=[level] * 20, submitted_at=1e9 + number)
+            for number, level in enumerate((*USUAL, *levels))
+        )
+        for result in before:
+            publish(Store(), result)
+        outcome = {**parsed(last, tmp_path / "last", cluster), "verdict": last.verdict}
+        events = {published_results("llama3.1"): SimpleNamespace(extra={})}
+        task_of("performance.publish", outcome=outcome).execute(make_context() | {"outlet_events": events})
+
+    def finishes() -> None:
+        publish(Store(), of_sweep(make_result("of-the-sweep", gpus=1, dag_run_id="r1")))
+        airflow_runs.runs = {("llama31", "r1"): "success"}
+        report({ONE: started("r1")}, check(runs=[{"workload": "llama3.1", "gpus": 1}]))
+
+    def fails() -> None:
+        with pytest.raises(AirflowFailException):
+            task_of("report", plan=planned().model_dump(mode="json")).execute(make_context())
+
+    def waits() -> None:
+        checked = check(approval_above_gpu_hours=0.2)
+        with pytest.raises(TaskAwaitingInput):
+            task("approve", checked=checked).execute(
+                {"ti": SweepTask(), "task_instance": TaskInstanceWithId()}
+            )
+
+    others = {Event.SWEEP_FINISHED: finishes, Event.RUN_FAILED: fails, Event.APPROVAL_WAITING: waits}
+
+    def happen(event: Event) -> None:
+        if event in JUDGED:
+            publishes(*JUDGED[event])
+        else:
+            others[event]()
+
+    return happen
+
+
+def test_the_example_names_every_event() -> None:
+    assert {event for one in example() for event in one["events"]} == set(Event)
+
+
+@pytest.mark.parametrize("event", Event)
+def test_mail_and_webhook_of_the_example_have_each_event_once(
+    event: Event,
+    ask_for: Callable[..., None],
+    happens: Callable[[Event], None],
+    servers: tuple[list[str], list[Any]],
+) -> None:
+    ask_for(*(one | {"events": list(Event)} for one in example()))
+
+    happens(event)
+
+    [mail], [(_, _, posted)] = servers
+    dag_id = "llama31" if event in (*JUDGED, Event.RUN_FAILED) else SweepTask.dag_id
+    assert (posted["event"], posted["sentence"][: len(SENTENCES[event])]) == (event, SENTENCES[event])
+    assert posted["address"].endswith(f"/dags/{dag_id}/runs/{SweepTask.run_id}")
+    message = email.message_from_string(mail)
+    assert (message["Subject"], message["To"]) == (f"steptime: {event}", "team@example.com")
+    assert body(message) == (
+        f'{html.escape(posted["sentence"])} <a href="{html.escape(posted["address"])}">its run</a>'
+    )
+
+
+def body(message: Any) -> str:
+    """The text of a mail that has one part."""
+    [part] = [one for one in message.walk() if not one.is_multipart()]
+    text: str = part.get_payload(decode=True).decode()
+    return text.strip()
