@@ -72,10 +72,10 @@ LOG_FORMATS = PlugPoint(
     "steptime.log_formats",
     "log format",
     {
-        "nemo2": "steptime.logs.formats.nemo2:NEMO2",
-        "tqdm": "steptime.logs.formats.tqdm:TQDM",
-        "megatron_bridge": "steptime.logs.formats.megatron_bridge:MEGATRON_BRIDGE",
-        "torchtitan": "steptime.logs.formats.torchtitan:TORCHTITAN",
+        "nemo2": "steptime.logs.formats:NEMO2",
+        "tqdm": "steptime.logs.formats:TQDM",
+        "megatron_bridge": "steptime.logs.formats:MEGATRON_BRIDGE",
+        "torchtitan": "steptime.logs.formats:TORCHTITAN",
     },
 )
 """How a framework prints a step: a `logs.formats.LogFormat`."""

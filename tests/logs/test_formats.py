@@ -1,14 +1,15 @@
 """Each log format, line by line, as printed in the recipe documents and by the frameworks."""
 
 import random
+from itertools import product
 from pathlib import Path
 
 import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
-from steptime.logs.formats.base import whole
 from steptime.logs.models import Step, TrainingLog
+from steptime.logs.quantities import READERS, steps, whole
 from steptime.logs.reader import read_log
 
 DATA = Path(__file__).parents[1] / "data" / "logs"
@@ -250,3 +251,14 @@ def test_a_real_run_that_loaded() -> None:
     log = read_log(DATA / "log-nemo2_cpu_load.out", max_steps=1)
     assert (len(log.steps), log.problems) == (1, ())
     assert [(load.kind, load.duration_s) for load in log.checkpoints] == [("load", 0.208)]
+
+
+PRINTED = (b"2.693 12 -3 7. +1e3 1e-05 1e400 999999999999999 9999999999999999 nan nan.0 inf - 3GiB").split()
+
+
+@pytest.mark.parametrize("quantity", READERS)
+def test_numbers_at_once_are_those_of_each(quantity: str) -> None:
+    field, read = READERS[quantity]
+    for texts in product((*PRINTED, b" 5 ", b"9" * 30, b"", None), repeat=2):
+        at_once = [getattr(step, field) for step in steps(range(2), {quantity: texts})]
+        assert repr(at_once) == repr([read(text) for text in texts])

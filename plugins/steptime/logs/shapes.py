@@ -7,13 +7,14 @@ format reads the line once more, with another number in each place.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from steptime.logs.formats.base import READERS, LogFormat, StepLine, Values, steps
+from steptime.logs.formats import LogFormat, StepLine, Values
 from steptime.logs.models import Step
+from steptime.logs.quantities import READERS, steps
 
 _CODE = rb"\x1b\[[0-9;?]*[A-Za-z]"
 _TERMINAL_CODE = re.compile(_CODE)
@@ -90,7 +91,7 @@ class Shape:
         def read(places: list[int]) -> list[Step]:
             chosen = [lines[place] for place in places]
             groups = {name: group for name, group in self.groups.items() if name in READERS}
-            columns: dict[str, Iterable[bytes | None]] = {
+            columns: dict[str, Sequence[bytes | None]] = {
                 name: [match[group] for match in chosen] for name, group in groups.items()
             }
             for name in {name for values in ahead if values for name in values} - columns.keys():

@@ -1,0 +1,217 @@
+"""How training frameworks print a step: one `LogFormat` each, named in `plug_points.LOG_FORMATS`."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from steptime.logs.models import Step
+from steptime.logs.quantities import COUNT, FIRST_NUMBER, NUMBER, real, steps, whole
+
+_MAX_RECORD_BYTES = 4096
+"""No step's fields reach further: what follows is other text in the same line."""
+
+Values = dict[str, bytes]
+"""What is printed of a step, by quantity: a key of `READERS`, or a counter, `iterations` and the like."""
+
+
+class StepLine(NamedTuple):
+    """One printed step, in numbers."""
+
+    step: Step
+    grad_norm: float | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether neither loss nor gradient norm is NaN or infinite."""
+        return math.isfinite(self.step.loss or 0.0) and math.isfinite(self.grad_norm or 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class LogFormat:
+    """A framework's step lines, each read for itself."""
+
+    name: str
+    words: tuple[bytes, ...]
+    """Byte strings of which every step line has at least one, as long and rare as can be."""
+    start: re.Pattern[bytes]
+    """Where a step begins; its named groups are quantities."""
+    fields: Mapping[bytes, str]
+    """The names that follow, and which quantities they are."""
+    counters: tuple[str, ...] = ("iteration",)
+    """Quantities that count steps; the first that is printed counts. A line without is of the next step."""
+    first: int = 0
+    """What is printed for global step 0."""
+    redraws: bool = False
+    """Whether the same step is printed again and again by design, as a progress bar does."""
+
+    def find(self, line: bytes) -> Iterator[tuple[bytes, Values]]:
+        """The steps of a line, each with its own text: several if line ends were lost, none if it only looks
+        like one.
+
+        The line has no terminal codes and no number that was cut at the end of the data.
+        """
+        matches = list(self.start.finditer(line))
+        ends = [following.start() for following in matches[1:]] + [len(line)]
+        for match, end in zip(matches, ends, strict=False):
+            text = line[match.start() : min(end, match.start() + _MAX_RECORD_BYTES)]
+            groups = {name: value for name, value in match.groupdict().items() if value is not None}
+            yield text, self.values(text) | groups
+
+    def values(self, text: bytes) -> Values:
+        """What follows each name in `name: 1 | name: 2` or `name=1, name=2`; the first of a name counts."""
+        values = {}
+        for pair in reversed(text.replace(b"=", b":").replace(b",", b"|").split(b"|")):
+            name, _, value = pair.partition(b":")
+            quantity = self.fields.get(name.strip())
+            if quantity and FIRST_NUMBER.match(value):
+                values[quantity] = value
+        return values
+
+    def number(self, values: Values) -> int | None:
+        """The global step; None if the values are of the step that follows."""
+        for name in self.counters:
+            if (count := whole(values.get(name))) is not None:
+                return count - self.first
+        return None
+
+    def last_step(self, number: int, values: Values) -> int | None:
+        """The run's last step. A further epoch counts iterations anew, and its end is not the run's."""
+        counts_run = "iterations" in values and int(values["iteration"]) - self.first == number
+        return int(values["iterations"]) - self.first if counts_run else None
+
+    def line(self, number: int, values: Values) -> StepLine:
+        """A step in numbers."""
+        if whole(values.get("nan_iterations")):
+            values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
+        (step,) = steps([number], {name: [value] for name, value in values.items()})
+        return StepLine(step, real(values.get("grad_norm")))
+
+
+_NEMO_FIELDS = {
+    b"global_step": "global_step",
+    b"train_step_timing in s": "step_time_s",
+    b"reduced_train_loss": "loss",
+    b"lr": "learning_rate",
+    b"global_batch_size": "global_batch_size",
+    b"consumed_samples": "consumed_samples",
+    b"TFLOPS_per_GPU": "tflops_per_gpu",
+    b"tflops_per_sec_per_gpu": "tflops_per_gpu",
+    b"peak_memory_usage": "peak_memory_bytes",
+    b"max_memory_allocated": "peak_memory_bytes",
+    b"wall_step_timing in s": "wall_time_s",
+}
+
+NEMO2 = LogFormat(
+    name="nemo2",
+    words=(b"Training epoch ",),
+    start=re.compile(
+        rb"Training epoch \d+, iteration (?P<iteration>" + COUNT + rb")(?:/(?P<iterations>" + COUNT + rb"))?"
+    ),
+    fields=_NEMO_FIELDS | {b"grad_norm": "grad_norm"},
+    counters=("global_step", "iteration"),
+)
+"""NeMo 2: `Training epoch 0, iteration 49/49 | … | global_step: 49 | … | train_step_timing in s: 2.693 | …`.
+
+Printed by NeMo's ProgressPrinter (nemo/lightning/pytorch/callbacks/progress_printer.py); order and number of
+the fields differ between releases, and the first steps lack some. The global step counts; if it is not
+printed, the iteration.
+"""
+
+MEGATRON_BRIDGE = LogFormat(
+    name="megatron_bridge",
+    words=(b"elapsed time per iteration", b"GPU utilization: "),
+    start=re.compile(
+        rb"GPU utilization:\s*(?P<tflops_per_gpu>" + NUMBER + rb")\s*(?:MODEL_)?TFLOP|"
+        rb"iteration\s+(?P<iteration>" + COUNT + rb")\s*/\s*(?P<iterations>" + COUNT + rb")\s*\|"
+    ),
+    fields={
+        b"elapsed time per iteration (ms)": "step_time_ms",
+        b"lm loss": "loss",
+        b"learning rate": "learning_rate",
+        b"global batch size": "global_batch_size",
+        b"consumed samples": "consumed_samples",
+        b"throughput per GPU (TFLOP/s/GPU)": "tflops_per_gpu",
+        b"grad norm": "grad_norm",
+        b"number of nan iterations": "nan_iterations",
+    },
+    first=1,
+)
+"""Megatron-Bridge and Megatron-LM: two lines a step, counted from 1.
+
+`Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU`, then
+`[2025-12-19 10:49:15] iteration        1/       1 | … | elapsed time per iteration (ms): 20289.1 | …`.
+The step time is the mean over the lines' logging interval; the utilization belongs to the step that follows.
+"""
+
+_TORCHTITAN_FIELD = re.compile(
+    rb"(?<![A-Za-z_])(?:(loss|grad_norm|tflops):\s*(" + NUMBER + rb")|memory:\s*(" + NUMBER + rb")GiB)"
+)
+
+
+class _TorchTitan(LogFormat):
+    def values(self, text: bytes) -> Values:
+        """Only blanks are between the fields; the first of a name counts."""
+        return {
+            self.fields[name or b"memory"]: value or size
+            for name, value, size in reversed(_TORCHTITAN_FIELD.findall(text))
+        }
+
+
+TORCHTITAN = _TorchTitan(
+    name="torchtitan",
+    words=(b"tps: ",),
+    start=re.compile(rb"(?<![A-Za-z_])(?<!validate )step:\s*(?P<iteration>" + COUNT + rb")\s"),
+    fields={
+        b"loss": "loss",
+        b"grad_norm": "grad_norm",
+        b"tflops": "tflops_per_gpu",
+        b"memory": "peak_memory_gib",
+    },
+    first=1,
+)
+"""torchtitan: `step: 14  loss:  3.24405  grad_norm:  0.8319  memory:  9.46GiB(64.99%)  tps: 7,282 …`.
+
+One line a rank, counted from 1, in colour on a terminal. It prints tokens per second and device but no step
+time, and none is made up from it.
+"""
+
+_TQDM_COUNT = re.compile(rb"(?<!\d)(" + COUNT + rb")/(" + COUNT + rb")\s*\[")
+_ROUNDED = re.compile(rb"\d+(?:\.(\d*))?[eE]\+?(\d{1,2})")
+
+
+class _Tqdm(LogFormat):
+    def find(self, line: bytes) -> Iterator[tuple[bytes, Values]]:
+        """The steps of a line; a bar without `global_step` (before the first, or of validation) is none."""
+        for text, _ in super().find(line):
+            bar = _TQDM_COUNT.search(text)
+            postfix = text[bar.end() :] if bar else text
+            values = self.values(postfix)
+            printed = whole(values.get("global_step"))
+            if printed is None:
+                continue
+            if bar and abs(int(bar[1]) - 1 - printed) <= _rounding(values["global_step"]):
+                values |= {"iteration": b"%d" % (int(bar[1]) - 1), "iterations": b"%d" % (int(bar[2]) - 1)}
+            # What follows the count's bracket is the clock, which differs when a bar is drawn again.
+            yield postfix.partition(b",")[2], values
+
+
+def _rounding(printed: bytes) -> float:
+    """How far the true number may be from what was printed: 500 for `2e+3`, nothing for `99.00`."""
+    match = _ROUNDED.fullmatch(printed)
+    return 0.0 if match is None else 0.5 * 10.0 ** (int(match[2]) - len(match[1] or b""))
+
+
+TQDM = _Tqdm(
+    name="tqdm",
+    words=(b"Epoch ",),
+    start=re.compile(rb"Epoch\s+\d+\s*:"),
+    fields=_NEMO_FIELDS,
+    counters=("iteration", "global_step"),
+    redraws=True,
+)
+"""A tqdm bar (24.11): `Epoch 0: : 100%|██| 100/100 [07:57<00:00, …, global_step=99.00, …]`.
+
+The bar is redrawn behind a carriage return, and rounds its numbers: step 1999 reads `2e+3`.
+"""
