@@ -373,6 +373,19 @@ def test_compressed_logs(tmp_path: Path, suffix: str, pack: Callable[[bytes], by
     assert "broken_archive" in kinds(read_log(log))
 
 
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+def test_a_few_packed_bytes_are_not_unpacked_at_once(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    """Repeated lines pack to a thousandth and less: pieces and with them the memory stay small."""
+    log, pieces = tmp_path / f"log-x.out{suffix}", list[int]()
+    repeated = bytes(48 << 20)
+    log.write_bytes(pack(repeated))
+    read_log(log, on_bytes=pieces.append)
+    assert sum(pieces) == len(repeated)
+    assert max(pieces) <= 4 << 20
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing\.out' cannot be read: No such file"):
         read_log(tmp_path / "nothing.out")

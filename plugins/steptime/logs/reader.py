@@ -3,6 +3,7 @@
 import gc
 import io
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from steptime.errors import UserError
 from steptime.logs.assembly import Assembly
 from steptime.logs.models import TrainingLog
 
-_CHUNK_BYTES = 1 << 17
-_PACKED_BYTES = 1 << 14
+_PIECE_BYTES = 1 << 17
+_LEAST_PACKED_BYTES, _MOST_PACKED_BYTES = 1 << 6, 1 << 14
 _UNPACKERS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: isal_zlib.decompressobj(31),
     ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
@@ -54,7 +55,7 @@ def read_log(
 
 def _pieces(file: Path, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:
     try:
-        for piece in unpacked(file):
+        for piece in _unpacked(file):
             yield piece
             if on_bytes is not None:
                 on_bytes(len(piece))
@@ -62,21 +63,24 @@ def _pieces(file: Path, on_bytes: Callable[[int], None] | None) -> Iterator[byte
         raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
 
 
-def unpacked(file: Path) -> Iterator[bytes]:
+def _unpacked(file: Path) -> Iterator[bytes]:
     """The bytes of a log, unpacked; of an archive those before a cut or damage, and then an EOFError."""
-    unpacker = _UNPACKERS.get(file.suffix)
+    new_unpacker = _UNPACKERS.get(file.suffix)
     with io.FileIO(file) as stream:
-        if unpacker is None:
-            while chunk := stream.read(_CHUNK_BYTES):
-                yield chunk
+        if new_unpacker is None:
+            yield from iter(partial(stream.read, _PIECE_BYTES), b"")
             return
-        unpack = unpacker()
-        while packed := unpack.unused_data or stream.read(_PACKED_BYTES):
-            if unpack.eof:  # archives may be put together from several
-                unpack = unpacker()
+        unpacker, size = new_unpacker(), _LEAST_PACKED_BYTES
+        while packed := unpacker.unused_data or stream.read(size):
+            if unpacker.eof:  # archives may be put together from several
+                unpacker = new_unpacker()
             try:
-                yield unpack.decompress(packed)
+                piece = unpacker.decompress(packed)
             except (isal_zlib.IsalError, zstandard.ZstdError) as error:  # type: ignore[misc]  # isal's stub
                 raise EOFError(f"its content is not packed as {file.suffix}") from error
-        if not unpack.eof:
+            yield piece
+            # Repeated lines pack to a thousandth and less, which should not be unpacked at once.
+            size = size // 2 if len(piece) > _PIECE_BYTES else size * 2
+            size = max(_LEAST_PACKED_BYTES, min(size, _MOST_PACKED_BYTES))
+        if not unpacker.eof:
             raise EOFError("it ends before its end mark")
