@@ -25,7 +25,7 @@ from steptime.errors import SystemFailure
 from steptime.recipes.models import RUN_FILE, Run
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.results.log_rows import log_row
-from steptime.staging import stage
+from steptime.staging.stage import stage
 
 WORKLOADS = ("llama3.1", "nemotron4", "nemotron-h")
 SCALINGS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")

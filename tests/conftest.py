@@ -61,7 +61,7 @@ def trainer_python() -> str:
         return told
     from steptime.clusters.config import load_cluster, open_cluster
     from steptime.recipes.planning import PlanRequest, plan
-    from steptime.staging import stage
+    from steptime.staging.stage import stage
 
     config, run = load_cluster("local"), plan(PlanRequest(workload="llama3.1", gpus="1")).runs[0]
     staged = asyncio.run(stage(open_cluster(config), config, run, print))

@@ -2,12 +2,32 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Self
+
+_MOST_SENTENCES = 50
+"""Of one file: what is beyond them mostly follows from them."""
 
 
 class UserError(ValueError):
     """Something the user wrote cannot be: one sentence that names the value and what to do. Exit code 1."""
 
     exit_code = 1
+
+
+class BrokenFiles(UserError):
+    """What is wrong with one file or with several: a sentence a problem, each in a line of its own."""
+
+    def __init__(self, sentences: Sequence[str]) -> None:
+        self.sentences = tuple(sentences)
+        super().__init__("\n".join(self.sentences))
+
+    @classmethod
+    def of_file(cls, sentences: Sequence[str]) -> Self:
+        """The first problems of one file, and how many there are beyond them."""
+        if len(sentences) <= _MOST_SENTENCES:
+            return cls(sentences)
+        more = f"… and {len(sentences) - _MOST_SENTENCES} problems more in this file."
+        return cls([*sentences[:_MOST_SENTENCES], more])
 
 
 class SystemFailure(RuntimeError):

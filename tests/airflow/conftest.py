@@ -120,7 +120,7 @@ def run_dag(
     async def nothing(*_: object) -> Staged:
         return staged
 
-    monkeypatch.setattr("steptime.staging.stage", nothing)
+    monkeypatch.setattr("steptime.staging.stage.stage", nothing)
 
     def run(**conf: object) -> Any:
         return training_dag("llama31", workload="llama3.1").test(run_conf=conf)

@@ -39,7 +39,7 @@ def test_a_plan_above_the_budget_submits_nothing_and_what_was_not_submitted_is_g
         raise SystemFailure("the disk is full")
 
     committed: list[float] = []
-    monkeypatch.setattr("steptime.staging.stage", no_disk)
+    monkeypatch.setattr("steptime.staging.stage.stage", no_disk)
     monkeypatch.setattr("steptime.airflow.dag_builder._RETRIES", {"retries": 0})
     path = budget(1.5 * ASKED)
 

@@ -124,7 +124,7 @@ def test_where_staging_fails_nothing_is_submitted_or_read(
     async def no_disk(*_: object) -> Staged:
         raise SystemFailure("the disk is full")
 
-    monkeypatch.setattr("steptime.staging.stage", no_disk)
+    monkeypatch.setattr("steptime.staging.stage.stage", no_disk)
     monkeypatch.setattr("steptime.airflow.dag_builder._RETRIES", {"retries": 0})
     dag_run = run_dag(gpus="1")
 

@@ -68,7 +68,7 @@ def test_stage_shows_what_was_made_ready(
             report("Installed")
             return staged
 
-        monkeypatch.setattr("steptime.staging.stage", stage)
+        monkeypatch.setattr("steptime.staging.stage.stage", stage)
         task = task_of("stage", plan=planned().model_dump(mode="json"))
 
         folded = ["::group::What staging says", "Collecting nemo", "Installed", "::endgroup::"]

@@ -15,7 +15,7 @@ from steptime.clusters.jobscript import job_spec
 from steptime.clusters.runai.cluster import RunaiCluster, RunaiConfig, connect
 from steptime.errors import UserError
 from steptime.recipes.models import Mode, ProfileWindow, Run
-from steptime.staging import stage
+from steptime.staging.stage import stage
 
 MakeConfig = Callable[..., RunaiConfig]
 RunaiWith = Callable[..., RunaiCluster]

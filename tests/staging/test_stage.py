@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from steptime import staging
 from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.settings import shipped
-from steptime.staging import stage
 from steptime.staging.scripts import script_files
+from steptime.staging.stage import stage
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ async def test_a_run_gets_the_shipped_trainer_and_an_environment_of_the_shipped_
         report("building")
         return "/venv/bin/python", "a" * 64
 
-    monkeypatch.setattr(staging, "stage_venv", stage_venv)
+    monkeypatch.setattr("steptime.staging.stage.stage_venv", stage_venv)
     lines: list[str] = []
     staged = await stage(cluster, config, run, lines.append)
     assert (staged.python, staged.venv_lock_sha256, staged.image) == ("/venv/bin/python", "a" * 64, None)

@@ -12,7 +12,7 @@ from steptime.clusters.config import open_cluster
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.cluster import SlurmConfig
 from steptime.logs.reader import read_log
-from steptime.staging import stage
+from steptime.staging.stage import stage
 
 from .jobs import planned
 

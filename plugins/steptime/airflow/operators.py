@@ -123,7 +123,7 @@ class StageTrainingOperator(BaseOperator):
         return as_json(staged)
 
     async def _stage(self, run: Run) -> Staged:
-        from steptime.staging import stage
+        from steptime.staging.stage import stage
 
         config = load_cluster(run.cluster)
         with _folded(self.log.info) as report:

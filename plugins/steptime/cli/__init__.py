@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 bad input, 2 the system or a job failed, 3 a slowdown is c
 to stdout, everything else to stderr.
 """
 
-import importlib
 import io
 import os
 import select
@@ -14,19 +13,18 @@ import sys
 import typer
 
 from steptime import __version__
+from steptime.cli.commands import ImportedWhenRun
 from steptime.cli.output import complain
-from steptime.cli.usage import Commands, usage_sentence
-from steptime.errors import SystemFailure, UserError, shown
-from steptime.recipes.config_problems import BrokenFiles
+from steptime.cli.usage import usage_sentence
+from steptime.errors import BrokenFiles, SystemFailure, UserError, shown
 
 app = typer.Typer(
     name="steptime",
-    cls=Commands,
+    cls=ImportedWhenRun,
     help="Benchmark LLM pre-training on GPU clusters: plan, run, read logs, show results.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -44,23 +42,6 @@ def _options(
     ),
 ) -> None:
     pass
-
-
-for _group in (
-    "recipes",
-    "metrics",
-    "logs",
-    "service",
-    "slurm",
-    "run",
-    "demo",
-    "sweeps",
-    "results",
-    "report",
-    "archive",
-    "clean",
-):
-    importlib.import_module(f"steptime.cli.{_group}").register(app)
 
 
 def main() -> None:

@@ -28,14 +28,12 @@ steptime archive restore results.tar.zst --into /srv/steptime/2026
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime archive` and `steptime archive restore`."""
-    group = typer.Typer(cls=Commands, rich_markup_mode="rich")
-    group.callback(invoke_without_command=True, epilog=EXAMPLES)(archive)
-    group.command(name="restore", epilog=RESTORE_EXAMPLES)(restore_archive)
-    app.add_typer(group, name="archive")
+app = typer.Typer()
+group = typer.Typer(cls=Commands)
+app.add_typer(group, name="archive")
 
 
+@group.callback(invoke_without_command=True, epilog=EXAMPLES)
 @takes_selection
 def archive(
     context: typer.Context,
@@ -66,6 +64,7 @@ def archive(
     typer.echo(f"archived: {_runs(made.runs)}, {to.stat().st_size / 1e3:,.0f} kB in {to}{without}")
 
 
+@group.command(name="restore", epilog=RESTORE_EXAMPLES)
 def restore_archive(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An archive that 'steptime archive' made.")],
     *,

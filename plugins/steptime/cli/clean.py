@@ -25,11 +25,10 @@ _AT_LEAST_S = 86_400
 """Airflow may still wait for a job that ended only just now."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime clean`."""
-    app.command(epilog=EXAMPLES)(clean)
+app = typer.Typer()
 
 
+@app.command(epilog=EXAMPLES)
 def clean(
     *,
     older_than: Annotated[

@@ -32,11 +32,10 @@ REQUEST = PlanRequest(workload="llama3.1", cluster="local", gpus="1,2", checkpoi
 """What is trained: a tiny model at 1 and 2 ranks, and a checkpoint that is saved and loaded."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime demo`."""
-    app.command(epilog=EXAMPLES)(demo)
+app = typer.Typer()
 
 
+@app.command(epilog=EXAMPLES)
 def demo(
     *,
     port: Annotated[
@@ -93,7 +92,7 @@ def _begin_to_stage(run: "Run") -> "Future[Staged]":
 
 async def _stage(run: "Run") -> "Staged":
     from steptime.clusters.config import load_cluster, open_cluster
-    from steptime.staging import stage
+    from steptime.staging.stage import stage
 
     config = load_cluster(run.cluster)
     async with open_cluster(config) as cluster:

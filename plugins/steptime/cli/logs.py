@@ -36,11 +36,10 @@ _SHOW_PROGRESS_FROM_BYTES = 100_000_000
 _PROCESSES_FROM_BYTES = 10_000_000
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime parse`."""
-    app.command(epilog=EXAMPLES)(parse)
+app = typer.Typer()
 
 
+@app.command(epilog=EXAMPLES)
 def parse(
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH...", help="Logs, or folders with logs (log*.out).")

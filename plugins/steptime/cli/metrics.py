@@ -35,11 +35,10 @@ steptime metrics --workload nemotron-h --size 56b --dtype fp8 --gpu-type h100 --
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime metrics`."""
-    app.command(epilog=EXAMPLES)(metrics)
+app = typer.Typer()
 
 
+@app.command(epilog=EXAMPLES)
 def metrics(
     *,
     workload: Annotated[str, typer.Option(help="Workload: llama3.1-25.04, or llama3.1 for its default.")],

@@ -65,15 +65,13 @@ _LEAST = ("vp", "ga", "mbs", "steps", "window", "etp", "ep", "cp", "pp", "tp", "
 """Of a plan, what a narrow terminal goes without, the first of them first; never what it costs."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime recipes`, `steptime recipes new` and `steptime plan`."""
-    group = typer.Typer(cls=Commands, rich_markup_mode="rich")
-    group.callback(invoke_without_command=True, epilog=RECIPES_EXAMPLES)(recipes)
-    group.command(name="new", epilog=new_recipe.EXAMPLES)(new_recipe.new_recipe)
-    app.add_typer(group, name="recipes")
-    app.command(name="plan", epilog=PLAN_EXAMPLES)(takes_plan_request(_plan))
+app = typer.Typer()
+group = typer.Typer(cls=Commands)
+app.add_typer(group, name="recipes")
+group.command(name="new", epilog=new_recipe.EXAMPLES)(new_recipe.new_recipe)
 
 
+@group.callback(invoke_without_command=True, epilog=RECIPES_EXAMPLES)
 def recipes(
     context: typer.Context,
     *,
@@ -132,6 +130,8 @@ def _with_experts(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> 
     return [column for column in columns if column not in of_experts]
 
 
+@app.command(name="plan", epilog=PLAN_EXAMPLES)
+@takes_plan_request
 def _plan(
     request: PlanRequest,
     *,

@@ -23,11 +23,10 @@ steptime report --sweep weekly -o weekly.html
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime report`."""
-    app.command(epilog=EXAMPLES)(report)
+app = typer.Typer()
 
 
+@app.command(epilog=EXAMPLES)
 def report(
     *,
     to: Annotated[

@@ -55,19 +55,12 @@ _NO_RESULTS = "There are no results yet. Make the first: 'steptime up', then 'st
 _PARALLELISM = ("tensor", "pipeline", "context", "data", "expert")
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime results` and its commands."""
-    group = typer.Typer(cls=Commands, rich_markup_mode="rich")
-    group.callback(invoke_without_command=True, epilog=EXAMPLES)(results)
-    group.command(name="show", epilog=SHOW_EXAMPLES)(show_run)
-    group.command(name="compare", epilog=COMPARE_EXAMPLES)(compare)
-    group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
-    group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
-    group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
-    group.command(name="columns")(show_declarations)
-    app.add_typer(group, name="results")
+app = typer.Typer()
+group = typer.Typer(cls=Commands)
+app.add_typer(group, name="results")
 
 
+@group.callback(invoke_without_command=True, epilog=EXAMPLES)
 @takes_selection
 def results(
     context: typer.Context,
@@ -117,18 +110,7 @@ def show_results(
             typer.echo(note)
 
 
-def show_declarations(
-    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
-    wide: Annotated[bool, WIDE_OPTION] = False,
-) -> None:
-    """What each column of the results means, with its type and its unit."""
-    from steptime.results.columns import COLUMNS
-
-    rows = [column.published for column in COLUMNS]
-    names = ("name", "kind", "unit", "description")
-    show(rows, output_format, columns=names if output_format is Format.TABLE else None, wide=wide)
-
-
+@group.command(name="show", epilog=SHOW_EXAMPLES)
 def show_run(
     run: Annotated[str, RUN_ARGUMENT],
     *,
@@ -183,6 +165,25 @@ def show_run(
         else "\nToday's recipes no longer plan this run; --record has its plan under run."
     )
     typer.echo(f"\n# ---- job script ----\n{record['provenance']['script'].rstrip()}")
+
+
+group.command(name="compare", epilog=COMPARE_EXAMPLES)(compare)
+group.command(name="trend", epilog=TREND_EXAMPLES)(show_trend)
+group.command(name="accept", epilog=ACCEPT_EXAMPLES)(accept)
+group.command(name="judge", epilog=JUDGE_EXAMPLES)(judge)
+
+
+@group.command(name="columns")
+def show_declarations(
+    output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
+    wide: Annotated[bool, WIDE_OPTION] = False,
+) -> None:
+    """What each column of the results means, with its type and its unit."""
+    from steptime.results.columns import COLUMNS
+
+    rows = [column.published for column in COLUMNS]
+    names = ("name", "kind", "unit", "description")
+    show(rows, output_format, columns=names if output_format is Format.TABLE else None, wide=wide)
 
 
 def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:

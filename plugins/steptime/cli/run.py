@@ -29,11 +29,11 @@ steptime run llama3.1 --url http://airflow.example:8080 --user ada
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime run`."""
-    app.command(epilog=EXAMPLES)(takes_plan_request(run))
+app = typer.Typer()
 
 
+@app.command(epilog=EXAMPLES)
+@takes_plan_request
 def run(
     request: PlanRequest,
     *,

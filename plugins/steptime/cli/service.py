@@ -41,13 +41,10 @@ steptime status --format json
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime up`, `steptime down` and `steptime status`."""
-    app.command(epilog=UP_EXAMPLES)(up)
-    app.command(epilog=DOWN_EXAMPLES)(down)
-    app.command(epilog=STATUS_EXAMPLES)(status)
+app = typer.Typer()
 
 
+@app.command(epilog=UP_EXAMPLES)
 def up(
     *,
     port: Annotated[
@@ -73,6 +70,7 @@ def up(
     typer.echo(f"Airflow {how}\naddress:  {service.url}\nuser:     {ADMIN}\npassword: {password()}")
 
 
+@app.command(epilog=DOWN_EXAMPLES)
 def down(
     *,
     cancel_jobs: Annotated[
@@ -99,6 +97,7 @@ def down(
         typer.echo(f"{count} {fate}:\n  {names}")
 
 
+@app.command(epilog=STATUS_EXAMPLES)
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
     """Show where Airflow runs, how its components are, what it runs, and how budgets of GPU-hours stand.
 

@@ -37,20 +37,16 @@ steptime slurm status --format json
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime slurm up`, `steptime slurm down` and `steptime slurm status`."""
-    group = typer.Typer(
-        cls=Commands,
-        help="A small, real Slurm on this machine: 8 nodes with 8 stand-in GPUs each, accounting, ssh.",
-        no_args_is_help=True,
-        rich_markup_mode="rich",
-    )
-    group.command(epilog=UP_EXAMPLES)(up)
-    group.command(epilog=DOWN_EXAMPLES)(down)
-    group.command(epilog=STATUS_EXAMPLES)(status)
-    app.add_typer(group, name="slurm")
+app = typer.Typer()
+group = typer.Typer(
+    cls=Commands,
+    help="A small, real Slurm on this machine: 8 nodes with 8 stand-in GPUs each, accounting, ssh.",
+    no_args_is_help=True,
+)
+app.add_typer(group, name="slurm")
 
 
+@group.command(epilog=UP_EXAMPLES)
 def up(
     *,
     ssh_host: Annotated[
@@ -94,6 +90,7 @@ def up(
     typer.echo(f"Slurm {how}\nlog in:     {now.ssh}\nSLURM_CONF: {now.slurm_conf}")
 
 
+@group.command(epilog=DOWN_EXAMPLES)
 def down(
     *,
     purge: Annotated[
@@ -114,6 +111,7 @@ def down(
     typer.echo("Slurm is stopped" if stopped else "Slurm was not running")
 
 
+@group.command(epilog=STATUS_EXAMPLES)
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
     """Say how the mini Slurm's daemons, nodes and jobs are, and how to log in.
 

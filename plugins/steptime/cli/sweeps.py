@@ -62,17 +62,12 @@ steptime sweep pools > pools.json
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/sweeps, without .yaml.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `steptime sweep list`, `plan`, `run`, `cancel` and `pools`."""
-    group = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode="rich", epilog=EXAMPLES)
-    group.command(name="list", epilog=EXAMPLES)(_list)
-    group.command(epilog=PLAN_EXAMPLES)(plan)
-    group.command(epilog=RUN_EXAMPLES)(run)
-    group.command(epilog=CANCEL_EXAMPLES)(cancel)
-    group.command(epilog=POOLS_EXAMPLES)(pools)
-    app.add_typer(group, name="sweep", help="Many runs as one: plan and start a file of config/sweeps.")
+app = typer.Typer()
+group = typer.Typer(cls=Commands, no_args_is_help=True, epilog=EXAMPLES)
+app.add_typer(group, name="sweep", help="Many runs as one: plan and start a file of config/sweeps.")
 
 
+@group.command(name="list", epilog=EXAMPLES)
 def _list(
     *,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
@@ -85,6 +80,7 @@ def _list(
     refuse(broken)
 
 
+@group.command(epilog=PLAN_EXAMPLES)
 def plan(
     name: Name,
     *,
@@ -107,6 +103,7 @@ def plan(
     check_budgets(_runs(planned), err=not table)
 
 
+@group.command(epilog=RUN_EXAMPLES)
 def run(name: Name, *, url: Url = None, user: User = None) -> None:
     """Start a sweep through Airflow, and print the address of its DAG run.
 
@@ -121,6 +118,7 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
     typer.echo(f"{_total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
 
 
+@group.command(epilog=CANCEL_EXAMPLES)
 def cancel(
     run_id: Annotated[str, typer.Argument(metavar="RUN_ID", help="Of the sweep, as 'sweep run' prints it.")],
     *,
@@ -145,6 +143,7 @@ def cancel(
     typer.echo("\n".join(ended) or f"nothing of {run_id} runs: it is {sweep.state}")
 
 
+@group.command(epilog=POOLS_EXAMPLES)
 def pools() -> None:
     """The Airflow pools that count each cluster's GPUs, in the form of 'airflow pools import'.
 

@@ -1,13 +1,14 @@
 """What the command line itself refuses: unknown commands and options, values of no fitting type."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from pydantic import ValidationError
 from typer.core import TyperGroup
 
 from steptime.errors import UserError, shown, unknown_value
-from steptime.refusals import in_words
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class Commands(TyperGroup):
@@ -38,6 +39,8 @@ def _is_written(ctx: Any, param: Any) -> bool:
 
 def usage_sentence(error: typer.TyperException) -> str:
     """What is wrong, with the value that is; empty if Typer has printed it all (the help)."""
+    from pydantic import ValidationError
+
     details: Any = error  # the kinds of error are not public, only what they have in common
     context: typer.Context | None = getattr(error, "ctx", None)
     hint = f" See '{context.command_path} --help'." if context else ""
@@ -51,7 +54,9 @@ def usage_sentence(error: typer.TyperException) -> str:
     return f"{message}.{hint}" if message else ""
 
 
-def _wrong_value(option: str, refusal: ValidationError) -> str:
+def _wrong_value(option: str, refusal: "ValidationError") -> str:
+    from steptime.refusals import in_words
+
     problem = refusal.errors(include_url=False)[0]
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, UserError):

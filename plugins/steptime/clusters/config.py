@@ -1,6 +1,6 @@
 """Which clusters there are: `config/clusters/*.yaml`, one file a cluster, and the backend for each `kind`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -29,11 +29,11 @@ from steptime.clusters.containers import (
     in_container,
     mounts,
 )
-from steptime.errors import UserError, shown, unknown_value
+from steptime.errors import BrokenFiles, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
 from steptime.recipes.config_files import Document, read_document
-from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Mistake, load_each
+from steptime.recipes.config_problems import FieldErrors, Mistake, load_each
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import Run
 from steptime.recipes.named import NamedRecipe
@@ -307,14 +307,23 @@ def load_clusters() -> tuple[tuple[ClusterConfig, ...], BrokenFiles | None]:
 
 def check_runs(runs: Iterable[Run]) -> None:
     """Raise UserError for the first of the runs that its cluster can never run."""
-    for run in runs:
-        load_cluster(run.cluster).check(run)
+    for config, run in _with_clusters(runs):
+        config.check(run)
 
 
 def check_permitted(runs: Iterable[Run]) -> None:
     """Raise UserError for the first of the runs that asks for what its cluster's file does not permit."""
+    for config, run in _with_clusters(runs):
+        config.check_permitted(run)
+
+
+def _with_clusters(runs: Iterable[Run]) -> Iterator[tuple[ClusterConfig, Run]]:
+    """Each run with its cluster, whose file is read once."""
+    configs: dict[str, ClusterConfig] = {}
     for run in runs:
-        load_cluster(run.cluster).check_permitted(run)
+        if run.cluster not in configs:
+            configs[run.cluster] = load_cluster(run.cluster)
+        yield configs[run.cluster], run
 
 
 def open_cluster(config: ClusterConfig, connections: Connections = no_connections) -> Cluster:

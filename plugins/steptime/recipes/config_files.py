@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from steptime.errors import UserError
-from steptime.recipes.config_problems import BrokenFiles, Location, Mistake, misfits
+from steptime.errors import BrokenFiles, UserError
+from steptime.recipes.config_problems import Location, Mistake, misfits
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -2,21 +2,18 @@
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 
-from steptime.errors import UserError
+from steptime.errors import BrokenFiles, UserError
 from steptime.recipes.named import DESCRIBED, NAMED
 from steptime.refusals import in_words
 
 Location = tuple[int | str, ...]
 Loaded = TypeVar("Loaded")
-
-_MOST_SENTENCES = 50
-"""Of one file: what is beyond them mostly follows from them."""
 
 
 @dataclass(frozen=True)
@@ -61,22 +58,6 @@ def check_each(values: Iterable[str], check: Callable[[str], object]) -> None:
             problems.append(Mistake.of(error, index))
     if problems:
         raise FieldErrors(problems)
-
-
-class BrokenFiles(UserError):
-    """What is wrong with one file or with several: a sentence a problem, each in a line of its own."""
-
-    def __init__(self, sentences: Sequence[str]) -> None:
-        self.sentences = tuple(sentences)
-        super().__init__("\n".join(self.sentences))
-
-    @classmethod
-    def of_file(cls, sentences: Sequence[str]) -> Self:
-        """The first problems of one file, and how many there are beyond them."""
-        if len(sentences) <= _MOST_SENTENCES:
-            return cls(sentences)
-        more = f"… and {len(sentences) - _MOST_SENTENCES} problems more in this file."
-        return cls([*sentences[:_MOST_SENTENCES], more])
 
 
 def load_each(

@@ -11,11 +11,10 @@ from typing import NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from steptime.errors import UserError, unknown_value
+from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import FLOPS_FORMULAS
 from steptime.recipes.config_files import Document, broken_entries, read_entries
-from steptime.recipes.config_problems import BrokenFiles
 from steptime.recipes.counting import Counted
 from steptime.recipes.models import Model, ModelShape, Recipe
 from steptime.recipes.named import NamedRecipe

@@ -9,10 +9,10 @@ from typing import Literal
 from pydantic import PositiveFloat
 
 from steptime import settings
-from steptime.errors import unknown_value
+from steptime.errors import BrokenFiles, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import Document, broken_entries, read_document
-from steptime.recipes.config_problems import BrokenFiles, Mistake
+from steptime.recipes.config_problems import Mistake
 
 
 class Peak(Frozen):

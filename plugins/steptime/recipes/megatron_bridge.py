@@ -13,10 +13,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from steptime.errors import UserError, unknown_value
+from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
 from steptime.recipes.config_files import Document, broken_entries, read_entries
-from steptime.recipes.config_problems import BrokenFiles, FieldErrors, Location, Mistake
+from steptime.recipes.config_problems import FieldErrors, Location, Mistake
 from steptime.recipes.models import Mode, Parallelism, Recipe, Run
 from steptime.recipes.named import NamedRecipe
 from steptime.recipes.workload_file import ModelParallelism

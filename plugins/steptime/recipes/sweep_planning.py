@@ -11,9 +11,8 @@ from typing import Any
 
 from pydantic import Field, PositiveInt
 
-from steptime.errors import UserError, shown
+from steptime.errors import BrokenFiles, UserError, shown
 from steptime.frozen import Frozen
-from steptime.recipes.config_problems import BrokenFiles
 from steptime.recipes.machine_options import excluding
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours

@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from steptime.errors import UserError, unknown_value
+from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.recipes.config_files import read_document
-from steptime.recipes.config_problems import BrokenFiles, load_each
+from steptime.recipes.config_problems import load_each
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
 from steptime.recipes.megatron_bridge import bridge_file

@@ -10,9 +10,8 @@ from pydantic import Field
 
 from steptime.airflow.slots.names import Pool, Slots
 from steptime.clusters.config import ClusterConfig, load_clusters
-from steptime.errors import UserError
+from steptime.errors import BrokenFiles, UserError
 from steptime.frozen import Frozen
-from steptime.recipes.config_problems import BrokenFiles
 
 UNLIMITED = -1
 """Airflow's word for a pool without bounds."""
