@@ -1,4 +1,4 @@
-"""Nemotron 3 Nano and Super, hybrids with experts: Megatron-Bridge's own recipes, by name."""
+"""Nemotron 3 (Nano, Super, Ultra and 3.5 Lightning): Megatron-Bridge's own recipes, by name."""
 
 from steptime.airflow.dag_builder import training_dag
 

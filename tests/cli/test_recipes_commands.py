@@ -125,7 +125,7 @@ def test_all_flags_of_a_plan() -> None:
     ("arguments", "complaint"),
     [
         (["plan"], "Missing argument 'WORKLOAD'"),
-        (["plan", "llama3"], "unknown workload 'llama3': did you mean"),
+        (["plan", "lama31"], "unknown workload 'lama31': did you mean"),
         (["plan", "llama3.1", "--size", "8"], "unknown size '8' of llama3.1-25.04"),
         (["plan", "llama3.1", "--gpus", "3"], "tiny on cpu: did you mean '2'? Valid are: 1, 2, 4."),
         (["plan", "llama3.1", "--max-steps", "many"], "--max-steps 'many': has to be a whole number."),

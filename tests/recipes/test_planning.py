@@ -234,7 +234,7 @@ def test_a_plan_for_other_gpus_than_the_clusters_is_for_reading_only() -> None:
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     (
         {"workload": "lama3.1"},
-        "unknown workload 'lama3.1': did you mean 'llama3.1-25.04'? Valid are: ",
+        "unknown workload 'lama3.1': did you mean 'llama3.1-",
     ),
     ({}, "the parameter workload is missing"),
     (

@@ -85,7 +85,9 @@ def test_a_family_may_mean_an_older_release(edit: Callable[[str, str], Path]) ->
     assert load_workload("llama3.1-99.01").dag_id == "llama31_9901"
     with pytest.raises(UserError) as refused:
         plan(PlanRequest(workload="llama3.1", size="9b"))
-    assert str(refused.value).endswith(" 'llama3.1' is llama3.1-25.04; there is llama3.1-99.01, too.")
+    others = [name for name in list_workloads() if name.startswith("llama3.1-")][1:]
+    assert "llama3.1-99.01" in others
+    assert str(refused.value).endswith(f" 'llama3.1' is llama3.1-25.04; there is {', '.join(others)}, too.")
 
     path.write_text(path.read_text().replace(DEFAULT, ""))
     os.utime(path, ns=(1, 1))
@@ -101,7 +103,7 @@ def test_a_family_may_mean_an_older_release(edit: Callable[[str, str], Path]) ->
 def test_unknown_workload_lists_the_known() -> None:
     with pytest.raises(UserError) as refusal:
         load_workload("lama3.1")
-    assert "did you mean 'llama3.1-25.04'" in str(refusal.value)
+    assert "did you mean 'llama3.1-" in str(refusal.value)
     assert all(name in str(refusal.value) for name in list_workloads())
 
 

@@ -13,8 +13,8 @@ from steptime.recipes.named import NamedRecipe
 _GATED = {"llama": True, "nemotron4": False, "nemotron_h": False}
 """Whether a family's MLP has three matrices, or two."""
 
-_STATED = re.compile(r"(?P<total>\d+(?:\.\d+)?)b(?:-a(?P<active>\d+(?:\.\d+)?)b)?")
-"""Of a size's name: `8b`, `0.5b`, `30b-a3b`."""
+_STATED = re.compile(r"(?P<total>\d+(?:\.\d+)?)(?P<unit>[bt])(?:-a(?P<active>\d+(?:\.\d+)?)b)?")
+"""Of a size's name: `8b`, `0.5b`, `1t`, `30b-a3b`."""
 
 _TOLERANCE = 0.2
 """By which a name may round: 15b has 15.6 billion, and a model of another kind differs by a multiple."""
@@ -134,7 +134,7 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
     for kind, stated, has in _numbers(size, counted):
         if has is not None and _differ(has, stated):
             return (
-                f"this model has {has:.3g} billion {kind}, and the name of its size says {stated}: "
+                f"this model has {has:.3g} billion {kind}, and the name of its size says {stated:g}: "
                 "give the sizes of that very model, or name the size by what it has"
             )
     return None
@@ -148,25 +148,26 @@ def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | No
     for kind, stated, has in _numbers(size, stated_parameters(known)):
         if has is None:
             return (
-                f"the name of this size says {stated} billion {kind}, and upstream does not state those of "
+                f"the name of this size says {stated:g} billion {kind}, and upstream does not state those of "
                 f"{model.recipe}: name the size without them"
             )
         if _differ(has, stated):
             return (
-                f"{model.recipe} has {has:.3g} billion {kind}, and the name of its size says {stated}: "
+                f"{model.recipe} has {has:.3g} billion {kind}, and the name of its size says {stated:g}: "
                 "give the recipe of that very model, or name the size by what it has"
             )
     return None
 
 
-def _numbers(size: str, has: Parameters | None) -> Iterator[tuple[str, str, float | None]]:
+def _numbers(size: str, has: Parameters | None) -> Iterator[tuple[str, float, float | None]]:
     """The numbers that a size's name says: of what, how many billions, and how many there are."""
     named = _STATED.fullmatch(size)
     for kind, what in (("total", "parameters"), ("active", "active parameters")):
         if named is not None and named[kind] is not None:
             number = None if has is None else getattr(has, kind)
-            yield what, named[kind], None if number is None else number / 1e9
+            thousands = 1000 if kind == "total" and named["unit"] == "t" else 1
+            yield what, float(named[kind]) * thousands, None if number is None else number / 1e9
 
 
-def _differ(has: float, stated: str) -> bool:
-    return abs(has - float(stated)) > _TOLERANCE * float(stated)
+def _differ(has: float, stated: float) -> bool:
+    return abs(has - stated) > _TOLERANCE * stated
