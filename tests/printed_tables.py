@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 
 from steptime import settings
 from steptime.frozen import Frozen
+from steptime.recipes.named import NamedRecipe
 from steptime.recipes.published import PerformanceRow, list_references, load_reference
 from steptime.recipes.workloads import list_workloads, load_workload
 
@@ -57,8 +58,13 @@ def configuration_rows() -> tuple[ConfigurationRow, ...]:
 
 
 def trained_rows() -> tuple[ConfigurationRow, ...]:
-    """Those of models that steptime's own trainer builds: of a recipe by name no table has the layers."""
-    return tuple(row for row in configuration_rows() if row.layers is not None)
+    """Those of models that steptime's own trainer builds."""
+    return tuple(row for row in configuration_rows() if not by_name(row.recipe))
+
+
+def by_name(workload: str) -> bool:
+    """Whether a shipped workload starts recipes of Megatron-Bridge by name."""
+    return any(isinstance(size.model, NamedRecipe) for size in load_workload(workload).sizes.values())
 
 
 def workloads_on(gpu_type: str) -> tuple[str, ...]:
@@ -72,8 +78,10 @@ def performance_rows() -> tuple[PerformanceRow, ...]:
 
 
 def timed_rows() -> tuple[PerformanceRow, ...]:
-    """Those with a step time: documents of Megatron-Bridge print tokens per second and TFLOPS alone."""
-    return tuple(row for row in performance_rows() if row.step_time_s is not None)
+    """Those with step times and what follows from them; recipes by name have TFLOPS, or a log of one run."""
+    return tuple(
+        row for row in performance_rows() if row.step_time_s is not None and not by_name(row.document)
+    )
 
 
 def formulas_for(architecture: str, *features: str) -> str:

@@ -45,6 +45,7 @@ def test_a_trainer_that_is_told_nothing_has_everything_off() -> None:
         "environment": {},
         "ranks_per_numa_node": None,
         "vboost": False,
+        "arguments": {},
     }
 
 

@@ -7,13 +7,13 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from printed_tables import configuration_rows
+from printed_tables import by_name, configuration_rows
 
-from steptime.recipes.megatron_bridge import release_of
 from steptime.recipes.models import Mode, Recipe
 from steptime.recipes.named import NamedRecipe
 from steptime.recipes.notation import parse_time_limit
@@ -22,20 +22,19 @@ from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.results.metrics import throughput
 
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
-BY_NAME = [
-    name
-    for name in list_workloads()
-    if any(isinstance(size.model, NamedRecipe) for size in load_workload(name).sizes.values())
-]
+BY_NAME = [name for name in list_workloads() if by_name(name)]
 ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
 CONFIGURATIONS: dict[str, Any] = json.loads((DATA / "configurations.json").read_text())
 DOCUMENTS: dict[str, dict[str, dict[str, str]]] = json.loads((DATA / "documents.json").read_text())
 
 
+OF_SUMMARIES = [name for name, rows in DOCUMENTS.items() if "tflops_per_gpu" in next(iter(rows.values()))]
+"""Workloads of Megatron-Bridge's own document, which has numbers; the DGX Cloud's have configurations."""
+TIMED = [recipe for recipe in ROWS if recipe.workload in OF_SUMMARIES]
 PRECISIONS = {"BF16": "bf16", "FP8": "fp8_cs", "MXFP8": "fp8_mx", "NVFP4": "nvfp4"}
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", OF_SUMMARIES)
 def test_every_row_that_a_document_prints_is_there_and_no_other(name: str) -> None:
     """Sizes, parallelism, batch and numbers, as recorded from the document itself."""
     workload, rows = load_workload(name), DOCUMENTS[name].values()
@@ -71,22 +70,52 @@ def test_every_row_that_a_document_prints_is_there_and_no_other(name: str) -> No
     assert not numbers
 
 
+@pytest.mark.parametrize("name", sorted(DOCUMENTS.keys() - {*OF_SUMMARIES}))
+def test_every_configuration_that_a_document_prints_is_there_and_no_other(name: str) -> None:
+    """Its FP8 is what its launch.sh makes of it, and so the recorded launches have the dtypes."""
+    columns = ("gpus", "seq_length", "layers", "tp", "pp", "cp", "ep", "dp", "vp", "mbs", "gbs", "ga")
+    printed = Counter(
+        (system.lower(), *(row[column] for column in columns))
+        for row in DOCUMENTS[name].values()
+        for system in row["system"].split(" and ")
+        for _ in row["precision"].split("/")
+    )
+    ours = Counter(
+        (
+            *(row.gpu_type, *map(str, (row.gpus, row.seq_len, row.layers, row.tp, row.pp, row.cp)), row.ep),
+            *map(str, (row.dp, row.vp, row.mbs, row.gbs, row.ga)),
+        )
+        for row in configuration_rows()
+        if row.recipe == name
+    )
+    assert ours == printed
+    launched = {
+        f"{recipe.model.recipe} {recipe.gpu_type} {recipe.dtype} {recipe.gpus}"
+        for recipe in ROWS
+        if recipe.workload == name and isinstance(recipe.model, NamedRecipe)
+    }
+    assert launched == CONFIGURATIONS[name].keys()
+
+
 def test_every_document_of_recipes_by_name_is_recorded() -> None:
     assert list(DOCUMENTS) == BY_NAME
 
 
 def upstream_of(row: Recipe) -> dict[str, Any]:
-    """The configuration of that GPU type and dtype, in the variant that is asked for or upstream's."""
+    """The configuration of that GPU type and dtype, in the variant that is asked for or upstream's.
+
+    Of a document that has a launch.sh, what that starts for the row.
+    """
     assert isinstance(row.model, NamedRecipe)
-    release = next(one for one in CONFIGURATIONS if release_of(f"nemo:{one}") is release_of(row.image))
-    configurations = CONFIGURATIONS[release]
+    configurations = CONFIGURATIONS[row.workload]
     name = f"{row.model.recipe}_pretrain_config_{row.gpu_type}_{row.dtype}".upper()
     if row.model.variant is None:
         assert f"{name}_V2" not in configurations, "upstream prefers v2"
     # The newest releases have a function for each number of GPUs.
     cell = f"{row.gpus}gpu_{row.gpu_type}_{row.dtype.replace('_', '')}"
     variant = (row.model.variant or "v1").upper()
-    keys = (f"{name}_{variant}", name, f"{row.model.recipe}_pretrain_{cell}_config")
+    launched = f"{row.model.recipe} {row.gpu_type} {row.dtype} {row.gpus}"
+    keys = (f"{name}_{variant}", name, f"{row.model.recipe}_pretrain_{cell}_config", launched)
     [found] = (configurations[key] for key in keys if key in configurations)
     return cast(dict[str, Any], found)
 
@@ -108,12 +137,16 @@ def test_each_row_is_what_upstreams_recipe_has() -> None:
         assert ours == {field: upstream.get(field) for field in ours}, row.identity
 
 
-def test_a_job_on_slurm_has_upstreams_variables() -> None:
-    """What its executor sets, and its plugin beside and in place of that."""
+def test_a_job_on_slurm_has_upstreams_variables_and_arguments() -> None:
+    """What its executor sets, its plugin beside and in place of that, and a launch.sh."""
     for row in ROWS:
         rules = load_workload(row.workload).performance
         launched = rules.of(row, row.size, Mode.PERFORMANCE, "slurm")
-        assert launched.environment == upstream_of(row)["environment"], row.identity
+        upstream = upstream_of(row)
+        assert launched.environment == upstream["environment"], row.identity
+        assert launched.arguments == upstream.get("arguments", {}), row.identity
+        limit = load_workload(row.workload).steps.time_limit["weak"]
+        assert limit == upstream.get("time_limit", limit)
 
 
 def test_published_numbers_agree_with_each_other() -> None:
@@ -122,7 +155,7 @@ def test_published_numbers_agree_with_each_other() -> None:
     Some documents round their tokens to what all of them are multiples of.
     """
     differing = set()
-    by_size = itertools.groupby(sorted(ROWS, key=str), key=lambda row: (row.workload, row.size))
+    by_size = itertools.groupby(sorted(TIMED, key=str), key=lambda row: (row.workload, row.size))
     for (workload, size), of_size in by_size:
         printed = [found for row in of_size if (found := published_performance(row)) is not None]
         tokens = {row: row.tokens_per_s_per_gpu or 0 for row in printed}
@@ -151,7 +184,7 @@ MISPRINTS = {("llama3.1-26.06", "405b", "nvfp4", "gb300", 3575)}
 
 
 def test_published_tokens_come_back() -> None:
-    for recipe in ROWS:
+    for recipe in TIMED:
         row = published_performance(recipe)
         assert row is not None
         assert (row.step_time_s, row.tokens_per_s) == (None, None), "the documents have neither"
@@ -162,12 +195,12 @@ def test_published_tokens_come_back() -> None:
         assert rates.model_tflops_per_gpu == row.tflops_per_gpu
         assert rates.mfu_percent == pytest.approx(100 * (row.tflops_per_gpu or 0) / rates.peak_tflops_per_gpu)
         assert 4 < (rates.mfu_percent or 0) < 60
-    assert len(ROWS) == sum(len(load_reference(name).rows) for name in BY_NAME)
+    assert len(TIMED) == sum(len(load_reference(name).rows) for name in OF_SUMMARIES)
 
 
 def test_each_run_fits_its_time_limit() -> None:
     """At the published rate, with ten minutes for its start and end."""
-    for recipe in ROWS:
+    for recipe in TIMED:
         published = published_performance(recipe)
         assert published is not None
         assert published.step_time is not None

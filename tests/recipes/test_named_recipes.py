@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from printed_tables import by_name
 from typer.testing import CliRunner
 
 from steptime import settings
@@ -28,26 +29,20 @@ from tests.stand_ins.megatron_bridge.argument_parser import parser_of, recorded
 
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
 GPT_OSS, QWEN, NEMOTRON = "gpt-oss-26.02", "qwen3-26.02", "nemotron3-26.04"
-BY_NAME = [
-    name
-    for name in list_workloads()
-    if any(isinstance(size.model, NamedRecipe) for size in load_workload(name).sizes.values())
-]
+BY_NAME = [name for name in list_workloads() if by_name(name)]
 
 
-@pytest.fixture(autouse=True)
+ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
+"""Every row of the documents."""
+
+
+@pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the shipped configuration."""
     folder = tmp_path / "config"
     shutil.copytree(settings.shipped("config"), folder)
     monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
     return folder
-
-
-@pytest.fixture
-def rows(config: Path) -> list[Recipe]:
-    """Every row of the documents."""
-    return [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]
 
 
 def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:
@@ -59,8 +54,8 @@ def run_of(recipe: Recipe, mode: Mode = Mode.PERFORMANCE, **fields: Any) -> Run:
     return Run(recipe=recipe, mode=mode, **plain | fields)
 
 
-def test_flops_that_nobody_knows_are_said_to_be_so(rows: list[Recipe]) -> None:
-    recipe = rows[0]
+def test_flops_that_nobody_knows_are_said_to_be_so() -> None:
+    recipe = ROWS[0]
     rates = throughput(recipe, 10.0)
     assert (rates.flops_per_sample, rates.model_tflops_per_gpu, rates.mfu_percent) == (None, None, None)
     assert rates.flops_source == "the TFLOPS that a run logs"
@@ -95,17 +90,18 @@ def in_release(row: Recipe, release: str) -> Recipe | None:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("mode", list(Mode))
-def test_every_release_takes_our_arguments(rows: list[Recipe], release: str, mode: Mode) -> None:
+def test_every_release_takes_our_arguments(release: str, mode: Mode) -> None:
     """And what it reads in them is what was planned."""
-    started = [moved for row in rows if (moved := in_release(row, release)) is not None]
+    started = [moved for row in ROWS if (moved := in_release(row, release)) is not None]
     assert len({recipe.workload for recipe in started}) > 1
+    parser = parser_of(release)
     for recipe in started:
         model = recipe.model
         assert isinstance(model, NamedRecipe)
         fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
         script, *said = program_of(run_of(recipe, mode, **fields))
         assert script.startswith("/opt/Megatron-Bridge/scripts/performance/")
-        told, rest = parser_of(release).parse_known_args(said)
+        told, rest = parser.parse_known_args(said)
         assert all("=" in text and not text.startswith("-") for text in rest), rest
         spread = recipe.parallelism
         assert (told.gpu, told.num_gpus, told.compute_dtype) == (recipe.gpu_type, recipe.gpus, recipe.dtype)
@@ -178,8 +174,8 @@ def test_what_a_release_has_is_what_its_parser_takes() -> None:
         ("26.08", Mode.NCCL_TRACE, set()),
     ],
 )
-def test_what_a_mode_says_more(rows: list[Recipe], release: str, mode: Mode, further: set[str]) -> None:
-    recipe = in_release(rows[0], release)
+def test_what_a_mode_says_more(release: str, mode: Mode, further: set[str]) -> None:
+    recipe = in_release(ROWS[0], release)
     assert recipe is not None
     fields = {"checkpoint_path": "/scratch/saved"} if mode is Mode.CHECKPOINT_LOAD else {}
     assert set(program_of(run_of(recipe, mode, **fields))) - set(program_of(run_of(recipe))) == further
@@ -246,8 +242,8 @@ def test_parameters_are_shown_as_upstream_states_them() -> None:
     }
 
 
-def test_a_recipe_that_another_image_has_not_is_not_started(rows: list[Recipe]) -> None:
-    recipe = next(row for row in rows if row.size == "super").model_copy(update={"image": "nemo:26.02"})
+def test_a_recipe_that_another_image_has_not_is_not_started() -> None:
+    recipe = next(row for row in ROWS if row.size == "super").model_copy(update={"image": "nemo:26.02"})
     with pytest.raises(UserError) as refused:
         program_of(run_of(recipe))
     assert str(refused.value) == (
@@ -256,8 +252,8 @@ def test_a_recipe_that_another_image_has_not_is_not_started(rows: list[Recipe]) 
     )
 
 
-def test_an_image_of_no_known_release_starts_nothing(rows: list[Recipe]) -> None:
-    recipe = rows[0].model_copy(update={"image": "registry.example/team/nemo:nightly"})
+def test_an_image_of_no_known_release_starts_nothing() -> None:
+    recipe = ROWS[0].model_copy(update={"image": "registry.example/team/nemo:nightly"})
     with pytest.raises(UserError) as refused:
         require_trainable([run_of(recipe)])
     assert "image registry.example/team/nemo:nightly has no release of Megatron-Bridge that " in str(
@@ -380,6 +376,26 @@ MISTAKES = {
             "    - {source: plugin, trainer",
             "performance.rules.4.trainer: sets up steptime's own trainer, and Megatron-Bridge starts a "
             "recipe by name with its own settings: leave it out, or name other sizes.",
+        ),
+    ),
+    "arguments of upstream's script that are said already": (
+        (
+            "    - source: plugin\n",
+            "    - {source: plugin, arguments: {num_gpus: '8'}}\n    - source: plugin\n",
+        ),
+        (
+            "    - {source: plugin, arguments",
+            "performance.rules.4.arguments.num_gpus: is said already, of each row or run: leave it out.",
+        ),
+    ),
+    "an argument that is none": (
+        (
+            "    - source: plugin\n",
+            "    - {source: plugin, arguments: {--num-gpus: '8'}}\n    - source: plugin\n",
+        ),
+        (
+            "    - {source: plugin, arguments",
+            "performance.rules.4.arguments.--num-gpus: has to be small letters, digits and _, not ",
         ),
     ),
     "a proxy": (

@@ -23,10 +23,11 @@ RECIPES = [recipe for name in list_workloads() for recipe, _ in load_workload(na
 
 
 def test_a_document_has_numbers_for_each_of_its_rows_or_for_none() -> None:
+    """Or for one run, whose log it shows."""
     configured = Counter(row.recipe for row in configuration_rows())
     published = Counter(row.document for row in performance_rows())
     assert set(list_references()) == set(configured)
-    assert published == {name: count for name, count in configured.items() if published[name]}
+    assert {name for name, rows in configured.items() if published[name] not in (0, 1, rows)} == set()
 
 
 def test_every_performance_number_belongs_to_a_configuration_row() -> None:
@@ -128,7 +129,7 @@ def test_a_table_has_the_lines_that_its_document_prints(references: Path) -> Non
 
 def test_a_missing_reference_is_a_sentence() -> None:
     with pytest.raises(
-        UserError, match=r"unknown reference document 'nemotron-h': did you mean 'nemotron-h-25.05'"
+        UserError, match=r"unknown reference document 'nemotron-h': did you mean 'nemotron-h-"
     ):
         load_reference("nemotron-h")
 

@@ -6,8 +6,10 @@ what was planned.
 """
 
 import functools
+import itertools
 import string
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -149,6 +151,17 @@ def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
     return release_of(image).recipes.get(model.family, {}).get(model.recipe)
 
 
+def said_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
+    """Which of these arguments the releases in images say by themselves, of a row or of a run."""
+    of_release = set()
+    for image in images:
+        with suppress(UserError):  # an image of no known release: its own problem
+            release = release_of(image)
+            texts = (*release.arguments, *release.given.values(), *itertools.chain(*release.modes.values()))
+            of_release |= {text.removeprefix("--").partition("=")[0] for text in texts}
+    return [name for name in arguments if name in of_release]
+
+
 def misfit(
     model: NamedRecipe,
     *,
@@ -195,6 +208,7 @@ def bridge_command(run: Run) -> tuple[str, ...]:
     return (
         release.script,
         *(text.format_map(words) for text in (*said_of_all, *release.modes.get(run.mode, ()))),
+        *(f"--{name}={value}" for name, value in run.performance.arguments.items()),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from steptime.errors import UserError
 from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location, Mistake
-from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed
+from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed, said_already
 from steptime.recipes.named import NamedRecipe
 from steptime.recipes.parameters import misnamed_size
 from steptime.recipes.performance_rules import PerformanceRules
@@ -34,6 +34,17 @@ def _launch(document: Document) -> Iterator[Mistake]:
                 "sets up steptime's own trainer, and Megatron-Bridge starts a recipe by name with its own "
                 "settings: leave it out, or name other sizes",
                 ("performance", "rules", index, "trainer"),
+            )
+        if rule.arguments and not named.issuperset(rule.sizes or keys_of(document, "sizes")):
+            yield Mistake(
+                "are for Megatron-Bridge's script, which starts recipes by name: leave them out, or name "
+                "sizes that are such",
+                ("performance", "rules", index, "arguments"),
+            )
+        for name in said_already(rule.arguments, _all_images(document)):
+            yield Mistake(
+                "is said already, of each row or run: leave it out",
+                ("performance", "rules", index, "arguments", name),
             )
 
 
@@ -73,6 +84,13 @@ def _misnamed(size: str, model: NamedRecipe, image: str | None) -> Mistake | Non
         return None  # of the image: `_releases` has it
     sentence = misnamed_size(size, model, known) if problem is None and known is not None else None
     return problem if sentence is None else Mistake(sentence)
+
+
+def _all_images(document: Document) -> Iterator[str | None]:
+    for gpu_type in keys_of(document, "gpu_types"):
+        platform, _ = document.part(Platform, "gpu_types", gpu_type)
+        if platform is not None:
+            yield platform.image
 
 
 def _images(document: Document, size: str) -> list[str | None]:

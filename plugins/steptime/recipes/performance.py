@@ -79,3 +79,5 @@ class Performance(Frozen):
     """How many neighbouring ranks are bound to one NUMA node, its cores and memory; None to bind none."""
     vboost: bool = False
     """Whether `nvidia-smi boost-slider --vboost 1` steers power to the tensor cores before the training."""
+    arguments: dict[str, str] = Field(default_factory=dict)
+    """Of upstream's script, which starts a recipe by name, beside those of its release."""

@@ -16,6 +16,7 @@ from steptime.recipes.config_problems import Mistake, check_each
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import Mode, Parallelism, Recipe
 from steptime.recipes.performance import FP8_RECIPES, Performance, TrainerSettings
+from steptime.refusals import written
 
 CPU = "cpu"
 """The GPU type that has no GPU: rules that name no GPU type do not hold for it."""
@@ -64,11 +65,17 @@ class Rule(Frozen):
     modes: tuple[Mode, ...] = ()
     cluster_kinds: tuple[str, ...] = ()
     """Of `plug_points.CLUSTER_KINDS`."""
+    gpus: tuple[PositiveInt, ...] = ()
+    """Numbers of GPUs."""
     at_least: Least = Least()
     trainer: TrainerSettings = TrainerSettings()
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
     ranks_per_numa_node: PositiveInt | None = None
     vboost: bool | None = None
+    arguments: dict[Annotated[str, written("[a-z][a-z0-9_]*", "small letters, digits and _")], str] = Field(
+        default_factory=dict
+    )
+    """Of upstream's script, which starts recipes by name: `--NAME=VALUE`."""
 
     @field_validator("cluster_kinds")
     @classmethod
@@ -78,8 +85,10 @@ class Rule(Frozen):
 
     @model_validator(mode="after")
     def _sets_something(self) -> Self:
-        if not (self.trainer.model_fields_set or self.environment or self._of_machines):
-            raise ValueError("give at least one of trainer, environment, ranks_per_numa_node and vboost")
+        if not (self.trainer.model_fields_set or self.environment or self._of_machines or self.arguments):
+            raise ValueError(
+                "give at least one of trainer, environment, ranks_per_numa_node, vboost and arguments"
+            )
         return self
 
     @property
@@ -89,7 +98,10 @@ class Rule(Frozen):
 
     def holds_for_row(self, row: Row) -> bool:
         """Whether the rule is for a row, whatever its mode."""
-        conditions = ((self.gpu_types, row.gpu_type), (self.sizes, row.size), (self.dtypes, row.dtype))
+        conditions: tuple[tuple[tuple[object, ...], object], ...] = (
+            *((self.gpu_types, row.gpu_type), (self.sizes, row.size), (self.dtypes, row.dtype)),
+            (self.gpus, row.parallelism.world_size),
+        )
         return (
             all(not allowed or value in allowed for allowed, value in conditions)
             and (row.gpu_type != CPU or CPU in self.gpu_types)
@@ -103,11 +115,12 @@ class Rule(Frozen):
         )
 
     def settings(self) -> dict[str, str | int | bool | None]:
-        """What the rule sets, by name: settings as in the trainer, variables as `environment.NAME`."""
+        """What the rule sets: settings as in the trainer, then `environment.NAME` and `arguments.NAME`."""
         trainer = {name: getattr(self.trainer, name) for name in self.trainer.model_fields_set}
         in_order = {name: trainer[name] for name in type(self.trainer).model_fields if name in trainer}
         variables = {f"environment.{name}": value for name, value in self.environment.items()}
-        return {**in_order, **variables, **self._of_machines}
+        arguments = {f"arguments.{name}": value for name, value in self.arguments.items()}
+        return {**in_order, **variables, **self._of_machines, **arguments}
 
     def conditions(self) -> str:
         """For which runs the rule holds, but for their GPU types; empty for all."""
@@ -116,6 +129,7 @@ class Rule(Frozen):
             "/".join(self.sizes),
             "/".join(self.dtypes),
             "/".join(mode.value for mode in self.modes),
+            "/".join(map(str, self.gpus)) + " GPUs" * bool(self.gpus),
             " and ".join(f"{name} ≥ {degree}" for name, degree in least.items()),
             "/".join(self.cluster_kinds),
         )
@@ -128,6 +142,7 @@ class Rule(Frozen):
             update={
                 "trainer": performance.trainer.model_copy(update=own),
                 "environment": performance.environment | self.environment,
+                "arguments": performance.arguments | self.arguments,
                 **self._of_machines,
             }
         )

@@ -24,15 +24,42 @@ COLUMNS = {
 }
 
 
-def rows_of(clone: str, document: str) -> list[dict[str, str]] | None:
-    """Every row of pre-training that a document has of a workload's models; None for another document."""
-    if (named := SUMMARY.fullmatch(document)) is None:
-        return None
-    text = shown(clone, named["tag"], named["path"])
+README = re.compile(r".*, NVIDIA/dgxc-benchmarking (?P<tag>v[\d.]+), (?P<path>\S+/README.md)")
+"""How it names one of the recipes of the DGX Cloud, which prints configurations alone."""
+OF_README = {
+    **{"Precision": "precision", "GPUs": "gpus", "SeqLen": "seq_length", "Layers": "layers", "TP": "tp"},
+    **{"PP": "pp", "CP": "cp", "EP": "ep", "DP": "dp", "VP": "vp", "MBS": "mbs", "GBS": "gbs", "GA": "ga"},
+}
+
+
+def rows_of(bridge: str, benchmarking: str, document: str) -> list[dict[str, str]]:
+    """Every row of pre-training that a document has of a workload's models."""
+    if (of_readme := README.fullmatch(document)) is not None:
+        return list(_configurations(shown(benchmarking, of_readme["tag"], of_readme["path"])))
+    named = SUMMARY.fullmatch(document)
+    assert named, f"no document that can be read: {document}"
+    text = shown(bridge, named["tag"], named["path"])
     of_container = text.partition(f"## {named['container']} NeMo Container")[2].partition("\n## ")[0]
     pre_training = of_container.partition("### Pre-Training Performance")[2].partition("\n### ")[0]
     models = re.split(" and |, ", named["models"])
     return [row for row in _rows(pre_training) if row["model"] in models]
+
+
+def _configurations(text: str) -> Iterator[dict[str, str]]:
+    """Of tables below a heading of GPU types, and maybe one of a model."""
+    system = model = ""
+    header: list[str] = []
+    for line in text.partition("\n# Performance Measurement")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if found := re.match(r"(#+) (.*)", line):
+            system, model = (found[2], "") if found[1] == "##" else (system, found[2])
+        if not line.startswith("|"):
+            header = []
+        elif not header:
+            header = cells
+        elif not set(line) <= set("|-: "):
+            told = dict(zip(header, cells, strict=True))
+            yield {"system": system, "model": model} | {ours: told[one] for one, ours in OF_README.items()}
 
 
 def _rows(text: str) -> Iterator[dict[str, str]]:

@@ -1,15 +1,18 @@
 """Writes down what upstream's launch scripts accept and what its recipes have, from a clone of it.
 
-    python tests/data/megatron_bridge/record.py path/to/Megatron-Bridge
+    python tests/data/megatron_bridge/record.py path/to/Megatron-Bridge path/to/dgxc-benchmarking
 
 For each release of `config/megatron_bridge.yaml`, at the tag that it names:
 
 - `parsers.json`: the arguments of its parser;
 - `recipes.json`: the recipes of language models that it pre-trains, with the tokens of a sample and the
-  parameters that upstream states;
-- `configurations.json`: of those that our workload files start, each configuration with the variables of its
-  job on Slurm;
-- `documents.json`: the rows that a workload's document prints of it.
+  parameters that upstream states.
+
+For each workload that starts recipes by name:
+
+- `configurations.json`: the configurations of its recipes with the variables of their jobs on Slurm, at the
+  tag or commit that the sources of its rules name;
+- `documents.json`: the rows that its document prints, at the tag that its file names.
 
 Upstream's own code is run, with stand-ins for NeMo-Run and for everything that trains (`upstream.py`).
 """
@@ -29,7 +32,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from documents import rows_of
+from documents import README, rows_of
+from launches import launched
 from upstream import git, imported, shown
 
 HERE = Path(__file__).parent
@@ -206,10 +210,11 @@ def configuration_of(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def environment_of(recipe: Recipe) -> dict[str, str]:
+def environment_of(recipe: Recipe, **told: Any) -> dict[str, str]:
     """The variables of a job on Slurm: those of upstream's executor, then what its plugin makes of them.
 
-    The newest releases have no such plugin: their script sets a recipe's variables by itself.
+    The newest releases have no such plugin: their script sets a recipe's variables by itself. `told` is for
+    the executor.
     """
     for module in ("utils.executors", "perf_plugins"):
         sys.modules.pop(module, None)  # a launch leaves its variables in them
@@ -217,19 +222,75 @@ def environment_of(recipe: Recipe) -> dict[str, str]:
     plugins = importlib.import_module("perf_plugins")
     executors.get_nemorun_home = str
     of_slurm = {"account": "", "partition": "", "log_dir": "", "nodes": 1, "num_gpus_per_node": 8}
-    job = executors.slurm_executor(recipe.gpu_type, **of_slurm)
+    job = executors.slurm_executor(recipe.gpu_type, **of_slurm, **told)
     if hasattr(plugins, "PerfEnvPlugin"):
         plugins.Script = types.SimpleNamespace
-        plugins.PerfEnvPlugin(
-            **{
-                "model_family_name": recipe.family,
-                "model_recipe_name": recipe.recipe,
-                "gpu": recipe.gpu_type,
-            },
-            **{"compute_dtype": recipe.dtype, "train_task": "pretrain"},
-            **{"config_variant": recipe.variant or "v1", "moe_a2a_overlap": None},  # the configuration's
-        ).setup(types.SimpleNamespace(args=[]), job)
-    return dict(sorted(job.env_vars.items()))
+        told = {
+            **{"model_family_name": recipe.family, "model_recipe_name": recipe.recipe},
+            **{"model_name": recipe.family, "model_size": recipe.recipe, "gpu": recipe.gpu_type},
+            **{"compute_dtype": recipe.dtype, "train_task": "pretrain", "task": "pretrain", "domain": "llm"},
+            **{"config_variant": recipe.variant or "v1", "use_tokendrop": False},
+            # Of these the configuration's.
+            **{"moe_a2a_overlap": None, "tp_size": None, "cp_size": None, "pp_size": None},
+        }
+        fields = {field.name for field in dataclasses.fields(plugins.PerfEnvPlugin)}
+        plugin = plugins.PerfEnvPlugin(**{name: told[name] for name in told if name in fields})
+        plugin.setup(types.SimpleNamespace(args=[]), job)
+    of_the_launcher = ("HF_TOKEN", "NEMORUN_HOME")
+    return {name: value for name, value in sorted(job.env_vars.items()) if name not in of_the_launcher}
+
+
+def launches_of(
+    clone: str, document: str, rows: list[dict[str, str]], recipes: list[Recipe]
+) -> dict[str, dict[str, Any]]:
+    """By size, GPU type, dtype and GPUs: what the launch.sh beside a document starts for each of its rows.
+
+    Its configuration is upstream's, at its scale and with what launch.sh says otherwise.
+    """
+    named = README.fullmatch(document)
+    cells = [
+        (row, system, precision)
+        for row in rows
+        for system in row["system"].split(" and ")
+        for precision in row["precision"].split("/")
+    ]
+    found = {}
+    for printed, system, precision in cells:
+        size = printed["model"].rpartition(" ")[2].lower()
+        asked = {"GPU_TYPE": system, "DTYPE": precision, "JOB_TOTAL_GPUS": printed["gpus"]}
+        arguments, exported = launched(
+            clone,
+            named["tag"],
+            f"{named['path'].rpartition('/')[0]}/launch.sh",
+            asked | ({"MODEL_SIZE": size} if size else {}),
+        )
+        recipe = next(
+            one
+            for one in recipes
+            if one.recipe == arguments.get("model_recipe_name", arguments.get("model_size"))
+            and (one.gpu_type, one.dtype) == (arguments["gpu"], arguments["compute_dtype"])
+        )
+        own = configuration_of(recipe)
+        gpus = int(arguments["num_gpus"])
+        own["global_batch_size"] = own["global_batch_size"] * gpus // own["num_gpus"]
+        otherwise = {
+            name: int(arguments[name]) for names in FIELDS.values() for name in names if name in arguments
+        }
+        online = {"hf_token": "none"} if "hf_token" in arguments else {}
+        offline = {"offline": True} if "offline" in arguments else {}
+        found[f"{recipe.recipe} {recipe.gpu_type} {recipe.dtype} {gpus}"] = (
+            own
+            | otherwise
+            | {
+                "num_gpus": gpus,
+                "environment": environment_of(recipe, **online, **offline) | exported,
+                "arguments": {
+                    name: arguments[name] for name in sorted(arguments) if name.startswith("cuda_graph")
+                },
+                "time_limit": arguments["time_limit"],
+            }
+        )
+    return found
 
 
 def workloads() -> Iterator[dict[str, Any]]:
@@ -238,62 +299,59 @@ def workloads() -> Iterator[dict[str, Any]]:
         yield yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def launched(releases: dict[str, Any]) -> set[tuple[str, str, str]]:
-    """Release, family and recipe of what our workload files start."""
-    by_tag = {tag: release for release, entry in releases.items() for tag in entry["images"]}
-    started = set()
-    for workload in workloads():
-        tags = {
-            platform["image"].rpartition("/")[2]
-            for platform in workload["gpu_types"].values()
-            if platform["image"]
-        }
-        for size in workload["sizes"].values():
-            model = size["model"]
-            if model["architecture"] == "megatron_bridge":
-                started |= {(by_tag[tag], model["family"], model["recipe"]) for tag in tags}
-    return started
+def named_recipes(workload: dict[str, Any]) -> set[tuple[str, str]]:
+    """Family and recipe of what a workload starts by name."""
+    models = [size["model"] for size in workload["sizes"].values()]
+    return {(one["family"], one["recipe"]) for one in models if one["architecture"] == "megatron_bridge"}
 
 
-def main(clone: str) -> None:
+def launched_at(workload: dict[str, Any]) -> str:
+    """The tag or commit of upstream's launch code that a workload's rules are of."""
+    sources = workload["performance"]["sources"].values()
+    found = (re.match(r"NVIDIA-NeMo/Megatron-Bridge (\S+), ", text) for text in sources)
+    [tag] = {one[1] for one in found if one is not None}
+    return tag
+
+
+def main(bridge: str, benchmarking: str) -> None:
     releases = yaml.safe_load((CONFIG / "megatron_bridge.yaml").read_text(encoding="utf-8"))
-    started = launched(releases)
-    parsers, recipes, configurations = {}, {}, {}
+    parsers, recipes, configurations, documents = {}, {}, {}, {}
     for release, entry in releases.items():
         tag = entry["source"].split()[1].rstrip(",")
         parsers[release] = {
             "tag": tag,
-            "commit": git(clone, "rev-list", "-n1", tag).strip(),
+            "commit": git(bridge, "rev-list", "-n1", tag).strip(),
             "file": PARSER,
-            "arguments": arguments_of(shown(clone, tag, PARSER)),
+            "arguments": arguments_of(shown(bridge, tag, PARSER)),
         }
-        with imported(clone, tag):
-            found = list(recipes_of(clone, tag))
+        with imported(bridge, tag):
+            found = list(recipes_of(bridge, tag))
             names = sorted({(one.family, one.recipe) for one in found})
             recipes[release] = {
                 f"{family} {recipe}": described(
-                    clone, [one for one in found if (one.family, one.recipe) == (family, recipe)]
+                    bridge, [one for one in found if (one.family, one.recipe) == (family, recipe)]
                 )
                 for family, recipe in names
             }
-            configurations[release] = {
-                one.key: configuration_of(one)
-                for one in found
-                if (release, one.family, one.recipe) in started
-            }
+    for workload in workloads():
+        if started := named_recipes(workload):
+            name, tag = workload["workload"], launched_at(workload)
+            rows = rows_of(bridge, benchmarking, workload["document"])
+            documents[name] = {_cell(row): row for row in rows}
+            with imported(bridge, tag):
+                found = [one for one in recipes_of(bridge, tag) if (one.family, one.recipe) in started]
+                if README.fullmatch(workload["document"]):
+                    configurations[name] = launches_of(benchmarking, workload["document"], rows, found)
+                else:
+                    configurations[name] = {one.key: configuration_of(one) for one in found}
     (HERE / "parsers.json").write_text(_written({one: parsers[one]["arguments"] for one in parsers}, parsers))
     (HERE / "recipes.json").write_text(_written(recipes, {}))
-    (HERE / "configurations.json").write_text(
-        _written({release: of for release, of in configurations.items() if of}, {})
-    )
-    printed = {one["workload"]: rows_of(clone, one["document"]) for one in workloads()}
-    (HERE / "documents.json").write_text(
-        _written({name: {_cell(row): row for row in rows} for name, rows in printed.items() if rows}, {})
-    )
+    (HERE / "configurations.json").write_text(_written(configurations, {}))
+    (HERE / "documents.json").write_text(_written(documents, {}))
 
 
 def _cell(row: dict[str, str]) -> str:
-    return " ".join(row[name] for name in ("model", "system", "gpus", "precision", "gbs"))
+    return " ".join(row[name] for name in ("model", "system", "gpus", "precision", "gbs")).strip()
 
 
 def _written(of_releases: dict[str, dict[str, Any]], heads: dict[str, dict[str, Any]]) -> str:
@@ -314,4 +372,4 @@ def _written(of_releases: dict[str, dict[str, Any]], heads: dict[str, dict[str, 
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])
