@@ -33,6 +33,7 @@ from steptime.judging.detection import FRESH_RUNS, Standing, standings
 ROOT = Path(__file__).parents[1]
 SHORT_FORMS = {
     "log_reading": ("--megabytes", "64"),
+    "cli_start": ("--rounds", "5"),
     "dag_import": (),
     "local_cluster": ("--jobs", "200"),
     "triggerer_waits": ("--waits", "20"),

@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from steptime.results.store import Store
+
 
 @pytest.fixture
 def start(here: Path) -> Callable[..., subprocess.Popen[bytes]]:
@@ -87,6 +89,7 @@ SLOW = {
     ],
 )
 def test_a_command_starts_without_what_is_slow_to_import(command: str, slow: set[str], here: Path) -> None:
+    Store().count()  # makes one, so that a plan asks for its history
     run = "import sys; from steptime.cli import _run; code = _run(); print(*sys.modules, file=sys.stderr)"
     ended = subprocess.run(
         [sys.executable, "-c", f"{run}; sys.exit(code)", *command.split()],

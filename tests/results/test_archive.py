@@ -17,8 +17,8 @@ from steptime import __version__
 from steptime.cli import app, main
 from steptime.judging.judgements import accept, publish, reject
 from steptime.results import archive
+from steptime.results.database import REVISION
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.schema import REVISION
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]

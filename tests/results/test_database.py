@@ -31,7 +31,7 @@ def test_the_migrations_make_the_schema(store_url: str) -> None:
 
     with database.read_connection(store_url) as connection:
         context = MigrationContext.configure(
-            connection, opts={"version_table": schema.VERSION_TABLE, "compare_type": True}
+            connection, opts={"version_table": database.VERSION_TABLE, "compare_type": True}
         )
         assert compare_metadata(context, schema.metadata) == []
         # What Alembic does not compare.
@@ -40,7 +40,7 @@ def test_the_migrations_make_the_schema(store_url: str) -> None:
         assert {name: keys_of(found.tables[name]) for name in schema.metadata.tables} == {
             name: keys_of(table) for name, table in schema.metadata.tables.items()
         }
-        assert context.get_current_revision() == schema.REVISION
+        assert context.get_current_revision() == database.REVISION
 
 
 def keys_of(table: sqlalchemy.Table) -> list[tuple[object, ...]]:
@@ -56,13 +56,13 @@ def keys_of(table: sqlalchemy.Table) -> list[tuple[object, ...]]:
 def test_the_newest_revision_is_the_one_the_schema_names() -> None:
     scripts = ScriptDirectory(str(Path(str(migrations.__file__)).parent))
 
-    assert scripts.get_heads() == [schema.REVISION]
+    assert scripts.get_heads() == [database.REVISION]
 
 
 def test_a_store_of_a_newer_steptime_is_left_alone(store_url: str, make_result: MakeResult) -> None:
     Store(store_url).publish(make_result())
     with database.write_transaction(store_url) as connection:
-        connection.execute(sqlalchemy.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))  # noqa: S608
+        connection.execute(sqlalchemy.text(f"UPDATE {database.VERSION_TABLE} SET version_num = '9999'"))  # noqa: S608
     database.close_engines()
 
     with pytest.raises(SystemFailure, match=r"cannot be brought up to date .*9999.* update this one"):

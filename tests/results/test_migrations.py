@@ -13,7 +13,7 @@ import sqlalchemy
 from alembic import command
 
 from steptime.recipes.models import Mode
-from steptime.results import database, judgement_rows, schema
+from steptime.results import database, judgement_rows
 from steptime.results.columns import COLUMNS, COMPUTED
 from steptime.results.models import Result
 from steptime.results.record import RunRecord
@@ -31,7 +31,7 @@ def as_of(
     upgrade = command.upgrade
     with monkeypatch.context() as earlier:
         earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
-        earlier.setattr(schema, "REVISION", revision)
+        earlier.setattr(database, "REVISION", revision)
         with database.write_transaction(url) as connection:
             tables = sqlalchemy.MetaData()
             tables.reflect(connection)

@@ -45,7 +45,9 @@ def seen(store: Store) -> Mapping[str, Any]:
     names = ["old-1", "old-2", "new"]
     times = store.step_times(names)
     key = {"workload": store.run("new")["workload"]}
-    return {"times": times, "expected": run_times.latest(store, key, 9)} | {n: store.steps(n) for n in names}
+    return {"times": times, "expected": run_times.latest(store.url, key, 9)} | {
+        n: store.steps(n) for n in names
+    }
 
 
 def test_steps_that_were_moved_are_read_as_before(store: Store) -> None:

@@ -430,11 +430,11 @@ def test_how_long_the_latest_runs_took(store_url: str, make_result: MakeResult) 
     store.publish(make_result("unknown", submitted_at=2e9, status=never))
     store.reject(make_result("bad", submitted_at=3e9, verdict=BAD))
 
-    of_cluster = run_times.latest(store, {"cluster": "local"}, 2)
+    of_cluster = run_times.latest(store.url, {"cluster": "local"}, 2)
 
     assert [(one.job_s, one.steps) for one in of_cluster] == [(400, 40), (300, 30)]
     assert [one.step_s for one in of_cluster] == [store.run(f"run-{n}")["step_time_mean_s"] for n in (2, 1)]
-    assert run_times.latest(store, {"cluster": "another"}, 2) == []
+    assert run_times.latest(store.url, {"cluster": "another"}, 2) == []
 
 
 def test_of_two_verdicts_that_a_run_raised_each_is_told_by_itself(

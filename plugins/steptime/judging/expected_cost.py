@@ -78,7 +78,7 @@ def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
             past: Sequence[RunTimes] = ()
             try:
                 if problem is None and store.exists():
-                    past = latest(store, series.key, _LATEST_RUNS)
+                    past = latest(store.url, series.key, _LATEST_RUNS)
             except (SystemFailure, UserError) as error:
                 problem = f"the history cannot be read: {error}"
             found[alike] = _expected(run, past)

@@ -25,7 +25,7 @@ import zstandard
 
 from steptime import __version__, settings
 from steptime.errors import UserError, shown
-from steptime.results.database import insert, read_connection, write_transaction
+from steptime.results.database import REVISION, insert, read_connection, write_transaction
 from steptime.results.searching import searched_row
 from steptime.results.step_files import moved_steps
 from steptime.results.store import Store
@@ -125,8 +125,6 @@ def _new_archive(file: Path) -> Iterator[tarfile.TarFile]:
 
 
 def _manifest() -> dict[str, Any]:
-    from steptime.results.schema import REVISION
-
     return {"archive": VERSION, "revision": REVISION, "steptime": __version__, "made_at": time.time()}
 
 
@@ -224,8 +222,6 @@ def _files_only(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _check_manifest(file: Path, folder: Path) -> None:
-    from steptime.results.schema import REVISION
-
     try:
         manifest = json.loads((folder / _MANIFEST).read_bytes())
         version, revision = int(manifest["archive"]), str(manifest["revision"])

@@ -3,8 +3,18 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from steptime.results.database import read_connection
-from steptime.results.store import Store
+from steptime.results.database import read_rows
+
+_LATEST = """
+SELECT ended_at - started_at, step_time_mean_s,
+       COALESCE((SELECT steps FROM step_files WHERE run_id = runs.id),
+                (SELECT COUNT(*) FROM steps WHERE run_id = runs.id))
+FROM runs
+WHERE state = 'valid' AND started_at IS NOT NULL AND ended_at IS NOT NULL AND step_time_mean_s IS NOT NULL
+  AND {of_series}
+ORDER BY submitted_at DESC, id DESC
+LIMIT :limit
+"""
 
 
 class RunTimes(NamedTuple):
@@ -18,24 +28,7 @@ class RunTimes(NamedTuple):
     """In its log."""
 
 
-def latest(store: Store, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
-    """Of the latest valid runs with these values of columns of the store, as far as their times are known."""
-    from sqlalchemy import func, select
-
-    from steptime.results.schema import runs, step_files, steps
-
-    counted = select(func.count()).where(steps.c.run_id == runs.c.id).scalar_subquery()
-    moved = select(step_files.c.steps).where(step_files.c.run_id == runs.c.id).scalar_subquery()
-    known = [
-        runs.c.started_at.is_not(None),
-        runs.c.ended_at.is_not(None),
-        runs.c.step_time_mean_s.is_not(None),
-    ]
-    query = (
-        select(runs.c.ended_at - runs.c.started_at, runs.c.step_time_mean_s, func.coalesce(moved, counted))
-        .where(runs.c.state == "valid", *known, *(runs.c[name] == value for name, value in key.items()))
-        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
-        .limit(limit)
-    )
-    with read_connection(store.url) as connection:
-        return [RunTimes(*row) for row in connection.execute(store.readable(query))]
+def latest(url: str, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
+    """Of a store's latest valid runs with these values of columns, as far as their times are known."""
+    query = _LATEST.format(of_series=" AND ".join(f"{column} = :{column}" for column in key))
+    return [RunTimes(*row) for row in read_rows(url, query, {**key, "limit": limit})]

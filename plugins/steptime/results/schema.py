@@ -5,8 +5,6 @@ Times are Unix time in seconds, durations seconds. A number that is not finite i
 that found it has its value. A change here needs a new revision in `migrations/versions/`.
 """
 
-from pathlib import Path
-
 from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     JSON,
     BigInteger,
@@ -22,12 +20,6 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
 )
 
 from steptime.results.columns import COLUMNS, of_series
-
-REVISION = max(file.name[1:5] for file in Path(__file__).with_name("migrations").glob("versions/r*.py"))
-"""The newest revision, of `r0017_made_sha256.py` 0017: a store that has it needs no migration."""
-
-VERSION_TABLE = "steptime_store_version"
-"""Where Alembic notes the revision; named so that the store may share a database with Airflow's tables."""
 
 metadata = MetaData(
     naming_convention={

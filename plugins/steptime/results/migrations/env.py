@@ -2,7 +2,8 @@
 
 from alembic import context  # noqa: TID253 - only Alembic imports this module
 
-from steptime.results.schema import VERSION_TABLE, metadata
+from steptime.results.database import VERSION_TABLE
+from steptime.results.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
