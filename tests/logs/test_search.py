@@ -95,9 +95,9 @@ def test_a_line_without_end_does_not_fill_the_memory() -> None:
     piece = bytes(1 << 16)
     for _ in range(100):
         assert len(lines.feed(piece)) in (0, MAX_LINE_BYTES)
-        assert lines.rest_bytes <= MAX_LINE_BYTES + len(piece)
+        assert lines.waiting_bytes <= MAX_LINE_BYTES + len(piece)
     found = LineSearch(WORDS).lines(lines.feed(b"alpha\n"))
-    assert [line.words for line in found] == [(0,)]
+    assert [line.words for line in found] == [[0]]
 
 
 def test_long_lines_of_nothing_else_are_read_in_time() -> None:

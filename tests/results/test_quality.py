@@ -12,8 +12,8 @@ import pytest
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import SystemFailure, UserError
+from steptime.logs.completeness import named_steps
 from steptime.logs.models import CheckpointTiming, Problem, Step, TrainingLog
-from steptime.logs.naming import named_steps
 from steptime.recipes.models import Mode, Performance, Run, Window
 from steptime.results import row_checks
 from steptime.results.metrics import measure

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from steptime.logs import completeness
 from steptime.logs.attempts import Attempts
 from steptime.logs.causes import RANK_FAILED
-from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of, measured
+from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of
 from steptime.logs.events import OF_THE_LOG, Event, LogEvents
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.records import NODE_CHECK, TRAINER_FAILED, Record, trainers_end
@@ -36,7 +37,7 @@ class Assembly:
         self._failures: list[Counter[Problem]] = [Counter()]
         """Of each attempt, with the number of lines that show it."""
         self._remarks: dict[str, Problem] = {}
-        """Problems of the log itself, one of each kind."""
+        """What is wrong with the log itself, by kind."""
 
     def read(self, path: str, pieces: Iterable[bytes]) -> None:
         """Take in the run's first log, or its next. Pieces of a broken archive end in an EOFError."""
@@ -47,13 +48,14 @@ class Assembly:
         try:
             for piece in pieces:
                 if (at := piece.find(b"\0")) >= 0:
-                    where = f"first at byte {log_bytes + at:,}"
-                    self._remark("binary_data", f"the log holds binary data, {where}")
+                    message = f"the log holds binary data, first at byte {log_bytes + at:,}"
+                    self._take(Problem(kind="binary_data", message=message, fatal=False))
                 log_bytes += len(piece)
                 for event in events.feed(piece):
                     self._take(event)
         except EOFError as error:
-            self._remark("broken_archive", f"the compressed log '{path}' is cut or damaged: {error}")
+            message = f"the compressed log '{path}' is cut or damaged: {error}"
+            self._take(Problem(kind="broken_archive", message=message, fatal=False))
         for event in events.finish():
             self._take(event)
         self._bytes += log_bytes
@@ -61,8 +63,9 @@ class Assembly:
     def result(self, *, max_steps: int | None, first_step: int) -> TrainingLog:
         """The run as its log has it, with what is wrong, fatal problems first."""
         steps = tuple(self._attempts.steps[number] for number in sorted(self._attempts.steps))
-        checkpoints = [checkpoints_of(of_attempt) for of_attempt in self._checkpoint_lines]
-        checkpoints[-1] = measured(checkpoints[-1], self._records.get("result", {}).get("checkpoints"))
+        *earlier, last = self._checkpoint_lines
+        recorded = self._records.get("result", {}).get("checkpoints")
+        checkpoints = [*map(checkpoints_of, earlier), checkpoints_of(last, recorded)]
         problems = self._problems(steps, checkpoints, max_steps, first_step)
         return TrainingLog(
             path=self._path,
@@ -70,7 +73,7 @@ class Assembly:
             mode=self._mode(trained=bool(steps)),
             bytes_read=self._bytes,
             steps=steps,
-            checkpoints=tuple(each.timing for attempt in checkpoints for each in attempt),
+            checkpoints=tuple(each.timing for each in chain.from_iterable(checkpoints)),
             problems=tuple(sorted(problems, key=lambda one: (not one.fatal, one.kind != TRAINER_FAILED))),
             node_check=self._records.get(NODE_CHECK),
             started=self._records.get("start"),
@@ -119,9 +122,6 @@ class Assembly:
         self._checkpoint_lines.append([])
         self._failures.append(Counter())
 
-    def _remark(self, kind: str, message: str) -> None:
-        self._remarks.setdefault(kind, Problem(kind=kind, message=message, fatal=False))
-
     def _mode(self, *, trained: bool) -> Mode | None:
         """What kind of run the log shows; a restart loads and is none, nor is a timer without a load."""
         for mode in (Mode.PROFILE, Mode.NCCL_TRACE):
@@ -144,10 +144,10 @@ class Assembly:
         if numbers:
             begin = self._expected_first(first_step, checkpoints)
             yield from completeness.incomplete(numbers, begin=begin, end=end, first=first_step, last=last)
-            yield from completeness.not_finite(self._attempts.not_finite.values())
+            yield from completeness.not_finite(self._attempts.not_finite)
             yield from completeness.untimed(steps)
             yield from self._attempts.restarts
-            yield from completeness.repeated(self._attempts)
+            yield from completeness.repeated(self._attempts.repeats)
         elif self._bytes:
             message = f"no training step in the log's {self._bytes:,} bytes"
             yield Problem(kind="no_steps", message=message, fatal=True)
@@ -167,7 +167,7 @@ class Assembly:
         resumed = self._records.get("resumed", {}).get("global_step")
         if isinstance(resumed, int):
             return resumed
-        loads = [each.timing for attempt in checkpoints for each in attempt if each.timing.kind == "load"]
+        loads = [each.timing for each in chain.from_iterable(checkpoints) if each.timing.kind == "load"]
         return loads[0].iteration if loads else 0
 
     def _causes(self, *, complete: bool) -> Iterator[Problem]:

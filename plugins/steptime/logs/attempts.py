@@ -4,9 +4,9 @@ import hashlib
 import math
 from collections import defaultdict
 
-from steptime.logs.formats import StepLine
+from steptime.logs.completeness import restarted
+from steptime.logs.formats import NotFinite
 from steptime.logs.models import Problem, Step
-from steptime.logs.naming import named_steps
 from steptime.logs.shapes import StepsPrinted, plain
 
 _UNLABELLED_RANKS_APART = 2
@@ -31,8 +31,8 @@ class Attempts:
 
     def __init__(self) -> None:
         self.steps: dict[int, Step] = {}
-        self.not_finite: dict[int, StepLine] = {}
-        """A line for each step of which any rank printed a NaN or infinity."""
+        self.not_finite: dict[int, NotFinite] = {}
+        """Of steps of which any rank printed a NaN or infinity."""
         self.restarts: list[Problem] = []
         self.repeats: defaultdict[int, int] = defaultdict(int)
         """How often each step was printed again by other ranks."""
@@ -73,8 +73,8 @@ class Attempts:
             if restarted:
                 take_in()
                 news.append(self._restart(number))
-                rank = self.ranks[label]
-            if before is None or restarted:
+                rank, before = self.ranks[label], None
+            if before is None:
                 new.append(place)
                 if not self.this_attempt:
                     self.first = number
@@ -85,8 +85,8 @@ class Attempts:
             if number > rank.highest:  # noqa: PLR1730 - half as fast as a call
                 rank.highest = number
         take_in()
-        if event.broken is not None:
-            self.not_finite.setdefault(event.broken.step.global_step, event.broken)
+        if event.not_finite:
+            self.not_finite.setdefault(event.numbers[0], event.not_finite)
         return news
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
@@ -99,19 +99,11 @@ class Attempts:
         return number >= highest - (_UNLABELLED_RANKS_APART if self.ranks_without_label else 0)
 
     def _restart(self, at_step: int) -> Problem:
-        """Training went back, or on in a new attempt: what earlier ones trained from there does not count."""
         retrained = tuple(sorted(number for number in self.steps if number >= at_step))
-        message = f"training was restarted: after step {max(self.steps)} it went on at step {at_step}"
+        after_step = max(self.steps)
         for number in retrained:
             del self.steps[number]
             self.not_finite.pop(number, None)
-        if retrained and self.steps:
-            were = "were" if len(retrained) > 1 else "was"
-            message += f", so {named_steps(retrained)} {were} trained twice; the later times count"
-            restart = Problem(kind="duplicate_steps", message=message, fatal=False, steps=retrained)
-        else:
-            message += "" if self.steps else ", and only the new attempt counts"
-            restart = Problem(kind="restart", message=message, fatal=False)
-        self.restarts.append(restart)
+        self.restarts.append(restarted(after_step, at_step, retrained, from_scratch=not self.steps))
         self.begin()
-        return restart
+        return self.restarts[-1]

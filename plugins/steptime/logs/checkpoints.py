@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
@@ -72,10 +72,11 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
     return [line for _, line in sorted(found, key=itemgetter(0))]
 
 
-def checkpoints_of(lines: Sequence[CheckpointLine]) -> list[Checkpoint]:
+def checkpoints_of(lines: Sequence[CheckpointLine], record: object = None) -> list[Checkpoint]:
     """The checkpoints of one attempt, in the order in which they began; asynchronous saves end in it, too.
 
-    If every rank prints a line the lowest rank's counts, and what is printed twice counts once.
+    If every rank prints a line the lowest rank's counts, and what is printed twice counts once. The trainer's
+    own `record` has how long asynchronous saves took, if it has one a save.
     """
     writer = min((line.numbers["rank"] for line in lines if "rank" in line.numbers), default=None)
     checkpoints: list[dict[Phase, CheckpointLine]] = []
@@ -99,66 +100,52 @@ def checkpoints_of(lines: Sequence[CheckpointLine]) -> list[Checkpoint]:
             known += matching
         if form.phase not in matching[0] or "unix" in line.numbers:
             matching[0][form.phase] = line
-    return [
-        Checkpoint(_timing(phases), "scheduled" in phases and "ended" not in phases) for phases in checkpoints
-    ]
-
-
-def measured(checkpoints: list[Checkpoint], record: object) -> list[Checkpoint]:
-    """With the exact durations of asynchronous saves, if the trainer's own `record` has one a save."""
     transfers = [each for each in record if isinstance(each, dict)] if isinstance(record, list) else []
-    durations = [each.get("duration_s") for each in transfers if each.get("kind") == "save"]
-    saves = [at for at, (timing, _) in enumerate(checkpoints) if timing.kind == "save"]
-    if len(durations) != len(saves):
-        return checkpoints
-    known = list(checkpoints)
-    for at, seconds in zip(saves, durations, strict=True):
-        if known[at].timing.asynchronous and isinstance(seconds, int | float):
-            timing = known[at].timing.model_copy(update={"duration_s": float(seconds)})
-            known[at] = known[at]._replace(timing=timing)
-    return known
+    recorded = [each.get("duration_s") for each in transfers if each.get("kind") == "save"]
+    left = iter(recorded if len(recorded) == len(of_kind["save"]) else [])
+    return [_checkpoint(phases, left) for phases in checkpoints]
 
 
-def _timing(phases: dict[Phase, CheckpointLine]) -> CheckpointTiming:
+def _checkpoint(phases: dict[Phase, CheckpointLine], recorded_s: Iterator[object]) -> Checkpoint:
     numbers: dict[str, float] = {}
-    for what in ("ended", "scheduled", "begun", "waited"):
-        if what in phases:
-            numbers |= phases[what].numbers
-    first = phases.get("begun") or phases.get("waited")
-    ended = phases.get("ended")
+    for phase in ("ended", "scheduled", "begun", "waited"):
+        numbers |= phases[phase].numbers if phase in phases else {}
+    kind = next(iter(phases.values())).form.kind
+    first, last = phases.get("begun") or phases.get("waited"), phases.get("ended")
     # NeMo prints the end of asynchronous saves alone, Megatron of all.
     asynchronous = "scheduled" in phases or (
-        ended is not None and ended.text.startswith((b"Async", b"Success"))
+        last is not None and last.text.startswith((b"Async", b"Success"))
     )
     blocked_s = numbers.get("seconds")
     if "milliseconds" in numbers:
         blocked_s = round(numbers["milliseconds"] / 1000, 5)
-    duration_s = _duration_s(phases, blocked_s) if asynchronous or blocked_s is None else blocked_s
-    return CheckpointTiming(
-        kind=next(iter(phases.values())).form.kind,
+    duration_s, exact_s = blocked_s, next(recorded_s, None) if kind == "save" else None
+    if asynchronous and isinstance(exact_s, int | float):
+        duration_s = float(exact_s)
+    elif asynchronous or blocked_s is None:
+        duration_s = _elapsed_s(first, last, blocked_s or 0.0) if first and last else None
+    timing = CheckpointTiming(
+        kind=kind,
         iteration=int(numbers["iteration"]) if "iteration" in numbers else None,
         started_at=first.numbers.get("unix") if first else None,
         duration_s=duration_s,
         blocked_s=blocked_s if asynchronous or blocked_s is not None else duration_s,
         asynchronous=asynchronous,
     )
+    return Checkpoint(timing, unfinished="scheduled" in phases and last is None)
 
 
-def _duration_s(phases: dict[Phase, CheckpointLine], blocked_s: float | None) -> float | None:
-    """Seconds from the beginning to the end by the clocks of their lines; None if these do not show it."""
-    first, last = phases.get("begun") or phases.get("waited"), phases.get("ended")
-    if first is None or last is None:
-        return None
-    began, ended, digits = first.numbers.get("unix"), last.numbers.get("unix"), 3
-    if began is None or ended is None:
-        began, ended = first.numbers.get("date"), last.numbers.get("date")
-        if began is None or ended is None:
-            return None
-        digits = 0 if (ended - began).is_integer() else 3
-        began -= (
-            (blocked_s or 0.0) if first.form.phase == "waited" else 0.0
-        )  # NeMo prints that after it waited
-    return round(ended - began, digits) if ended - began >= 0.5 * 10.0**-digits else None
+def _elapsed_s(first: CheckpointLine, last: CheckpointLine, blocked_s: float) -> float | None:
+    """Seconds from one line to the other by their clocks; None if these do not show it."""
+    for clock in ("unix", "date"):
+        if clock in first.numbers and clock in last.numbers:
+            seconds, digits = last.numbers[clock] - first.numbers[clock], 3
+            if clock == "date":
+                digits = 0 if seconds.is_integer() else 3
+                if first.form.phase == "waited":  # NeMo prints that after it waited
+                    seconds += blocked_s
+            return round(seconds, digits) if seconds >= 0.5 * 10.0**-digits else None
+    return None
 
 
 def _seconds(date: bytes) -> float:

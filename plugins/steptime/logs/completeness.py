@@ -1,17 +1,38 @@
 """Problems that no single line shows: what is missing, what is there twice, what is not a number."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, pairwise
 
-from steptime.logs.attempts import Attempts
 from steptime.logs.checkpoints import Checkpoint
-from steptime.logs.formats import StepLine
+from steptime.logs.formats import NotFinite
 from steptime.logs.models import Problem, Step
-from steptime.logs.naming import Span, named_spans, named_steps
 
-_MOST_STEPS_LISTED = 10_000
-"""A garbled step number may leave a gap of billions."""
+_MOST_NAMED = 6
+"""Spans of steps that a sentence has; what is left is counted."""
+_MOST_LISTED = 10_000
+"""Steps: a garbled number may leave a gap of billions."""
+
+
+def named_steps(steps: Iterable[int]) -> str:
+    """Sorted global steps with their gaps folded, for a sentence.
+
+    >>> named_steps([3, 7, 8, 9])
+    'global steps 3, 7 to 9'
+    """
+    spans: list[range] = []
+    for step in steps:
+        if spans and step == spans[-1].stop:
+            spans[-1] = range(spans[-1].start, step + 1)
+        else:
+            spans.append(range(step, step + 1))
+    return _named_spans(spans)
+
+
+def _named_spans(spans: Sequence[range]) -> str:
+    shown = [str(span[0]) + (f" to {span[-1]}" if len(span) > 1 else "") for span in spans[:_MOST_NAMED]]
+    more = f" and {sum(map(len, spans[_MOST_NAMED:]))} more" if spans[_MOST_NAMED:] else ""
+    return f"global step{'s' if sum(map(len, spans)) > 1 else ''} {', '.join(shown)}{more}"
 
 
 def incomplete(
@@ -23,36 +44,50 @@ def incomplete(
     line every tenth step has no gaps: that is named as what it is.
     """
     if end is not None and numbers[-1] < end:
-        missing = f"{end - numbers[-1]} step{'s are' if end - numbers[-1] > 1 else ' is'} missing at the end"
-        message = f"training ended at step {numbers[-1]} of {end}: {missing}"
-        yield Problem(kind="short", message=message, fatal=True, steps=_listed([(numbers[-1] + 1, end)]))
-    gaps = [(before + 1, after - 1) for before, after in pairwise(numbers) if after - before > 1]
+        missing = range(numbers[-1] + 1, end + 1)
+        message = (
+            f"training ended at step {numbers[-1]} of {end}: "
+            f"{len(missing)} step{'s are' if len(missing) > 1 else ' is'} missing at the end"
+        )
+        yield Problem(kind="short", message=message, fatal=True, steps=tuple(missing[:_MOST_LISTED]))
+    gaps = [range(before + 1, after) for before, after in pairwise(numbers) if after - before > 1]
     distances = {after - before for before, after in pairwise(numbers)}
     if gaps and len(distances) == 1 and len(numbers) > 2:
         message = f"the log has one line per {distances.pop()} steps"
         yield Problem(kind="log_interval", message=message, fatal=False)
-    elif gaps := [*([(begin, numbers[0] - 1)] if begin is not None and begin < numbers[0] else []), *gaps]:
-        message = f"the log lacks {named_spans(gaps)}"
-        yield Problem(kind="missing_steps", message=message, fatal=False, steps=_listed(gaps))
+        gaps = []
+    elif begin is not None and begin < numbers[0]:
+        gaps.insert(0, range(begin, numbers[0]))
+    if gaps:
+        steps = tuple(islice(chain.from_iterable(gaps), _MOST_LISTED))
+        message = f"the log lacks {_named_spans(gaps)}"
+        yield Problem(kind="missing_steps", message=message, fatal=False, steps=steps)
     if beyond := [number for number in numbers if number < first or (last is not None and number > last)]:
         planned = f"from step {first}" + ("" if last is None else f" to {last}")
         message = f"the log has {named_steps(beyond)}, but the run was planned {planned}"
         yield Problem(kind="unexpected_steps", message=message, fatal=False, steps=tuple(beyond))
 
 
-def not_finite(lines: Iterable[StepLine]) -> Iterator[Problem]:
+def restarted(after: int, at: int, retrained: Sequence[int], *, from_scratch: bool) -> Problem:
+    """Training went back, or on in a new attempt: what earlier ones trained from there does not count."""
+    message = f"training was restarted: after step {after} it went on at step {at}"
+    if from_scratch:
+        return Problem(kind="restart", message=f"{message}, and only the new attempt counts", fatal=False)
+    if not retrained:
+        return Problem(kind="restart", message=message, fatal=False)
+    twice = f"{named_steps(retrained)} {'were' if len(retrained) > 1 else 'was'} trained twice"
+    message = f"{message}, so {twice}; the later times count"
+    return Problem(kind="duplicate_steps", message=message, fatal=False, steps=tuple(retrained))
+
+
+def not_finite(steps: Mapping[int, NotFinite]) -> Iterator[Problem]:
     """Steps whose loss or gradient norm is NaN or infinite."""
-    values: list[tuple[str, str, Callable[[StepLine], float | None]]] = [
-        ("nan_loss", "loss", lambda line: line.step.loss),
-        ("nan_grad_norm", "gradient norm", lambda line: line.grad_norm),
-    ]
-    printed = list(lines)
-    for kind, name, value_of in values:
-        found = {line.step.global_step: value_of(line) or 0.0 for line in printed}
-        if broken := {step: value for step, value in found.items() if not math.isfinite(value)}:
-            value, steps = next(iter(broken.values())), tuple(sorted(broken))
-            message = f"the {name} is {'NaN' if math.isnan(value) else value} at {named_steps(steps)}"
-            yield Problem(kind=kind, message=message, fatal=True, steps=steps)
+    for kind, name in (("nan_loss", "loss"), ("nan_grad_norm", "gradient norm")):
+        if broken := [number for number, values in steps.items() if name in values]:
+            value = steps[broken[0]][name]
+            broken.sort()
+            message = f"the {name} is {'NaN' if math.isnan(value) else value} at {named_steps(broken)}"
+            yield Problem(kind=kind, message=message, fatal=True, steps=tuple(broken))
 
 
 def untimed(steps: Sequence[Step]) -> Iterator[Problem]:
@@ -63,11 +98,12 @@ def untimed(steps: Sequence[Step]) -> Iterator[Problem]:
         yield Problem(kind="no_step_time", message=message, fatal=False, steps=without)
 
 
-def repeated(attempts: Attempts) -> Iterator[Problem]:
-    """Steps that several ranks printed."""
-    if steps := tuple(sorted(attempts.repeats)):
+def repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:
+    """Steps that several ranks printed, with how often others did."""
+    if repeats:
+        steps = tuple(sorted(repeats))
         printed = "are printed up to" if len(steps) > 1 else "is printed"
-        times = f"{max(attempts.repeats.values()) + 1} times, as by several ranks; each counts once"
+        times = f"{max(repeats.values()) + 1} times, as by several ranks; each counts once"
         message = f"{named_steps(steps)} {printed} {times}"
         yield Problem(kind="repeated_lines", message=message, fatal=False, steps=steps)
 
@@ -81,10 +117,3 @@ def unfinished_saves(attempts: Sequence[Sequence[Checkpoint]]) -> Iterator[Probl
             message = f"{missing} of {begun} asynchronous checkpoint saves did not end"
             message = message if is_last else f"in an earlier attempt: {message}"
             yield Problem(kind="checkpoint_not_finalised", message=message, fatal=is_last)
-
-
-def _listed(ranges: Sequence[Span]) -> tuple[int, ...]:
-    listed: list[int] = []
-    for first, last in ranges:
-        listed.extend(range(first, min(last + 1, first + _MOST_STEPS_LISTED - len(listed))))
-    return tuple(listed)

@@ -12,7 +12,7 @@ from steptime.logs.causes import WORDS as FAILURE_WORDS
 from steptime.logs.causes import Failures
 from steptime.logs.checkpoints import WORDS as CHECKPOINT_WORDS
 from steptime.logs.checkpoints import CheckpointLine, read_checkpoints
-from steptime.logs.formats import LogFormat, StepLine, Values
+from steptime.logs.formats import LogFormat, Values
 from steptime.logs.models import Problem, Step
 from steptime.logs.records import WORDS as RECORD_WORDS
 from steptime.logs.records import Record, read_records
@@ -35,8 +35,8 @@ _NCCL_CALL = b": opCount "
 """In each call that NCCL logs: as one of the words it would be found in almost every line of a trace."""
 _NCCL_CALL_WITHIN = 1 << 26
 """Bytes at the beginning of a log: ranks call each other before they train."""
-OF_THE_LOG = ("truncated_line", "broken_record")
-"""Kinds of problems that a line has itself; all others are signs that the training failed."""
+OF_THE_LOG = ("truncated_line", "broken_record", "binary_data", "broken_archive")
+"""Kinds of problems of the log itself; all others that are read in it are signs that the training failed."""
 
 Event = StepsPrinted | CheckpointLine | Record | Mode | Problem
 _Reader = LogFormat | Callable[..., Iterable[Event]]
@@ -84,7 +84,7 @@ class LogEvents:
     """Reads one log from its start; fed pieces of any size."""
 
     def __init__(self) -> None:
-        self._lines = WholeLines()
+        self.lines = WholeLines()
         self._shapes = Shapes()
         self._is_dense = False
         self._looks_for_calls = _NCCL_CALL_WITHIN
@@ -92,18 +92,13 @@ class LogEvents:
         """By format: what was printed ahead of its next step."""
         self.failures = Failures()
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Of a line that has not ended yet; all before them is read."""
-        return self._lines.rest_bytes
-
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events of all lines that end in `data`, in their order."""
-        return self._read(self._lines.feed(data))
+        return self._read(self.lines.feed(data))
 
     def finish(self) -> Iterator[Event]:
         """The events of the last line if it has no end, and of a traceback that was never explained."""
-        yield from self._read(self._lines.finish())
+        yield from self._read(self.lines.finish())
         yield from self.failures.finish()
 
     def _read(self, block: bytes) -> Iterator[Event]:
@@ -125,7 +120,7 @@ class LogEvents:
         """Reads a block by the shapes of its lines, and what has none with care."""
         begin = others = 0
         while begin < len(block):
-            run, lines, ahead = None, list[re.Match[bytes]](), list[Values | None]()
+            run, lines, ahead = None, list[re.Match[bytes]](), dict[int, Values]()
             by_group = self._shapes.by_group
             learned = False
             for match in self._shapes.pattern.finditer(block, begin):
@@ -135,11 +130,12 @@ class LogEvents:
                     continue
                 if run is not None and shape is not run:
                     yield run.printed(lines, ahead)
-                    lines, ahead = [], []
+                    lines, ahead = [], {}
                 run = shape
                 if shape is not None:
+                    if self.ahead:
+                        ahead[len(lines)] = self.ahead.pop(shape.log_format.name, {})
                     lines.append(match)
-                    ahead.append(self.ahead.pop(shape.log_format.name, None) if self.ahead else None)
                     continue
                 others += len(match[0])
                 for line in _search().lines(match[0]):
@@ -153,14 +149,14 @@ class LogEvents:
         self._is_dense = 2 * others < len(block)
 
     def _learn(self, line: MarkedLine) -> bool:
-        reader, *others = _readers_of(line.words)
+        reader, *others = _readers_of(tuple(line.words))
         if others or not isinstance(reader, LogFormat) or not _numbers_are_no_words():
             return False
         return self._shapes.learn(line.text, reader)
 
     def _careful(self, line: MarkedLine) -> Iterator[Event]:
         text = plain(line.text)
-        for reader in _readers_of(line.words):
+        for reader in _readers_of(tuple(line.words)):
             if isinstance(reader, LogFormat):
                 yield from self._steps(reader, text, whole=line.whole)
             elif reader is Failures.read:
@@ -170,13 +166,13 @@ class LogEvents:
 
     def _steps(self, log_format: LogFormat, text: bytes, *, whole: bool) -> Iterator[Event]:
         uncut = text if whole else _CUT_NUMBER.sub(b"", text)
-        last: StepLine | None = None
+        last: Step | None = None
         for own_text, values in log_format.find(uncut):
             number = log_format.number(values)
             if number is None:
                 self.ahead[log_format.name] = values
                 continue
-            last = log_format.line(number, self.ahead.pop(log_format.name, {}) | values)
+            last, not_finite = log_format.step(number, self.ahead.pop(log_format.name, {}) | values)
             if number >= 0:
                 yield StepsPrinted(
                     log_format,
@@ -184,11 +180,11 @@ class LogEvents:
                     [number],
                     [label_of(text)],
                     [own_text],
-                    partial(_all_of, [last.step]),
-                    None if last.is_finite else last,
+                    partial(_all_of, [last]),
+                    not_finite,
                 )
-        if not whole and (uncut != text or (last is not None and last.step.step_time_s is None)):
-            what = "a step" if last is None else f"step {last.step.global_step}"
+        if not whole and (uncut != text or (last is not None and last.step_time_s is None)):
+            what = "a step" if last is None else f"step {last.global_step}"
             message = f"the log ends within the line of {what}: what was cut is not read"
             yield Problem(kind="truncated_line", message=message, fatal=False)
 

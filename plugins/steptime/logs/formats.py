@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from steptime.logs.models import Step
 from steptime.logs.quantities import COUNT, FIRST_NUMBER, NUMBER, real, steps, whole
@@ -14,18 +13,8 @@ _MAX_RECORD_BYTES = 4096
 
 Values = dict[str, bytes]
 """What is printed of a step, by quantity: a key of `READERS`, or a counter, `iterations` and the like."""
-
-
-class StepLine(NamedTuple):
-    """One printed step, in numbers."""
-
-    step: Step
-    grad_norm: float | None = None
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether neither loss nor gradient norm is NaN or infinite."""
-        return math.isfinite(self.step.loss or 0.0) and math.isfinite(self.grad_norm or 0.0)
+NotFinite = dict[str, float]
+"""The `loss` of a step, and its `gradient norm`, if they are NaN or infinity."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +70,13 @@ class LogFormat:
         counts_run = "iterations" in values and int(values["iteration"]) - self.first == number
         return int(values["iterations"]) - self.first if counts_run else None
 
-    def line(self, number: int, values: Values) -> StepLine:
-        """A step in numbers."""
+    def step(self, number: int, values: Values) -> tuple[Step, NotFinite]:
+        """A step in numbers, and those of them that are none."""
         if whole(values.get("nan_iterations")):
             values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
         (step,) = steps([number], {name: [value] for name, value in values.items()})
-        return StepLine(step, real(values.get("grad_norm")))
+        read = {"loss": step.loss or 0.0, "gradient norm": real(values.get("grad_norm")) or 0.0}
+        return step, {name: value for name, value in read.items() if not math.isfinite(value)}
 
 
 _NEMO_FIELDS = {

@@ -20,7 +20,7 @@ class MarkedLine(NamedTuple):
 
     text: bytes
     """Without its end (`\\n`, or the `\\r` that progress bars write instead)."""
-    words: tuple[int, ...]
+    words: list[int]
     """Indexes of the words that were found, in the order of the line."""
     whole: bool
     """False if the data ended before the line did: its last number may be cut."""
@@ -34,25 +34,25 @@ class WholeLines:
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
-        self.rest_bytes = 0
+        self.waiting_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
         """The lines that end within `data`; the rest waits for its end, unless it is too long."""
         end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
         if not end:
             self._rest.append(data)
-            self.rest_bytes += len(data)
-            return self.finish() if self.rest_bytes >= MAX_LINE_BYTES else b""
+            self.waiting_bytes += len(data)
+            return self.finish() if self.waiting_bytes >= MAX_LINE_BYTES else b""
         block = b"".join((*self._rest, memoryview(data)[:end]))
         self._rest = [data[end:]]
-        self.rest_bytes = len(data) - end
+        self.waiting_bytes = len(data) - end
         return block
 
     def finish(self) -> bytes:
         """The last line, which has no end."""
         block = b"".join(self._rest)
         self._rest.clear()
-        self.rest_bytes = 0
+        self.waiting_bytes = 0
         return block
 
 
@@ -66,16 +66,11 @@ class LineSearch:
     def lines(self, block: bytes) -> list[MarkedLine]:
         """The lines of a block that bear a word, in their order."""
         lines: list[MarkedLine] = []
-        begin = end = 0
-        newline = -1
-        words: list[int] = []
+        end, newline = 0, -1
         for word, start, _ in self._automaton.find_matches_as_indexes(block):
-            if words and start < end:
-                words.append(word)
+            if start < end:
+                lines[-1].words.append(word)
                 continue
-            if words:
-                lines.append(MarkedLine(block[begin:end], tuple(words), whole=end < len(block)))
-            words = [word]
             previous = max(block.rfind(b"\n", end, start), end - 1)
             begin = max(block.rfind(b"\r", previous + 1, start), previous) + 1
             if newline < start:
@@ -83,6 +78,5 @@ class LineSearch:
                 newline = len(block) if newline < 0 else newline
             carriage_return = block.find(b"\r", start, newline)
             end = newline if carriage_return < 0 else carriage_return
-        if words:
-            lines.append(MarkedLine(block[begin:end], tuple(words), whole=end < len(block)))
+            lines.append(MarkedLine(block[begin:end], [word], whole=end < len(block)))
         return lines

@@ -9,10 +9,10 @@ format reads the line once more, with another number in each place.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from steptime.logs.formats import LogFormat, StepLine, Values
+from steptime.logs.formats import LogFormat, NotFinite, Values
 from steptime.logs.models import Step
 from steptime.logs.quantities import READERS, steps
 
@@ -47,8 +47,8 @@ class StepsPrinted(NamedTuple):
     """Its own text: equal if a line is only printed again."""
     read: Callable[[list[int]], list[Step]]
     """Gives the steps at some places of the lists."""
-    broken: StepLine | None = None
-    """The line, if it has NaN or infinity."""
+    not_finite: NotFinite
+    """Of its only step."""
 
 
 def plain(line: bytes) -> bytes:
@@ -79,29 +79,32 @@ class Shape:
     groups: dict[str, int]
     """Of the pattern of all shapes: `head`, `number`, `text`, `end`, and quantities."""
 
+    @cached_property
+    def quantities(self) -> dict[str, int]:
+        """The groups of these."""
+        return {name: group for name, group in self.groups.items() if name in READERS}
+
     def values(self, match: re.Match[bytes]) -> Values:
         """What a line has."""
-        return {name: match[group] for name, group in self.groups.items() if name in READERS}
+        return {name: match[group] for name, group in self.quantities.items()}
 
-    def printed(self, lines: list[re.Match[bytes]], ahead: list[Values | None]) -> StepsPrinted:
-        """The steps of lines of this shape, with what was printed ahead of each."""
+    def printed(self, lines: list[re.Match[bytes]], ahead: dict[int, Values]) -> StepsPrinted:
+        """The steps of lines of this shape, with what was printed ahead of some of them."""
         head, count, text = self.groups["head"], self.groups["number"], self.groups["text"]
         numbers = [int(match[count]) - self.log_format.first for match in lines]
 
         def read(places: list[int]) -> list[Step]:
             chosen = [lines[place] for place in places]
-            groups = {name: group for name, group in self.groups.items() if name in READERS}
             columns: dict[str, Sequence[bytes | None]] = {
-                name: [match[group] for match in chosen] for name, group in groups.items()
+                name: [match[group] for match in chosen] for name, group in self.quantities.items()
             }
-            for name in {name for values in ahead if values for name in values} - columns.keys():
-                columns[name] = [(ahead[place] or {}).get(name) for place in places]
+            for name in set[str]().union(*ahead.values()) - columns.keys():
+                columns[name] = [ahead.get(place, {}).get(name) for place in places]
             return steps([numbers[place] for place in places], columns)
 
         labels = [_label_of_head(match[head]) for match in lines]
-        return StepsPrinted(
-            self.log_format, self.last_step, numbers, labels, [match[text] for match in lines], read
-        )
+        texts = [match[text] for match in lines]
+        return StepsPrinted(self.log_format, self.last_step, numbers, labels, texts, read, {})
 
 
 class Shapes:
@@ -138,7 +141,7 @@ def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) 
     text, values = found[0] if len(found) == 1 else (b"", {})
     begin = next((at for at in range(len(line), -1, -1) if plain(line[at:]) == text), len(line))
     head, parts = line[:begin], _NUMBER.split(line[begin:])
-    if not text or begin > _LONGEST_HEAD or not log_format.line(0, values).is_finite:
+    if not text or begin > _LONGEST_HEAD or log_format.step(0, values)[1]:
         return None
     is_number = [place % 2 == 1 and not part.startswith(b"\x1b") for place, part in enumerate(parts)]
     tried = [b"%d" % (_TRIED + place) if is_number[place] else part for place, part in enumerate(parts)]
@@ -157,9 +160,7 @@ def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) 
         elif name in log_format.counters and part == count:
             pattern[place], counter = counter, b"(?P=number)"
         elif name in log_format.counters and "iterations" in values:
-            return (
-                None  # in another line of this look the two may be equal, and then it has the run's last step
-            )
+            return None  # in a line of this look that has both equal the second is the run's last step
         elif name in READERS:
             pattern[place] = b"(?P<%b>%b)" % (name.encode(), _REAL)
         elif name not in _CONSTANT:

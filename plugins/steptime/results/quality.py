@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from steptime.clusters.base import JobState, JobStatus
+from steptime.logs.completeness import named_steps
 from steptime.logs.models import Problem, TrainingLog
-from steptime.logs.naming import named_steps
 from steptime.plug_points import CHECKS
 from steptime.recipes.models import Mode, Run
 from steptime.recipes.named import NamedRecipe

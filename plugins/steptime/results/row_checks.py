@@ -16,8 +16,8 @@ from pydantic import PositiveFloat, model_validator
 
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
+from steptime.logs.completeness import named_steps
 from steptime.logs.models import Step
-from steptime.logs.naming import named_steps
 from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Run
 from steptime.results.models import Check

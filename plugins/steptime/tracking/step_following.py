@@ -69,7 +69,7 @@ class StepFollower:
     @property
     def waiting_bytes(self) -> int:
         """Of a line that has not ended yet."""
-        return self._events.waiting_bytes
+        return self._events.lines.waiting_bytes
 
     def kept(self) -> KeptSteps:
         """What one who goes on behind the last whole line has to know."""
@@ -111,11 +111,8 @@ class StepFollower:
 
     def _steps(self, event: StepsPrinted) -> list[Step | Problem]:
         news = self._attempts.add(event)
-        broken = [
-            news
-            for problem in not_finite([event.broken] if event.broken else [])
-            for news in self._once(problem)
-        ]
+        about = {event.numbers[0]: event.not_finite} if event.not_finite else {}
+        broken = [one for problem in not_finite(about) for one in self._once(problem)]
         at = len(news) - 1 if news else 0
         return [*news[:at], *broken, *news[at:]]
 
