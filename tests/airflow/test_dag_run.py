@@ -38,6 +38,14 @@ def metastore_variables() -> list[str]:
         return [key for (key,) in database.execute("SELECT key FROM variable")]
 
 
+def xcom_bytes(dag_run: Any) -> dict[str, int]:
+    """Of each XCom of a DAG run, by task, map index and key."""
+    with closing(sqlite3.connect(Path(os.environ["AIRFLOW_HOME"], "airflow.db"))) as database:
+        query = "SELECT task_id, map_index, key, length(value) FROM xcom WHERE run_id = ?"
+        found = database.execute(query, (dag_run.run_id,)).fetchall()
+    return {f"{task_id}[{index}] {key}": size for task_id, index, key, size in found}
+
+
 def test_performance_runs_and_a_checkpoint_pair_are_published(
     run_dag: Callable[..., Any], make_result: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +78,9 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(
         "checkpoint.save.wait",
         "checkpoint.load.wait",
     }
+    sizes = xcom_bytes(dag_run)
+    assert len([name for name in sizes if name.endswith("wait[0] submitted")]) == 3
+    assert max(sizes.values()) < 3500, sizes
 
 
 def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: Callable[..., Any]) -> None:

@@ -11,10 +11,8 @@ import pytest
 from printed_tables import workloads_on
 
 from steptime.airflow.params import plan_from_params
-from steptime.airflow.sweep.cells import checked_slots
+from steptime.airflow.sweep.cells import checked_sweep
 from steptime.errors import UserError
-from steptime.recipes.sweep_planning import plan_sweep
-from steptime.recipes.sweeps import load_sweep
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import config_dir, shipped
 
@@ -59,7 +57,7 @@ def check(dag_id: str, values: dict[str, Any]) -> None:
     if dag_id in workloads:
         plan_from_params(workloads[dag_id], values)
     else:
-        checked_slots(plan_sweep(load_sweep(values["sweep"])))
+        checked_sweep(values["sweep"])
 
 
 def named_examples(param: Any) -> tuple[str, list[Any]]:

@@ -354,12 +354,26 @@ def test_what_stands_twice_in_an_entry_is_told_in_the_order_of_the_names() -> No
         sweeps.Sweep.model_validate({"name": "a", "gpu_hours_max": 1, "runs": [entry]})
 
 
-def test_each_entry_that_cannot_be_run_is_told(planned: Callable[..., SweepPlan]) -> None:
+def test_each_combination_that_cannot_be_run_is_named(planned: Callable[..., SweepPlan]) -> None:
+    odd = {**TINY, "gpus": [1, 3], "max_steps": 30}
     with pytest.raises(UserError) as refusal:
-        planned(runs=[{**TINY, "size": ["tyny", "teny"]}, TINY, {**TINY, "gpus": [1, 3], "max_steps": 30}])
-    first, second = str(refusal.value).split("\n")
+        planned(runs=[{**TINY, "size": ["tyny", "tiny", "teny"]}, odd, TINY])
+    first, second, third, twice = str(refusal.value).split("\n")
     assert first.startswith("sweep 'night', runs.0 (workload llama3.1, size tyny, gpus 1,2): unknown size")
-    assert second.startswith("sweep 'night', runs.2 (workload llama3.1, size tiny, gpus 1,3, max_steps 30): ")
+    assert second.startswith("sweep 'night', runs.0 (workload llama3.1, size teny, gpus 1,2): unknown size")
+    assert third.startswith("sweep 'night', runs.1 (workload llama3.1, size tiny, gpus 1,3, max_steps 30): ")
+    assert twice.startswith("sweep 'night', runs.2 (workload llama3.1, size tiny, gpus 1,2): runs.0 asks for")
+
+
+def test_what_is_wrong_with_several_combinations_of_an_entry_is_there_once(
+    planned: Callable[..., SweepPlan],
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        planned(runs=[{**TINY, "dtype": "fp99", "max_steps": [20, 30, 40]}])
+    assert str(refusal.value).startswith(
+        "sweep 'night', runs.0 (workload llama3.1, size tiny, dtype fp99, gpus 1,2, max_steps 20): "
+    )
+    assert "\n" not in str(refusal.value)
 
 
 def test_a_broken_sweep_hides_no_other(

@@ -37,8 +37,11 @@ _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "u
 
 
 def as_json(model: BaseModel) -> dict[str, Any]:
-    """A model as XCom and triggers take it: JSON in which NaN, which JSON does not have, is a string."""
-    json: dict[str, Any] = from_json(model.model_dump_json())
+    """A model as XCom and triggers take it: JSON in which NaN, which JSON does not have, is a string.
+
+    What is as by default is left out: that is half of a planned run, and each is in several XComs.
+    """
+    json: dict[str, Any] = from_json(model.model_dump_json(exclude_defaults=True))
     return json
 
 

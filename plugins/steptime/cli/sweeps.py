@@ -1,12 +1,10 @@
 """`steptime sweep`: which sweeps there are, what one would run and cost, and starting it."""
 
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from steptime.airflow.slots.names import Slots
 from steptime.cli.airflow_client import DAG_PATIENCE_S, Url, User, airflow_client
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
@@ -14,7 +12,7 @@ from steptime.cli.usage import Commands
 from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_hours
-from steptime.recipes.sweep_planning import SweepPlan, plan_sweep, runs_of
+from steptime.recipes.sweep_planning import SweepPlan, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
 from steptime.service.pools import require_pools
 
@@ -91,9 +89,10 @@ def plan(
 
     Every run is planned: what cannot be run, and a plan above the sweep's budget, is refused here.
     """
+    from steptime.airflow.sweep.cells import checked_sweep
     from steptime.judging.expected_cost import expected_cost
 
-    planned, _ = _checked(name)
+    planned, _ = checked_sweep(name)
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
     columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id")
@@ -109,7 +108,9 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
 
     It is planned here first: a sweep that cannot be run starts nothing.
     """
-    planned, slots = _checked(name)
+    from steptime.airflow.sweep.cells import checked_sweep
+
+    planned, slots = checked_sweep(name)
     check_budgets(_runs(planned), err=True)
     with airflow_client(url, user) as client:
         require_pools(client, slots)
@@ -156,14 +157,6 @@ def pools() -> None:
         json.dumps({pool.name: pool.model_dump(mode="json", exclude={"name"}) for pool in made}, indent=2)
     )
     refuse(broken)
-
-
-def _checked(name: str) -> tuple[SweepPlan, Sequence[Slots]]:
-    """The plan and the slots of its cells, refused if its DAG would refuse them."""
-    from steptime.airflow.sweep.cells import checked_slots
-
-    planned = plan_sweep(load_sweep(name))
-    return planned, checked_slots(planned)
 
 
 def _runs(planned: SweepPlan) -> list[Run]:

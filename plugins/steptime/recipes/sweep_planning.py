@@ -6,7 +6,7 @@ thing that can be started, that fails and that is repeated on its own.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field, PositiveInt
@@ -48,8 +48,8 @@ class Cell(Frozen):
     jobs: PositiveInt
     gpu_hours_max: float
     """If every job runs into its time limit."""
-    runs: tuple[Run, ...] = Field((), exclude=True, repr=False)
-    """Its jobs, as they were planned; not in JSON, from which `runs_of` plans them anew."""
+    planned: Plan | None = Field(None, exclude=True, repr=False)
+    """What its DAG run plans; not in JSON, from which `plan_of` plans it anew."""
 
 
 class SweepPlan(Frozen):
@@ -69,14 +69,15 @@ class SweepPlan(Frozen):
         return limit is not None and self.gpu_hours_max > limit
 
 
-def plan_sweep(sweep: Sweep) -> SweepPlan:
-    """The cells of a sweep, by entry. Raises UserError: for each entry, why its first bad cell cannot be run.
+def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -> SweepPlan:
+    """The cells of a sweep, by entry. Raises UserError with every reason why one of them cannot be run.
 
-    Refused are also: a run that two combinations ask for, an exclusion that excludes nothing, a sweep with
-    nothing left to run, more than `MOST_JOBS` jobs, and a plan above the budget.
+    `check` raises UserError for the plan of a cell that cannot be run. Refused are also: a run that two
+    combinations ask for, an exclusion that excludes nothing, a sweep with nothing left to run, more than
+    `MOST_JOBS` jobs, and a plan above the budget.
     """
     exclusions = _Exclusions(sweep)
-    cells = list(_all_cells(sweep, exclusions))
+    cells = list(_all_cells(sweep, exclusions, check))
     exclusions.require_used()
     if not cells:
         raise UserError(f"sweep '{sweep.name}' excludes every run that it asks for: nothing is left to run.")
@@ -127,9 +128,14 @@ def is_fresh_of(fresh: Cell, cell: Cell) -> bool:
     return fresh.label.startswith(f"{cell.label}{_FRESH}")
 
 
-def runs_of(cell: Cell) -> tuple[Run, ...]:
+def plan_of(cell: Cell) -> Plan:
     """What the DAG run of a cell plans."""
-    return cell.runs or plan(cell.request).all_runs
+    return cell.planned or plan(cell.request)
+
+
+def runs_of(cell: Cell) -> tuple[Run, ...]:
+    """The runs of that."""
+    return plan_of(cell).all_runs
 
 
 class _Exclusions:
@@ -159,42 +165,45 @@ class _Exclusions:
                 )
 
 
-def _all_cells(sweep: Sweep, exclusions: _Exclusions) -> Iterator[Cell]:
+def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], None]) -> Iterator[Cell]:
     """The cells of every combination, without those that are excluded; no run stands in two of them.
 
-    Raises UserError at the end, with what is wrong with each entry that cannot be run.
+    Raises UserError at the end, with what is wrong with each combination that cannot be run; what is wrong
+    with several of an entry in the same words is there once.
     """
     asked_by: dict[str, str] = {}
-    refused: dict[int, str] = {}
+    refused: dict[tuple[int, str], str] = {}
     for entry in range(len(sweep.runs)):
         for values in sweep.requests(entry):
-            if entry in refused:
-                break  # what is wrong with one combination mostly is with the next
             if exclusions.match(values):
                 continue
-            place = f"sweep '{sweep.name}', runs.{entry} ({_words(values)})"
             try:
-                planned = plan(parse_request(values))
-                require_runnable(planned)
+                every = _cells(plan(parse_request(values)), entry, sweep.name)
+                cells = [cell for cell in every if not exclusions.match(_values(cell.request))]
+                for cell in cells:
+                    check(plan_of(cell))
+                    _require_new(cell, asked_by)
             except UserError as error:
-                refused[entry] = f"{place}: {error}"
-                continue
-            for cell in _cells(planned, entry, sweep.name):
-                if exclusions.match(_values(cell.request)):
-                    continue
-                for run in cell.runs:
-                    key = run.model_copy(update={"repeat": cell.repeat}).model_dump_json()
-                    if other := asked_by.get(key):
-                        raise UserError(
-                            f"{place}: {other} asks for {cell.label}, too: leave one of the two out, or "
-                            "raise repeats to run it more often."
-                        )
-                    asked_by[key] = f"runs.{entry}"
-                if len(asked_by) > MOST_JOBS:
-                    raise UserError(f"sweep '{sweep.name}' has more than {MOST_JOBS} jobs: make two of it.")
-                yield cell
+                place = f"sweep '{sweep.name}', runs.{entry} ({_words(values)})"
+                refused.setdefault((entry, str(error)), f"{place}: {error}")
+            else:
+                yield from cells
+            if len(asked_by) > MOST_JOBS or len(refused) > MOST_JOBS:
+                raise UserError(f"sweep '{sweep.name}' has more than {MOST_JOBS} jobs: make two of it.")
     if refused:
-        raise BrokenFiles(tuple(refused.values()))
+        raise BrokenFiles.of_file(tuple(refused.values()))
+
+
+def _require_new(cell: Cell, asked_by: dict[str, str]) -> None:
+    """Note the runs of a cell, with its entry. Raises UserError for one that was noted before."""
+    for run in runs_of(cell):
+        key = run.model_copy(update={"repeat": cell.repeat}).model_dump_json()
+        if other := asked_by.get(key):
+            raise UserError(
+                f"{other} asks for {cell.label}, too: leave one of the two out, or raise repeats to run it "
+                "more often."
+            )
+        asked_by[key] = f"runs.{cell.entry}"
 
 
 def _cells(planned: Plan, entry: int, sweep: str | None) -> Iterator[Cell]:
@@ -206,20 +215,28 @@ def _cells(planned: Plan, entry: int, sweep: str | None) -> Iterator[Cell]:
         pair = pairs.get(gpus) if first else None
         alone = run.model_copy(update={"repeat": 1})
         jobs = (alone, pair.save, pair.load) if pair else (alone,)
+        request = planned.request.model_copy(
+            update={"gpus": str(gpus), "repeats": 1, "checkpoint": pair is not None}
+        )
+        gpu_hours = sum(job.recipe.gpus * job.time_limit_s for job in jobs) / 3600
         yield Cell(
             label=f"{workload.family}·{alone.label}",
             sweep=sweep,
             entry=entry,
             repeat=run.repeat,
             dag_id=workload.dag_id,
-            request=planned.request.model_copy(
-                update={"gpus": str(gpus), "repeats": 1, "checkpoint": pair is not None}
-            ),
+            request=request,
             gpus=gpus,
             gpus_at_once=2 * gpus if pair else gpus,
             jobs=len(jobs),
-            gpu_hours_max=sum(job.recipe.gpus * job.time_limit_s for job in jobs) / 3600,
-            runs=jobs,
+            gpu_hours_max=gpu_hours,
+            planned=Plan(
+                request=request,
+                runs=(alone,),
+                checkpoint_pairs=(pair,) if pair else (),
+                gpu_hours_max=gpu_hours,
+                cluster_gpu_type=planned.cluster_gpu_type,
+            ),
         )
 
 

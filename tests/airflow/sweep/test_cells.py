@@ -86,7 +86,7 @@ def test_a_sweep_keeps_its_plan_with_the_slots_of_each_cell(check: Callable[...,
         ({"gpu_hours_max": 0.1}, "may cost 0.50 GPU-hours, more than its gpu_hours_max of 0.10"),
         (
             {"runs": [{"workload": "llama3.1", "gpus": [1], "environment": {"LD_PRELOAD": "/x.so"}}]},
-            "sweep 'night': llama3.1·tiny·fp32·1: ",
+            "sweep 'night', runs.0 (workload llama3.1, gpus 1, ",
         ),
         ({"exclude": [{"gpus": 4}]}, "exclude.0 (gpus 4) excludes nothing"),
     ],

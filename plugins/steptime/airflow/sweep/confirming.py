@@ -18,9 +18,10 @@ from steptime.judging.comparison import compare_cells
 from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.notation import format_hours
-from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, is_fresh_of, runs_of
+from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, is_fresh_of, plan_of, runs_of
 from steptime.results.budgets import BudgetExceeded
 from steptime.results.store import Store
+from steptime.staging.checking import check_plan
 
 _FRESH = "fresh_cells"
 
@@ -75,6 +76,7 @@ class ConfirmOperator(BaseOperator):
             repeats = max(one.repeat for one in (*plan.cells, *fresh, *added))
             apart = elsewhere(cell, nodes)
             cells = fresh_cells(cell, runs, checkpoint=checkpoint, after=repeats, exclude=apart.exclude)
+            check_plan(plan_of(cells[0]))
             hours = sum(one.gpu_hours_max for one in cells)
             self.log.info(
                 "%s is suspected to be slower by %.1f %%: %d fresh runs decide, %s",

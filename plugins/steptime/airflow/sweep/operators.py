@@ -28,7 +28,7 @@ from steptime.airflow.notifications import Event, notify
 from steptime.airflow.slots.asking import require_slots
 from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
 from steptime.airflow.states import ENDED, state_of_dag_run
-from steptime.airflow.sweep.cells import checked_slots
+from steptime.airflow.sweep.cells import checked_sweep
 from steptime.airflow.sweep.runs import (
     SLOTS_KEY,
     STOP_RUNS_PARAM,
@@ -38,8 +38,7 @@ from steptime.airflow.sweep.triggers import DagRunTrigger
 from steptime.airflow.tables import as_text
 from steptime.errors import unknown_value
 from steptime.recipes.notation import format_at_most, format_hours
-from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_sweep, runs_of
-from steptime.recipes.sweeps import load_sweep
+from steptime.recipes.sweep_planning import Cell, SweepPlan, runs_of
 
 if TYPE_CHECKING:
     from steptime.judging.expected_cost import Cost
@@ -67,8 +66,7 @@ class CheckSweepOperator(RefusingOperator):
             for name in asked_for:
                 if name not in (_SWEEP_PARAM, STOP_RUNS_PARAM):
                     raise unknown_value("parameter", name, [_SWEEP_PARAM, STOP_RUNS_PARAM])
-            plan = plan_sweep(load_sweep(str(asked_for[_SWEEP_PARAM])))
-            slots = checked_slots(plan)
+            plan, slots = checked_sweep(str(asked_for[_SWEEP_PARAM]))
             require_slots(slots, "a cell", context)
         cost = _expected(plan)
         rows = list(_rows(plan, cost))
