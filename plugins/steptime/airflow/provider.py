@@ -50,7 +50,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules(
             _BENCHMARKS,
             *("operators", "result_operators", "selecting"),
-            *("slots.asking", "slots.holding", "sweep.confirming", "sweep.operators"),
+            *("slots.asking", "slots.holding", "sweep.confirming", "sweep.operators", "sweep.reporting"),
         ),
         "sensors": _modules(_BENCHMARKS, "sensors"),
         "triggers": _modules(_BENCHMARKS, "triggers", "slots.triggers", "sweep.triggers"),
