@@ -570,8 +570,8 @@ OF_PERFORMANCE = (
 UNUSED = "line 15, performance.sources.spare: no rule has this source."
 FOR_NO_ROW = "line 17, performance.rules.0: the rule holds for no row of this workload."
 MISFIT = (
-    "line 14, performance: 8b in bf16 on b200, performance: fp8_recipe is delayed: rows of dtype fp8 need "
-    "one, and no others."
+    "line 18, performance.rules.1.trainer.fp8_recipe: 8b in bf16 on b200, performance: fp8_recipe is "
+    "delayed: rows of dtype fp8 need one, and no others."
 )
 
 
@@ -581,7 +581,7 @@ def test_rules_of_performance_are_checked_beside_the_rest(config: Path) -> None:
         text = changed(text, old, new)
     of_heads = MISTAKES["heads and query groups"][2].replace("line 26", "line 27")
     of_default = MISTAKES["a default size that there is not"][2]
-    assert refusal(config, text) == [of_default, MISFIT, UNUSED, FOR_NO_ROW, of_heads]
+    assert refusal(config, text) == [of_default, UNUSED, FOR_NO_ROW, MISFIT, of_heads]
 
 
 def test_what_follows_from_a_row_that_cannot_be_read_is_left_out(config: Path) -> None:
@@ -590,11 +590,54 @@ def test_what_follows_from_a_row_that_cannot_be_read_is_left_out(config: Path) -
     for old, new in (*OF_PERFORMANCE, ("tensor: 4,", "tensor: 4.5,")):
         text = changed(text, old, new)
     found = refusal(config, text)
-    assert found[:2] == [MISFIT, UNUSED]
+    assert found[:2] == [UNUSED, MISFIT]
     assert [sentence.partition(": ")[0] for sentence in found[2:]] == [f"line 35, {FIRST}.parallelism.tensor"]
     misnamed = changed(text, "gpu_types: [b200], trainer", "gpu_types: [b2000], trainer")
     [_, name, _] = refusal(config, misnamed)
     assert name.startswith("line 18, performance.rules.1.gpu_types: unknown GPU type 'b2000'")
+
+
+RULE = "    - {source: launch, vboost: true}\n"
+
+
+def test_an_unknown_name_in_a_rule_hides_no_settings_that_cannot_be(config: Path) -> None:
+    """But for rows that the misspelt rule may be meant for: what they have nobody knows."""
+    unknown = "    - {source: launch, gpu_types: [b2000], dtypes: [bf16], vboost: true}\n"
+    wrong = "    - {source: launch, trainer: {recompute_modules: [mlp]}}\n"
+    elsewhere = unknown.replace("vboost", "at_least: {tensor: 64}, vboost")
+    told = refusal(config, changed(GOOD, RULE, RULE + wrong + elsewhere))
+    assert [sentence.partition(": ")[0] for sentence in told] == [
+        "line 18, performance.rules.1.trainer.recompute_modules",
+        "line 19, performance.rules.2.gpu_types",
+    ]
+    [name] = refusal(config, changed(GOOD, RULE, RULE + wrong + unknown))
+    assert name.startswith("line 19, performance.rules.2.gpu_types: unknown GPU type 'b2000'")
+
+
+def test_all_settings_that_cannot_be_are_named_with_the_rule_that_has_them(config: Path) -> None:
+    rules = (
+        "    - {source: launch, trainer: {fp8_recipe: delayed, tp_comm_overlap_cfg: userbuffers_x}}\n"
+        "    - {source: launch, trainer: {recompute_method: block}}\n"
+    )
+    told = refusal(config, changed(GOOD, RULE, RULE + rules))
+    assert [sentence.partition(": ")[0] for sentence in told] == [
+        "line 18, performance.rules.1.trainer.fp8_recipe",
+        "line 18, performance.rules.1.trainer.tp_comm_overlap_cfg",
+        "line 19, performance.rules.2.trainer.recompute_method",
+    ]
+
+
+@pytest.mark.parametrize("part", ["gpu_types", "sizes"])
+def test_a_part_that_cannot_be_read_hides_nothing_that_is_wrong_elsewhere(config: Path, part: str) -> None:
+    content = yaml.safe_load(GOOD)
+    content["flops_formula"], content["steps"]["window"] = "llama9", "40:99"
+    content["experiment"] = "pretrain_{sise}"
+    content["sizes"]["8b"]["model"]["num_query_groups"] = 12
+    content[part] = 5
+    told = refusal(config, yaml.safe_dump(content, sort_keys=False))
+    found = [sentence.partition(": ")[0].partition(", ")[2] for sentence in told]
+    of_sizes = [] if part == "sizes" else ["sizes.8b.model.num_query_groups"]
+    assert found == ["flops_formula", "experiment", "steps.window", part, *of_sizes]
 
 
 def test_a_broken_workload_hides_no_other(config: Path) -> None:

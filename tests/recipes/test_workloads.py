@@ -205,7 +205,11 @@ def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
             "modes: [save, ",
             "modes.0: has to be 'performance', 'checkpoint",
         ),
-        ("dtypes: [fp8], trainer", "trainer", "performance: 8b in bf16 on h100, performance: fp8_recipe is"),
+        (
+            "dtypes: [fp8], trainer",
+            "trainer",
+            "trainer.fp8_recipe: 8b in bf16 on h100, performance: fp8_recipe is",
+        ),
         (
             "wgrad_deferral_limit: 22",
             "wgrad_deferral_limit: null",

@@ -12,7 +12,7 @@ from steptime.recipes.named import NamedRecipe
 from steptime.recipes.parameters import misnamed_size
 from steptime.recipes.performance_rules import PerformanceRules
 from steptime.recipes.workload_file import Platform
-from steptime.recipes.workload_parts import keys_of, named_of, rules_of
+from steptime.recipes.workload_parts import is_read, keys_of, named_of, rules_of
 
 
 def _proxies(document: Document) -> Iterator[Mistake]:
@@ -35,7 +35,11 @@ def _launch(document: Document) -> Iterator[Mistake]:
                 "settings: leave it out, or name other sizes",
                 ("performance", "rules", index, "trainer"),
             )
-        if rule.arguments and not named.issuperset(rule.sizes or keys_of(document, "sizes")):
+        if (
+            rule.arguments
+            and is_read(document, "sizes")
+            and not named.issuperset(rule.sizes or keys_of(document, "sizes"))
+        ):
             yield Mistake(
                 "are for Megatron-Bridge's script, which starts recipes by name: leave them out, or name "
                 "sizes that are such",

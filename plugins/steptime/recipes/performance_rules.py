@@ -4,6 +4,7 @@ Those that hold for a run, laid over one another in the file's order, are its `P
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import Annotated, NamedTuple, Self
 
@@ -12,7 +13,7 @@ from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS
-from steptime.recipes.config_problems import Mistake, check_each
+from steptime.recipes.config_problems import Location, Mistake, check_each
 from steptime.recipes.environment import checked_environment
 from steptime.recipes.models import Mode, Parallelism, Recipe
 from steptime.recipes.performance import FP8_RECIPES, Performance, TrainerSettings
@@ -184,7 +185,10 @@ class PerformanceRules(Frozen):
             yield Mistake("no rule has this source", ("sources", name))
 
     def unknown_names(
-        self, gpu_types: Collection[str], sizes: Collection[str], dtypes: Collection[str] | None
+        self,
+        gpu_types: Collection[str] | None,
+        sizes: Collection[str] | None,
+        dtypes: Collection[str] | None,
     ) -> Iterator[Mistake]:
         """Names in rules that nothing of the workload has (None: not known); located below this block."""
         named = (("GPU type", "gpu_types", gpu_types), ("size", "sizes", sizes), ("dtype", "dtypes", dtypes))
@@ -194,66 +198,107 @@ class PerformanceRules(Frozen):
                     if known is not None and value not in known:
                         yield Mistake.of(unknown_value(kind, value, known), "rules", index, field)
 
-    def for_no_row(self, rows: Iterable[Row]) -> Iterator[Mistake]:
-        """Rules that hold for none of the workload's rows; located below this block."""
-        rows = tuple(rows)
+    def for_no_row(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
+        """Rules that hold for none of the workload's rows; located below this block.
+
+        Of those in which `unknown_names` has found something nobody knows what they are for.
+        """
+        rows, unclear = tuple(rows), {mistake.location[:2] for mistake in misnamed}
         for index, rule in enumerate(self.rules):
-            if not any(map(rule.holds_for_row, rows)):
+            if ("rules", index) not in unclear and not any(map(rule.holds_for_row, rows)):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
 
-    def misfits(self, rows: Iterable[Row]) -> Iterator[Mistake]:
-        """Settings of a row that cannot go together: what several rows show is one mistake."""
+    def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
+        """Settings of a row that cannot go together: what several rows show is one mistake.
+
+        Each is located below this block, at the last rule that sets one of them. Rows are left out that a
+        rule may be meant for in which `unknown_names` has found something.
+        """
+        unclear = self._whatever_is_meant(misnamed)
+        # To look at one row of each kind is enough.
+        kinds = {self._kind(row): row for row in rows if not any(rule.holds_for_row(row) for rule in unclear)}
         found = set()
-        # A row differs from its neighbours by its scale alone: to look at one of each kind is enough.
-        for row in {_kind(row): row for row in rows}.values():
-            for mode in Mode:
-                misfit = _misfit(row, self._of_row(row, mode, "slurm").trainer)
-                if misfit is not None and misfit not in found:
+        for row, mode in itertools.product(kinds.values(), Mode):
+            settings = self._of_row(row, mode, _TRAINS_WITH_RULES).trainer
+            for names, misfit in _misfits(row, settings):
+                if misfit not in found:
                     found.add(misfit)
-                    yield Mistake(f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {misfit}")
+                    message = f"{row.name} in {row.dtype} on {row.gpu_type}, {mode.value}: {misfit}"
+                    yield Mistake(message, self._place_of(names, row, mode))
+
+    def _whatever_is_meant(self, misnamed: Iterable[Mistake]) -> list[Rule]:
+        """The rules with unknown names, without the conditions that have these."""
+        conditions: dict[int | str, dict[str, tuple[()]]] = defaultdict(dict)
+        for mistake in misnamed:
+            _, index, field = mistake.location
+            conditions[index][str(field)] = ()
+        return [
+            rule.model_copy(update=conditions[index])
+            for index, rule in enumerate(self.rules)
+            if index in conditions
+        ]
+
+    def _kind(self, row: Row) -> tuple[object, ...]:
+        """What decides of a row whether its settings can go together."""
+        held = tuple(rule.holds_for_row(row) for rule in self.rules)
+        return row.dtype, row.parallelism.tensor == 1, held
+
+    def _place_of(self, names: Collection[str], row: Row, mode: Mode) -> Location:
+        """Of the last rule of a run that sets one of these settings; this block itself if none does."""
+        for index, rule in reversed([*enumerate(self.rules)]):
+            if rule.holds_for_row(row) and rule.holds_for_job(mode, _TRAINS_WITH_RULES):
+                own = [name for name in names if name in rule.trainer.model_fields_set]
+                if own:
+                    return ("rules", index, "trainer", own[0])
+        return ()
 
 
-def _kind(row: Row) -> tuple[object, ...]:
-    spread = row.parallelism
-    return (row.name, row.dtype, row.gpu_type, spread.pipeline, spread.tensor, spread.data > 1)
+_TRAINS_WITH_RULES = "slurm"
+"""The kind of cluster whose runs are looked at for settings that cannot go together."""
 
 
-def _misfit(row: Row, settings: TrainerSettings) -> str | None:
-    """What cannot be of the settings of a row, the first of it; None if all can."""
-    return next(
-        itertools.chain(_of_formats(row, settings), _of_overlap(row, settings), _of_recomputing(settings)),
-        None,
-    )
+def _misfits(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What cannot be of the settings of a row: their names, and why."""
+    yield from _of_formats(row, settings)
+    yield from _of_overlap(row, settings)
+    yield from _of_recomputing(settings)
 
 
-def _of_formats(row: Row, settings: TrainerSettings) -> Iterator[str]:
-    own = FP8_RECIPES.get(row.dtype)
+def _of_formats(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    own, names = FP8_RECIPES.get(row.dtype), ("fp8_recipe",)
     if own is not None and settings.fp8_recipe != own:
-        yield f"fp8_recipe is {settings.fp8_recipe}: dtype {row.dtype} means {own}, so leave it out"
+        yield names, f"fp8_recipe is {settings.fp8_recipe}: dtype {row.dtype} means {own}, so leave it out"
     if own is None and (row.dtype == "fp8") != (settings.fp8_recipe is not None):
-        yield f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
+        yield names, f"fp8_recipe is {settings.fp8_recipe}: rows of dtype fp8 need one, and no others"
 
 
-def _of_overlap(row: Row, settings: TrainerSettings) -> Iterator[str]:
+def _of_overlap(row: Row, settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
+    deferral = ("defer_embedding_wgrad_compute", "wgrad_deferral_limit")
     if settings.defer_embedding_wgrad_compute != (settings.wgrad_deferral_limit is not None):
-        yield "defer_embedding_wgrad_compute and wgrad_deferral_limit go together"
+        yield deferral, f"{' and '.join(deferral)} go together"
     by_callback = (
         *("tp_comm_overlap", "overlap_param_gather_with_optimizer_step"),
         "defer_embedding_wgrad_compute",
     )
     for name in by_callback:
         if getattr(settings, name) and not settings.comm_overlap_callback:
-            yield f"{name} needs comm_overlap_callback, which does it"
+            yield (name, "comm_overlap_callback"), f"{name} needs comm_overlap_callback, which does it"
     if settings.tp_comm_overlap_cfg is not None and not settings.tp_comm_overlap:
-        yield "tp_comm_overlap_cfg is for tp_comm_overlap"
+        yield ("tp_comm_overlap_cfg", "tp_comm_overlap"), "tp_comm_overlap_cfg is for tp_comm_overlap"
     if settings.tp_comm_overlap and row.parallelism.tensor == 1:
-        yield "tp_comm_overlap needs tensor parallelism"
+        yield ("tp_comm_overlap",), "tp_comm_overlap needs tensor parallelism"
 
 
-def _of_recomputing(settings: TrainerSettings) -> Iterator[str]:
+def _of_recomputing(settings: TrainerSettings) -> Iterator[tuple[tuple[str, ...], str]]:
     granularity = settings.recompute_granularity
     if settings.recompute_modules is not None and granularity != "selective":
-        yield "recompute_modules is for recompute_granularity: selective"
+        yield (
+            ("recompute_modules", "recompute_granularity"),
+            "recompute_modules is for recompute_granularity: selective",
+        )
     of_layers = (settings.recompute_method is not None, settings.recompute_num_layers is not None)
     if of_layers != (granularity == "full",) * 2:
-        yield "recompute_method and recompute_num_layers go with recompute_granularity: full, and no other"
+        yield (
+            ("recompute_method", "recompute_num_layers", "recompute_granularity"),
+            "recompute_method and recompute_num_layers go with recompute_granularity: full, and no other",
+        )

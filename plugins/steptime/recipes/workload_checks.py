@@ -29,9 +29,9 @@ from steptime.recipes.workload_file import (
     Steps,
 )
 from steptime.recipes.workload_parts import (
-    NAMED,
     Placed,
     all_read,
+    is_read,
     keys_of,
     model_of,
     named_of,
@@ -42,8 +42,6 @@ from steptime.recipes.workload_parts import (
 
 def problems_of(document: Document) -> list[Mistake]:
     """What does not fit together in a workload's file."""
-    if not all(isinstance(document.value(part), dict) for part in NAMED):
-        return []
     return [problem for check in _CHECKS for problem in check(document)]
 
 
@@ -97,7 +95,7 @@ def _formula(document: Document) -> Iterator[Mistake]:
 def _defaults(document: Document) -> Iterator[Mistake]:
     sizes = keys_of(document, "sizes")
     defaults, _ = document.part(Defaults, "defaults")
-    if defaults is not None and defaults.size not in sizes:
+    if defaults is not None and is_read(document, "sizes") and defaults.size not in sizes:
         yield Mistake.of(unknown_value("size", defaults.size, sizes), "defaults", "size")
     for size in filter(lambda size: all_read(document, size), sizes):
         rules = [placed.rule for placed in rules_of(document) if placed.size == size]
@@ -141,13 +139,14 @@ def _windows(document: Document) -> Iterator[Mistake]:
 def _hardware(document: Document) -> Iterator[Mistake]:
     """Every GPU type is described where its GPUs per node and image are, and has a peak for each dtype."""
     declared, peaks = keys_of(document, "gpu_types"), _peaks()
+    all_declared = is_read(document, "gpu_types")
     for gpu_type in declared:
         if peaks is not None and gpu_type not in peaks:
             error = unknown_value("GPU type", gpu_type, peaks, of="config/gpus.yaml")
             yield Mistake.of(error, "gpu_types", gpu_type)
     for placed in rules_of(document):
         for index, gpu_type in enumerate(placed.rule.gpu_types):
-            if gpu_type not in declared:
+            if all_declared and gpu_type not in declared:
                 error = unknown_value("GPU type", gpu_type, declared)
                 yield Mistake.of(error, *placed.location, "gpu_types", index)
             described = (peaks or {}).get(gpu_type)
@@ -223,18 +222,22 @@ def _cells(document: Document) -> Iterator[Mistake]:
 
 
 def _performance(document: Document) -> Iterator[Mistake]:
-    """The rules' sources and names; if these are right, also what the rules come to for each row."""
+    """The rules' sources and names, and what they come to for each row."""
     rules, _ = document.part(PerformanceRules, "performance")
     if rules is None:
         return
     sizes, rows = keys_of(document, "sizes"), list(_rows(document))
     known = [row for row in rows if row is not None]
-    all_known = len(known) == len(rows) and all(all_read(document, size) for size in sizes)
+    all_known = (
+        is_read(document, "sizes")
+        and len(known) == len(rows)
+        and all(all_read(document, size) for size in sizes)
+    )
     dtypes = {row.dtype: None for row in known} if all_known else None
-    problems = list(rules.unknown_names(keys_of(document, "gpu_types"), sizes, dtypes))
-    if not problems:
-        problems = [*rules.misfits(known), *(rules.for_no_row(known) if all_known else ())]
-    for problem in (*rules.wrong_sources(), *problems):
+    gpu_types = keys_of(document, "gpu_types") if is_read(document, "gpu_types") else None
+    misnamed = [*rules.unknown_names(gpu_types, sizes if is_read(document, "sizes") else None, dtypes)]
+    unused = rules.for_no_row(known, misnamed) if all_known else ()
+    for problem in (*rules.wrong_sources(), *misnamed, *rules.misfits(known, misnamed), *unused):
         yield Mistake(problem.message, ("performance", *problem.location))
 
 
@@ -251,6 +254,8 @@ def _rows(document: Document) -> Iterator[Row | None]:
 
 def _checkpoints(document: Document) -> Iterator[Mistake]:
     """Scales of checkpoints are of the file's types of GPU."""
+    if not is_read(document, "gpu_types"):
+        return
     types = keys_of(document, "gpu_types")
     for size in keys_of(document, "sizes"):
         for field in ("minimum_gpus_to_save", "minimum_gpus_to_load"):

@@ -11,8 +11,6 @@ from steptime.recipes.models import ModelShape
 from steptime.recipes.named import NamedRecipe
 from steptime.recipes.workload_file import Configuration, Steps
 
-NAMED = ("gpu_types", "sizes")
-"""Parts that all others name entries of: without one of them there is nothing to hold those to."""
 KINDS = ("configurations", "proxies")
 
 
@@ -32,9 +30,14 @@ class Placed(NamedTuple):
         return ".".join(map(str, self.location))
 
 
+def is_read(document: Document, part: str) -> bool:
+    """Whether a part has entries that others may name: else there is nothing to hold their names to."""
+    return isinstance(document.value(part), dict)
+
+
 def keys_of(document: Document, part: str) -> tuple[str, ...]:
-    """Of one of `NAMED`."""
-    return tuple(document.value(part))
+    """Of `gpu_types` or `sizes`; none if they cannot be read."""
+    return tuple(document.value(part)) if is_read(document, part) else ()
 
 
 def rules_of(document: Document) -> Iterator[Placed]:
