@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-import sqlalchemy
 from half_year import half_years, moved_together
 from hypothesis import settings
 from longest_first import pytest_xdist_make_scheduler
@@ -16,6 +15,7 @@ from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
 from unchanged_process import pytest_runtest_setup, unchanged_process
 
+from query_plans import noted
 from steptime.clusters.base import Job, JobState, JobStatus, Staged
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
@@ -78,14 +78,8 @@ def make_result() -> Callable[..., Result]:
 @pytest.fixture
 def statements() -> Iterator[list[tuple[str, Any]]]:
     """What databases are asked from now on, with the values."""
-    asked: list[tuple[str, Any]] = []
-
-    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        asked.append((statement, parameters))
-
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
-    yield asked
-    sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
+    with noted() as asked:
+        yield asked
 
 
 def _result(

@@ -46,10 +46,11 @@ def shown(value: object, *, at_most: int | None = 80) -> str:
     >>> shown("8b" + chr(10) + "16b")
     '8b\\\\n16b'
     """
-    characters = (
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(value)
-    )
-    text = "".join(characters)
+    text = str(value)
+    if not text.isprintable():
+        text = "".join(
+            char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+        )
     return text if at_most is None or len(text) <= at_most else text[: at_most - 1] + "…"
 
 

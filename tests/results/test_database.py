@@ -16,7 +16,6 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from end_to_end.driving import wait_until
 from filelock import FileLock
-from repeated_runs import repeat_run
 
 from steptime.errors import SystemFailure, UserError
 from steptime.results import database, migrations, schema
@@ -84,50 +83,6 @@ def test_a_failed_migration_leaves_no_table(
             Store(store_url).results()
 
     assert Store(store_url).publish(make_result()), "the next one begins on an empty database"
-
-
-def test_listing_uses_the_indices_and_stays_quick(
-    tmp_path: Path, make_result: MakeResult, statements: list[tuple[str, Any]]
-) -> None:
-    url = f"sqlite:///{tmp_path / 's.db'}"
-    store = Store(url, dags=["llama31"])
-    store.publish(make_result("job"))
-    repeat_run(url, 10_000)
-    statements.clear()
-    assert len(store.results()) == 10_000
-    asked = [statement.partition(" ")[0] for statement, _ in statements]
-    assert asked == ["BEGIN", "SELECT"], "whether the schema is the newest was asked before"
-    assert len(store.runs_of("llama31", "run7")) == 5
-    store.choices()
-
-    selects = [statement for statement in statements if "FROM runs" in statement[0]]
-    assert len(selects) == 3, "one query for a listing, whatever its length"
-    assert not any("steps " in statement for statement, _ in selects)
-    with closing(sqlite3.connect(tmp_path / "s.db")) as plain:
-        plans = [
-            " ".join(step[3] for step in plain.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
-            for statement, parameters in selects[:2]
-        ]
-    assert "USING INDEX ix_runs_submitted_at" in plans[0]
-    assert "USING INDEX ix_runs_dag_id_dag_run_id" in plans[1]
-
-
-def test_postgresql_knows_that_a_reader_may_read_nearly_all(
-    postgresql_url: str, make_result: MakeResult, statements: list[tuple[str, Any]]
-) -> None:
-    """Where it takes them for few, a search of a large store looks up each run by itself."""
-    store = Store(postgresql_url, dags=["llama31", "nemotron4"])
-    store.publish(make_result("job"))
-    repeat_run(postgresql_url, 10_000)
-    with database.write_transaction(postgresql_url) as connection:
-        connection.execute(sqlalchemy.text("ANALYZE"))
-    statements.clear()
-    assert len(store.results()) == 10_000
-
-    ((statement, parameters),) = [one for one in statements if "FROM runs" in one[0]]
-    with database.read_connection(postgresql_url) as connection:
-        ((plan,),) = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
-    assert plan[0]["Plan"]["Plan Rows"] > 9_000
 
 
 @pytest.mark.parametrize(

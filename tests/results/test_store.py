@@ -18,8 +18,9 @@ from steptime.recipes.models import Mode
 from steptime.results import judgement_rows, run_times, schema
 from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.database import write_transaction
-from steptime.results.judgement_rows import judged_rows
+from steptime.results.judgement_rows import judged_rows, latest_judged_rows
 from steptime.results.models import Check, Result, Verdict
+from steptime.results.occurring import newest_of_each
 from steptime.results.store import Store
 from steptime.results.totals import Totals
 
@@ -484,7 +485,7 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
         assert judgement_rows.verdicts(connection, {"gpus": 2}) == {}
 
     names = ("job_name", "verdict", "rests_on", "drift")
-    assert [tuple(row[name] for name in names) for row in judged_rows(store, {}, limit=9)] == [
+    assert [tuple(row[name] for name in names) for row in judged_rows(store, {})] == [
         ("of-2", None, None, None),
         ("of-1", "slower", [1], [2]),
     ]
@@ -497,12 +498,27 @@ def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
     for number in range(4):
         for gpus in (1, 2):
             store.publish(make_result(f"{gpus}-{number}", gpus=gpus, submitted_at=1e9 + number))
+    store.publish(make_result("small", size="small", submitted_at=1e9))
+    store.reject(make_result("bad", gpus=1, verdict=BAD, submitted_at=1e9 + 9))
+    none = Store(store_url, dags=["another"])
 
-    def read(**options: Any) -> list[str]:
-        return [row["job_name"] for row in judged_rows(store, {}, **options)]
+    def read(since: float, limit: int) -> list[str]:
+        return [row["job_name"] for row in latest_judged_rows(store, since, limit)]
 
-    assert read(limit=2, of_each=["gpus"]) == ["2-3", "1-3", "2-2", "1-2"]
-    assert read(limit=2, of_each=["gpus"], since=1e9 + 3) == ["2-3", "1-3"]
-    assert read(limit=3) == ["2-3", "1-3", "2-2"]
+    assert read(0, 2) == ["2-3", "1-3", "2-2", "1-2", "small"]
+    assert read(1e9 + 3, 2) == ["2-3", "1-3"]
+    assert read(1e9 + 4, 2) == []
+    assert latest_judged_rows(none, 0, 2) == []
     assert [row["job_name"] for row in judged_rows(store, {"gpus": 1}, limit=1)] == ["1-3"]
-    assert judged_rows(Store(store_url, dags=["another"]), {}, limit=2) == []
+    assert judged_rows(none, {}) == []
+    assert [row["job_name"] for row in newest_of_each(store)] == ["2-3", "1-3", "small"]
+    assert newest_of_each(none) == []
+
+
+def test_runs_that_were_submitted_together_with_the_last_one_are_read_too(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store = Store(store_url)
+    for number in range(3):
+        store.publish(make_result(f"run-{number}", submitted_at=1e9))
+    assert len(latest_judged_rows(store, 0, 2)) == 3

@@ -8,7 +8,7 @@ import pytest
 
 from steptime.errors import UserError
 from steptime.recipes.models import Mode
-from steptime.results import judgement_rows
+from steptime.results import judgement_rows, occurring
 from steptime.results import store as module
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -64,11 +64,14 @@ def test_runs_measured_together_have_several_scales(store: Store) -> None:
     assert [row["together"] for row in seen] == ["weekly/w", "llama31/one"]
 
 
-def test_what_a_reader_may_not_read_is_known_by_its_columns(store: Store) -> None:
-    assert store.hidden(("size",)) == set()
-    assert of_reader(store, "llama31").hidden(("size", "gpus")) == {("small", 1), ("small", 2)}
-    assert of_reader(store, "secret").hidden(("size",)) == {("tiny",)}
-    assert of_reader(store, "secret", "llama31").hidden(("size",)) == set()
+def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> None:
+    def hidden(*dags: str) -> set[tuple[str, int]]:
+        return {(row["size"], row["gpus"]) for row in occurring.hidden(of_reader(store, *dags))}
+
+    assert occurring.hidden(store) == []
+    assert hidden("llama31") == {("small", 1), ("small", 2)}
+    assert hidden("secret") == {("tiny", 1), ("tiny", 2), ("tiny", 4)}
+    assert hidden("secret", "llama31", "another") == set()
 
 
 def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store) -> None:

@@ -8,7 +8,7 @@ its newest run.
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -17,8 +17,8 @@ from steptime.errors import UserError
 from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Standing, standings
 from steptime.judging.drift import Drift, Level, find_drift
 from steptime.judging.placement import Placement
-from steptime.judging.series import COLUMNS, JudgedRun, Series, all_series, judged_runs
-from steptime.results import efficiency, judgement_rows
+from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
+from steptime.results import efficiency, judgement_rows, occurring
 from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.differences import changes
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
@@ -178,27 +178,30 @@ def mark_notified(store: Store, job_name: str, notified: Judged) -> None:
 
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
     """Of every series that has run since then (Unix time) its latest runs, the last of them first."""
-    return _latest_of_each(store, {}, since)
+    return _latest_of_each(store, judgement_rows.latest_judged_rows(store, since, _LATEST_RUNS))
 
 
 def judged_of(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Judged]]:
     """The same of the runs whose columns have these values: how each series stood after them."""
-    return _latest_of_each(store, selected, since=0)
+    return _latest_of_each(store, judgement_rows.judged_rows(store, selected))
 
 
-def _latest_of_each(store: Store, selected: Mapping[str, Any], since: float) -> dict[Series, list[Judged]]:
-    rows: dict[Series, list[dict[str, Any]]] = {}
-    for row in judgement_rows.judged_rows(store, selected, since=since, limit=_LATEST_RUNS, of_each=COLUMNS):
-        rows.setdefault(Series.of_row(row), []).append(row)
+def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Series, list[Judged]]:
+    """Runs as their series stood after them; rows are of the latest first."""
+    of_series: dict[Series, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        of_series.setdefault(Series.of_row(row), []).append(row)
     hidden = _hidden(store)
     return {
-        series: _as_stored(store, series, some, hidden) for series, some in rows.items() if series.is_judged
+        series: _as_stored(store, series, some[:_LATEST_RUNS], hidden)
+        for series, some in of_series.items()
+        if series.is_judged
     }
 
 
 def _hidden(store: Store) -> set[Series]:
     """The series with runs that the reader of the store may not read."""
-    return {Series(values) for values in store.hidden(COLUMNS)}
+    return {Series.of_row(row) for row in occurring.hidden(store)}
 
 
 def _as_stored(

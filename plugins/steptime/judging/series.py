@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from steptime.recipes.models import Mode, Run
 from steptime.results.columns import of_series, planned_values
+from steptime.results.occurring import newest_of_each
 from steptime.results.store import Store
 
 _FIGURES = {
@@ -105,7 +106,7 @@ def judged_runs(rows: Iterable[Mapping[str, Any]]) -> list[JudgedRun]:
 
 def all_series(store: Store) -> list[tuple[Series, str]]:
     """Every judged series of a store, with the job name of its newest run; latest first."""
-    rows = store.newest_of_each(COLUMNS)
+    rows = newest_of_each(store)
     known = ((Series.of_row(row), row["job_name"]) for row in rows)
     return [(series, job_name) for series, job_name in known if series.is_judged]
 

@@ -48,7 +48,7 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
     Beside them `low_s` and `high_s`: between these a run was usual then; None with too few runs before it.
     """
     judged = judged_now(store, series)
-    changed = _changes(store, [one.run for one in judged])
+    changed = _changes(store, series, [one.run for one in judged])
     with read_connection(store.url) as connection:
         accepted = judgement_rows.accepted(connection, series.key)
     levels = _levels(judged)
@@ -91,12 +91,12 @@ def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
     return low - margin, high + margin, near
 
 
-def _changes(store: Store, runs: Sequence[JudgedRun]) -> dict[str, list[str]]:
+def _changes(store: Store, series: Series, runs: Sequence[JudgedRun]) -> dict[str, list[str]]:
     """What changed since the run before each, by its job.
 
     Records are long, and most neighbours were made alike: only those of the others are read.
     """
-    made = store.made_sha256s([run.job_name for run in runs])
+    made = store.made_sha256s(**series.key)
     others = [
         (before.job_name, after.job_name)
         for before, after in pairwise(runs)
@@ -130,7 +130,7 @@ def _accepted(level: Mapping[str, Any] | None) -> str:
 
 def _row(run: JudgedRun, standing: Standing, events: str) -> dict[str, Any]:
     against = standing.against
-    low, high = (_usual(standing, sign) for sign in (-1, 1))
+    low, high = _usual(standing)
     found = standing.direction if standing.state in ("suspected", "confirmed") else None
     performance = run.row["mode"] == Mode.PERFORMANCE
     return dict(run.row) | {
@@ -150,7 +150,10 @@ def _row(run: JudgedRun, standing: Standing, events: str) -> dict[str, Any]:
     }
 
 
-def _usual(standing: Standing, sign: int) -> float | None:
-    """The least or the most that one run may take, in seconds."""
+def _usual(standing: Standing) -> tuple[float, float] | tuple[None, None]:
+    """The least and the most that one run may take, in seconds."""
     against = standing.against
-    return against.mean * (1 + sign * against.bound()) if against.suffices else None
+    if not against.suffices:
+        return None, None
+    bound = against.bound()
+    return against.mean * (1 - bound), against.mean * (1 + bound)

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from steptime.results.columns import COLUMNS
-from steptime.results.database import insert, read_connection
+from steptime.results.database import dicts, insert, read_connection
+from steptime.results.occurring import each_series, latest, same_series
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Select
 
     from steptime.results.store import Store
 
@@ -37,7 +38,7 @@ def runs_of(connection: "Connection", key: Key) -> list[Row]:
         .where(runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items()))
         .order_by(runs.c.submitted_at, runs.c.id)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return list(dicts(connection.execute(query)))
 
 
 def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
@@ -96,32 +97,47 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[Row]])
         connection.execute(judgements.insert(), added)
 
 
-def judged_rows(
-    store: "Store", key: Key, *, since: float = 0, limit: int, of_each: Iterable[str] = ()
-) -> list[Row]:
+def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[Row]:
     """Valid runs with their judgements against their history, latest submitted first.
 
-    `key` may be that of a series, a DAG run, one job, or nothing, `since` is Unix time, and there are so
-    many at most of each combination of values of `of_each`. The columns of the judgement are None where there
-    is none: a run without a number, or one of a store of before. `drift` is what a drift of the series rests
-    on that ends with the run.
+    `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None where there is
+    none: a run without a number, or one of a store of before. `drift` is what a drift of the series rests on
+    that ends with the run.
     """
-    from sqlalchemy import and_, func, select
+    from steptime.results.schema import runs
+
+    query = _with_judgements().where(*(runs.c[name] == value for name, value in key.items())).limit(limit)
+    with read_connection(store.url) as connection:
+        return list(dicts(connection.execute(store.readable(query))))
+
+
+def latest_judged_rows(store: "Store", since: float, limit: int) -> list[Row]:
+    """The same of the latest runs of every series that has run since then (Unix time).
+
+    That is so many of each, and those that were submitted together with the last of them.
+    """
+    from sqlalchemy import func, select
+
+    from steptime.results.schema import runs
+
+    with read_connection(store.url) as connection:
+        found = each_series(connection)
+        first = func.coalesce(latest(store, found, "submitted_at", limit - 1, since=since), since)
+        of_these = (*same_series(found), runs.c.state == found.c.state, runs.c.submitted_at >= first)
+        chosen = select(runs.c.id).where(found.c.state == "valid", *of_these).correlate(None)
+        query = store.readable(_with_judgements().where(runs.c.id.in_(chosen)))
+        return list(dicts(connection.execute(query)))
+
+
+def _with_judgements() -> "Select[*tuple[Any, ...]]":
+    """Valid runs, latest submitted first, with the columns of their judgement against their history."""
+    from sqlalchemy import and_, select
 
     from steptime.results.schema import judgements, own_columns, runs
 
-    latest_first = (runs.c.submitted_at.desc(), runs.c.id.desc())
-    place = func.row_number().over(partition_by=[runs.c[name] for name in of_each], order_by=latest_first)
-    valid = [
-        runs.c.state == "valid",
-        runs.c.submitted_at >= since,
-        *(runs.c[name] == value for name, value in key.items()),
-    ]
-    selected = select(runs.c.id, place.label("place")).where(*valid)
-    numbered = store.readable(selected).subquery()
     drifts = judgements.alias()
     against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
-    query = (
+    return (
         select(
             *(runs.c[column.name] for column in COLUMNS),
             *own_columns(judgements),
@@ -129,12 +145,9 @@ def judged_rows(
         )
         .outerjoin(judgements, against_history)
         .outerjoin(drifts, and_(drifts.c.run_id == runs.c.id, drifts.c.kind == "drift"))
-        # Without `valid` here PostgreSQL, which cannot know how few there are of each, reads all runs.
-        .where(*valid, runs.c.id.in_(select(numbered.c.id).where(numbered.c.place <= limit)))
-        .order_by(*latest_first)
+        .where(runs.c.state == "valid")
+        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
     )
-    with read_connection(store.url) as connection:
-        return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def verdicts(connection: "Connection", key: Key) -> dict[str, str]:

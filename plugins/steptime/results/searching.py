@@ -25,7 +25,8 @@ def has_words(search: str) -> "ColumnElement[bool]":
 
     from steptime.results.schema import runs, searched
 
-    found = select(searched.c.run_id)
+    # Run by run: for `IN` SQLite would list all that match, also where the newest few are wanted.
+    found = select(searched.c.run_id).where(searched.c.run_id == runs.c.id)
     for word in search.lower().split():
         found = found.where(searched.c.text.contains(word, autoescape=True))
-    return runs.c.id.in_(found)
+    return found.exists()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS, of_series
-from steptime.results.database import exists, read_connection
+from steptime.results.database import dicts, exists, read_connection
 from steptime.results.models import Result
+from steptime.results.occurring import occurring_values
 from steptime.results.record import differences
 from steptime.results.searching import has_words
 from steptime.results.step_files import moved_steps
@@ -104,7 +105,7 @@ class Store:
         query = select(*(runs.c[column.name] for column in COLUMNS)).order_by(*_latest_first()).limit(limit)
         query = self._selected(query, include_rejected, since, search, equal)
         with read_connection(self.url) as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
+            return list(dicts(connection.execute(query)))
 
     def in_reading_order(
         self,
@@ -129,7 +130,7 @@ class Store:
         query = query.where(runs.c.id.in_(chosen)).order_by(*_reading_order())
         with read_connection(self.url) as connection:
             few = connection.execution_options(yield_per=_ROWS_AT_ONCE)
-            yield from map(dict, few.execute(query).mappings())
+            yield from dicts(few.execute(query))
 
     def count(
         self,
@@ -144,7 +145,7 @@ class Store:
 
         from steptime.results.schema import runs
 
-        query = self._selected(select(func.count(runs.c.id)), include_rejected, since, search, equal)
+        query = self._selected(select(func.count()).select_from(runs), include_rejected, since, search, equal)
         with read_connection(self.url) as connection:
             return connection.scalar(query) or 0
 
@@ -164,25 +165,6 @@ class Store:
         with read_connection(self.url) as connection:
             (row,) = connection.execute(self._selected(query, True, since, None, equal)).mappings()
         return Totals(**row)
-
-    def newest_of_each(self, columns: Sequence[str]) -> list[Row]:
-        """Of each combination of values of these columns the valid run that was stored last, latest first."""
-        from sqlalchemy import func, select
-
-        from steptime.results.schema import by_series, runs
-
-        # In the order of their index, which PostgreSQL does not find for any other.
-        ordered = [column.name for column in by_series.columns if column.name in columns]
-        ordered += [name for name in columns if name not in ordered]
-        latest = select(func.max(runs.c.id)).where(runs.c.state == "valid")
-        latest = self.readable(latest.group_by(*(runs.c[name] for name in ordered)))
-        query = (
-            select(*(runs.c[column.name] for column in COLUMNS))
-            .where(runs.c.id.in_(latest))
-            .order_by(runs.c.submitted_at.desc())
-        )
-        with read_connection(self.url) as connection:
-            return [dict(row) for row in connection.execute(query).mappings()]
 
     def measured_together(self, *, limit: int) -> list[Row]:
         """Sweep runs and DAG runs that measured several scales, latest first.
@@ -204,25 +186,12 @@ class Store:
             .limit(limit)
         )
         with read_connection(self.url) as connection:
-            return [dict(row) for row in connection.execute(self.readable(query)).mappings()]
+            return list(dicts(connection.execute(self.readable(query))))
 
     def performance_of(self, together: str) -> Iterator[Row]:
         """The valid performance runs of a sweep run or DAG run that `measured_together` names."""
         dag_id, _, dag_run_id = together.partition("/")
         return self.in_reading_order(mode=Mode.PERFORMANCE, **self.scope(dag_id, dag_run_id))
-
-    def hidden(self, columns: Sequence[str]) -> set[tuple[Any, ...]]:
-        """The combinations of values of these columns that valid runs have which the reader may not read."""
-        from sqlalchemy import select
-
-        from steptime.results.schema import runs
-
-        if self.dags is None:
-            return set()
-        query = select(*(runs.c[name] for name in columns)).distinct()
-        query = query.where(runs.c.state == "valid", runs.c.dag_id.not_in(sorted(self.dags)))
-        with read_connection(self.url) as connection:
-            return {tuple(row) for row in connection.execute(query)}
 
     def require(self, column: str, value: str, what: str) -> None:
         """Raise UserError, with the nearest match, if the store has no run of that value; `what` names it."""
@@ -248,7 +217,9 @@ class Store:
 
         from steptime.results.schema import runs
 
-        # All columns at once: the store is gone through once, and few combinations occur.
+        if all(value is None for value in equal.values()):
+            return {name: sorted(values) for name, values in occurring_values(self, CHOICES).items()}
+        # All columns at once: few combinations occur.
         query = select(*(runs.c[name] for name in CHOICES)).distinct()
         with read_connection(self.url) as connection:
             found = connection.execute(self._selected(query, True, None, None, equal)).all()
@@ -272,12 +243,14 @@ class Store:
 
         if beginning == LAST and (newest := self.results(include_rejected=True, limit=1)):
             return newest[0]
+        if whole := self.results(include_rejected=True, job_name=beginning):
+            return whole[0]
         begins = runs.c.job_name.startswith(beginning, autoescape=True)
         query = select(runs.c.job_name).where(begins).order_by(runs.c.job_name)
         with read_connection(self.url) as connection:
             # SQLite finds capitals for small letters, too.
             names = [name for name in connection.scalars(self.readable(query)) if name.startswith(beginning)]
-        if len(names) > 1 and beginning not in names:
+        if len(names) > 1:
             listed = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
             raise UserError(
                 f"'{shown(beginning)}' begins the names of {len(names)} runs ({listed}): write more."
@@ -316,14 +289,19 @@ class Store:
         query = select(runs.c.job_name, records.c.content).select_from(runs).join(records)
         return {row[0]: row[1] for row in self.of_each(job_names, query)}
 
-    def made_sha256s(self, job_names: Sequence[str]) -> dict[str, str | None]:
-        """By job name what is the same for runs that were made alike; None where that was not kept."""
+    def made_sha256s(self, **equal: str | int | bool | None) -> dict[str, str | None]:
+        """What is the same for runs that were made alike, by job name, of those that `results` finds.
+
+        None where that was not kept.
+        """
         from sqlalchemy import select
 
         from steptime.results.schema import records, runs
 
         query = select(runs.c.job_name, records.c.made_sha256).select_from(runs).join(records)
-        return {row[0]: row[1] for row in self.of_each(job_names, query)}
+        with read_connection(self.url) as connection:
+            found = connection.execute(self._selected(query, False, None, None, equal))
+            return {row.job_name: row.made_sha256 for row in found}
 
     def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
         """The rows that a query of runs has of these jobs; unknown ones are left out."""
@@ -380,7 +358,7 @@ class Store:
         if "position" in table.c:
             query = query.order_by(table.c.position)
         with read_connection(self.url) as connection:
-            rows = [dict(row) for row in connection.execute(self.readable(query)).mappings()]
+            rows = list(dicts(connection.execute(self.readable(query))))
         if not rows:
             self.run(job_name)
         return rows
