@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,11 +25,14 @@ from . import airflow_home  # noqa: F401 (before anything imports Airflow)
 # isort: split
 
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
 from steptime.airflow import installation
 from steptime.airflow.dag_builder import training_dag
+from steptime.airflow.sensors import TrainingSensor
+from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Staged
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster, connect
@@ -243,13 +247,39 @@ def make_context(variables: Variables) -> Callable[..., dict[str, Any]]:
 
 
 @cache
-def _shipped_dag(*, deferrable: bool) -> DAG:
-    return training_dag("llama31", workload="llama3.1", deferrable=deferrable)
+def _shipped_dag(**arguments: Any) -> DAG:
+    return training_dag("llama31", workload="llama3.1", **arguments)
 
 
-def task_of(task_id: str, *, deferrable: bool = True, **rendered: Any) -> Any:
+def task_of(task_id: str, **rendered: Any) -> Any:
     """A task of the DAG as it is shipped, with its templated fields as Airflow would have rendered them."""
-    task = copy(_shipped_dag(deferrable=deferrable).get_task(task_id))
+    return _task_of(_shipped_dag(), task_id, rendered)
+
+
+def wait_task(submitted: dict[str, Any], **arguments: Any) -> TrainingSensor:
+    """The task that waits for the job of a performance run, of the DAG that has these arguments."""
+    task: TrainingSensor = _task_of(_shipped_dag(**arguments), "performance.wait", {"submitted": submitted})
+    return task
+
+
+def trigger_of(submitted: dict[str, Any], context: dict[str, Any], **arguments: Any) -> TrainingTrigger:
+    """The trigger that this task defers to."""
+    with pytest.raises(TaskDeferred) as deferred:
+        wait_task(submitted, **arguments).execute(context)
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, TrainingTrigger)
+    return trigger
+
+
+async def event_of(trigger: TrainingTrigger) -> dict[str, Any]:
+    """What it fires with."""
+    async with aclosing(trigger.run()) as events:
+        payload: dict[str, Any] = (await anext(events)).payload
+    return payload
+
+
+def _task_of(dag: DAG, task_id: str, rendered: dict[str, Any]) -> Any:
+    task = copy(dag.get_task(task_id))
     assert set(rendered) <= set(task.template_fields)
     for name, value in rendered.items():
         setattr(task, name, value)

@@ -12,7 +12,6 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow import installation
 from steptime.airflow.attempts import specs_of
-from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Installation, Job, JobState, Staged
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster
@@ -21,7 +20,7 @@ from steptime.recipes.planning import Plan
 from steptime.results.models import Result, Submitted
 from steptime.results.store import Store
 
-from .conftest import StateStore, Variables, submit_task, task_of
+from .conftest import StateStore, Variables, submit_task, task_of, trigger_of
 
 MakeContext = Callable[..., dict[str, Any]]
 Submit = Callable[..., Submitted]
@@ -106,13 +105,13 @@ def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_named_and_left_alon
     handed_on = ours.model_dump(mode="json")
     assert ours.job.installation is not None
     told = rf"{ours.job.name}' .* of another installation of steptime, .*{ours.job.installation.id}"
+    trigger = trigger_of(handed_on, context)
     with other(context["task_state_store"].kept) as there:
         with pytest.raises(AirflowFailException, match=told):
             end(handed_on, there)
         with pytest.raises(AirflowFailException, match=told):
             task_of("performance.wait", submitted=handed_on).execute(there)
         airflow_says("failed")
-        trigger = TrainingTrigger(run=handed_on["run"], job=handed_on["job"], patience_s=60)
         trigger.task_instance = there["ti"]
         asyncio.run(trigger.on_kill())
         assert re.search(rf"is not ended: job '{told}", capsys.readouterr().out)

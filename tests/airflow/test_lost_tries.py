@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 
-from .conftest import TaskStates, logged, task_of
+from .conftest import TaskStates, logged, task_of, wait_task
 
 LAST_TRY = {"try_number": 3, "max_tries": 2}
 
@@ -81,7 +81,7 @@ def test_the_log_of_a_training_is_read_after_the_last_try_too(
     submission: Submit, make_context: MakeContext
 ) -> None:
     submitted, context = submission(), make_context(**LAST_TRY)
-    wait = task_of("performance.wait", submitted=submitted, deferrable=False)
+    wait = wait_task(submitted, deferrable=False)
 
     assert wait.execute(context)["state"] == "succeeded"
     assert task_of("performance.parse").execute(context)["measurement"] is not None
@@ -100,7 +100,7 @@ def test_a_worker_that_is_cut_off_in_its_last_try_leaves_the_job_alone(
     """Airflow says `failed` both of a task that a person failed and of one that has no more tries."""
     submitted = submission(STAND_IN="hang")
     airflow_says("failed")
-    task = task_of("performance.wait", deferrable=False, submitted=submitted)
+    task = wait_task(submitted, deferrable=False)
     task.hold("local", submitted["job"]["name"], make_context(try_number=try_number))
 
     task.on_kill()

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import structlog
 
 from steptime import __version__
 from steptime.airflow.base import SUBMITTED_KEY, last_submitted
-from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState
 from steptime.results.models import Outcome
 from steptime.results.record import RunRecord
 from steptime.results.redaction import REDACTED
 from steptime.results.store import Store
 
-from .conftest import task_of
+from .conftest import event_of, task_of, trigger_of
 from .test_submit import submit  # noqa: F401 (a fixture)
 
 CANARY = "canary-7c1e"
@@ -40,14 +38,10 @@ def parse(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, An
     return run
 
 
-def wait_for(submitted: dict[str, Any]) -> None:
-    trigger = TrainingTrigger(run=submitted["run"], job=submitted["job"], patience_s=60)
-
-    async def fires() -> None:
-        async with aclosing(trigger.run()) as events:
-            await anext(events)
-
-    asyncio.run(fires())
+@pytest.fixture
+def wait_for(make_context: Callable[..., dict[str, Any]]) -> Callable[[dict[str, Any]], object]:
+    """Waits for the end of the job that a task `submit` handed on."""
+    return lambda submitted: asyncio.run(event_of(trigger_of(submitted, make_context())))
 
 
 def record_file(submitted: dict[str, Any]) -> Path:
@@ -63,7 +57,9 @@ def warnings(said: list[Any]) -> list[str]:
 
 
 def test_a_job_that_has_ended_has_its_record_beside_its_log(
-    submission: Callable[..., dict[str, Any]], parse: Callable[..., Outcome]
+    submission: Callable[..., dict[str, Any]],
+    wait_for: Callable[[dict[str, Any]], object],
+    parse: Callable[..., Outcome],
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
     assert not record_file(submitted).exists()
@@ -88,7 +84,9 @@ def test_a_job_that_has_ended_has_its_record_beside_its_log(
 
 
 def test_a_job_that_is_read_again_keeps_its_record(
-    submission: Callable[..., dict[str, Any]], parse: Callable[..., Outcome]
+    submission: Callable[..., dict[str, Any]],
+    wait_for: Callable[[dict[str, Any]], object],
+    parse: Callable[..., Outcome],
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
     wait_for(submitted)
@@ -109,7 +107,10 @@ def test_a_job_that_is_read_again_keeps_its_record(
 
 
 def test_a_job_that_its_cluster_has_forgotten_is_read_again_by_its_record(
-    submission: Callable[..., dict[str, Any]], parse: Callable[..., Outcome], home: Path
+    submission: Callable[..., dict[str, Any]],
+    wait_for: Callable[[dict[str, Any]], object],
+    parse: Callable[..., Outcome],
+    home: Path,
 ) -> None:
     submitted = submission(STAND_IN_STEP_S="0.001")
     wait_for(submitted)

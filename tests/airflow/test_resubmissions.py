@@ -21,7 +21,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Run
 from steptime.results.models import Submitted
 
-from .conftest import submit_task, task_of
+from .conftest import submit_task, task_of, wait_task
 
 MakeContext = Callable[..., dict[str, Any]]
 Submit = Callable[..., dict[str, Any]]
@@ -59,12 +59,6 @@ def avoided(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     monkeypatch.setattr(ClusterConfig, "avoiding", avoiding)
     return seen
-
-
-def wait_task(submitted: dict[str, Any], *, deferrable: bool = True) -> TrainingSensor:
-    task: TrainingSensor = task_of("performance.wait", deferrable=deferrable, submitted=submitted)
-    task.poke_interval = 0.1
-    return task
 
 
 def waits_for(task: TrainingSensor, context: dict[str, Any], event: dict[str, Any] | None = None) -> Job:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from logs import line_forms
 
 from steptime.airflow.base import SUBMITTED_KEY
-from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.judging.judgements import publish
@@ -24,7 +22,7 @@ from steptime.results.models import Check, Outcome, Result, Verdict
 from steptime.results.parsed_log import kept_parsed_log
 from steptime.results.store import Store
 
-from .conftest import logged, parsed, task_of
+from .conftest import event_of, logged, parsed, task_of, trigger_of
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
@@ -36,16 +34,9 @@ def far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalCluster, "local_path", lambda self, path: None)
 
 
-def ended(submitted: dict[str, Any]) -> dict[str, Any]:
+def ended(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
     """The event of a submitted job's end."""
-    trigger = TrainingTrigger(run=submitted["run"], job=submitted["job"], patience_s=60)
-
-    async def fires() -> dict[str, Any]:
-        async with aclosing(trigger.run()) as events:
-            payload: dict[str, Any] = (await anext(events)).payload
-            return payload
-
-    return asyncio.run(fires())
+    return asyncio.run(event_of(trigger_of(submitted, make_context())))
 
 
 def returned(submitted: dict[str, Any], make_context: MakeContext) -> dict[str, Any]:
@@ -106,7 +97,7 @@ def test_a_log_out_of_reach_is_read_as_the_clusters_own(
     submission: Submit, make_context: MakeContext, home: Path, far: None, cluster: LocalCluster
 ) -> None:
     submitted = submission()
-    ended(submitted)
+    ended(submitted, make_context)
 
     with pytest.MonkeyPatch.context() as in_reach:
         in_reach.setattr(LocalCluster, "local_path", lambda self, path: Path(path))
@@ -132,7 +123,7 @@ def test_parse_validate_and_report_begin_with_their_sentence(
 ) -> None:
     """Whatever else they have done: kept a record, and moved the steps of an old run."""
     submitted = submission()
-    ended(submitted)
+    ended(submitted, make_context)
     context = make_context(pushed={SUBMITTED_KEY: submitted})
     outcome: dict[str, Any] = {}
     read_log = logged(lambda: outcome.update(task_of("performance.parse").execute(context)))
@@ -154,7 +145,7 @@ def test_what_tasks_hand_on_does_not_grow_with_the_steps(
     submission: Submit, make_context: MakeContext, cluster: LocalCluster, home: Path
 ) -> None:
     submitted = submission()
-    ended(submitted)
+    ended(submitted, make_context)
     few = returned(submitted, make_context)
     Path(submitted["job"]["log_path"]).write_bytes(line_forms.nemo2_log(range(2000)))
 
@@ -181,7 +172,7 @@ def test_a_failure_out_of_reach_is_explained(
     submission: Submit, make_context: MakeContext, far: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted, context = submission(STAND_IN="out_of_memory"), make_context()
-    event = ended(submitted)
+    event = ended(submitted, make_context)
 
     with structlog.testing.capture_logs() as said, pytest.raises(AirflowFailException) as failed:
         task_of("performance.wait", submitted=submitted).execute_complete(context, event)
@@ -201,7 +192,7 @@ def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is
     cluster: LocalCluster,
 ) -> None:
     submitted = submission()
-    ended(submitted)
+    ended(submitted, make_context)
     reading = LocalCluster.read
     failures = iter(range(2))
 

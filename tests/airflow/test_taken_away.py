@@ -13,11 +13,10 @@ from airflow.utils.state import TaskInstanceState
 from end_to_end.driving import wait_until
 
 from steptime.airflow.base import is_taken_away
-from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState
 from steptime.clusters.local.cluster import LocalCluster
 
-from .conftest import HANGS, TaskInstance, TaskStates, task_of
+from .conftest import HANGS, TaskInstance, TaskStates, trigger_of, wait_task
 
 Submit = Callable[..., dict[str, Any]]
 AirflowSays = Callable[..., TaskStates]
@@ -75,7 +74,7 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
         monkeypatch.setattr("steptime.airflow.base._KILL_WITHIN_S", 0.5)
     submitted = submission(STAND_IN="hang")
     airflow_says(answer)
-    task = task_of("performance.wait", deferrable=False, submitted=submitted)
+    task = wait_task(submitted, deferrable=False)
     task.hold("local", submitted["job"]["name"], make_context())
 
     task.on_kill()
@@ -87,12 +86,18 @@ def test_a_worker_that_is_told_to_stop_ends_only_the_job_of_a_task_that_was_take
 
 @pytest.mark.parametrize(("answer", "lives"), [("deferred", True), (NO_ANSWER, True), ("failed", False)])
 async def test_a_triggerer_that_drops_a_trigger_ends_only_the_job_of_a_task_that_was_taken_away(
-    submission: Submit, cluster: LocalCluster, airflow_says: AirflowSays, *, answer: Any, lives: bool
+    submission: Submit,
+    make_context: Callable[..., dict[str, Any]],
+    cluster: LocalCluster,
+    airflow_says: AirflowSays,
+    *,
+    answer: Any,
+    lives: bool,
 ) -> None:
     """Airflow's runner cancels a dropped trigger again with every sync, until its `on_kill` is over."""
     submitted = await asyncio.to_thread(submission, STAND_IN="hang")
+    trigger = await asyncio.to_thread(trigger_of, submitted, make_context())
     airflow_says(answer)
-    trigger = TrainingTrigger(run=submitted["run"], job=submitted["job"], patience_s=60)
     trigger.task_instance = RuntimeTaskInstance.model_construct(
         id="1", dag_id="llama31", run_id="a run", task_id="performance.wait", map_index=0, try_number=1
     )

@@ -9,31 +9,19 @@ import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from steptime.airflow.base import LEFT_KEY, SETTLING_S, SUBMITTED_KEY
-from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
+
+from .conftest import event_of, trigger_of, wait_task
 
 Submit = Callable[..., dict[str, Any]]
 MakeContext = Callable[..., dict[str, Any]]
 
 
-def trigger_of(submission: dict[str, Any], patience_s: float = 60) -> TrainingTrigger:
-    return TrainingTrigger(run=submission["run"], job=submission["job"], patience_s=patience_s)
-
-
-async def event_of(trigger: TrainingTrigger) -> dict[str, Any]:
-    payload: dict[str, Any] = (await anext(trigger.run())).payload
-    return payload
-
-
 async def state(cluster: LocalCluster, submission: dict[str, Any]) -> JobState:
     name = submission["job"]["name"]
     return (await cluster.poll([name]))[name].state
-
-
-def sensor(submission: dict[str, Any], **arguments: Any) -> TrainingSensor:
-    return TrainingSensor(task_id="wait", submitted=submission, **arguments)
 
 
 def test_the_sensor_defers_and_hands_on_the_submission_first(
@@ -42,7 +30,7 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     submitted, context = submission(STAND_IN="hang"), make_context()
 
     with structlog.testing.capture_logs() as lines, pytest.raises(TaskDeferred) as deferred:
-        sensor(submitted).execute(context)
+        wait_task(submitted).execute(context)
 
     job = submitted["job"]
     waiting, log = (line["event"] for line in lines[-2:])
@@ -62,7 +50,7 @@ def test_a_tasks_own_patience_wins_over_the_clusters_files(
 
     def patience(**hours: float) -> tuple[float, float]:
         with pytest.raises(TaskDeferred) as deferred:
-            sensor(submitted, **hours).execute(make_context())
+            wait_task(submitted, **hours).execute(make_context())
         _, arguments = deferred.value.trigger.serialize()
         return arguments["patience_s"], arguments["queue_s"]
 
@@ -74,9 +62,9 @@ def test_a_tasks_own_patience_wins_over_the_clusters_files(
 
 
 def test_no_event_comes_before_airflow_has_settled(
-    submission: Submit, monkeypatch: pytest.MonkeyPatch
+    submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trigger, order, sleep = trigger_of(submission()), [], asyncio.sleep
+    trigger, order, sleep = trigger_of(submission(), make_context()), [], asyncio.sleep
 
     async def slept(seconds: float) -> None:
         order.append(seconds)
@@ -94,10 +82,10 @@ def test_no_event_comes_before_airflow_has_settled(
 
 def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_context: MakeContext) -> None:
     submitted = submission()
-    event = asyncio.run(event_of(trigger_of(submitted)))
+    event = asyncio.run(event_of(trigger_of(submitted, make_context())))
 
     assert event["status"]["state"] == "succeeded"
-    assert sensor(submitted).execute_complete(make_context(), event) == event["status"]
+    assert wait_task(submitted).execute_complete(make_context(), event) == event["status"]
 
 
 def test_news_of_a_job_from_before_a_clear_is_passed_over(
@@ -109,7 +97,7 @@ def test_news_of_a_job_from_before_a_clear_is_passed_over(
     event = {"job": before, "status": {"state": "cancelled", "reason": "cancelled"}}
 
     with structlog.testing.capture_logs() as lines, pytest.raises(TaskDeferred) as deferred:
-        sensor(submitted).execute_complete(context, event)
+        wait_task(submitted).execute_complete(context, event)
 
     assert deferred.value.trigger.job_json == submitted["job"]
     assert any(line["event"].endswith("was before this task was cleared: waiting on") for line in lines)
@@ -119,10 +107,10 @@ def test_a_failed_training_fails_for_good_and_says_why(
     submission: Submit, make_context: MakeContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     submitted = submission(STAND_IN="out_of_memory")
-    event = asyncio.run(event_of(trigger_of(submitted)))
+    event = asyncio.run(event_of(trigger_of(submitted, make_context())))
 
     with structlog.testing.capture_logs() as lines, pytest.raises(AirflowFailException) as failed:
-        sensor(submitted).execute_complete(make_context(), event)
+        wait_task(submitted).execute_complete(make_context(), event)
 
     last_lines = lines[-1]["event"]
     assert last_lines.startswith(f"the last lines of {submitted['job']['log_path']}:\n")
@@ -145,7 +133,7 @@ def test_other_ends_are_told_apart(
     status = JobStatus(state=state, reason="by somebody").model_dump(mode="json")
 
     with pytest.raises(AirflowFailException, match=rf"{words} \(by somebody\)"):
-        sensor(submitted).execute_complete(make_context(), {"job": submitted["job"], "status": status})
+        wait_task(submitted).execute_complete(make_context(), {"job": submitted["job"], "status": status})
 
 
 def test_a_job_that_vanished_is_an_error_that_is_retried(
@@ -155,7 +143,7 @@ def test_a_job_that_vanished_is_an_error_that_is_retried(
     status = JobStatus(state=JobState.UNKNOWN).model_dump(mode="json")
 
     with pytest.raises(AirflowException, match="does not know job") as failed:
-        sensor(submitted).execute_complete(make_context(), {"job": submitted["job"], "status": status})
+        wait_task(submitted).execute_complete(make_context(), {"job": submitted["job"], "status": status})
 
     assert not isinstance(failed.value, AirflowFailException)
 
@@ -164,25 +152,26 @@ def test_a_cluster_out_of_reach_for_too_long_leaves_its_job(
     submission: Submit, make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted, context = submission(), make_context()
+    trigger = trigger_of(submitted, make_context(), patience_h=0)
 
     async def unreachable(*_: object) -> None:
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr(LocalCluster, "poll", unreachable)
-    event = asyncio.run(event_of(trigger_of(submitted, patience_s=0)))
+    event = asyncio.run(event_of(trigger))
 
     with pytest.raises(AirflowFailException, match="patience_h in its file allows 0 s: no route to host"):
-        sensor(submitted).execute_complete(context, event)
+        wait_task(submitted).execute_complete(context, event)
     assert context["ti"].pushed == {LEFT_KEY: submitted["job"]["name"]}, (
         "`end` and a cleared `submit` read it"
     )
 
 
 async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
-    submission: Submit, cluster: LocalCluster
+    submission: Submit, make_context: MakeContext, cluster: LocalCluster
 ) -> None:
     submitted = await asyncio.to_thread(submission, STAND_IN="hang")
-    trigger = trigger_of(submitted)
+    trigger = await asyncio.to_thread(trigger_of, submitted, make_context())
     waiting = asyncio.create_task(event_of(trigger))
     await asyncio.sleep(1.5)
 
@@ -194,7 +183,7 @@ async def test_a_triggerer_that_shuts_down_leaves_the_job_alone(
 
 
 def test_the_sensor_can_wait_in_the_worker(submission: Submit, make_context: MakeContext) -> None:
-    waits = sensor(submission(), deferrable=False)
+    waits = wait_task(submission(), deferrable=False)
 
     assert waits.execute(make_context())["state"] == "succeeded"
 
@@ -205,7 +194,7 @@ def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(
     airflow_says: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    waits, news = sensor(submission(STAND_IN="hang"), deferrable=False), TrainingTrigger.news
+    waits, news = wait_task(submission(STAND_IN="hang"), deferrable=False), TrainingTrigger.news
 
     async def after_a_signal(self: TrainingTrigger, place: Any) -> dict[str, Any]:
         airflow_says("failed")
@@ -220,7 +209,7 @@ def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(
 def test_waiting_in_the_worker_fails_as_waiting_in_the_triggerer_does(
     submission: Submit, make_context: MakeContext
 ) -> None:
-    waits = sensor(submission(STAND_IN="out_of_memory"), deferrable=False)
+    waits = wait_task(submission(STAND_IN="out_of_memory"), deferrable=False)
 
     with pytest.raises(AirflowFailException, match="out of memory"):
         waits.execute(make_context())

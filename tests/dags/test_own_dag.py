@@ -81,11 +81,12 @@ def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
 
 
 def test_the_patience_of_a_dag_wins_over_the_clusters() -> None:
-    from steptime.airflow.sensors import TrainingSensor
+    from steptime.airflow.dag_builder import training_dag
     from steptime.clusters.config import load_cluster
 
     config = load_cluster("local")
-    sensor = TrainingSensor(task_id="wait", submitted=None, queue_patience_h=3)
+    dag: Any = training_dag("x", workload="llama3.1", queue_patience_h=3)
+    sensor = dag.get_task("performance.wait")
     assert sensor.as_patient(config).queue_patience_h == 3
     assert sensor.as_patient(config).patience_h == config.patience_h
 

@@ -22,7 +22,6 @@ from steptime.airflow import base
 from steptime.airflow.base import Refused
 from steptime.airflow.slots.names import HELD_BY, HeldBy
 from steptime.airflow.sweep import triggers as sweep_triggers
-from steptime.airflow.sweep.operators import CellOutcomeOperator, RunCellOperator
 from steptime.airflow.sweep.triggers import DagRunTrigger
 
 from .conftest import Supervisor, SweepTask
@@ -57,10 +56,10 @@ async def fired(trigger: DagRunTrigger) -> Any:
     return await anext(trigger.run())
 
 
-def test_a_mapped_task_is_made_with_its_cell() -> None:
-    cell = {"label": "the cell"}
-    assert RunCellOperator(task_id="run", cell=cell).cell == cell
-    assert CellOutcomeOperator(task_id="outcome", cell=cell, started_in="run").cell == cell
+def test_a_mapped_task_is_made_with_its_cell(task: Callable[..., Any]) -> None:
+    for group, mapped_over in (("cell", "cells"), ("fresh", "confirm")):
+        made = [str(task(f"{group}.{task_id}").cell) for task_id in ("run", "outcome")]
+        assert all(f"): {mapped_over}>" in one for one in made), made
 
 
 def test_a_sweep_keeps_its_plan_with_the_slots_of_each_cell(check: Callable[..., dict[str, Any]]) -> None:
