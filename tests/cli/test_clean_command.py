@@ -35,7 +35,7 @@ def test_what_is_old_is_removed_and_told(old_copy: Path) -> None:
     arguments = ["clean", "--older-than", "12w", "--format", "json"]
     shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
 
-    [row] = json.loads(shown.stdout)
+    [row] = json.loads(shown.stdout)["removed"]
     assert (row["name"], row["path"], row["size_bytes"]) == ("pretrain-1", str(old_copy), 1_000_000)
     assert shown.stderr == "1 removed, 1.0 MB\n"
     assert not old_copy.exists()

@@ -129,7 +129,7 @@ def test_the_command_itself_refuses_with_exit_code_1(arguments: Sequence[str], s
 
 
 def _metrics(arguments: Sequence[str]) -> dict[str, Any]:
-    given = json.loads(_stdout(["metrics", *arguments, "--format=json"]))
+    given = json.loads(_stdout(["metrics", *arguments, "--format=json"]))["metrics"]
     assert isinstance(given, dict)
     return given
 

@@ -29,7 +29,7 @@ def test_published_csv_is_the_documents_tables() -> None:
 
 
 def test_every_row_that_runs() -> None:
-    rows = json.loads(call("recipes", "--format", "json").stdout)
+    rows = json.loads(call("recipes", "--format", "json").stdout)["recipes"]
     tiny = [row for row in rows if row["size"] == "tiny"]
     assert {row["recipe"] for row in tiny} == set(workloads_on("cpu"))
     assert len(rows) - len(tiny) == len(configuration_rows())
@@ -105,7 +105,8 @@ def test_plan_shows_the_job_scripts() -> None:
     assert "# ---- tiny·fp32·2: job script ----\n#!" in shown.stdout
     assert "--nproc-per-node=2" in shown.stdout
     assert "/pretrain_llama3.1_tiny_fp32_2/" in shown.stdout
-    (row,) = json.loads(call("plan", "llama3.1", "--gpus", "2", "--show-script", "--format", "json").stdout)
+    asked = ("plan", "llama3.1", "--gpus", "2", "--show-script", "--format", "json")
+    (row,) = json.loads(call(*asked).stdout)["runs"]
     assert "--nproc-per-node=2" in row["script"]
 
 
@@ -116,7 +117,7 @@ def test_all_flags_of_a_plan() -> None:
             *("--scaling", "strong", "--tensor-parallel", "2", "--max-steps", "30", "--window", "5:29"),
             *("--time-limit", "00:05:00", "--cluster", "local", "--env", "A=1", "--format", "json"),
         ).stdout
-    )
+    )["runs"]
     assert (row["gpus"], row["tp"], row["dp"], row["gbs"], row["ga"]) == (2, 2, 1, 8, 8)
     assert (row["steps"], row["window"], row["time_limit"]) == (30, "5:29", "00:05:00")
 

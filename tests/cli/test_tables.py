@@ -86,13 +86,13 @@ def test_a_plan_keeps_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_numbers_of_a_column_have_equal_decimals(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"hours": 0.16667}, {"hours": 4.0}, {"hours": 12_345.5}, {"hours": None}]
-    output.show(rows, output.Format.TABLE)
+    output.show(rows, output.Format.TABLE, called="rows")
     numbers = re.findall(r"│ +([\d.,]+) │", capsys.readouterr().out)
     assert numbers == ["0.167", "4.000", "12,345.500"]
 
 
 def test_what_is_no_number_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show([{"value": 0.5}, {"value": "auto"}, {"value": True}], output.Format.TABLE)
+    output.show([{"value": 0.5}, {"value": "auto"}, {"value": True}], output.Format.TABLE, called="rows")
     assert re.findall(r"│ +(\S+) │", capsys.readouterr().out) == ["0.5", "auto", "True"]
 
 

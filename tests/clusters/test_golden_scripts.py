@@ -92,7 +92,7 @@ def show_script(row: Row, mode: Mode, gpus: str) -> list[dict[str, Any]]:
         ],
     )
     assert shown.exit_code == 0, f"{row} {mode}: {shown.exception}"
-    rows: list[dict[str, Any]] = json.loads(shown.stdout)
+    rows: list[dict[str, Any]] = json.loads(shown.stdout)["runs"]
     for run in rows:
         run["script"] = re.sub(r"_1\d{9}-", "_TIMESTAMP-", run["script"])
     return rows

@@ -69,7 +69,7 @@ def test_the_wheel_alone_has_recipes_plans_and_the_demo(environment: Path, tmp_p
     assert published.count("\n") == printed.count("\n") > 100
     [first, *_] = json.loads(
         outside(environment, tmp_path, "steptime", "plan", "llama3.1", "--format", "json")
-    )
+    )["runs"]
     assert first["label"] == "tiny·fp32·1"
     assert "Examples" in outside(environment, tmp_path, "steptime", "demo", "--help")
     assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"

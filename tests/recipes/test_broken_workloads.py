@@ -646,7 +646,7 @@ def test_a_broken_workload_hides_no_other(config: Path) -> None:
     command = [str(Path(sys.executable).with_name("steptime")), "recipes", "--format", "json"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert listed.returncode == 1
-    assert {row["recipe"] for row in json.loads(listed.stdout)} == {
+    assert {row["recipe"] for row in json.loads(listed.stdout)["recipes"]} == {
         path.stem for path in (config / "workloads").glob("*.yaml") if path.stem != "small-1.0"
     }
     assert listed.stderr.startswith(

@@ -237,9 +237,9 @@ def test_parameters_are_shown_as_upstream_states_them() -> None:
     told = CliRunner().invoke(app, ["plan", "deepseek-v3", "--gpu-type", "gb300"], catch_exceptions=False)
     assert "deepseek-v3-26.04 671b (671b, 37b active parameters), fp8_mx" in told.stdout
     listed = CliRunner().invoke(app, ["recipes", "--workload", "gpt-oss", "--format", "json"])
-    assert {(row["parameters"], row["active_parameters"]) for row in json.loads(listed.stdout)} == {
-        (120_000_000_000, None)
-    }
+    assert {
+        (row["parameters"], row["active_parameters"]) for row in json.loads(listed.stdout)["recipes"]
+    } == {(120_000_000_000, None)}
 
 
 def test_a_recipe_that_another_image_has_not_is_not_started() -> None:

@@ -56,6 +56,7 @@ def clean(
     show(
         [old._asdict() | {"last_used": _day(old)} for old in found],
         output_format,
+        called="removed",
         columns=Old._fields,
         wide=wide,
     )

@@ -1,13 +1,12 @@
 """`steptime metrics`: what one step time means, and the published number beside it."""
 
-import json
 import math
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
+from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show, show_json
 from steptime.errors import UserError, shown
 from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Recipe
@@ -79,11 +78,12 @@ def metrics(
     if output_format is Format.TABLE:
         title = f"{recipe.workload} {recipe.size} {recipe.dtype} on {recipe.gpus} × {recipe.gpu_type}"
         columns = ["metric", "value", *(["published"] if published else []), "basis"]
-        show(_lines(recipe, rates, published), Format.TABLE, columns=columns, title=title, wide=wide)
+        lines = _lines(recipe, rates, published)
+        show(lines, Format.TABLE, called="metrics", columns=columns, title=title, wide=wide)
     elif output_format is Format.JSON:
-        typer.echo(json.dumps(_record(recipe, rates, published), indent=2))
+        show_json({"metrics": _record(recipe, rates, published)})
     else:
-        show([_record(recipe, rates, published)], output_format)
+        show([_record(recipe, rates, published)], output_format, called="metrics")
 
 
 def _with_batch(recipe: Recipe, gbs: int | None) -> Recipe:

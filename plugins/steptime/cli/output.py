@@ -68,6 +68,7 @@ def show(
     rows: Sequence[Mapping[str, Any]],
     output_format: Format,
     *,
+    called: str,
     columns: Sequence[str] | None = None,
     title: str | None = None,
     headings: Mapping[str, str] | None = None,
@@ -76,14 +77,15 @@ def show(
 ) -> None:
     """Print rows; `columns` fixes their order (by default that of the first row).
 
-    `headings` renames columns in the table only: CSV and JSON keep the full names with their units.
-    A missing value is empty in a table and in CSV, null in JSON. A terminal that is too narrow for the table
-    goes without the columns of `least`, the first of them first, then without those on the right. With `wide`
-    it has all, as where that is None, for a table of which nothing may be missing.
+    `called` is the key of the rows in JSON. `headings` renames columns in the table only: CSV and JSON keep
+    the full names with their units. A missing value is empty in a table and in CSV, null in JSON. A terminal
+    that is too narrow for the table goes without the columns of `least`, the first of them first, then
+    without those on the right. With `wide` it has all, as where that is None, for a table of which nothing
+    may be missing.
     """
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
     if output_format is Format.JSON:
-        typer.echo(json.dumps([{name: row.get(name) for name in names} for row in rows], indent=2))
+        show_json({called: [{name: row.get(name) for name in names} for row in rows]})
     elif output_format is Format.CSV:
         _print_csv(rows, names)
     else:
@@ -94,6 +96,13 @@ def show(
             title,
             wide=bool(wide),
         )
+
+
+def show_json(content: Mapping[str, Any]) -> None:
+    """Print one JSON document for programs, which names its schema's version first."""
+    from steptime.results.columns import SCHEMA_VERSION
+
+    typer.echo(json.dumps({"schema_version": SCHEMA_VERSION, **content}, indent=2))
 
 
 def show_columns(

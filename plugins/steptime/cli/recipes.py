@@ -112,6 +112,7 @@ def recipes(
         show(
             [_with_params(row) for row in rows] if in_brief else rows,
             output_format,
+            called="recipes",
             columns=columns,
             wide=wide,
         )
@@ -175,6 +176,7 @@ def show_plan(
         show(
             rows,
             output_format,
+            called="runs",
             columns=_with_experts(_RUN_COLUMNS, rows),
             title=what,
             headings=headings,
@@ -186,7 +188,7 @@ def show_plan(
     else:
         if scripts:
             rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
-        show(rows, output_format)
+        show(rows, output_format, called="runs")
     typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
     typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if asked.gpu_type == planned.cluster_gpu_type:

@@ -17,6 +17,7 @@ from steptime.cli.output import (
     Format,
     show,
     show_columns,
+    show_json,
     show_table,
 )
 from steptime.cli.selecting import Selection, takes_selection
@@ -122,7 +123,6 @@ def show_run(
     json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
     record alone, byte for byte the record.json beside the run's log.
     """
-    from steptime.results.columns import SCHEMA_VERSION
     from steptime.results.record import record_path
     from steptime.results.repeating import repeat_command_of_record
     from steptime.results.store import Store
@@ -139,7 +139,6 @@ def show_run(
     record, checks = json.loads(kept["content"]), store.checks(job_name)
     if output_format is Format.JSON:
         whole = {
-            "schema_version": SCHEMA_VERSION,
             "result": row,
             "steps": store.steps(job_name),
             "checkpoints": store.checkpoints(job_name),
@@ -148,11 +147,12 @@ def show_run(
             "record": record,
             "record_sha256": kept["sha256"],
         }
-        typer.echo(json.dumps(whole, indent=2))
+        show_json(whole)
         return
     facts = _facts(row, record) | {"record": record_path(row["log_path"]), "record, sha256": kept["sha256"]}
     headings = {"what": f"{row['label']} · {row['workload']}", "value": job_name}
-    show([{"what": name, "value": value} for name, value in facts.items()], output_format, headings=headings)
+    listed = [{"what": name, "value": value} for name, value in facts.items()]
+    show(listed, output_format, called="result", headings=headings)
     if output_format is Format.CSV:
         return
     for check in checks:
@@ -183,7 +183,8 @@ def show_declarations(
 
     rows = [column.published for column in COLUMNS]
     names = ("name", "kind", "unit", "description")
-    show(rows, output_format, columns=names if output_format is Format.TABLE else None, wide=wide)
+    shown_ones = names if output_format is Format.TABLE else None
+    show(rows, output_format, called="columns", columns=shown_ones, wide=wide)
 
 
 def _facts(row: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:

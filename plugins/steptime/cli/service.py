@@ -1,14 +1,13 @@
 """`steptime up`, `down` and `status`: the Airflow of this machine."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from steptime.cli.output import FORMAT_OPTION, Format, complain, show
+from steptime.cli.output import FORMAT_OPTION, Format, complain, show, show_json
 from steptime.cli.phases import Phases
 from steptime.errors import SystemFailure, UserError
 
@@ -111,16 +110,16 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
         for name, health in now.health.items()
     ]
     if output_format is Format.JSON:
-        typer.echo(json.dumps(now.model_dump(mode="json") | {"budgets": budgets}, indent=2))
+        show_json(now.model_dump(mode="json") | {"budgets": budgets})
     elif output_format is Format.CSV:
-        show(rows, output_format, columns=["component", "health", "restarts"])
+        show(rows, output_format, called="components", columns=["component", "health", "restarts"])
     else:
         if now.url:
             typer.echo(f"address:  {now.url}")
         if now.problem:
             typer.echo(now.problem)
         else:
-            show(rows, output_format)
+            show(rows, output_format, called="components")
             typer.echo(f"DAGs:     {', '.join(now.dags) or 'none yet'}")
             typer.echo(f"running:  {', '.join(now.running_dag_runs) or 'nothing'}")
             for name, error in now.import_errors.items():
@@ -128,7 +127,8 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
         if budgets:
             headings = {f"{what}_gpu_hours": what for what in ("used", "committed", "left")}
             headings["gpu_hours_per_month"] = "per month"
-            show(budgets, output_format, title="budgets, GPU-hours", headings=headings)
+            title = "budgets, GPU-hours"
+            show(budgets, output_format, called="budgets", title=title, headings=headings)
     if not now.healthy:
         raise typer.Exit(2)
 

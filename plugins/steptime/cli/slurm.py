@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from steptime.cli.output import FORMAT_OPTION, Format, complain, show
+from steptime.cli.output import FORMAT_OPTION, Format, complain, show, show_json
 from steptime.cli.phases import Phases
 from steptime.cli.usage import Commands
 
@@ -126,13 +126,13 @@ def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) ->
         for name, lives in now.daemons.items()
     ]
     if output_format is Format.JSON:
-        typer.echo(now.model_dump_json(indent=2))
+        show_json(now.model_dump(mode="json"))
     elif output_format is Format.CSV:
-        show(rows, output_format, columns=["daemon", "state", "port"])
+        show(rows, output_format, called="daemons", columns=["daemon", "state", "port"])
     elif not now.running:
         typer.echo(now.problem)
     else:
-        show(rows, output_format)
+        show(rows, output_format, called="daemons")
         typer.echo(f"nodes:      {_counts(now.nodes)}\njobs:       {_counts(now.jobs)}")
         typer.echo(f"log in:     {now.ssh}\nSLURM_CONF: {now.slurm_conf}")
         if now.problem:

@@ -74,7 +74,8 @@ def _list(
     """Every sweep there is."""
     columns = ("name", "description", "cluster", "repeats", "gpu_hours_max", "approval_above_gpu_hours")
     sweeps, broken = load_each(list_sweeps(), load_sweep)
-    show([sweep.model_dump(mode="json") for sweep in sweeps], output_format, columns=columns, wide=wide)
+    rows = [sweep.model_dump(mode="json") for sweep in sweeps]
+    show(rows, output_format, called="sweeps", columns=columns, wide=wide)
     refuse(broken)
 
 
@@ -95,8 +96,8 @@ def plan(
     planned, _ = checked_sweep(name)
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
-    columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id")
-    show(_rows(planned), output_format, columns=columns if table else None, headings=headings, wide=wide)
+    columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id") if table else None
+    show(_rows(planned), output_format, called="cells", columns=columns, headings=headings, wide=wide)
     typer.echo(f"{_total(planned)}. Nothing was submitted.", err=not table)
     typer.echo(expected_cost(_runs(planned)).sentence, err=not table)
     check_budgets(_runs(planned), err=not table)

@@ -1,0 +1,66 @@
+"""The JSON of every command: one document that names its schema's version, and its rows under a name."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.cli.commands import LISTED, imported
+from steptime.results.columns import SCHEMA_VERSION
+
+LOG = Path(__file__).parents[1] / "data" / "logs"
+METRICS = "metrics --workload llama3.1 --size 8b --dtype bf16 --gpu-type h100 --gpus 8 --step-time 12.27"
+KEYS = {
+    "clean --dry-run": "removed",
+    METRICS: "metrics",
+    "parse LOG": "logs",
+    "plan llama3.1": "runs",
+    "recipes": "recipes",
+    "recipes --published": "recipes",
+    "recipes --launch": "recipes",
+    "results": "results",
+    "results columns": "columns",
+    "results compare": "cells",
+    "results show last": "result",
+    "results trend": "runs",
+    "run llama3.1 --dry-run": "runs",
+    "slurm status": "daemons",
+    "status": "budgets",
+    "sweep list": "sweeps",
+    "sweep plan weekly": "cells",
+}
+"""Of a call of each command, the key of what it lists; of a state the key of one of its parts."""
+
+
+def commands(one: Any, *path: str) -> Iterator[str]:
+    """A command and those in it that have --format, each with the groups that it is in."""
+    for name, inner in getattr(one, "commands", {}).items():
+        yield from commands(inner, *path, name)
+    if any("--format" in parameter.opts for parameter in one.params):
+        yield " ".join(path)
+
+
+def test_every_command_with_a_format_is_called_here() -> None:
+    found = {one for name in LISTED for one in commands(imported(name), name)}
+    called = {max((one for one in found if call.startswith(one)), key=len, default=call) for call in KEYS}
+    assert called == found
+
+
+@pytest.mark.parametrize(("call", "key"), KEYS.items())
+def test_it_is_one_document_with_a_version(call: str, key: str, here: Path, make_result: Any) -> None:
+    if call.startswith("results"):
+        from steptime.results.store import Store
+
+        Store().publish(make_result("one"))
+    log = next(path for path in LOG.rglob("*.out"))
+    arguments = [str(log) if word == "LOG" else word for word in call.split()]
+
+    told = CliRunner().invoke(app, [*arguments, "--format", "json"])
+
+    found = json.loads(told.stdout)
+    assert next(iter(found.items())) == ("schema_version", SCHEMA_VERSION)
+    assert key in found
