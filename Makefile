@@ -60,8 +60,8 @@ bench: setup ## is steptime itself slower than it was? ONLY=dag_import for one b
 	@$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only "$(ONLY)") $(if $(BEFORE),--before "$(BEFORE)") $(if $(ROUNDS),--rounds $(ROUNDS))
 
 screenshots: setup ## take the pictures of README and docs, from the running demo and from a made half year
-	$(BIN)/python docs/take_screenshots.py
 	STEPTIME_PICTURES=$(CURDIR)/docs/images $(BIN)/pytest -q tests/web/test_pictures.py
+	$(BIN)/python docs/take_screenshots.py
 
 lock: setup ## resolve the packages of the Airflow environment and of docker/Dockerfile anew
 	$(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --extra celery --group dev --generate-hashes -o requirements.lock

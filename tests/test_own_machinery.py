@@ -92,14 +92,16 @@ def test_what_is_shared_is_made_once_and_an_airflow_is_stopped_after_the_last_te
         check=False,
     )
     assert planned.returncode == 0, planned.stdout + planned.stderr
-    of_interest = r"(SETUP|TEARDOWN) +[SP] (site|airflow|half_years|moved_together)\b|tests/\w+(?=.*::)"
+    of_interest = (
+        r"(SETUP|TEARDOWN) +[SP] (site|airflow|sixty_cells|half_years|moved_together)\b|tests/\w+(?=.*::)"
+    )
     matches = (re.match(of_interest, line.strip()) for line in planned.stdout.splitlines())
     found = [match[0] for match in matches if match]
     lines = [line for line, before in zip(found, [None, *found], strict=False) if line != before]
     assert lines == [
         *("SETUP    P site", "tests/drills", "TEARDOWN P site"),
         *("SETUP    P airflow", "tests/end_to_end", "TEARDOWN P airflow"),
-        *("SETUP    S half_years", "tests/web", "SETUP    S moved_together", "tests/web"),
-        *("tests/reporting", "tests/judging", "tests/test_pid_namespace"),
-        *("TEARDOWN S moved_together", "TEARDOWN S half_years"),
+        *("SETUP    S sixty_cells", "tests/web", "SETUP    S half_years", "tests/reporting", "tests/judging"),
+        *("SETUP    S moved_together", "tests/judging", "tests/test_pid_namespace"),
+        *("TEARDOWN S moved_together", "TEARDOWN S half_years", "TEARDOWN S sixty_cells"),
     ]

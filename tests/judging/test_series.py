@@ -9,7 +9,7 @@ from steptime.judging.comparison import compare_since
 from steptime.judging.series import JudgedRun, Series, judged_runs
 from steptime.logs.models import CheckpointTiming
 from steptime.recipes.models import Mode, Run, Window
-from steptime.results.differences import changes
+from steptime.results.differences import changes, node_changes
 from steptime.results.metrics import STEADY_STEPS, steady_steps
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -145,8 +145,24 @@ def test_events_between_two_runs_are_told_with_both_values(make_result: MakeResu
         "nemo 2.7.3 → 2.8.0",
         "commit 675de01b859e → ffffffffffff",
         "performance.trainer.overlap_grad_reduce False → True",
-        "nodes localhost → n1, n2",
         "driver none → 570.1",
         "NCCL_ALGO none → Ring",
+        "nodes localhost → n1, n2",
     ]
     assert changes(json.dumps(one), json.dumps(one)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (["n1", "n2"], ["n1", "n2"], []),
+        (["n1", "n2"], ["n2", "n1"], ["nodes n1, n2 → n2, n1"]),
+        ([], ["n1"], ["nodes none → n1"]),
+        (["n1", "n2", "n3", "n4", "n5"], ["n5", "n6", "n7", "n8", "n9"], ["nodes: 4 of 5 are others"]),
+        (["n1", "n2", "n3", "n4", "n5"], ["n5", "n4", "n3", "n2", "n1"], ["nodes: in another order"]),
+    ],
+)
+def test_of_many_nodes_it_says_how_many_are_others(
+    before: list[str], after: list[str], told: list[str]
+) -> None:
+    assert node_changes(", ".join(before) or None, ", ".join(after)) == told

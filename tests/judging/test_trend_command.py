@@ -184,13 +184,14 @@ def test_what_changed_is_what_the_records_say(make_result: Callable[..., Result]
             "WHERE run_id IN (SELECT id FROM runs WHERE job_name IN ('run-1', 'run-6'))"
         )
 
-    told = [row["changes"] for row in trend(store, Series.of_row(store.run("run-0")))]
+    rows = trend(store, Series.of_row(store.run("run-0")))
 
     to_ring, to_tree = "NCCL_ALGO Tree → Ring", "NCCL_ALGO Ring → Tree"
-    assert told == [
-        *("", "nodes n1 → n2", "", f"{to_ring}; nodes n2 → n3"),
-        *("", f"{to_tree}; nodes n3 → n1", f"{to_ring}; nodes n1 → n2"),
+    assert [(row["changes"], row["node_changes"]) for row in rows] == [
+        *(("", ""), ("", "nodes n1 → n2"), ("", ""), (to_ring, "nodes n2 → n3")),
+        *(("", ""), (to_tree, "nodes n3 → n1"), (to_ring, "nodes n1 → n2")),
     ]
+    told = ["; ".join(filter(None, (row["changes"], row["node_changes"]))) for row in rows]
     names = [f"run-{number}" for number in range(len(ran))]
     records = store.records(names)
     assert told[1:] == [

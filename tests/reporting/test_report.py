@@ -179,6 +179,11 @@ def test_a_published_value_is_drawn_if_it_is_near(half_a_year: Store) -> None:
     assert trend_chart("x", near).remark == ""
     assert trend_chart("x", far).remark == "published, 9 s, is too far away for this picture"
     assert [line.kind for line in trend_chart("x", far).lines] == ["band", "runs", "baseline"]
+    usual = rows[0]["judged_s"]
+    from_there_on_below = trend_chart("x", [{**row, "published_step_time_s": 0.95 * usual} for row in rows])
+    (limit,) = (line for line in from_there_on_below.lines if line.kind == "passes-until")
+    assert f",{from_there_on_below.marks[0].y}L" in limit.path, "as high as a run that just passes"
+    assert ("passes-until", "passes until") in from_there_on_below.legend
 
 
 def test_an_accepted_level_and_a_drift_are_drawn(half_a_year: Store) -> None:
@@ -199,6 +204,7 @@ def test_lines_of_a_scaling_chart_are_apart_in_what_they_differ_in(half_a_year: 
         dict(row) for row in report_since(half_a_year, time.time() - WEEK_S).scaling if row["size"] == "tiny"
     ]
     fp8 = [{**row, "dtype": "fp8", "step_time_over_published": 1.0 + row["gpus"] / 100} for row in rows]
+    fp8[-1]["against_publication"] = "below"
 
     chart = scaling_chart("tiny", [*rows, *fp8])
 
@@ -206,6 +212,8 @@ def test_lines_of_a_scaling_chart_are_apart_in_what_they_differ_in(half_a_year: 
     assert [text for _, text in chart.x_ticks] == ["1", "2", "4", "8"]
     assert {mark.shape for mark in chart.marks if mark.kind == "series-1"} == {"dot", "repeat"}
     assert sum(mark.shape == "triangle" for mark in chart.marks) == 4
+    (cross,) = (mark for mark in chart.marks if mark.shape == "cross")
+    assert cross.text.endswith(" at 8, below the publication")
     assert "fp32: 1" in chart.described
     assert all(one.top < one.bottom for one in chart.uprights)
 

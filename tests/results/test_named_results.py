@@ -90,7 +90,7 @@ def test_every_command_and_page_shows_it(store: Store, tmp_path: Path) -> None:
     from steptime.web import answers
 
     for answer in (
-        answers.run(store, "second"),
+        answers.run(store, lambda _: False, "second"),
         answers.differences(store, "first", "second"),
         answers.series(store),
         answers.scaling(store, None),

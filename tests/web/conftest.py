@@ -22,6 +22,7 @@ with warnings.catch_warnings():
 from browser import Watched, chromium, watched_page
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page
+from sixty_cells import DAGS, SEEDS, SWEEP_DAG, Stores, StoresOf
 from web.framed import airflow_around
 
 from steptime.recipes.models import Mode
@@ -63,6 +64,18 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     monkeypatch.delenv("STEPTIME_STORE_URL", raising=False)
     return Store()
+
+
+@pytest.fixture
+def half_year(
+    sixty_cells: StoresOf, store: Store, auth_manager: AuthManager, monkeypatch: pytest.MonkeyPatch
+) -> Stores:
+    """The pages read the half year of 60 cells with what is planted; the sweep's own DAG may be read, too."""
+    stores = sixty_cells(SEEDS[0])
+    monkeypatch.setenv("STEPTIME_STORE_URL", stores.planted)
+    auth_manager.readable |= {SWEEP_DAG, *DAGS.values()}
+    auth_manager.editable |= {*DAGS.values()}
+    return stores
 
 
 @pytest.fixture

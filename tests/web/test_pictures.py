@@ -6,37 +6,40 @@ from pathlib import Path
 import pytest
 from browser import watched_page
 from playwright.sync_api import Browser, expect
+from sixty_cells import LAST, STEP, SWEEP_DAG, Made, Stores
+from typer.testing import CliRunner
 
-from steptime.results.store import Store
+from steptime.cli import app
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
+SLOWER, USUAL = (Made(STEP, week, number, 1, ()).job_name for week, number in ((LAST, 2), (LAST - 1, 0)))
 PAGES = {
     "week": ("?view=week", 640, "#summary strong"),
-    "runs": ("?view=runs&size=small", 640, "tr[data-job]"),
-    "trend": ("?view=trend&series=small-4-27", 760, "canvas#trend"),
-    "scaling": ("?view=scaling", 480, "#scaling-1"),
-    "run": ("?view=runs&run=small-4-27&with=small-4-20", 900, "#differences #overlay"),
+    "runs": ("?view=runs&size=70b&dtype=fp8&period=30", 640, "tr[data-job]"),
+    "trend": (f"?view=trend&series={SLOWER}", 700, "canvas#trend"),
+    "scaling": ("?view=scaling", 1180, "#scaling-1"),
+    "run": (f"?view=runs&run={SLOWER}&with={USUAL}", 900, "#differences #overlay"),
+    "sweep": (f"?dag_id={SWEEP_DAG}&dag_run_id=week-{LAST}", 900, "#step-time-1"),
 }
 """Addresses, how high each is drawn, and what is there once it is."""
 
 
-@pytest.fixture
-def half_a_year(half_years: tuple[str, str], store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
-
-
-@pytest.mark.usefixtures("half_a_year")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", PAGES)
 def test_the_pages_of_half_a_year_can_be_kept(
-    browser: Browser, site: str, tmp_path: Path, name: str, scheme: str
+    browser: Browser, site: str, half_year: Stores, tmp_path: Path, scheme: str
 ) -> None:
-    address, height, drawn = PAGES[name]
+    CliRunner().invoke(app, ["report", "-o", str(tmp_path / "week.html")], catch_exceptions=False)
+    pages = {name: (f"{site}/steptime/{address}", *drawn) for name, (address, *drawn) in PAGES.items()}
+    pages["report"] = ((tmp_path / "week.html").as_uri(), 1000, "figure")
+    sizes = {}
     with watched_page(browser, site, color_scheme=scheme, timezone_id="UTC") as watched:
-        watched.page.set_viewport_size({"width": 1366, "height": height})
-        watched.page.goto(f"/steptime/{address}")
-        expect(watched.page.locator(drawn).first).to_be_visible()
-        picture = Path(os.environ.get("STEPTIME_PICTURES", tmp_path)) / f"{name}-{scheme}.png"
-        watched.page.screenshot(path=picture, animations="disabled")
-    assert 20_000 < picture.stat().st_size < 200_000
+        for name, (address, height, drawn) in pages.items():
+            watched.page.set_viewport_size({"width": 1366, "height": height})
+            watched.page.goto(address)
+            expect(watched.page.locator(drawn).first).to_be_visible()
+            picture = Path(os.environ.get("STEPTIME_PICTURES", tmp_path)) / f"{name}-{scheme}.png"
+            watched.page.screenshot(path=picture, animations="disabled")
+            sizes[name] = picture.stat().st_size
+    assert min(sizes.values()) > 20_000, sizes
+    assert max(sizes.values()) < 400_000, sizes

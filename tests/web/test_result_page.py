@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Error, Page, Request, Route, expect
-from web.framed import TAB, column, number, opened
+from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, Made, cells
+from web.framed import RUNS, TAB, column, number, opened
 
 from steptime.clusters.base import JobState
 from steptime.judging import judgements
+from steptime.recipes.published import published_performance
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.record import EarlierAttempt, make_record
 from steptime.results.store import Store
@@ -22,6 +24,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 Publish = Callable[..., Result]
 DRAWN = "() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+POINTS = """(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data, pointStyle}) =>
+    ({label, style: pointStyle, points: data.map(({x, y}) => [x, y])}))"""
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
 
 
@@ -115,6 +119,18 @@ def test_cells_of_a_sweep_stand_below_it_with_what_they_took(page: Page) -> None
     assert page.title() == "routed to /dags/scaling_sweep/runs/week-8"
 
 
+@pytest.mark.usefixtures("weekly_sweep")
+def test_runs_are_selected_by_their_sweep(
+    page: Page, store: Store, make_result: Callable[..., Result]
+) -> None:
+    made_by = make_result("x").submitted.made_by.model_copy(update={"sweep": "hourly", "sweep_run": "s/1"})
+    store.publish(make_result("of-another", made_by=made_by))
+    frame = opened(page)
+    frame.locator("#filter-sweep").select_option("hourly")
+    expect(frame.locator("#summary")).to_have_text("1 of 19 runs")
+    assert page.url.endswith("?view=runs&sweep=hourly")
+
+
 @pytest.mark.usefixtures("sweep")
 def test_what_all_runs_share_is_said_once(page: Page) -> None:
     frame = opened(page)
@@ -204,29 +220,56 @@ def test_columns_without_values_are_left_out(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("sweep")
-def test_charts_show_the_measured_points(page: Page, store: Store) -> None:
-    frame = opened(page)
+def test_the_tab_of_a_dag_run_shows_the_measured_points(page: Page, store: Store) -> None:
+    frame = opened(page, TAB)
     means = {row["job_name"]: row["step_time_mean_s"] for row in store.results()}
-    drawn = frame.locator("#step-time").evaluate(
-        "(canvas) => Chart.getChart(canvas).data.datasets"
-        ".map(({label, isIdeal, data}) => ({label, ideal: !!isIdeal, points: data.map(({x, y}) => [x, y])}))"
-    )
-    tiny = [series for series in drawn if series["label"] == "tiny"]
-    measured, ideal = (
-        next(one["points"] for one in tiny if one["ideal"] is wanted) for wanted in (False, True)
-    )
-    assert measured == [[gpus, means[f"run-{gpus}"]] for gpus in (1, 2, 4)]
+    drawn = {one["label"]: one["points"] for one in frame.locator("#step-time-0").evaluate(POINTS)}
+    assert drawn["fp32"] == [[gpus, means[f"run-{gpus}"]] for gpus in (1, 2, 4)]
     # Weak scaling: with linear scaling a step takes the same time at every scale.
-    assert [y for _, y in ideal] == pytest.approx([means["run-1"]] * 3)
-    for canvas in ("#step-time", "#throughput"):
-        colours = frame.locator(canvas).evaluate(
-            "(canvas) => new Set(new Uint32Array("
-            "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"
-        )
-        assert colours > 10
-    legend = frame.locator("#legend").get_by_role("button", name="small")
-    legend.click()
-    expect(legend).to_have_attribute("aria-pressed", "false")
+    assert [y for _, y in drawn["ideal"]] == pytest.approx([means["run-1"]] * 3)
+    colours = frame.locator("#step-time-0").evaluate(
+        "(canvas) => new Set(new Uint32Array("
+        "canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size"
+    )
+    assert colours > 10
+
+
+@pytest.mark.usefixtures("sweep")
+def test_runs_of_several_dag_runs_are_in_no_chart(page: Page) -> None:
+    frame = opened(page)
+    expect(frame.locator("tr[data-job]")).to_have_count(6)
+    expect(frame.locator("#charts")).to_be_hidden()
+
+
+@pytest.mark.usefixtures("half_year")
+def test_the_tab_of_a_sweep_has_a_chart_for_each_model_with_the_published_step_times(page: Page) -> None:
+    address = f"?dag_id={SWEEP_DAG}&dag_run_id=week-{LAST}"
+    frame = opened(page, f"/dags/{SWEEP_DAG}/runs/week-{LAST}/plugin/x{address}")
+    chart = frame.get_by_role("img", name="Step time of llama3.1-25.04 · 8b ")
+    drawn = {one["label"]: one for one in chart.evaluate(POINTS)}
+    runs = [run for run in cells().values() if run.label.startswith("8b·fp8·")]
+    published = {run.recipe.gpus: published_performance(run.recipe).step_time for run in runs}
+    assert drawn["fp8, published"]["points"] == [[gpus, seconds] for gpus, seconds in published.items()]
+    assert drawn["fp8, published"]["style"] == "triangle"
+    assert [style == "crossRot" for style in drawn["fp8"]["style"]] == [
+        f"8b·fp8·{gpus}" == BELOW for gpus in published
+    ]
+    low, high = chart.evaluate(
+        "(canvas) => ['min', 'max'].map((end) => Chart.getChart(canvas).scales.y[end])"
+    )
+    assert 5 < low < high < 15, "it is fitted to the values: 9 and 12 s"
+    assert any(column(frame, "minimum_detectable_change_percent"))
+    marks = dict(zip(column(frame, "label"), column(frame, "against_publication"), strict=True))
+    assert (marks[BELOW], marks[STEP]) == ("below", "passes")
+
+
+@pytest.mark.usefixtures("half_year")
+def test_runs_are_marked_by_their_publication(page: Page) -> None:
+    newest = Made(BELOW, LAST, 0, 1, ()).job_name
+    frame = opened(page, f"{RUNS}&size=8b&gpus=32&dtype=fp8&run={newest}")
+    expect(frame.locator("#detail-title .publication")).to_contain_text("below")
+    page.keyboard.press("Escape")
+    expect(frame.locator(f"tr[data-job='{newest}']")).to_contain_text("below")
 
 
 def test_a_rejected_run_is_listed_with_its_reason_and_drawn_nowhere(page: Page, publish: Publish) -> None:

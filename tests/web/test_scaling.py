@@ -5,12 +5,16 @@ from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
-from web.framed import NAVIGATION, TAB, opened
+from sixty_cells import BELOW, SCALED, cells
+from web.framed import NAVIGATION, TAB, column, opened
 
+from steptime.recipes.published import published_performance
 from steptime.results.models import Result
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
+STYLES = """(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data, pointStyle}) =>
+    ({label, style: pointStyle, points: data.map(({x, y}) => [x, y])}))"""
 LINES = """(canvas) => Chart.getChart(canvas).data.datasets.filter(({kind}) => !kind)
     .map(({data}) => data.map(({x, y}) => [x, y]))"""
 
@@ -48,6 +52,45 @@ def test_the_tab_of_a_dag_run_has_its_own(page: Page) -> None:
     expect(frame.locator("#together")).to_be_hidden()
 
 
+@pytest.mark.usefixtures("scales")
+def test_the_table_has_what_the_charts_have_and_leads_to_the_runs_by_keyboard(page: Page) -> None:
+    frame = opened(page, f"{NAVIGATION}?view=scaling")
+    expect(frame.locator("tr[data-job]")).to_have_count(4)
+    assert sorted(zip(column(frame, "gpus"), column(frame, "scaling_efficiency_percent"), strict=True)) == [
+        *(("1", "100.0"), ("1", "100.0"), ("2", "50.0"), ("2", "80.0")),
+    ]
+    first, second = (frame.locator(".open").nth(place) for place in range(2))
+    first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(second).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(frame.locator("#detail")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(second).to_be_focused()
+
+
+@pytest.mark.usefixtures("half_year")
+def test_published_points_are_triangles_and_what_is_below_is_crossed(page: Page) -> None:
+    frame = opened(page, f"{NAVIGATION}?view=scaling")
+    expect(frame.locator("#multiples canvas")).to_have_count(len(SCALED))
+    chart = frame.get_by_role("img", name="Efficiency of llama3.1-25.04 · 8b ")
+    sets = {one["label"]: one for one in chart.evaluate(STYLES)}
+    assert sets["fp8, published"]["style"] == "triangle"
+    rows = [run for run in cells().values() if run.label.startswith("8b·fp8·")]
+    published = {
+        run.recipe.gpus: published_performance(run.recipe).tokens_per_s / run.recipe.gpus for run in rows
+    }
+    assert sets["fp8, published"]["points"] == [
+        [gpus, pytest.approx(100 * rate / published[8], abs=0.1)] for gpus, rate in published.items()
+    ]
+    assert dict(zip(published, sets["fp8"]["style"], strict=True)) == {
+        gpus: "crossRot" if f"8b·fp8·{gpus}" == BELOW else "circle" for gpus in published
+    }
+    assert re.search(r"fp8 .* at 32, below the publication, ", chart.get_attribute("aria-label") or "")
+    crossed = frame.locator("tr[data-job]").filter(has=page.get_by_role("button", name=BELOW, exact=True))
+    expect(crossed).to_contain_text("below")
+
+
 def test_repeats_have_an_interval(page: Page, publish: Callable[..., Result]) -> None:
     for gpus in (1, 2):
         for number, slower in enumerate((1.0, 1.01, 1.02)):
@@ -55,10 +98,15 @@ def test_repeats_have_an_interval(page: Page, publish: Callable[..., Result]) ->
     frame = opened(page, f"{NAVIGATION}?view=scaling")
     chart = frame.get_by_role("img", name="Efficiency of")
     expect(chart).to_have_attribute(
-        "aria-label", re.compile(r"100\.0 % at 1, 80\.0 % at 2, between 7\d\.\d and 8\d\.\d %")
+        "aria-label", re.compile(r"100\.0 % at 1, 80\.0 % at 2, between 7\d\.\d % and 8\d\.\d %")
     )
-    page.goto(f"{NAVIGATION}?view=runs")
-    expect(frame.locator("td[title*='between 7']")).to_have_count(3)
+    low, high = (column(frame, f"scaling_efficiency_{end}_percent") for end in ("low", "high"))
+    assert [bool(one) for one in low] == [False] * 3 + [True] * 3
+    assert float(low[-1]) < 80 < float(high[-1])
+    page.goto(f"{NAVIGATION}?view=runs&run=2-2")
+    fact = frame.locator(".facts div").filter(has_text="Mean efficiency of its scale's jobs")
+    expect(fact).to_contain_text(f"{float(low[-1]):.3g} to {float(high[-1]):.3g} %, 95 % interval")
+    expect(frame.locator(".facts").first).not_to_contain_text("Scale mean")
 
 
 def test_a_scale_alone_is_drawn_relative_to_an_earlier_run(

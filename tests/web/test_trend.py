@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from browser import Watched
 from playwright.sync_api import Page, expect
+from sixty_cells import ACCEPTED, BELOW, LAST, STEP, Made, Stores
 from web.framed import NAVIGATION, column, opened
 
 from steptime.judging import judgements
@@ -17,22 +18,21 @@ from .conftest import AuthManager
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-SLOWER = "small-4-27"
-"""The newest run of `small·fp32·4`, the second of two fresh ones."""
+SLOWER = Made(STEP, LAST, 2, 1, ()).job_name
+"""The newest run of the cell that got slower, the second of two fresh ones."""
 SETS = """(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data, pointBackgroundColor}) =>
     ({label, values: data.map(({y}) => y), colours: pointBackgroundColor}))"""
 
 
 @pytest.fixture(autouse=True)
-def half_a_year(half_years: tuple[str, str], store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("STEPTIME_STORE_URL", half_years[1])
-    return Store(half_years[1])
+def half_a_year(half_year: Stores) -> Store:
+    return Store(half_year.planted)
 
 
 def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_year: Store) -> None:
     frame = opened(page, NAVIGATION)
-    frame.get_by_role("link", name="small·fp32·4").click()
-    expect(frame.locator("#summary")).to_contain_text("slower, confirmed, after 28 runs")
+    frame.get_by_role("link", name=STEP, exact=True).click()
+    expect(frame.locator("#summary")).to_contain_text("slower, confirmed, after 30 runs")
     assert page.url.endswith(f"{NAVIGATION}?view=trend&series={SLOWER}")
     (series,) = {Series.of_row(half_a_year.run(SLOWER))}
     known = {one["label"]: one for one in frame.locator("canvas#trend").evaluate(SETS)}
@@ -41,13 +41,15 @@ def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_yea
     ]
     rows = trend(half_a_year, series)
     assert known["usual, at most"]["values"] == [row["high_s"] for row in rows]
-    # The first of the slow runs, and what came after it, have another colour than all before.
-    assert len(set(known["runs"]["colours"][6:25])) == 1
-    assert known["runs"]["colours"][-1] != known["runs"]["colours"][24]
+    # The slow runs have another colour than those before.
+    assert known["runs"]["colours"][-1] != known["runs"]["colours"][-4]
+    assert [row["verdict"] for row in rows][-4:] == ["unchanged", *3 * ["slower"]]
     # y is fitted to the data: it does not begin at zero.
     low = frame.locator("canvas#trend").evaluate("(canvas) => Chart.getChart(canvas).scales.y.min")
     assert low > 0.9 * min(value for value in known["runs"]["values"])
-    assert "OMP_NUM_THREADS 1 → 2" in column(frame, "changes")[2]
+    assert column(frame, "changes")[2] == "NVTE_FUSED_ATTN 1 → 0"
+    assert column(frame, "node_changes")[0].startswith("nodes: ")
+    assert column(frame, "minimum_detectable_change_percent")[0] != ""
     place = frame.locator("canvas#trend").evaluate(
         "(canvas) => { const {x, y} = Chart.getChart(canvas).getDatasetMeta(0).data.at(-1); return {x, y}; }"
     )
@@ -56,11 +58,32 @@ def test_a_cell_leads_to_its_trend_and_a_point_to_its_run(page: Page, half_a_yea
     assert page.url.endswith(f"series={SLOWER}&run={SLOWER}")
 
 
+@pytest.mark.parametrize(
+    ("cell", "limit", "mark"), [(STEP, False, "passes"), (BELOW, True, "below"), (ACCEPTED, True, "below")]
+)
+def test_the_publication_is_drawn_and_says_whether_the_newest_run_passes(
+    page: Page, half_a_year: Store, cell: str, limit: bool, mark: str
+) -> None:
+    newest = Made(cell, LAST, 0, 1, ()).job_name
+    published = half_a_year.run(newest)["published_step_time_s"]
+    frame = opened(page, f"{NAVIGATION}?view=trend&series={newest}")
+    expect(frame.locator("#summary")).to_contain_text(f"{cell}: ")
+    drawn = {one["label"]: one["values"] for one in frame.locator("canvas#trend").evaluate(SETS)}
+    assert drawn["published"] == [published] * 2
+    assert drawn.get("passes the publication until") == (
+        [pytest.approx(published / 0.95)] * 2 if limit else None
+    )
+    said = "the newest run passes" if mark == "passes" else "the newest run is below"
+    expect(frame.locator(".footnote").first).to_contain_text(f"Published: {published:.4g} s")
+    expect(frame.locator(".footnote").first).to_contain_text(said)
+    assert column(frame, "against_publication")[0] == mark
+
+
 def test_its_address_can_be_handed_on_and_another_series_chosen(page: Page) -> None:
-    frame = opened(page, f"{NAVIGATION}?view=trend&series=tiny-1-03")
-    expect(frame.locator("#summary")).to_contain_text("tiny·fp32·1: ")
+    frame = opened(page, f"{NAVIGATION}?view=trend&series={Made(BELOW, 3, 0, 1, ()).job_name}")
+    expect(frame.locator("#summary")).to_contain_text(f"{BELOW}: ")
     frame.locator("#series").select_option(value=SLOWER)
-    expect(frame.locator("#summary")).to_contain_text("small·fp32·4: ")
+    expect(frame.locator("#summary")).to_contain_text(f"{STEP}: ")
     frame.locator("tr[data-run] .open").first.click()
     expect(frame.locator("#detail-title")).to_contain_text(SLOWER)
     page.keyboard.press("Escape")
@@ -110,8 +133,32 @@ def test_a_level_is_accepted_on_the_page_with_a_reason(
     expect(frame.get_by_role("button", name="Accept this level")).to_be_hidden()
 
 
+def test_a_level_that_began_long_ago_is_accepted_from_its_run_on(
+    watched: Watched, publish: Callable[..., Result], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = watched.page
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    for week in range(9):
+        publish(f"run-{week}", step_times=[1.2 if week > 5 else 1.0] * 20, submitted_at=1.78e9 + week)
+    frame = opened(page, f"{NAVIGATION}?view=trend&series=run-8&run=run-6")
+    of_run = frame.locator("#detail")
+    of_run.get_by_role("button", name="Accept this level").click()
+    of_run.get_by_label("Why").fill("x" * 500)
+    monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://nowhere")
+    page.keyboard.press("Enter")
+    expect(of_run.get_by_role("alert")).to_contain_text("STEPTIME_STORE_URL")
+    watched.complaints.clear()  # Chromium's, of the answer 503
+    monkeypatch.setenv("STEPTIME_STORE_URL", store.url)
+    page.keyboard.press("Enter")
+    expect(of_run).to_be_hidden()
+    expect(frame.locator("#summary")).to_contain_text("insufficient history")
+    expect(frame.locator("tr[data-run='run-6']")).to_contain_text("(somebody)")
+
+
 def test_who_may_not_edit_runs_has_no_button(page: Page, auth_manager: AuthManager) -> None:
     auth_manager.editable.clear()
-    frame = opened(page, f"{NAVIGATION}?view=trend&series={SLOWER}")
+    frame = opened(page, f"{NAVIGATION}?view=trend&series={SLOWER}&run={SLOWER}")
     expect(frame.locator("#summary")).to_contain_text("slower, confirmed")
-    expect(frame.locator("#accepting")).to_be_hidden()
+    expect(frame.locator("#detail-title")).to_contain_text(SLOWER)
+    expect(frame.get_by_role("button", name="Accept", include_hidden=True)).to_have_count(2)
+    expect(frame.get_by_role("button", name="Accept")).to_have_count(0)

@@ -13,6 +13,7 @@ from functools import reduce
 from steptime.judging.detection import Direction
 from steptime.judging.judgements import Judged
 from steptime.judging.series import Series
+from steptime.results.differences import counts_nodes
 
 WEEK_S = 7 * 86_400.0
 """Runs that are older than the newest by more say nothing of what happens now, and cells that began to move
@@ -188,8 +189,8 @@ def _moved_together(cluster: str, runs: Collection[Evidence]) -> Iterator[Cause]
 def _common_mode(cluster: str, direction: Direction, moved: Sequence[Evidence], every: int) -> Cause:
     change = 100 * statistics.median(run.change for run in moved)
     # Of a run that only leans nobody has looked what changed before it.
-    known = [run.changes for run in moved if run.changes]
-    shared = reduce(lambda some, more: tuple(one for one in some if one in more), known) if known else ()
+    known = [[one for one in run.changes if not counts_nodes(one)] for run in moved if run.changes]
+    shared = reduce(lambda some, more: [one for one in some if one in more], known) if known else []
     changed = "; ".join(shared) or "nothing is recorded that is the same for all"
     sentence = (
         f"common-mode: {len(moved)} of {every} cells on {cluster} are {direction} together, by "

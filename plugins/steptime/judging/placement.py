@@ -8,6 +8,9 @@ from steptime.judging.detection import FRESH_RUNS, Standing
 from steptime.judging.series import JudgedRun
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 
+_NAMED = 8
+"""Nodes that a sentence has place for; the columns have all."""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -55,7 +58,7 @@ class Placement:
             where = "on other nodes" if plural else "on another node"
         else:
             where = f"{'' if after <= before else 'partly '}on the same node{'s' if plural else ''}"
-        return f" {where} ({self.fresh_nodes})"
+        return f" {where} ({self.fresh_nodes})" if len(after) <= _NAMED else f" {where}"
 
 
 def _nodes(run: JudgedRun) -> str:

@@ -13,7 +13,8 @@ from steptime.recipes.models import Mode
 from steptime.results import columns, judgement_rows
 from steptime.results.columns import Column
 from steptime.results.database import read_connection
-from steptime.results.differences import changes, node_changes
+from steptime.results.differences import made_changes, node_changes
+from steptime.results.metrics import PUBLISHED_THROUGHPUT
 from steptime.results.store import Store
 
 _COMPARED = {column.name: column for column in findings.COLUMNS}
@@ -28,6 +29,9 @@ COLUMNS = (
     *(columns.BY_NAME[name] for name in ("published_step_time_s", "against_publication")),
     _COMPARED["minimum_detectable_change_percent"],
     Column("changes", "text", "What changed since the run before it.", heading="changed", priority=2),
+    Column(
+        "node_changes", "text", "Its nodes, if they are others than before it.", heading="nodes", priority=5
+    ),
     Column("accepted", "text", "Why the level that begins with it was accepted, and by whom.", priority=3),
     Column(
         "level_s",
@@ -53,7 +57,7 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
         accepted = judgement_rows.accepted(connection, series.key)
     levels = _levels(judged)
     return [
-        _row(one.run, one.standing, "; ".join(changed.get(one.run.job_name, ())))
+        _row(one.run, one.standing, changed.get(one.run.job_name, ("", "")))
         | {"level_s": levels.get(one.run.job_name), "accepted": _accepted(accepted.get(one.run.job_name))}
         for one in judged
     ]
@@ -91,8 +95,14 @@ def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
     return low - margin, high + margin, near
 
 
-def _changes(store: Store, series: Series, runs: Sequence[JudgedRun]) -> dict[str, list[str]]:
-    """What changed since the run before each, by its job.
+def passes_until_s(row: Mapping[str, Any]) -> float | None:
+    """The step time with the least of the published throughput that passes; None where none is published."""
+    published: float | None = row["published_step_time_s"]
+    return None if published is None else published / PUBLISHED_THROUGHPUT
+
+
+def _changes(store: Store, series: Series, runs: Sequence[JudgedRun]) -> dict[str, tuple[str, str]]:
+    """What changed since the run before each, and on which nodes, by its job.
 
     Records are long, and most neighbours were made alike: only those of the others are read.
     """
@@ -103,11 +113,14 @@ def _changes(store: Store, series: Series, runs: Sequence[JudgedRun]) -> dict[st
         if made[after.job_name] is None or made[before.job_name] != made[after.job_name]
     ]
     records = store.records(list(dict.fromkeys(chain.from_iterable(others))))
-    alike = {
-        after.job_name: node_changes(before.row["nodes"], after.row["nodes"])
+    made_otherwise = {after: made_changes(records[before], records[after]) for before, after in others}
+    return {
+        after.job_name: (
+            "; ".join(made_otherwise.get(after.job_name, ())),
+            "; ".join(node_changes(before.row["nodes"], after.row["nodes"])),
+        )
         for before, after in pairwise(runs)
     }
-    return alike | {after: changes(records[before], records[after]) for before, after in others}
 
 
 def _levels(judged: Sequence[Judged]) -> dict[str, float]:
@@ -128,7 +141,7 @@ def _accepted(level: Mapping[str, Any] | None) -> str:
     return "" if level is None else f"{level['note']} ({level['accepted_by']})"
 
 
-def _row(run: JudgedRun, standing: Standing, events: str) -> dict[str, Any]:
+def _row(run: JudgedRun, standing: Standing, changed: tuple[str, str]) -> dict[str, Any]:
     against = standing.against
     low, high = _usual(standing)
     found = standing.direction if standing.state in ("suspected", "confirmed") else None
@@ -146,7 +159,8 @@ def _row(run: JudgedRun, standing: Standing, events: str) -> dict[str, Any]:
         "minimum_detectable_change_percent": (
             100 * against.minimum_detectable_change if against.suffices else None
         ),
-        "changes": events,
+        "changes": changed[0],
+        "node_changes": changed[1],
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from steptime.judging.trend import shown_range
+from steptime.judging.trend import passes_until_s, shown_range
 from steptime.results.columns import of_series
 
 Row = Mapping[str, Any]
@@ -40,7 +40,7 @@ class Mark:
     y: float
     text: str
     shape: str = "dot"
-    """`dot`, `diamond`, `triangle`, or `repeat` for a small one."""
+    """`dot`, `diamond`, `triangle`, `cross`, or `repeat` for a small one."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ def trend_chart(title: str, rows: Sequence[Row]) -> Chart:
     published = rows[-1]["published_step_time_s"]
     low, high, near = shown_range(rows)
     axes = _Axes(lambda at: (0.02 + 0.96 * (at - first) / (last - first)) if last > first else 0.5, low, high)
-    lines = [axes.line(kind, points) for kind, points in _lines(rows, published if near else None)]
+    levels = {"published": published if near else None, "passes-until": passes_until_s(rows[-1])}
+    lines = [axes.line(kind, points) for kind, points in _lines(rows, levels, low, high)]
     is_far = published is not None and not near
     far = f"published, {published:.4g} s, is too far away for this picture" if is_far else ""
     return Chart(
@@ -110,17 +111,20 @@ def trend_chart(title: str, rows: Sequence[Row]) -> Chart:
         [*_band(axes, rows), *lines],
         [_run_mark(axes, row) for row in rows],
         [_upright(axes, row, kind) for kind in ("changes", "accepted") for row in rows if row[kind]],
-        [(line.kind, line.kind) for line in lines if line.kind != "runs"],
+        [(line.kind, line.kind.replace("-", " ")) for line in lines if line.kind != "runs"],
     )
 
 
-def _lines(rows: Sequence[Row], published: float | None) -> Iterator[tuple[str, list[Point]]]:
+def _lines(
+    rows: Sequence[Row], levels: Mapping[str, float | None], low: float, high: float
+) -> Iterator[tuple[str, list[Point]]]:
     yield "runs", _points(rows, "judged_s")
     for kind, column in (("baseline", "baseline_s"), ("level", "level_s")):
         if points := _points(rows, column):
             yield kind, points
-    if published is not None:
-        yield "published", [(row["submitted_at"], published) for row in (rows[0], rows[-1])]
+    for kind, seconds in levels.items():
+        if seconds is not None and low < seconds < high:
+            yield kind, [(row["submitted_at"], seconds) for row in (rows[0], rows[-1])]
 
 
 def _points(rows: Iterable[Row], column: str) -> list[Point]:
@@ -220,8 +224,10 @@ def _efficiency_marks(
         percent = row["scaling_efficiency_percent"]
         text = f"{name}: {percent:.1f} % at {row['gpus']} ({row['job_name']})"
         yield Mark(kind, axes.x(row["gpus"]), axes.y(percent), text, "repeat")
+    below = {row["gpus"] for row in rows if row["against_publication"] == "below"}
     for gpus, percent in means.items():
-        yield Mark(kind, axes.x(gpus), axes.y(percent), f"{name}: {percent:.1f} % at {gpus}")
+        text = f"{name}: {percent:.1f} % at {gpus}" + (", below the publication" if gpus in below else "")
+        yield Mark(kind, axes.x(gpus), axes.y(percent), text, "cross" if gpus in below else "dot")
     for gpus, percent in _published(rows).items():
         if axes.low <= percent <= axes.high:
             text = f"{name}, published: {percent:.1f} % at {gpus}"

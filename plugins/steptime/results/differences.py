@@ -13,16 +13,39 @@ _NO_CHANGE = {
     "environment",  # the whole one is in the provenance
 }
 """Of a planned run, what does not change how it ran."""
+_NODES = "nodes"
+
+
+_FEW_NODES = 4
+"""That are named; of more nodes it says how many are others."""
+_COUNTED = "nodes: "
 
 
 def changes(before: str, after: str) -> list[str]:
     """What was made otherwise, from the record of one run to that of a later one: the events between them."""
-    return [_event(*difference) for difference in record_differences(before, after)]
+    nodes = (", ".join(json.loads(record)["nodes"]) for record in (before, after))
+    return made_changes(before, after) + node_changes(*nodes)
+
+
+def made_changes(before: str, after: str) -> list[str]:
+    """The same without their nodes."""
+    return [_event(*one) for one in record_differences(before, after) if one[0] != _NODES]
 
 
 def node_changes(before: str | None, after: str | None) -> list[str]:
-    """The same of two runs that differ at most in their nodes, as the store's column has these."""
-    return [] if before == after else [_event("nodes", _value(before), _value(after))]
+    """On which other nodes a run was than one before it, as the store's column has these."""
+    if before == after:
+        return []
+    usual, own = (set(filter(None, (nodes or "").split(", "))) for nodes in (before, after))
+    if max(len(usual), len(own)) <= _FEW_NODES:
+        return [_event(_NODES, _value(before), _value(after))]
+    others = len(own - usual)
+    return [f"{_COUNTED}{others} of {len(own)} are others"] if others else [f"{_COUNTED}in another order"]
+
+
+def counts_nodes(event: str) -> bool:
+    """Whether it says of nodes only how many are others: two runs that have that in common may share none."""
+    return event.startswith(_COUNTED)
 
 
 def _event(name: str, before: str, after: str) -> str:
@@ -34,7 +57,7 @@ def made_sha256(record: str) -> str | None:
     if recorded_job(record) is None:
         return None
     made = _made_of(record)
-    del made["nodes"]
+    del made[_NODES]
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 
@@ -68,7 +91,7 @@ def _made_of(record: str) -> dict[str, Any]:
         "trainer": staged.get("trainer_sha256"),
         **run,
         **environment,
-        "nodes": ", ".join(content["nodes"]),
+        _NODES: ", ".join(content["nodes"]),
     }
 
 

@@ -15,7 +15,7 @@ from steptime.judging.findings import COLUMNS as COMPARED
 from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series
 from steptime.judging.trend import COLUMNS as TREND
-from steptime.judging.trend import drift_sentence, shown_range, trend
+from steptime.judging.trend import drift_sentence, passes_until_s, shown_range, trend
 from steptime.results.as_csv import csv_parts
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.differences import record_differences
@@ -29,7 +29,7 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 MAX_RUNS = 10_000
 """That one answer in JSON has, as it is whole in memory; `results_csv` has all that are selected."""
 
-OF_ITS_CELL = ("verdict", "suspicion", "change_percent")
+OF_ITS_CELL = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_percent")
 """Columns of a comparison that the runs of a DAG run have, too."""
 
 _KNOWN_TOGETHER = 50
@@ -151,7 +151,8 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """The series of a run over time, oldest first: `{"label", "series", "columns", "rows", …}`.
 
     `may_accept`: whether the user may accept a level of it; `drift`: a sentence, empty where it does not;
-    `range`: of the y axis, its ends and whether the published value is in it, None without rows.
+    `range`: of the y axis, its ends and whether the published value is in it, None without rows;
+    `passes_until_s`: the step time from which on a run is below the publication, None where there is none.
     """
     row = row_of(store, job_name)
     own = Series.of_row(row)
@@ -166,17 +167,23 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
         "may_accept": may_edit(row["dag_id"]),
         "drift": drift_sentence(points),
         "range": shown_range(points) if points else None,
+        "passes_until_s": passes_until_s(points[-1]) if points else None,
     }
     return json_response(answer | _table([column.name for column in TREND], points))
 
 
-def run(store: Readable, job_name: str) -> Response:
-    """One run with its steps, its checkpoints, its checks, and its record."""
+def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
+    """One run with its steps, its checkpoints, its checks, and its record.
+
+    `may_accept`: whether there is a level of its series to accept from it on, and the user may do so.
+    """
     row = row_of(store, job_name)
+    is_judged = row["state"] == "valid" and Series.of_row(row).is_judged
     record = store.record(job_name)
     return json_response(
         {
             "run": row,
+            "may_accept": is_judged and may_edit(row["dag_id"]),
             "steps": store.steps(job_name),
             "checkpoints": store.checkpoints(job_name),
             "checks": store.checks(job_name),

@@ -1,16 +1,17 @@
 // Accepting a new level of a series: a button, then a field for the reason.
 import { element } from "./dom.js";
-import { attempt } from "./messages.js";
 import { send } from "./server.js";
 
-const standsOut = ({ verdict, suspicion, level_s: level }) => (["slower", "faster"].includes(verdict) && suspicion !== "dismissed") || level != null;
+/** Whether a run of a trend is of a level that somebody may want to accept. */
+export const standsOut = ({ verdict, suspicion, level_s: level }) => (["slower", "faster"].includes(verdict) && suspicion !== "dismissed") || level != null;
 
-/** Put into `box` what accepts the level of the newest run, where it stands out; `then` is called afterwards. */
-export function drawAccept(box, newest, mayAccept, then) {
-  box.hidden = !(mayAccept && standsOut(newest));
+/** Put into `box` what accepts the level that a run shows, where somebody may; `then` is called afterwards. */
+export function drawAccept(box, { job_name: jobName }, mayAccept, then) {
+  box.hidden = !mayAccept;
   const start = element("button", { type: "button", title: "The baseline begins anew with this level", onclick: ask }, "Accept this level …");
-  const note = element("input", { id: "accept-note", required: true, maxLength: 500, placeholder: "new driver, by intention", autocomplete: "off" });
-  const form = element("form", { className: "filters", onsubmit }, element("label", {}, "Why", note), element("button", {}, "Accept"), element("button", { type: "button", onclick: leave }, "Cancel"));
+  const note = element("input", { required: true, maxLength: 500, placeholder: "new driver, by intention", autocomplete: "off" });
+  const failure = element("p", { className: "verdict rejected", role: "alert", hidden: true });
+  const form = element("form", { className: "filters", onsubmit }, element("label", {}, "Why", note), element("button", {}, "Accept"), element("button", { type: "button", onclick: leave }, "Cancel"), failure);
   box.replaceChildren(start);
 
   function ask() {
@@ -23,11 +24,16 @@ export function drawAccept(box, newest, mayAccept, then) {
     start.focus();
   }
 
-  function onsubmit(event) {
+  /** What goes wrong is shown beside the form: the page may lie below a run. */
+  async function onsubmit(event) {
     event.preventDefault();
-    attempt(async () => {
-      await send("api/accept", { job_name: newest.job_name, note: note.value });
-      await then();
-    });
+    try {
+      await send("api/accept", { job_name: jobName, note: note.value });
+    } catch (error) {
+      failure.replaceChildren(error.message);
+      failure.hidden = false;
+      return;
+    }
+    await then();
   }
 }

@@ -1,14 +1,8 @@
 // Charts of the page, drawn with Chart.js (vendored). Data comes in as rows of the metrics store.
-import { ofSeries } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { significant } from "./format.js";
 
-const MAX_SERIES = 12;
-const COLOURS = 8;
-const DASHES = [[], [2, 2]]; // from the ninth series on the colours come again, dotted
 const LOGARITHMIC_FROM = 8; // ratio of the largest to the smallest value
-
-const hidden = new Set();
 
 /** A colour of the style sheet as the theme has it now. */
 export function colour(name) {
@@ -42,56 +36,6 @@ export function figureFor(id, title, remark) {
   return [element("figure", {}, element("figcaption", {}, title, " ", element("span", {}, remark)), element("div", { className: "chart" }, canvas)), canvas];
 }
 
-export function median(values) {
-  const ordered = [...values].sort((a, b) => a - b);
-  const middle = Math.floor(ordered.length / 2);
-  return ordered.length % 2 ? ordered[middle] : (ordered[middle - 1] + ordered[middle]) / 2;
-}
-
-/** Valid performance runs in series that may be compared, each with its runs by number of GPUs. */
-function seriesOf(rows) {
-  const measured = rows.filter((row) => row.state === "valid" && row.mode === "performance" && row.step_time_mean_s);
-  const series = ofSeries("model", "variant");
-  const apart = series.filter((key) => measured.some((row) => row[key] !== measured[0][key]));
-  const named = apart.length ? apart : [...ofSeries("model"), "dtype"];
-  const groups = new Map();
-  for (const row of measured) {
-    const key = JSON.stringify(series.map((name) => row[name]));
-    if (!groups.has(key)) groups.set(key, { key, row, runs: 0, scales: new Map() });
-    const { scales } = groups.get(key);
-    groups.get(key).runs += 1;
-    if (!scales.has(row.gpus)) scales.set(row.gpus, []);
-    scales.get(row.gpus).push(row);
-  }
-  const name = (row) => named.map((key) => (key === "proxy" ? (row.proxy ? "proxy" : "") : row[key])).filter(Boolean).join(" · ");
-  return [...groups.values()].map((group) => ({ ...group, name: name(group.row), scales: new Map([...group.scales].sort(([a], [b]) => a - b)) }));
-}
-
-/** Both curves of a series under linear scaling: the throughput per GPU of its smallest scale, everywhere. */
-function linear(scales) {
-  const [[base, runs]] = scales;
-  const perGpu = median(runs.map((row) => row.tokens_per_s)) / base;
-  const tokensPerStep = (rows) => rows[0].tokens_per_s * rows[0].step_time_mean_s;
-  return {
-    tokens_per_s: (gpus) => perGpu * gpus,
-    step_time_mean_s: (gpus) => tokensPerStep(scales.get(gpus)) / (perGpu * gpus),
-  };
-}
-
-function datasets({ name, key, scales, style }, column) {
-  const points = [...scales].map(([x, rows]) => ({ x, y: median(rows.map((row) => row[column])), rows }));
-  const base = { label: name, borderColor: style.colour, backgroundColor: style.colour, hidden: hidden.has(key) };
-  const made = [{ ...base, data: points, borderWidth: 2, borderDash: style.dash, pointRadius: 4, pointHoverRadius: 6 }];
-  if (scales.size > 1) {
-    const ideal = linear(scales)[column];
-    const line = [...scales.keys()].map((x) => ({ x, y: ideal(x) }));
-    made.push({ ...base, data: line, isIdeal: true, borderWidth: 1.25, borderDash: [6, 5], pointRadius: 0, pointHitRadius: 0 });
-  }
-  const repeats = points.flatMap(({ x, rows }) => (rows.length > 1 ? rows.map((row) => ({ x, y: row[column] })) : []));
-  if (repeats.length) made.push({ ...base, data: repeats, isRepeat: true, showLine: false, pointRadius: 2, pointHitRadius: 0 });
-  return made;
-}
-
 const spread = (values) => Math.max(...values) / Math.min(...values);
 
 /** 1, 2 and 5 times powers of ten, or the powers alone if those would be many. */
@@ -102,12 +46,12 @@ function roundTicks(min, max) {
   return values.filter((value) => value >= min && value <= max).map((value) => ({ value }));
 }
 
-function valueAxis(sets, unit) {
-  const values = sets.filter((set) => !set.hidden).flatMap((set) => set.data.map(({ y }) => y)).filter((y) => y > 0);
-  const logarithmic = values.length > 0 && spread(values) > LOGARITHMIC_FROM;
+/** An axis that is fitted to its values: it does not begin at zero, and is logarithmic where they are far apart. */
+export function valueAxis(values, unit) {
+  const logarithmic = spread(values) > LOGARITHMIC_FROM;
   const title = { display: true, text: logarithmic ? `${unit} (logarithmic)` : unit };
-  const ticks = { callback: (value) => significant(value, 3), maxTicksLimit: 6 };
-  if (!logarithmic) return { type: "linear", title, ticks, beginAtZero: true };
+  const ticks = { callback: (value) => significant(value, 4), maxTicksLimit: 6 };
+  if (!logarithmic) return { type: "linear", title, ticks, grace: "8%" };
   const [min, max] = [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
   return { type: "logarithmic", title, ticks, min, max, afterBuildTicks: (axis) => { axis.ticks = roundTicks(min, max); } };
 }
@@ -123,66 +67,6 @@ export function rankAxis(ranks, unit) {
     afterBuildTicks: (axis) => { axis.ticks = ranks.map((value) => ({ value })); },
     ticks: { callback: (value) => String(value), autoSkip: true, maxRotation: 0 },
   };
-}
-
-function tooltip(item, unit) {
-  const { label, data } = item.dataset;
-  const { rows } = data[item.dataIndex];
-  const several = rows.length > 1 ? ` (median of ${rows.length} runs)` : "";
-  return `${label}: ${significant(item.parsed.y)} ${unit}${several}`;
-}
-
-function scalingChart(canvas, series, ranks, column, unit, rankUnit, title) {
-  const sets = series.flatMap((one) => datasets(one, column));
-  draw(canvas, {
-    type: "line",
-    data: { datasets: sets },
-    options: {
-      interaction: { mode: "nearest", intersect: false },
-      scales: { x: rankAxis(ranks, rankUnit), y: valueAxis(sets, unit) },
-      plugins: {
-        legend: { display: false },
-        tooltip: {
-          filter: ({ dataset }) => !dataset.isIdeal && !dataset.isRepeat,
-          callbacks: { title: ([item]) => (item ? `${item.parsed.x} ${rankUnit}${item.parsed.x === 1 ? "" : "s"}` : ""), label: (item) => tooltip(item, unit) },
-        },
-      },
-    },
-  }, `${title} over ${rankUnit}s: ${series.map(({ name }) => name).join("; ")}`);
-}
-
-function legendOf(series, left, redraw) {
-  const items = series.map(({ key, name, style }) => {
-    const button = element("button", { type: "button", title: "Show or hide" }, element("i"), name);
-    button.firstChild.style.borderTop = `3px ${style.dash.length ? "dotted" : "solid"} ${style.colour}`;
-    button.setAttribute("aria-pressed", String(!hidden.has(key)));
-    button.addEventListener("click", () => {
-      if (!hidden.delete(key)) hidden.add(key);
-      redraw();
-      byId("legend").querySelectorAll("button")[series.findIndex((one) => one.key === key)].focus();
-    });
-    return element("li", {}, button);
-  });
-  if (left) items.push(element("li", {}, `and ${left} more series: filter to see them`));
-  return element("ul", { id: "legend", ariaLabel: "Series" }, ...items);
-}
-
-/** Draw step time and throughput over GPUs or ranks in a section; hides it if there is nothing to draw. */
-export function drawScaling(section, rows, unit) {
-  const all = seriesOf(rows).sort((a, b) => b.scales.size - a.scales.size || b.runs - a.runs);
-  section.hidden = !all.length;
-  if (!all.length) return;
-  const series = all.slice(0, MAX_SERIES).sort((a, b) => a.name.localeCompare(b.name, "en", { numeric: true }));
-  series.forEach((one, index) => {
-    one.style = { colour: colour(`--series-${(index % COLOURS) + 1}`), dash: DASHES[Math.floor(index / COLOURS)] };
-  });
-  const ranks = [...new Set(series.flatMap(({ scales }) => [...scales.keys()]))].sort((a, b) => a - b);
-  const [times, timeCanvas] = figureFor("step-time", "Step time", "s, mean of the window; dashed: at linear scaling");
-  const [rates, rateCanvas] = figureFor("throughput", "Throughput", "tokens/s; dashed: linear from the smallest scale");
-  for (const canvas of section.querySelectorAll("canvas")) Chart.getChart(canvas)?.destroy();
-  section.replaceChildren(times, rates, legendOf(series, all.length - series.length, () => drawScaling(section, rows, unit)));
-  scalingChart(timeCanvas, series, ranks, "step_time_mean_s", "s", unit, "Step time");
-  scalingChart(rateCanvas, series, ranks, "tokens_per_s", "tokens/s", unit, "Throughput");
 }
 
 /** Draw one run's step times over global steps, the averaged window in full colour, and the loss beside it. */

@@ -16,6 +16,9 @@ export const ofSeries = (...parts) => declared.columns.filter(({ series }) => pa
 /** The columns that people select runs by. */
 export const choices = () => declared.columns.filter(({ choice }) => choice);
 
+/** What a column of the results means. */
+export const meaningOf = (name) => declared.columns.find((column) => column.name === name).description.replaceAll("`", "");
+
 /** Every measured number that a run has, as [title, value with unit]. */
 export const numbersOf = (run) => declared.columns.filter(({ name, kind }) => kind === "number" && run[name] != null)
   .map(({ name, heading, unit, significant: digits }) => [capitalised(heading), `${significant(run[name], digits)} ${unit}`.trim()]);

@@ -1,5 +1,6 @@
 // The dialog with one run whole: numbers, steps, checks, and what is needed to repeat it.
-import { current, viewLink } from "./address.js";
+import { drawAccept } from "./accept.js";
+import { current, go, viewLink } from "./address.js";
 import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
 import { drawSteps } from "./charts.js";
 import { numbersOf } from "./columns.js";
@@ -8,6 +9,7 @@ import { differencesOf, drawOverlay, otherRun } from "./differences.js";
 import { duration, significant, timestamps, words } from "./format.js";
 import { stateBadge } from "./runs.js";
 import { givenUp, read } from "./server.js";
+import { publicationBadge } from "./verdicts.js";
 
 let [shown, compared] = [null, null];
 
@@ -20,8 +22,19 @@ function facts(pairs) {
     .map(([name, value]) => element("div", { className: value.length > 80 ? "wide" : "" }, element("dt", {}, name), element("dd", {}, value))));
 }
 
+const OF_ITS_SCALE = ["scaling_efficiency_low_percent", "scaling_efficiency_high_percent"];
+
+/** The efficiency is the run's own; the interval is that of the mean of all jobs of its scale, and says so. */
 function numbers(run) {
-  return facts({ "Window": `steps ${run.window}`, ...Object.fromEntries(numbersOf(run)), "MFU formula": run.flops_formula });
+  const own = Object.fromEntries(OF_ITS_SCALE.map((name) => [name, null]));
+  const [low, high] = OF_ITS_SCALE.map((name) => significant(run[name], 3));
+  return facts({
+    "Window": `steps ${run.window}`,
+    ...Object.fromEntries(numbersOf({ ...run, ...own })),
+    "Mean efficiency of its scale's jobs": low ? `${low} to ${high} %, 95 % interval` : null,
+    "Efficiency relative to": run.scaling_base_gpus ? `${run.scaling_base_gpus} GPU${run.scaling_base_gpus === 1 ? "" : "s"}: ${run.scaling_base_jobs}` : null,
+    "MFU formula": run.flops_formula,
+  });
 }
 
 const attempt = ({ job, status }) => `${job.job_id} ${status.state}${status.reason ? ` (${status.reason})` : ""}`;
@@ -135,8 +148,11 @@ function fill(whole) {
   const { run, steps, checks } = whole;
   const record = JSON.parse(whole.record);
   shown = whole;
-  byId("detail-title").replaceChildren(run.label, " ", stateBadge(run), element("small", {}, run.job_name));
+  const mark = publicationBadge(run);
+  byId("detail-title").replaceChildren(run.label, " ", stateBadge(run), ...(mark ? [element("span", { className: "publication" }, "publication: ", mark)] : []), element("small", {}, run.job_name));
   const note = run.reason ?? run.warnings;
+  const accepting = element("section", { className: "accepting", ariaLabel: "Accept the level from this run on" });
+  drawAccept(accepting, run, whole.may_accept, () => go({ view: "trend", series: run.job_name, run: null, with: null }));
   const chart = element("div", { className: "chart" }, element("canvas", { id: "steps" }));
   chart.firstChild.setAttribute("role", "img");
   byId("detail-body").replaceChildren(
@@ -144,6 +160,7 @@ function fill(whole) {
     ...(note ? [element("p", { className: run.reason ? "verdict rejected" : "verdict warned" }, note)] : []),
     numbers(run),
     otherRun(run, current().get("with"), tryToCompare),
+    accepting,
     element("div", { id: "beside" }),
     ...(steps.length ? [section("Steps", chart)] : []),
     section("Data-quality checks", checkList(checks)),

@@ -1,14 +1,14 @@
-// The runs: selected on the server by the filters of the address, as a table with charts.
+// The runs: selected on the server by the filters of the address, as a table; those of one DAG run with charts.
 import { current, go, scope, stay } from "./address.js";
 import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
-import { drawScaling } from "./charts.js";
-import { capitalised, choices, columnsOf } from "./columns.js";
+import { capitalised, choices, columnsOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { duration, significant, timestamps, words } from "./format.js";
-import { readText, rowsOf } from "./server.js";
-import { makeTable, unitOf } from "./table.js";
+import { readNew, rowsOf } from "./server.js";
 import { announce, attempt, summarise } from "./messages.js";
-import { signed, verdictBadge } from "./verdicts.js";
+import { drawStepTimes } from "./step_times.js";
+import { makeTable, unitOf, unitTitle } from "./table.js";
+import { publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = scope.size ? "This DAG run" : "Runs";
 
@@ -23,12 +23,13 @@ const ADDED = {
   label: { cell: runCell, className: "run" },
   state: { value: verdict, cell: stateBadge },
   warnings: { heading: "note", value: (row) => row.reason ?? row.warnings, hint: (row) => row.reason ?? row.warnings, className: "note", place: 1 },
-  gpus: { title: ({ unit }) => (unit === "rank" ? "Ranks" : "GPUs") },
+  gpus: { title: unitTitle },
   tensor_parallel: { heading: "parallelism", kind: "text", value: parallelism },
   step_time_mean_s: { className: "main" },
   step_time_std_s: { className: "quiet" },
   tokens_per_s_per_gpu: { title: ({ unit }) => `Tokens/s/${unit}` },
-  scaling_efficiency_percent: { hint: efficiencyHint },
+  against_publication: { cell: publicationBadge },
+  // Of its scale, which the view Scaling has, and the run itself when it is opened.
   scaling_efficiency_low_percent: { left_out: true },
   scaling_efficiency_high_percent: { left_out: true },
   scaling_base_gpus: { left_out: true },
@@ -41,6 +42,7 @@ const ADDED = {
 const OF_ITS_CELL = {
   verdict: { cell: ofItsCell },
   change_percent: { write: signed },
+  minimum_detectable_change_percent: {},
 };
 
 let [answer, rows, parts, typing] = [null, [], null, null];
@@ -73,13 +75,6 @@ function logCell(row) {
 function parallelism(row) {
   const ways = [["TP", row.tensor_parallel], ["PP", row.pipeline_parallel], ["CP", row.context_parallel], ["EP", row.expert_parallel]];
   return [...ways.filter(([, size]) => size > 1), ["DP", row.data_parallel]].map((way) => way.join("")).join(" ");
-}
-
-function efficiencyHint(row) {
-  const base = row.scaling_base_gpus;
-  if (base == null) return "";
-  const [low, high] = [row.scaling_efficiency_low_percent, row.scaling_efficiency_high_percent].map((value) => value?.toFixed(1));
-  return `tokens/s per GPU relative to ${base} GPU${base === 1 ? "" : "s"}: ${row.scaling_base_jobs}${low ? `; its scale's is between ${low} and ${high} %` : ""}`;
 }
 
 /** What the address selects, for the server. */
@@ -203,9 +198,11 @@ export function open(box) {
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; }, sections: byDagRun });
   listing.querySelector("tbody").addEventListener("click", openRow);
   listing.append(element("p", { className: "footnote" },
-    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale of the same sweep or DAG run, else of the nearest earlier runs. MFU by different formulas must not be compared."));
+    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale of the same sweep or DAG run, else of the nearest earlier runs. "
+    + `Publication: ${meaningOf("against_publication")} MFU by different formulas must not be compared.`));
   box.append(took, toolbar(), filtersForm, listing, remarks, charts);
   parts = { filters: filtersForm, listing, charts, draw, took, remarks };
+  answer = null;
 }
 
 /** The columns of runs, with how their cells stand behind the name of the run. */
@@ -226,16 +223,16 @@ export function redraw() {
     announce();
     parts.draw(rows, answer.comparison ? withVerdicts() : columnsOf("results", ADDED));
   } else explainEmpty();
-  drawScaling(parts.charts, rows, unitOf(rows));
+  drawStepTimes(parts.charts, scope.size ? rows : []);
 }
 
 /** Read the runs that the address selects, and draw them if they differ from those shown. */
 export async function show() {
   const query = selection();
-  const text = await readText(`api/results?${query}&limit=${SHOWN}`);
+  const found = await readNew(answer, `api/results?${query}&limit=${SHOWN}`);
   byId("csv").href = `api/results.csv?${query}`;
-  if (text === answer?.text && parts.listing.querySelector("tbody").childElementCount) return;
-  answer = { ...JSON.parse(text), text };
+  if (found === answer) return;
+  answer = found;
   rows = rowsOf(answer);
   redraw();
 }

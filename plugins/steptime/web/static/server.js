@@ -29,6 +29,13 @@ export async function readText(address, options = {}) {
 /** An answer as it is meant. */
 export const read = async (address) => JSON.parse(await readText(address));
 
+/** An answer, or the one of before where it says the same and is shown: what need not be drawn anew keeps its focus. */
+export async function readNew(before, address) {
+  const text = await readText(address);
+  const isShown = text === before?.text && !document.querySelector("#message .failure");
+  return isShown ? before : { ...JSON.parse(text), text };
+}
+
 /** Send something to be written, which is not given up when the page shows something else. */
 export const send = (address, content) => readText(address, { signal: null, method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content) });
 

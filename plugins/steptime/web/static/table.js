@@ -10,6 +10,9 @@ const classes = (column) => [column.numeric && "number", column.className].filte
 /** What the runs are counted in: runs on the CPU have ranks. */
 export const unitOf = (rows) => (rows.every((row) => row.gpu_type === "cpu") ? "rank" : "GPU");
 
+/** The title of the column of scales. */
+export const unitTitle = ({ unit }) => (unit === "rank" ? "Ranks" : "GPUs");
+
 function sorted(rows, column, descending) {
   const sign = descending ? -1 : 1;
   return [...rows].sort((a, b) => {

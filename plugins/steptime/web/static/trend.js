@@ -1,15 +1,15 @@
 // A series over time: its runs, what was usual then, what changed, and what is published.
-import { drawAccept } from "./accept.js";
+import { drawAccept, standsOut } from "./accept.js";
 import { current, go } from "./address.js";
 import { timeZone } from "./airflow.js";
 import { colour, draw, figureFor } from "./charts.js";
 import { columnsOf } from "./columns.js";
 import { element } from "./dom.js";
 import { significant, timestamps } from "./format.js";
-import { read, rowsOf } from "./server.js";
+import { read, readNew, rowsOf } from "./server.js";
 import { makeTable } from "./table.js";
-import { announce, summarise } from "./messages.js";
-import { signed, verdictBadge } from "./verdicts.js";
+import { announce, attempt, summarise } from "./messages.js";
+import { publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "Trend";
 
@@ -20,7 +20,8 @@ const ADDED = {
   judged_s: { className: "main" },
   change_percent: { write: signed },
   verdict: { cell: verdictBadge },
-  changes: { write: (value) => value, className: "note", hint: ({ changes }) => changes },
+  against_publication: { cell: publicationBadge },
+  changes: { write: (value) => value, className: "words" },
 };
 const LEFT_OUT = ["suspicion", "baseline_s", "published_step_time_s", "job_name"];
 
@@ -77,8 +78,9 @@ const events = (rows) => ({
   },
 });
 
-function datasets(rows, published, near) {
+function datasets(rows, { published, passesUntil, range: [min, max, near] }) {
   const line = (label, key, options) => ({ label, data: rows.map((row) => ({ x: row.submitted_at, y: row[key] })), pointRadius: 0, pointHitRadius: 0, borderWidth: 0, ...options });
+  const level = (label, seconds, options) => line(label, null, { data: [rows[0], rows.at(-1)].map((row) => ({ x: row.submitted_at, y: seconds })), borderColor: colour("--series-2"), ...options });
   const colours = rows.map(({ verdict }) => colour(COLOURS[verdict]));
   const band = colour("--band");
   return [
@@ -88,7 +90,8 @@ function datasets(rows, published, near) {
     line("usual, at least", "low_s", { stepped: "middle" }),
     line("baseline", "baseline_s", { borderWidth: 1.5, borderColor: colour("--series-8"), stepped: "middle" }),
     ...(rows.some(drifts) ? [line("level", "level_s", { borderWidth: 2, borderColor: colour("--series-4"), stepped: "middle" })] : []),
-    ...(near ? [line("published", "published_step_time_s", { data: [rows[0], rows.at(-1)].map((row) => ({ x: row.submitted_at, y: published })), borderWidth: 1.5, borderDash: [7, 5], borderColor: colour("--series-2") })] : []),
+    ...(near ? [level("published", published, { borderWidth: 1.5, borderDash: [7, 5] })] : []),
+    ...(passesUntil > min && passesUntil < max ? [level("passes the publication until", passesUntil, { borderWidth: 1, borderDash: [2, 4] })] : []),
   ];
 }
 
@@ -104,18 +107,18 @@ function dateAxis(rows) {
 function pointText({ raw: { row } }) {
   const known = row.change_percent == null ? "" : `, ${signed(row.change_percent)} %`;
   const suspicion = row.suspicion ? `, ${row.suspicion}` : "";
-  return [`${significant(row.judged_s)} s${known}: ${row.verdict}${suspicion}`, ...(row.changes ? row.changes.split("; ").map((one) => `changed: ${one}`) : []), ...(row.accepted ? [`accepted: ${row.accepted}`] : [])];
+  return [`${significant(row.judged_s)} s${known}: ${row.verdict}${suspicion}`, ...(row.against_publication === "below" ? ["below the publication"] : []), ...(row.changes ? row.changes.split("; ").map((one) => `changed: ${one}`) : []), ...(row.accepted ? [`accepted: ${row.accepted}`] : [])];
 }
 
 function drawChart(rows, label) {
-  const published = rows.at(-1).published_step_time_s;
-  const [min, max, near] = answer.range;
-  const [figure, canvas] = figureFor("trend", label, "seconds; band: usual for one run; ◆ confirmed; dotted: something changed; flag: level accepted; dashed: published");
+  const { published_step_time_s: published, against_publication: mark } = rows.at(-1);
+  const { range: [min, max, near], passes_until_s: passesUntil } = answer;
+  const [figure, canvas] = figureFor("trend", label, "seconds; band: usual for one run; ◆ confirmed; dotted: something changed; flag: level accepted; dashed: published; fine dots: passes it until there");
   for (const old of parts.charts.querySelectorAll("canvas")) Chart.getChart(old)?.destroy();
   parts.charts.replaceChildren(figure);
   draw(canvas, {
     type: "line",
-    data: { datasets: datasets(rows, published, near) },
+    data: { datasets: datasets(rows, { published, passesUntil, range: answer.range }) },
     plugins: [events(rows)],
     options: {
       interaction: { mode: "nearest", intersect: false },
@@ -124,8 +127,9 @@ function drawChart(rows, label) {
       plugins: { legend: { display: false }, tooltip: { filter: ({ datasetIndex }) => datasetIndex === 0, callbacks: { title: ([item]) => (item ? timestamps()(item.parsed.x) : ""), label: pointText } } },
     },
   }, `Times of ${label} over dates; the table below has the same`);
-  parts.remark.textContent = published == null || near ? "A point leads to its run."
-    : `A point leads to its run. The published step time, ${significant(published)} s, is too far away for this picture.`;
+  const found = mark === "passes" ? "the newest run passes by its documented number" : "the newest run is below by its documented number";
+  const laid = published == null ? "" : ` Published: ${significant(published)} s${near ? "" : ", too far away for this picture"}; ${found}.`;
+  parts.remark.textContent = `A point leads to its run.${laid}`;
 }
 
 function drawChoice(own) {
@@ -148,7 +152,7 @@ export function redraw() {
   const newest = rows.at(-1);
   summarise(element("strong", {}, `${answer.label}: ${significant(newest.judged_s)} s, ${[newest.verdict, newest.suspicion].filter(Boolean).join(", ")}`), `, after ${rows.length} run${rows.length === 1 ? "" : "s"}.`);
   parts.drift.textContent = ` ${answer.drift}`;
-  drawAccept(parts.accepting, newest, answer.may_accept, show);
+  drawAccept(parts.accepting, newest, answer.may_accept && standsOut(newest), () => attempt(show));
   drawChart(rows, nameOf({ ...answer.series, label: answer.label }));
   parts.drawRows([...rows].reverse(), columnsOf("trend", ADDED).filter(({ name }) => !LEFT_OUT.includes(name) && !(name in answer.series)));
 }
@@ -158,7 +162,9 @@ export async function show() {
   ({ series: known } = await read("api/series"));
   const wanted = current().get("series") ?? known[0]?.job_name;
   if (wanted) {
-    answer = await read(`api/trend/${encodeURIComponent(wanted)}`);
+    const found = await readNew(answer, `api/trend/${encodeURIComponent(wanted)}`);
+    if (found === answer) return;
+    answer = found;
     redraw();
   } else {
     summarise("No series.");

@@ -1,4 +1,4 @@
-// How a cell stands against its history, as every table writes it.
+// How a cell stands against its history, and a run against the publication, as every table writes it.
 import { element } from "./dom.js";
 import { fixed } from "./format.js";
 
@@ -12,4 +12,9 @@ export function verdictBadge({ verdict, suspicion }) {
   const moved = ["slower", "faster"].includes(verdict);
   const words = moved || suspicion === "suspected" ? [verdict, suspicion] : [verdict];
   return element("span", { className: `judged ${moved ? `${verdict} ${suspicion}` : verdict.replaceAll(" ", "-")}` }, words.filter(Boolean).join(", "));
+}
+
+/** Whether a run passes its publication; nothing where none is known. */
+export function publicationBadge({ against_publication: verdict }) {
+  return verdict ? element("span", { className: verdict === "passes" ? "state valid" : "state warned" }, verdict) : "";
 }

@@ -1,11 +1,11 @@
 // This week: what got slower or faster, in one sentence and by cell.
 import { current, go, viewLink } from "./address.js";
-import { capitalised, columnsOf } from "./columns.js";
+import { capitalised, columnsOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
-import { read, rowsOf } from "./server.js";
+import { readNew, rowsOf } from "./server.js";
 import { makeTable } from "./table.js";
 import { announce, summarise } from "./messages.js";
-import { signed, verdictBadge } from "./verdicts.js";
+import { publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "This week";
 
@@ -15,18 +15,20 @@ const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "las
 // What the page adds to the declared columns; those that are not named here have no place in this table.
 const ADDED = {
   cell: { cell: trendLink, className: "run", place: 1 },
-  verdict: { cell: verdictBadge, hint: ({ changes }) => changes, place: 2 },
+  verdict: { cell: verdictBadge, place: 2 },
   cause: { place: 3 },
   change_percent: { write: signed, className: "main", place: 4 },
-  judged_s: { place: 5 },
-  baseline_s: { className: "quiet", place: 6 },
-  step_time_over_published: { hint: ({ against_publication: verdict }) => verdict ?? "", place: 7 },
-  against_publication: { cell: publicationBadge, place: 8 },
-  scaling_efficiency_percent: { place: 9 },
-  gpu_hours: { place: 10 },
-  queue_wait_s: { place: 11 },
-  minimum_detectable_change_percent: { place: 12 },
-  baseline_runs: { place: 13 },
+  drift_percent: { write: signed, place: 5 },
+  changes: { heading: "changed", write: (value) => value, className: "words", place: 6 },
+  judged_s: { place: 7 },
+  baseline_s: { className: "quiet", place: 8 },
+  step_time_over_published: { place: 9 },
+  against_publication: { cell: publicationBadge, place: 10 },
+  scaling_efficiency_percent: { place: 11 },
+  gpu_hours: { place: 12 },
+  queue_wait_s: { place: 13 },
+  minimum_detectable_change_percent: { place: 14 },
+  baseline_runs: { place: 15 },
 };
 
 let answer = null;
@@ -36,10 +38,6 @@ function trendLink(row) {
   const link = viewLink({ view: "trend", series: row.job_name }, row.cell);
   link.className = "open";
   return link;
-}
-
-function publicationBadge({ against_publication: verdict }) {
-  return verdict ? element("span", { className: verdict === "passes" ? "state valid" : "state warned" }, verdict) : "";
 }
 
 function periodChoice() {
@@ -57,11 +55,13 @@ export function open(box) {
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
   box.append(element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, periodChoice(), totals), listing, remarks, footnote());
   parts = { totals, remarks, listing, draw };
+  answer = null;
 }
 
 const footnote = () => element("p", { className: "footnote" },
-  "Change: the runs judged over the baseline, above 0 is slower. Least seen: the slowdown that one run of the cell shows in 4 of 5 cases. "
-  + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. A cell leads to its trend.");
+  "Change: the runs judged over the baseline, above 0 is slower. Drift: how much slower its level is than its fastest was: advice. Least seen: the slowdown that one run of the cell shows in 4 of 5 cases. "
+  + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. A cell leads to its trend. "
+  + `Publication: ${meaningOf("against_publication")}`);
 
 /** Draw what was read last, in today's colours and time zone. */
 export function redraw() {
@@ -83,6 +83,8 @@ export function redraw() {
 /** Read the comparison, and draw it. */
 export async function show() {
   const since = Math.floor(Date.now() / 1000 - Number(days()) * DAY_S);
-  answer = await read(`api/comparison?since=${since}`);
+  const found = await readNew(answer, `api/comparison?since=${since}`);
+  if (found === answer) return;
+  answer = found;
   redraw();
 }

@@ -1,0 +1,122 @@
+// Small multiples over GPUs or ranks: a chart for each model, and in it a line for each way in which its runs differ.
+import { go } from "./address.js";
+import { colour, draw, figureFor, rankAxis } from "./charts.js";
+import { ofSeries } from "./columns.js";
+import { unitOf } from "./table.js";
+
+const COLOURS = 8;
+const UNNAMED = ["ideal", "repeat"];
+
+export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+/** Rows by what they have in these columns, in words. */
+export function groupsOf(rows, names) {
+  const groups = new Map();
+  for (const row of rows) {
+    const key = names.map((name) => (name === "proxy" ? (row.proxy ? "proxy" : "") : row[name])).filter(Boolean).join(" · ");
+    groups.set(key, [...(groups.get(key) ?? []), row]);
+  }
+  return groups;
+}
+
+/** The rows of each model, by its name. */
+export const modelsOf = (rows) => groupsOf(rows, ofSeries("model"));
+
+/** A value for each scale: the mean of repeats, with each of them, and the interval that it is in. */
+function pointsOf(rows, { of, interval = () => [] }) {
+  return [...groupsOf(rows, ["gpus"]).values()].map((some) => {
+    const [low, high] = interval(some[0]);
+    return { x: some[0].gpus, y: mean(some.map(of)), rows: some, low, high, below: some.some(({ against_publication: found }) => found === "below") };
+  }).sort((a, b) => a.x - b.x);
+}
+
+/** Whiskers from end to end of each point's interval. */
+const intervals = {
+  id: "intervals",
+  afterDatasetsDraw(chart) {
+    const { ctx, scales: { y } } = chart;
+    chart.data.datasets.forEach(({ data, borderColor }, index) => {
+      if (!chart.isDatasetVisible(index)) return;
+      data.forEach(({ low, high }, place) => {
+        if (low == null) return;
+        const { x } = chart.getDatasetMeta(index).data[place];
+        const [top, bottom] = [y.getPixelForValue(high), y.getPixelForValue(low)];
+        ctx.save();
+        Object.assign(ctx, { strokeStyle: borderColor, lineWidth: 1.5 });
+        ctx.beginPath();
+        for (const [from, to] of [[[x, top], [x, bottom]], [[x - 4, top], [x + 4, top]], [[x - 4, bottom], [x + 4, bottom]]]) {
+          ctx.moveTo(...from);
+          ctx.lineTo(...to);
+        }
+        ctx.stroke();
+        ctx.restore();
+      });
+    });
+  },
+};
+
+function datasets(lines, quantity) {
+  return [...lines].flatMap(([name, rows], index) => {
+    const line = colour(`--series-${(index % COLOURS) + 1}`);
+    const base = { label: name || quantity.name, borderColor: line, backgroundColor: line };
+    const points = pointsOf(rows, quantity);
+    const repeats = points.flatMap(({ x, rows: some }) => (some.length > 1 ? some.map((row) => ({ x, y: quantity.of(row) })) : []));
+    const [ideal, published] = [quantity.ideal(points), quantity.published(rows)];
+    const marks = points.map(({ below }) => (below ? colour("--bad") : line));
+    return [
+      { ...base, data: points, borderWidth: 2, pointRadius: points.map(({ below }) => (below ? 6 : 4)), pointBorderWidth: points.map(({ below }) => (below ? 2.5 : 1)), pointStyle: points.map(({ below }) => (below ? "crossRot" : "circle")), pointBorderColor: marks },
+      ...(ideal.length ? [{ ...base, label: "ideal", kind: "ideal", data: ideal, borderWidth: 1.25, borderDash: [6, 5], pointRadius: 0, pointHitRadius: 0, ...(quantity.sharesIdeal ? { borderColor: colour("--quiet") } : {}) }] : []),
+      ...(repeats.length ? [{ ...base, label: "each run", data: repeats, kind: "repeat", showLine: false, pointRadius: 2, pointHitRadius: 0 }] : []),
+      ...(published.length ? [{ ...base, label: `${base.label}, published`, data: published, kind: "published", showLine: false, pointStyle: "triangle", pointRadius: 6, backgroundColor: "transparent", borderWidth: 1.5 }] : []),
+    ];
+  });
+}
+
+function described(model, unit, sets, quantity) {
+  const point = (one) => `${quantity.write(one.y)} at ${one.x}${noteOf(one, quantity)}`;
+  const lines = sets.filter(({ kind }) => !kind).map(({ label, data }) => `${label} ${data.map(point).join(", ")}`);
+  return `${quantity.name} of ${model} over ${unit}s: ${lines.join("; ")}`;
+}
+
+const noteOf = ({ low, high, below }, { write }) =>
+  (low == null ? "" : `, between ${write(low)} and ${write(high)}`) + (below ? ", below the publication" : "");
+
+function drawModel(canvas, model, rows, quantity) {
+  const unit = unitOf(rows);
+  const scales = [...new Set(rows.map(({ gpus }) => gpus))].sort((a, b) => a - b);
+  const apart = ofSeries("variant").filter((name) => rows.some((row) => row[name] !== rows[0][name]));
+  const sets = datasets(groupsOf(rows, apart.length ? apart : ["dtype"]), quantity);
+  const values = sets.flatMap(({ data }) => data.flatMap(({ y, low, high }) => [y, low ?? y, high ?? y]));
+  draw(canvas, {
+    type: "line",
+    data: { datasets: sets },
+    plugins: [intervals],
+    options: {
+      interaction: { mode: "nearest", intersect: false },
+      onClick: (_, [point]) => {
+        const [row] = (point && sets[point.datasetIndex].data[point.index].rows) ?? [];
+        if (row) go({ run: row.job_name });
+      },
+      scales: { x: rankAxis(scales, unit), y: quantity.axis(values) },
+      plugins: {
+        legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12, filter: ({ datasetIndex }) => !UNNAMED.includes(sets[datasetIndex].kind) } },
+        tooltip: {
+          filter: ({ dataset }) => !UNNAMED.includes(dataset.kind),
+          callbacks: { title: ([item]) => (item ? `${item.parsed.x} ${unit}${item.parsed.x === 1 ? "" : "s"}` : ""), label: ({ dataset, parsed, raw }) => `${dataset.label}: ${quantity.write(parsed.y)}${noteOf(raw, quantity)}` },
+        },
+      },
+    },
+  }, described(model, unit, sets, quantity));
+}
+
+/**
+ * Draw a chart for each model in a section. The `quantity` has an `id`, a `name`, a `remark`, and what it is `of` a row; `write` writes
+ * it, `axis` is its axis, `published` and `ideal` give points to compare it with, `interval` the ends of a scale's.
+ */
+export function drawMultiples(section, models, quantity) {
+  for (const canvas of section.querySelectorAll("canvas")) Chart.getChart(canvas)?.destroy();
+  const figures = [...models.keys()].map((model, index) => figureFor(`${quantity.id}-${index}`, model, quantity.remark));
+  section.replaceChildren(...figures.map(([figure]) => figure));
+  section.hidden = !figures.length;
+  [...models].forEach(([model, rows], index) => drawModel(figures[index][1], model, rows, quantity));
+}

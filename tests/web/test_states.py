@@ -1,0 +1,109 @@
+"""Every state of the pages, and the report: axe finds nothing, and nothing sticks out.
+
+One page goes through all of them, in each theme once and at one of two widths.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from browser import watched_page
+from playwright.sync_api import Browser, Page, expect
+from sixty_cells import LAST, STEP, SWEEP_DAG, Made, Stores
+from typer.testing import CliRunner
+
+from steptime.cli import app
+from steptime.web import answers
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+SLOWER, USUAL = (Made(STEP, week, number, 1, ()).job_name for week, number in ((LAST, 2), (LAST - 1, 0)))
+OF_SWEEP = f"?dag_id={SWEEP_DAG}&dag_run_id=week-{LAST}"
+
+STICKING_OUT = """() => {
+    const scrolled = ".scroller, .scroll, pre", fixed = "select, input, option, svg, canvas, td.note";
+    const name = (one) => `${one.tagName} ${one.id || one.className}: ${one.textContent.trim().slice(0, 60)}`;
+    const wide = [...document.querySelectorAll("body *")].filter((one) => one.checkVisibility())
+        .filter((one) => !one.matches(`${scrolled}, ${fixed}`) && !one.parentElement.closest(scrolled))
+        .filter((one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline");
+    const page = document.documentElement;
+    return [...wide.map(name), ...(page.scrollWidth > innerWidth ? [`page: ${page.scrollWidth} px`] : [])];
+}"""
+"""What is wider than its place, boxes apart that are there to be scrolled, and what lies in them."""
+
+
+def shown(page: Page, address: str, drawn: str) -> None:
+    """One view alone, without Airflow around it."""
+    page.goto(f"/steptime/{address}")
+    expect(page.locator(drawn).first).to_be_visible()
+
+
+def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterator[str]:
+    """Bring the page into each state, and say which it is in."""
+    why = "ended without results: check_params failed: no size 'x'"
+    monkeypatch.setattr(answers, "why_without_results", lambda *_: why)
+    shown(page, "?view=week", "tr[data-cell]")
+    yield "This week"
+    shown(page, f"?view=runs&size=8b&gpus=32&run={SLOWER}&with={USUAL}", "#differences #overlay")
+    for summary in page.locator("#detail-body details > summary").all():
+        summary.click()
+    page.locator("#detail").get_by_role("button", name="Accept this level").click()
+    yield "a run beside another, with all that is folded, and the form to accept its level"
+    shown(page, f"?view=runs&size=8b&gpus=32&run={SLOWER}&with=none", "#beside [role=alert]")
+    yield "a run beside one that is not there"
+    page.keyboard.press("Escape")
+    expect(page.locator("#detail")).to_be_hidden()
+    yield "Runs"
+    page.locator("#search").fill("none of them")
+    expect(page.locator("#message")).to_be_visible()
+    yield "Runs, none of which matches"
+    shown(page, f"?view=trend&series={SLOWER}", "#trend")
+    yield "Trend"
+    page.get_by_role("button", name="Accept this level").click()
+    expect(page.get_by_label("Why")).to_be_focused()
+    yield "Trend, to accept a level"
+    shown(page, "?view=scaling", "#scaling-1")
+    yield "Scaling"
+    shown(page, OF_SWEEP, "#step-time-1")
+    yield "the tab of a sweep"
+    shown(page, f"?dag_id={SWEEP_DAG}&dag_run_id=none", "#message p")
+    yield "the tab of a DAG run that ended without results"
+    with monkeypatch.context() as failing:
+        failing.setenv("STEPTIME_STORE_URL", "mysql://nowhere")
+        page.goto("/steptime/?view=week")
+        expect(page.locator("#message .failure")).to_be_visible()
+        yield "a store that fails"
+    page.goto(report.as_uri())
+    page.locator("details > summary").click()
+    yield "the report"
+
+
+@pytest.fixture
+def report(half_year: Stores, tmp_path: Path) -> Path:
+    """The report of the last week, a file."""
+    path = tmp_path / "week.html"
+    CliRunner().invoke(app, ["report", "-o", str(path)], catch_exceptions=False)
+    return path
+
+
+@pytest.mark.parametrize(("scheme", "width", "height"), [("light", 1366, 768), ("dark", 400, 800)])
+def test_axe_finds_nothing_and_nothing_sticks_out(
+    browser: Browser,
+    site: str,
+    report: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    scheme: str,
+    width: int,
+    height: int,
+) -> None:
+    found = {}
+    with watched_page(browser, site, color_scheme=scheme, timezone_id="UTC") as watched:
+        watched.page.set_viewport_size({"width": width, "height": height})
+        for state in states(watched.page, monkeypatch, report):
+            by_axe = Axe().run(watched.page)
+            rules = [f"{one['id']}: {one['nodes'][0]['html']}" for one in by_axe.response["violations"]]
+            wrong = [*rules, *watched.page.evaluate(STICKING_OUT)]
+            found |= {state: wrong} if wrong else {}
+    assert not found
