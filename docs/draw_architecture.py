@@ -1,8 +1,8 @@
-"""Write the picture and the table of docs/architecture.md from the code: `python docs/draw_architecture.py`.
+"""Write picture and tables of docs/architecture.md from the code: `python docs/draw_architecture.py`.
 
-`--sizes` prints files, lines and imported rooms of each room instead. `--passes` follows one DAG run and
-prints how many modules of each room it passes; the path of another checkout behind it counts there, and is
-to be called with the Python of that checkout's environment.
+`--sizes` prints files, lines and imported rooms of each room instead. `--passes` follows one DAG run, writes
+into the page how many modules of each room it passes, and prints it; the path of another checkout behind it
+counts there and writes nothing, and is to be called with the Python of that checkout's environment.
 """
 
 import ast
@@ -21,6 +21,23 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "plugins" / "steptime"
 PAGE = Path(__file__).with_name("architecture.md")
 BEGIN, END = "<!-- drawn -->\n", "<!-- end of what is drawn -->\n"
+COUNTED, END_OF_COUNTED = "<!-- counted -->\n", "<!-- end of what is counted -->\n"
+BESIDE, TRAINER, ALL = "beside the rooms", "trainer/", "all"
+BEFORE: Mapping[str, tuple[int, int, int | None]] = {
+    "recipes": (19, 2876, 15),
+    "clusters": (39, 5583, 11),
+    "logs": (21, 1636, 14),
+    "staging": (10, 1180, 1),
+    "results": (18, 2357, 12),
+    "web": (2, 134, 0),
+    "airflow": (30, 3824, 21),
+    "cli": (17, 1826, 0),
+    BESIDE: (6, 205, 4),
+    ALL: (162, 19621, 78),
+    TRAINER: (45, 3801, None),
+}
+"""Files, lines and modules passed at 1f65a9a, of the rooms that there were."""
+ONCE_IN = {"mini_slurm": "clusters", "tracking": "airflow", "service": "airflow"}
 
 
 def rooms() -> list[str]:
@@ -80,22 +97,62 @@ def table(edges: Mapping[str, Iterable[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """The page with today's picture and table."""
+def drawn(text: str) -> str:
+    """The text of the page with today's picture and table of rooms."""
     edges = neighbours()
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    return before + BEGIN + picture(edges) + "\n" + table(edges) + END + rest.partition(END)[2]
+    return _between(text, BEGIN, END, picture(edges) + "\n" + table(edges))
+
+
+def counted(text: str, passed: Mapping[str, int]) -> str:
+    """The text of the page with today's sizes, and how many modules a DAG run passes of each room."""
+    lines = [
+        "| room | files before | now | lines before | now | passed before | now |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for room, now in counts().items():
+        name = f"`{room}`" + (f" (was in `{ONCE_IN[room]}`)" if room in ONCE_IN else "")
+        before = BEFORE.get(room, ("", "", ""))
+        cells = [one for pair in zip(before, (*now, passed.get(room, "")), strict=True) for one in pair]
+        row = ["" if one is None else f"{one:,}" if isinstance(one, int) else one for one in cells]
+        lines.append(f"| {' | '.join([room if room in (BESIDE, ALL) else name, *row])} |")
+    return _between(text, COUNTED, END_OF_COUNTED, "\n".join([*lines, ""]))
+
+
+def written(text: str) -> dict[str, tuple[int | None, ...]]:
+    """Files, lines and modules passed of each room, as the page has them of now."""
+    rows = text.partition(COUNTED)[2].partition(END_OF_COUNTED)[0].splitlines()[2:]
+    cells = [[cell.strip().replace(",", "") for cell in row.strip("|").split("|")] for row in rows]
+    return {
+        name.split(" (")[0].strip("`"): tuple(int(one) if one else None for one in numbers[1::2])
+        for name, *numbers in cells
+    }
+
+
+def _between(text: str, begin: str, end: str, content: str) -> str:
+    before, _, rest = text.partition(begin)
+    return before + begin + content + end + rest.partition(end)[2]
+
+
+def counts() -> dict[str, tuple[int, int]]:
+    """Files and lines of Python of each room, of what is beside them, of all of that, and of the trainer."""
+    found = {room: _count((PACKAGE / room).rglob("*.py")) for room in rooms()}
+    found[BESIDE] = _count(PACKAGE.glob("*.py"))
+    found[ALL] = _count(PACKAGE.rglob("*.py"))
+    found[TRAINER] = _count((ROOT / "trainer").rglob("*.py"))
+    return found
+
+
+def _count(files: Iterable[Path]) -> tuple[int, int]:
+    lines = [len(file.read_text(encoding="utf-8").splitlines()) for file in files]
+    return len(lines), sum(lines)
 
 
 def sizes() -> str:
     """Files and lines of Python of each room, and how many rooms it imports."""
     edges = neighbours()
-    lines = [f"{'room':<12}{'files':>6}{'lines':>7}{'imports':>9}"]
-    folders = {**{room: PACKAGE / room for room in rooms()}, "trainer": ROOT / "trainer"}
-    for room, folder in folders.items():
-        files = list(folder.rglob("*.py"))
-        count = sum(len(file.read_text(encoding="utf-8").splitlines()) for file in files)
-        lines.append(f"{room:<12}{len(files):>6}{count:>7}{len(edges.get(room, ())):>9}")
+    lines = [f"{'room':<18}{'files':>6}{'lines':>8}{'imports':>9}"]
+    for room, (files, count) in counts().items():
+        lines.append(f"{room:<18}{files:>6}{count:>8,}{len(edges.get(room, ())):>9}")
     return "\n".join(lines)
 
 
@@ -122,7 +179,7 @@ def pytest_runtest_call(item):
 """
 
 
-def passes(checkout: Path) -> str:
+def passes(checkout: Path) -> dict[str, int]:
     """How many modules of each room a DAG run passes: those of which it calls a function.
 
     The DAG run is of two scales and a checkpoint pair, from its params to its report, on the local cluster.
@@ -141,14 +198,13 @@ def passes(checkout: Path) -> str:
         command = [sys.executable, "-m", "pytest", "-q", *plugins, _DAG_RUN]
         subprocess.run(command, cwd=checkout, env=os.environ | traced, check=True, stdout=sys.stderr)
         modules = [Path(path).relative_to(package) for path in seen.read_text(encoding="utf-8").splitlines()]
-    counts = Counter(_room_of(module) for module in modules)
-    lines = [f"{room:<12}{counts[room]:>7}" for room in sorted(counts)]
-    return "\n".join([f"{'room':<12}{'passed':>7}", *lines, f"{'all':<12}{counts.total():>7}"])
+    found = Counter(_room_of(module) for module in modules)
+    return {**{room: found[room] for room in (*rooms(), BESIDE)}, ALL: found.total()}
 
 
 def _room_of(module: Path) -> str:
     """The room of a module, by its path below the package; those beside the rooms belong to none."""
-    return module.parts[0] if len(module.parts) > 1 else "-"
+    return module.parts[0] if len(module.parts) > 1 else BESIDE
 
 
 def _reached(room: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
@@ -167,6 +223,11 @@ if __name__ == "__main__":
         case ["--sizes"]:
             print(sizes())
         case ["--passes", *checkout]:
-            print(passes(Path(*checkout or [ROOT]).resolve()))
+            found = passes(Path(*checkout or [ROOT]).resolve())
+            if not checkout:
+                PAGE.write_text(counted(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+            print("\n".join(f"{room:<18}{number:>6}" for room, number in found.items()))
         case _:
-            PAGE.write_text(page(), encoding="utf-8")
+            text = PAGE.read_text(encoding="utf-8")
+            passed = {room: last for room, (*_, last) in written(text).items() if last is not None}
+            PAGE.write_text(counted(drawn(text), passed), encoding="utf-8")

@@ -3,14 +3,37 @@
 import re
 from pathlib import Path
 
-from docs.draw_architecture import PAGE, may_be_imported_by, neighbours, page, purpose, rooms
+from docs.draw_architecture import (
+    PAGE,
+    counts,
+    drawn,
+    may_be_imported_by,
+    neighbours,
+    purpose,
+    rooms,
+    written,
+)
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_the_page_has_todays_picture_and_table() -> None:
     """`python docs/draw_architecture.py` writes them anew."""
-    assert PAGE.read_text(encoding="utf-8") == page()
+    text = PAGE.read_text(encoding="utf-8")
+    assert text == drawn(text)
+
+
+def test_the_page_has_about_todays_sizes() -> None:
+    """The same writes them anew; how many modules a run passes takes a run, and is written by `--passes`."""
+    now, found = counts(), written(PAGE.read_text(encoding="utf-8"))
+    assert found.keys() == now.keys()
+    wrong = {
+        room: (found[room], now[room])
+        for room in now
+        for was, count in zip(found[room], now[room], strict=False)
+        if was is None or abs(was - count) > max(2, count / 6)
+    }
+    assert not wrong
 
 
 def test_every_room_says_what_it_is_for_and_who_may_import_it() -> None:
