@@ -54,7 +54,9 @@ Goal = Callable[[Mapping[str, float]], float | None]
 """Makes a goal of the rates of the other readers."""
 
 _ROOT = Path(__file__).parents[1]
-_WORDS = "from steptime.logs.events import search_words; print(*map(bytes.decode, search_words()), sep='\\n')"
+_WORDS = (
+    "from steptime.logs.events import line_search; print(*map(bytes.decode, line_search().words), sep='\\n')"
+)
 _PEAK_KIB = (
     "import os, sys; print(os.wait4(os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ), 0)[2].ru_maxrss)"
 )

@@ -8,8 +8,8 @@ import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
+from steptime.logs.formats import READERS, steps, whole
 from steptime.logs.models import Step, TrainingLog
-from steptime.logs.quantities import READERS, steps, whole
 from steptime.logs.reader import read_log
 
 DATA = Path(__file__).parents[1] / "data" / "logs"

@@ -15,7 +15,6 @@ from steptime.logs.records import NODE_CHECK, TRAINER_FAILED, Record, trainers_e
 from steptime.logs.shapes import StepsPrinted
 from steptime.recipes.models import Mode
 
-_NO_FORMAT = "none"
 _OfAttempts = Sequence[Sequence[Checkpoint]]
 
 
@@ -25,7 +24,7 @@ class Assembly:
     def __init__(self) -> None:
         self._path = ""
         self._bytes = 0
-        self._format = _NO_FORMAT
+        self._format = ""
         self._other_formats: Counter[str] = Counter()
         self._shown_modes: set[Mode] = set()
         self._attempts = Attempts()
@@ -69,7 +68,7 @@ class Assembly:
         problems = self._problems(steps, checkpoints, max_steps, first_step)
         return TrainingLog(
             path=self._path,
-            format=self._format,
+            format=self._format or "none",
             mode=self._mode(trained=bool(steps)),
             bytes_read=self._bytes,
             steps=steps,
@@ -100,8 +99,7 @@ class Assembly:
 
     def _take_steps(self, event: StepsPrinted) -> None:
         name = event.log_format.name
-        if self._format == _NO_FORMAT:
-            self._format = name
+        self._format = self._format or name
         if name != self._format:
             self._other_formats[name] += len(event.numbers)
             return

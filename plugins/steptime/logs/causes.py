@@ -40,7 +40,7 @@ class _Causes(Frozen):
 _CAUSES = load_yaml_model(Path(__file__).with_name("causes.yaml"), _Causes).causes
 _CAUSE_OF = {word.encode(): cause for cause in _CAUSES for word in cause.words}
 _TRACEBACK = b"Traceback (most recent call last)"
-WORDS = (*_CAUSE_OF, _TRACEBACK, b"Error: ", b"Exception: ", b"AssertionError")
+FAILURE_WORDS = (*_CAUSE_OF, _TRACEBACK, b"Error: ", b"Exception: ", b"AssertionError")
 
 _NAME = rb"(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)|Exception)"
 _EXCEPTION = re.compile(rb"(?:^|[\s\]:>])" + _NAME + rb"(?:: ?(?P<text>.{0,300})|\s*$)")

@@ -1,9 +1,9 @@
 """Checkpoint lines of NeMo, Lightning, Megatron-LM and Megatron-Bridge, and the checkpoints in them."""
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
@@ -14,7 +14,7 @@ from steptime.logs.models import CheckpointTiming
 from steptime.recipes.config_files import load_yaml_model
 
 _ENDS = (b"Save", b"Load", b"save ", b"from ", b"at ", b"....")
-WORDS = tuple(b"heckpoint " + end for end in _ENDS)
+CHECKPOINT_WORDS = tuple(b"heckpoint " + end for end in _ENDS)
 
 Phase = Literal["begun", "waited", "scheduled", "ended"]
 
@@ -66,8 +66,9 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
         for match in pattern.finditer(line):
             values = match.groupdict()
             numbers = {name: float(values[name]) for name in _NUMBERS if values.get(name)}
-            if dates := _DATE.findall(line[max(0, match.start() - _DATE_REACH) : match.start()]):
-                numbers["date"] = _seconds(dates[-1])
+            for date in _DATE.findall(line[max(0, match.start() - _DATE_REACH) : match.start()])[-1:]:
+                with suppress(ValueError):  # there is no such day
+                    numbers["date"] = datetime.fromisoformat(f"{date.decode()}+00:00").timestamp()
             found.append((match.start(), CheckpointLine(form, match[0], numbers)))
     return [line for _, line in sorted(found, key=itemgetter(0))]
 
@@ -88,18 +89,16 @@ def checkpoints_of(lines: Sequence[CheckpointLine], record: object = None) -> li
             continue
         form, text = line.form, line.text
         known = of_kind[form.kind]
-        matching: list[dict[Phase, CheckpointLine]] = []
+        matching = [last for last in known[-1:] if form.phase not in last and form.phase != "begun"]
         if form.phase == "ended":
             matching = known[ended[form] : ended[form] + 1]
             ended[form] += 1
-        elif form.phase != "begun":
-            matching = [last for last in known[-1:] if form.phase not in last]
+        phases = matching[0] if matching else {}
         if not matching:
-            matching = [{}]
-            checkpoints += matching
-            known += matching
-        if form.phase not in matching[0] or "unix" in line.numbers:
-            matching[0][form.phase] = line
+            checkpoints.append(phases)
+            known.append(phases)
+        if form.phase not in phases or "unix" in line.numbers:
+            phases[form.phase] = line
     transfers = [each for each in record if isinstance(each, dict)] if isinstance(record, list) else []
     recorded = [each.get("duration_s") for each in transfers if each.get("kind") == "save"]
     left = iter(recorded if len(recorded) == len(of_kind["save"]) else [])
@@ -146,11 +145,3 @@ def _elapsed_s(first: CheckpointLine, last: CheckpointLine, blocked_s: float) ->
                     seconds += blocked_s
             return round(seconds, digits) if seconds >= 0.5 * 10.0**-digits else None
     return None
-
-
-def _seconds(date: bytes) -> float:
-    """Seconds of a printed date; not a number if there is no such day."""
-    try:
-        return datetime.fromisoformat(f"{date.decode()}+00:00").timestamp()
-    except ValueError:
-        return math.nan

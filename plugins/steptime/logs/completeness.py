@@ -71,12 +71,11 @@ def incomplete(
 def restarted(after: int, at: int, retrained: Sequence[int], *, from_scratch: bool) -> Problem:
     """Training went back, or on in a new attempt: what earlier ones trained from there does not count."""
     message = f"training was restarted: after step {after} it went on at step {at}"
-    if from_scratch:
-        return Problem(kind="restart", message=f"{message}, and only the new attempt counts", fatal=False)
-    if not retrained:
+    if from_scratch or not retrained:
+        message += ", and only the new attempt counts" if from_scratch else ""
         return Problem(kind="restart", message=message, fatal=False)
-    twice = f"{named_steps(retrained)} {'were' if len(retrained) > 1 else 'was'} trained twice"
-    message = f"{message}, so {twice}; the later times count"
+    were = "were" if len(retrained) > 1 else "was"
+    message += f", so {named_steps(retrained)} {were} trained twice; the later times count"
     return Problem(kind="duplicate_steps", message=message, fatal=False, steps=tuple(retrained))
 
 

@@ -1,21 +1,17 @@
 """What a log has, one event after the other: steps, checkpoints, the trainer's records, signs of failure.
 
-This is the one place that knows which word leads to which reader; whole logs (`reader`) and growing ones
-(`progress`) are both read through it.
+Whole logs and growing ones are both read through it.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache, partial
 
-from steptime.logs.causes import WORDS as FAILURE_WORDS
-from steptime.logs.causes import Failures
-from steptime.logs.checkpoints import WORDS as CHECKPOINT_WORDS
-from steptime.logs.checkpoints import CheckpointLine, read_checkpoints
+from steptime.logs.causes import FAILURE_WORDS, Failures
+from steptime.logs.checkpoints import CHECKPOINT_WORDS, CheckpointLine, read_checkpoints
 from steptime.logs.formats import LogFormat, Values
 from steptime.logs.models import Problem, Step
-from steptime.logs.records import WORDS as RECORD_WORDS
-from steptime.logs.records import Record, read_records
+from steptime.logs.records import RECORD_WORDS, Record, read_records
 from steptime.logs.search import LineSearch, MarkedLine, WholeLines
 from steptime.logs.shapes import Shapes, StepsPrinted, label_of, plain
 from steptime.plug_points import LOG_FORMATS
@@ -56,27 +52,22 @@ def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
 
 
 @cache
-def search_words() -> list[bytes]:
-    """All that lines are searched for."""
+def line_search() -> LineSearch:
+    """Searches for the words of all readers."""
     # In this order those that begin alike share a bucket of the search: twice as fast as in another.
-    return sorted({word for words, _ in _readers() for word in words})
-
-
-@cache
-def _search() -> LineSearch:
-    return LineSearch(search_words())
+    return LineSearch(sorted({word for words, _ in _readers() for word in words}))
 
 
 @cache
 def _numbers_are_no_words() -> bool:
     """Whether a line has the same words whatever its numbers are."""
-    return not any(re.search(rb"[0-9]|[-+]$", word) for word in search_words())
+    return not any(re.search(rb"[0-9]|[-+]$", word) for word in line_search().words)
 
 
 @lru_cache(maxsize=1024)
 def _readers_of(indexes: tuple[int, ...]) -> list[_Reader]:
     """Who reads a line in which these of the words were found."""
-    found = {search_words()[index] for index in indexes}
+    found = {line_search().words[index] for index in indexes}
     return [reader for words, reader in _readers() if not found.isdisjoint(words)]
 
 
@@ -108,12 +99,12 @@ class LogEvents:
                 self._looks_for_calls = 0
                 yield Mode.NCCL_TRACE
         if not self._is_dense:
-            lines = _search().lines(block)
+            lines = line_search().lines(block)
             self._is_dense = len(lines) * _DENSE_BYTES > len(block)
         if self._is_dense and block.endswith(b"\n"):
             yield from self._dense(block)
         else:
-            for line in _search().lines(block) if self._is_dense else lines:
+            for line in line_search().lines(block) if self._is_dense else lines:
                 yield from self._careful(line)
 
     def _dense(self, block: bytes) -> Iterator[Event]:
@@ -125,8 +116,9 @@ class LogEvents:
             learned = False
             for match in self._shapes.pattern.finditer(block, begin):
                 shape = by_group.get(match.lastindex)
-                if shape is not None and shape.number is None:
-                    self.ahead[shape.log_format.name] = shape.values(match)
+                if shape is not None and shape.is_ahead:
+                    values = {name: match[group] for name, group in shape.quantities.items()}
+                    self.ahead[shape.log_format.name] = values
                     continue
                 if run is not None and shape is not run:
                     yield run.printed(lines, ahead)
@@ -138,7 +130,7 @@ class LogEvents:
                     lines.append(match)
                     continue
                 others += len(match[0])
-                for line in _search().lines(match[0]):
+                for line in line_search().lines(match[0]):
                     yield from self._careful(line)
                     learned = self._learn(line) or learned
                 if learned:

@@ -60,6 +60,7 @@ class LineSearch:
     """Finds the lines that contain any of `words`."""
 
     def __init__(self, words: Sequence[bytes]) -> None:
+        self.words = words
         # Only the leftmost kinds of match have the vectorized search: 17 GB/s against 0.7.
         self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostLongest)
 

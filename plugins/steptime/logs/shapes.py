@@ -8,13 +8,11 @@ format reads the line once more, with another number in each place.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
-from steptime.logs.formats import LogFormat, NotFinite, Values
+from steptime.logs.formats import READERS, LogFormat, NotFinite, Values, steps
 from steptime.logs.models import Step
-from steptime.logs.quantities import READERS, steps
 
 _CODE = rb"\x1b\[[0-9;?]*[A-Za-z]"
 _TERMINAL_CODE = re.compile(_CODE)
@@ -31,7 +29,6 @@ _TRIED = 100_000_000
 _COUNT = rb"[0-9]{1,15}+"
 _REAL = rb"[-+]?+[0-9]{1,20}+(?:\.[0-9]{1,20}+)?+(?:[eE][-+]?+[0-9]{1,2}+)?+"
 """Neither NaN nor as large as infinity."""
-_CONSTANT = ("iterations", "nan_iterations")
 
 
 class StepsPrinted(NamedTuple):
@@ -67,26 +64,18 @@ def _label_of_head(head: bytes) -> bytes | None:
     return label_of(plain(head))
 
 
-@dataclass(frozen=True, eq=False)
-class Shape:
+class Shape(NamedTuple):
     """How a line looks, and which of its numbers is what."""
 
     log_format: LogFormat
-    number: int | None
-    """The step of the line that it was learned from; None if such lines are of the step that follows."""
+    is_ahead: bool
+    """Whether such lines are of the step that follows."""
     last_step: int | None
     pattern: bytes
     groups: dict[str, int]
-    """Of the pattern of all shapes: `head`, `number`, `text`, `end`, and quantities."""
-
-    @cached_property
-    def quantities(self) -> dict[str, int]:
-        """The groups of these."""
-        return {name: group for name, group in self.groups.items() if name in READERS}
-
-    def values(self, match: re.Match[bytes]) -> Values:
-        """What a line has."""
-        return {name: match[group] for name, group in self.quantities.items()}
+    """Of the pattern of all shapes: `head`, `number`, `text` and `end`."""
+    quantities: dict[str, int]
+    """Likewise."""
 
     def printed(self, lines: list[re.Match[bytes]], ahead: dict[int, Values]) -> StepsPrinted:
         """The steps of lines of this shape, with what was printed ahead of some of them."""
@@ -163,19 +152,21 @@ def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) 
             return None  # in a line of this look that has both equal the second is the run's last step
         elif name in READERS:
             pattern[place] = b"(?P<%b>%b)" % (name.encode(), _REAL)
-        elif name not in _CONSTANT:
+        elif name not in ("iterations", "nan_iterations"):
             pattern[place] = _COUNT if part.isdigit() else _REAL
     shape = b"%b(?P<text>%b)(?P<end>)" % (_head_pattern(head), b"".join(pattern))
     match = re.fullmatch(shape, line)
     expected = {name: value.strip() for name, value in values.items() if name in READERS}
     if match is None or {name: match[name] for name in match.groupdict() if name in READERS} != expected:
         return None
+    groups = {name: groups_before + group for name, group in match.re.groupindex.items()}
     return Shape(
         log_format,
-        number,
-        None if number is None else log_format.last_step(number, values),
-        re.sub(rb"(?<=\(\?P[<=])(\w+)", rb"\1" + suffix.encode(), shape),
-        {name: groups_before + group for name, group in match.re.groupindex.items()},
+        is_ahead=number is None,
+        last_step=None if number is None else log_format.last_step(number, values),
+        pattern=re.sub(rb"(?<=\(\?P[<=])(\w+)", rb"\1" + suffix.encode(), shape),
+        groups=groups,
+        quantities={name: group for name, group in groups.items() if name in READERS},
     )
 
 
