@@ -253,6 +253,27 @@ def test_a_real_run_that_loaded() -> None:
     assert [(load.kind, load.duration_s) for load in log.checkpoints] == [("load", 0.208)]
 
 
+def test_megatron_bridge_itself_saved_and_loaded() -> None:
+    """Megatron-Bridge 0.6.2 of PyPI on the CPU, a tiny GPT (lines with paths were taken out)."""
+    log = read_log(DATA / "log-megatron_bridge_cpu_save.out", max_steps=6)
+    assert (log.format, [step.global_step for step in log.steps], log.problems) == (
+        "megatron_bridge",
+        [*range(6)],
+        (),
+    )
+    assert [step.step_time_s for step in log.steps[:2]] == [1.0521, 0.0695]
+    assert (log.steps[5].loss, log.steps[5].consumed_samples) == (6.240666, 24)
+    assert [(save.kind, save.duration_s) for save in log.checkpoints if save.duration_s] == [
+        ("save", 17.12805)
+    ]
+
+    log = read_log(DATA / "log-megatron_bridge_cpu_load.out", first_step=6, max_steps=8)
+    assert ([step.global_step for step in log.steps], log.problems) == ([6, 7], ())
+    assert [(load.kind, load.duration_s) for load in log.checkpoints if load.duration_s] == [
+        ("load", 0.23891)
+    ]
+
+
 PRINTED = (b"2.693 12 -3 7. +1e3 1e-05 1e400 999999999999999 9999999999999999 nan nan.0 inf - 3GiB").split()
 
 
