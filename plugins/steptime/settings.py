@@ -1,5 +1,6 @@
 """Where things are: the one folder that holds all state, and the shipped config, DAGs and trainer."""
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ def home() -> Path:
     return base / ".steptime"
 
 
+@functools.cache
 def shipped(folder: str) -> Path:
     """The folder `config`, `dags` or `trainer`: of the checkout, or of the installed distribution."""
     for root in (_CHECKOUT, Path(sys.prefix) / "share" / "steptime"):

@@ -106,6 +106,9 @@ def test_all_that_is_wrong_with_the_file_is_told(tmp_path: Path, monkeypatch: py
         broken = broken_gpu_types()
         told = broken and [sentence.removeprefix(str(path)).lstrip(",: ") for sentence in broken.sentences]
         assert told == expected, text
+    path.unlink()
+    with pytest.raises(UserError, match=r"gpus\.yaml: there is no such file\."):
+        gpu_types()
 
 
 def test_a_type_that_is_described_wrongly_is_there_without_a_description(

@@ -25,7 +25,10 @@ from steptime.results.store import Store
 MakeResult = Callable[..., Result]
 
 
-def test_the_migrations_make_the_schema(store_url: str) -> None:
+@pytest.mark.parametrize("made", ["at once", "by the migrations"])
+def test_a_store_has_the_schema(store_url: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if made == "by the migrations":
+        monkeypatch.setattr(database, "_create", database._upgrade)
     Store(store_url).results()
 
     with database.read_connection(store_url) as connection:
@@ -36,8 +39,9 @@ def test_the_migrations_make_the_schema(store_url: str) -> None:
         # What Alembic does not compare.
         found = sqlalchemy.MetaData()
         found.reflect(connection)
-        assert {name: keys_of(found.tables[name]) for name in schema.metadata.tables} == {
-            name: keys_of(table) for name, table in schema.metadata.tables.items()
+        wanted = {**schema.metadata.tables, database.VERSION_TABLE: database._version()}
+        assert {name: keys_of(found.tables[name]) for name in wanted} == {
+            name: keys_of(table) for name, table in wanted.items()
         }
         assert context.get_current_revision() == database.REVISION
 
@@ -71,14 +75,14 @@ def test_a_store_of_a_newer_steptime_is_left_alone(store_url: str, make_result: 
 def test_a_failed_migration_leaves_no_table(
     store_url: str, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
 ) -> None:
-    upgrade = database._upgrade
+    create = database._create
 
-    def upgrade_and_fail(connection: sqlalchemy.Connection) -> None:
-        upgrade(connection)
+    def create_and_fail(connection: sqlalchemy.Connection) -> None:
+        create(connection)
         raise OSError("the machine failed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(database, "_upgrade", upgrade_and_fail)
+        patched.setattr(database, "_create", create_and_fail)
         with pytest.raises(SystemFailure, match="the machine failed"):
             Store(store_url).results()
 

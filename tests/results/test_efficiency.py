@@ -94,6 +94,20 @@ def test_page_command_and_csv_say_the_same_of_a_run_after_a_slowdown_of_all(
     assert everywhere == pytest.approx([97.0] * 4)
 
 
+def test_a_base_that_comes_last_is_written_to_all_that_rest_on_it_at_once(
+    store: Store, make: MakeResult, statements: list[tuple[str, Any]]
+) -> None:
+    """One statement, whatever their number: the other writers of the family wait meanwhile."""
+    publish(store, *(make(f"run-{number}", 4, 0.8) for number in range(12)))
+    statements.clear()
+
+    publish(store, make("base", 1))
+
+    updates = [values for statement, values in statements if statement.startswith("UPDATE runs")]
+    assert [len(values) for values in updates] == [13]
+    assert of(store)["run-7"] == (80.0, 1, "base")
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_efficiency_is_relative_to_the_smallest_scale_of_its_sweep_in_whatever_order_runs_end(
     store: Store, make: MakeResult, seed: int

@@ -32,6 +32,7 @@ def as_of(
     with monkeypatch.context() as earlier:
         earlier.setattr(command, "upgrade", lambda config, _: upgrade(config, revision))
         earlier.setattr(database, "REVISION", revision)
+        earlier.setattr(database, "_create", database._upgrade)
         with database.write_transaction(url) as connection:
             tables = sqlalchemy.MetaData()
             tables.reflect(connection)

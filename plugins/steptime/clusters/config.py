@@ -32,7 +32,7 @@ from steptime.clusters.containers import (
 from steptime.errors import BrokenFiles, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
-from steptime.recipes.config_files import Document, read_document
+from steptime.recipes.config_files import Document, names_in, read_document
 from steptime.recipes.config_problems import FieldErrors, Mistake, load_each
 from steptime.recipes.environment import checked_environment, leads_to_code, names_secret
 from steptime.recipes.models import Run
@@ -263,7 +263,7 @@ class _Kind(BaseModel):
 
 def list_clusters() -> tuple[str, ...]:
     """The names of all configured clusters, sorted."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+    return names_in(_folder())
 
 
 def cluster_file(name: str) -> Path:

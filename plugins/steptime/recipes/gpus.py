@@ -11,8 +11,7 @@ from pydantic import PositiveFloat
 from steptime import settings
 from steptime.errors import BrokenFiles, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import Document, broken_entries, read_document
-from steptime.recipes.config_problems import Mistake
+from steptime.recipes.config_files import Document, broken_entries, read_entries
 
 
 class Peak(Frozen):
@@ -78,9 +77,4 @@ def peak_tflops(gpu_type: str, dtype: str) -> Peak:
 
 
 def _document() -> Document:
-    document = read_document(gpus_file())
-    if not isinstance(document.content, dict):
-        raise document.refusal([Mistake("names no GPU types, as in h100: {name: …}")])
-    if document.problems:
-        raise document.refusal(document.problems)
-    return document
+    return read_entries(gpus_file(), "names no GPU types, as in h100: {name: …}")

@@ -17,7 +17,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import Document, broken_entries, read_entries
+from steptime.recipes.config_files import Document, broken_entries, read_entries, state_of
 from steptime.recipes.config_problems import FieldErrors, Location, Mistake
 from steptime.recipes.models import Mode, Parallelism, Recipe, Run
 from steptime.recipes.named import NamedRecipe
@@ -106,7 +106,7 @@ def _unknown_words(text: str, place: Location) -> Iterator[Mistake]:
 def release_of(image: str | None) -> BridgeRelease:
     """The release of Megatron-Bridge in an image. Raises UserError: nobody knows, or an entry is broken."""
     path = bridge_file()
-    by_tag = _by_tag(path, path.stat().st_mtime_ns)
+    by_tag = _by_tag(path, state_of(path))
     release = by_tag.get("" if image is None else image.partition("@")[0].rpartition("/")[2])
     if release is None:
         raise UserError(
@@ -117,7 +117,7 @@ def release_of(image: str | None) -> BridgeRelease:
 
 
 @functools.lru_cache(maxsize=8)
-def _by_tag(_path: Path, _changed_ns: int) -> dict[str, BridgeRelease]:
+def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
     """The releases by the tags of their images; read again when the file changes, as every row asks."""
     document = _document()
     releases = [document.part(BridgeRelease, name) for name in document.content]

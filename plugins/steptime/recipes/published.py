@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from steptime import settings
 from steptime.errors import unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.config_files import load_yaml_model, names_in, state_of
 from steptime.recipes.models import Recipe
 
 
@@ -136,7 +136,7 @@ class Reference(Frozen):
 
 def list_references() -> tuple[str, ...]:
     """The documents whose numbers are in `config/references/`."""
-    return tuple(sorted(path.stem for path in (settings.config_dir() / "references").glob("*.yaml")))
+    return names_in(settings.config_dir() / "references")
 
 
 def load_reference(document: str) -> Reference:
@@ -144,11 +144,11 @@ def load_reference(document: str) -> Reference:
     if document not in list_references():
         raise unknown_value("reference document", document, list_references())
     path = settings.config_dir() / "references" / f"{document}.yaml"
-    return _load(path, path.stat().st_mtime_ns)
+    return _load(path, state_of(path))
 
 
 @functools.lru_cache(maxsize=64)
-def _load(path: Path, _changed_ns: int) -> Reference:
+def _load(path: Path, _state: tuple[int, int]) -> Reference:
     """One file, read again only when it changes: a sweep looks into it for each of its runs."""
     return load_yaml_model(path, Reference, named_in="document")
 

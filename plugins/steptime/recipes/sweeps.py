@@ -23,7 +23,7 @@ from pydantic import (
 
 from steptime.errors import UserError, shown, unknown_value
 from steptime.frozen import Frozen
-from steptime.recipes.config_files import load_yaml_model
+from steptime.recipes.config_files import load_yaml_model, names_in
 from steptime.recipes.config_problems import FieldError, FieldErrors, Mistake
 from steptime.recipes.request import PlanRequest
 from steptime.refusals import in_words, written
@@ -225,7 +225,7 @@ def _same(name: str, excluded: JsonValue, value: Any) -> bool:
 
 def list_sweeps() -> tuple[str, ...]:
     """The names of all sweeps, sorted: the stems of `config/sweeps/*.yaml`."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+    return names_in(_folder())
 
 
 def load_sweep(name: str) -> Sweep:

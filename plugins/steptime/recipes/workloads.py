@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import BrokenFiles, UserError, unknown_value
-from steptime.recipes.config_files import read_document
+from steptime.recipes.config_files import names_in, read_document, state_of
 from steptime.recipes.config_problems import load_each
 from steptime.recipes.flops import flops_file
 from steptime.recipes.gpus import gpus_file
@@ -19,7 +19,7 @@ from steptime.settings import config_dir
 def list_workloads() -> tuple[str, ...]:
     """The names of all workloads, sorted: the stems of `config/workloads/*.yaml`. Raises UserError."""
     folder = config_dir() / "workloads"
-    names = tuple(sorted(path.stem for path in folder.glob("*.yaml")))
+    names = names_in(folder)
     if not names:
         raise UserError(f"{folder}: holds no workload (*.yaml).")
     return names
@@ -38,7 +38,7 @@ def load_workload(name: str) -> Workload:
             raise unknown_value("workload", name, known)
         stem = _meant(releases)
     path = _path(stem)
-    return _load(path, *map(_changed_ns, (path, gpus_file(), flops_file(), bridge_file())))
+    return _load(path, *map(state_of, (path, gpus_file(), flops_file(), bridge_file())))
 
 
 def releases_of(family: str) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def releases_of(family: str) -> tuple[str, ...]:
 
 def _meant(releases: Sequence[str]) -> str:
     """Of a family's releases the one that its name alone means. Raises UserError if several claim it."""
-    chosen = [name for name in releases if _is_default(_path(name), _changed_ns(_path(name)))]
+    chosen = [name for name in releases if _is_default(_path(name), state_of(_path(name)))]
     if len(chosen) > 1:
         raise UserError(
             f"{' and '.join(map(str, map(_path, chosen)))} both have default_release: true: leave it in one."
@@ -58,7 +58,7 @@ def _meant(releases: Sequence[str]) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _is_default(path: Path, _changed_ns: int) -> bool:
+def _is_default(path: Path, _state: tuple[int, int]) -> bool:
     return read_document(path).value("default_release") is True
 
 
@@ -77,7 +77,7 @@ def dag_id(workload: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _load(path: Path, *_changed_ns: int) -> Workload:
+def _load(path: Path, *_state: tuple[int, int]) -> Workload:
     """One file, read again only when it changes, or what it is held to: peaks, formulas, recipes by name."""
     document = read_document(path)
     workload, problems = document.fit(Workload)
@@ -85,10 +85,6 @@ def _load(path: Path, *_changed_ns: int) -> Workload:
     if workload is None or problems:
         raise document.refusal(problems)
     return workload
-
-
-def _changed_ns(path: Path) -> int:
-    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _release(name: str) -> tuple[int, ...]:

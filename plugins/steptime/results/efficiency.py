@@ -68,15 +68,23 @@ def compute_all(url: str) -> None:
 
 
 def _write(connection: "Connection", rows: Sequence[Row], since: float = -math.inf) -> None:
+    from sqlalchemy import bindparam
+
     from steptime.results.schema import runs
 
     unknown: Row = dict.fromkeys(COMPUTED)
     known = [row for row in rows if row["state"] == "valid" and row["tokens_per_s_per_gpu"]]
     found = efficiencies(known, since)
-    for row in rows:
-        values = found.get(row["id"], unknown)
-        if row["submitted_at"] >= since and any(row[name] != value for name, value in values.items()):
-            connection.execute(runs.update().where(runs.c.id == row["id"]).values(values))
+    changed = [
+        {"of": row["id"], **values}
+        for row in rows
+        if row["submitted_at"] >= since
+        for values in (found.get(row["id"], unknown),)
+        if any(row[name] != value for name, value in values.items())
+    ]
+    if changed:
+        update = runs.update().where(runs.c.id == bindparam("of"))
+        connection.execute(update.values({name: bindparam(name) for name in unknown}), changed)
 
 
 def _rows_of(connection: "Connection", family: Row) -> list[Row]:
@@ -99,22 +107,25 @@ def efficiencies(rows: Sequence[Row], since: float = -math.inf) -> dict[int, Row
     `rows` are the valid runs of one family, oldest first.
     """
     groups: dict[Any, list[Row]] = defaultdict(list)
+    repeated: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
         groups[_together(row)].append(row)
+        repeated[_together(row), _repeated(row)].append(row)
+    bases = {together: _smallest(group) for together, group in groups.items()}
     found: dict[int, Row] = {}
     intervals: dict[Any, tuple[float | None, float | None]] = {}
     for place, row in enumerate(rows):
         if row["submitted_at"] < since:
             continue
-        group = groups[_together(row)]
-        if len({one["gpus"] for one in group}) > 1:
-            base = _smallest(group)
-        elif earlier := _nearest_earlier(rows, place):
-            base = _smallest(groups[_together(earlier)])
-        else:
-            continue
-        repeats = [one for one in group if _repeated(one) == _repeated(row)]
-        key = (_together(row), _repeated(row), base[0]["id"])
+        together, kind = _together(row), _repeated(row)
+        base = bases[together]
+        if len(base) == len(groups[together]):  # its scale is alone there
+            earlier = _nearest_earlier(rows, place)
+            if earlier is None:
+                continue
+            base = bases[_together(earlier)]
+        repeats = repeated[together, kind]
+        key = (together, kind, base[0]["id"])
         if key not in intervals:
             intervals[key] = (None, None) if repeats[0] in base else interval(_rates(repeats), _rates(base))
         low, high = intervals[key]
