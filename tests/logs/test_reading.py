@@ -459,11 +459,13 @@ def test_a_load_after_a_crash_is_none_of_a_loading_run() -> None:
 
 
 def test_real_logs_show_their_kind() -> None:
-    """Of a save and a load by NeMo on the CPU, and of a training on one H100."""
-    shown = {log.stem.partition("_")[2]: read_log(log).mode for log in REAL_LOGS.glob("*.out")}
+    """Of saves and loads by NeMo and by Megatron-Bridge on the CPU, and of trainings on one H100."""
+    shown = {log.stem.removeprefix("log-"): read_log(log).mode for log in REAL_LOGS.glob("*.out")}
     assert shown == {
-        "cpu_load": "checkpoint_load",
-        "cpu_save": "checkpoint_save",
-        "h100_bf16": "performance",
-        "h100_fp8": "performance",
+        "megatron_bridge_cpu_load": "checkpoint_load",
+        "megatron_bridge_cpu_save": "checkpoint_save",
+        "nemo2_cpu_load": "checkpoint_load",
+        "nemo2_cpu_save": "checkpoint_save",
+        "nemo2_h100_bf16": "performance",
+        "nemo2_h100_fp8": "performance",
     }
