@@ -11,6 +11,7 @@ import pytest
 from half_year import half_years, moved_together
 from hypothesis import settings
 from longest_first import pytest_xdist_make_scheduler
+from schemas_checked_once import schemas_checked_once
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
 from unchanged_process import pytest_runtest_setup, unchanged_process
@@ -30,6 +31,7 @@ __all__ = [  # fixtures and hooks
     "moved_together",
     "pytest_runtest_setup",
     "pytest_xdist_make_scheduler",
+    "schemas_checked_once",
     "sixty_cells",
     "slurm_of_session",
     "unchanged_process",
