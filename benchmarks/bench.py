@@ -1,10 +1,12 @@
 """The short forms of the benchmarks in one command: is steptime itself slower than it was?
 
     make bench [ONLY=log_reading] [BEFORE=COMMIT] [ROUNDS=3]
+    python benchmarks/bench.py --table
 
-Each figure is a series in a file of its own, `<STEPTIME_HOME>/benchmarks.jsonl`, and is judged as steptime
-judges trainings: by a prediction interval over the last runs on this machine. What leaves it is suspected,
-and its benchmark is run anew at once, which confirms or dismisses it.
+Each figure is a series of a metrics store of its own, `<STEPTIME_HOME>/benchmarks.db`, and is judged as
+trainings are: by a prediction interval over the last runs on this machine. What leaves it is suspected, and
+its benchmark is run anew at once, which confirms or dismisses it. `--table` prints the newest runs of the
+store; with its address as `STEPTIME_STORE_URL` so do `steptime results compare` and the pages.
 
 With BEFORE the benchmarks of this working tree run on its own code and on that of a commit, in turns, and
 nothing is kept: ratios are of medians, and where the rounds of both overlap, that stands beside. Exit code 3
@@ -14,21 +16,19 @@ where a figure is confirmed as slower.
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from figure_store import newest_figures, publish, standing
 from figures import Figure, number
 from steptime import settings
-from steptime.judging.detection import FRESH_RUNS, Standing, standings
+from steptime.judging.detection import FRESH_RUNS, Standing
+from steptime.results.store import Store
 
 ROOT = Path(__file__).parents[1]
 SHORT_FORMS = {
@@ -63,48 +63,6 @@ def measured(benchmark: str, root: Path) -> Figures:
     return {figure.name: figure for figure in figures}
 
 
-class History:
-    """What was measured before, on any machine: a file with a line for each run of a benchmark."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._machine = f"{platform.node()}, {os.cpu_count()} cores"
-
-    def add(self, benchmark: str, figures: Figures) -> None:
-        """Keep what a run of a benchmark has measured."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        about = {"at": time.time(), "commit": commit(), **self._series(benchmark)}
-        line = json.dumps(about | {"figures": [asdict(figure) for figure in figures.values()]})
-        with self._path.open("a") as lines:
-            lines.write(f"{line}\n")
-
-    def standing(self, benchmark: str, name: str) -> Standing:
-        """How a figure stands after its last run."""
-        lines = map(json.loads, self._path.read_text().splitlines())
-        wanted = self._series(benchmark)
-        figures = (
-            Figure(**figure)
-            for line in lines
-            if wanted.items() <= line.items()
-            for figure in line["figures"]
-            if figure["name"] == name
-        )
-        return standings([figure.as_time for figure in figures])[-1]
-
-    def _series(self, benchmark: str) -> dict[str, Any]:
-        """What may be compared: the same code takes another time elsewhere, and with other arguments."""
-        return {
-            "machine": self._machine,
-            "benchmark": benchmark,
-            "arguments": list(SHORT_FORMS[benchmark]),
-        }
-
-
-def commit() -> str:
-    """What is measured: the commit, with `+` where files differ from it."""
-    return git("describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+").strip()
-
-
 def git(*arguments: str) -> str:
     """What git prints, of this repository. Exits where it fails, which it says itself."""
     done = subprocess.run(
@@ -115,28 +73,50 @@ def git(*arguments: str) -> str:
     return done.stdout
 
 
-def watch(benchmarks: Sequence[str], history: History) -> int:
-    """Measure, keep and judge; print a line for each figure."""
+def watch(benchmarks: Sequence[str], store: Store) -> int:
+    """Measure, publish and judge; print a line for each figure."""
     slower = False
     print(TABLE_HEAD)
     for benchmark in benchmarks:
+        arguments = SHORT_FORMS[benchmark]
         for fresh in range(1 + FRESH_RUNS):
             figures = measured(benchmark, ROOT)
-            history.add(benchmark, figures)
-            stands = {name: history.standing(benchmark, name) for name in figures}
-            open_ones = [name for name, standing in stands.items() if standing.state == "suspected"]
+            publish(store, benchmark, arguments, figures)
+            stands = {name: standing(store, benchmark, arguments, figure) for name, figure in figures.items()}
+            open_ones = [name for name, stood in stands.items() if stood and stood.state == "suspected"]
             if not open_ones:
                 break
             if fresh < FRESH_RUNS:
                 print(f"bench: {benchmark} runs anew, suspected: {', '.join(open_ones)}", file=sys.stderr)
         for name, figure in figures.items():
-            print(row(figure, verdict(stands[name])), flush=True)
-            slower |= (stands[name].state, stands[name].direction) == ("confirmed", "slower")
+            stood = stands[name]
+            print(row(figure, verdict(stood)), flush=True)
+            slower |= stood is not None and (stood.state, stood.direction) == ("confirmed", "slower")
     return SLOWER_EXIT_CODE if slower else 0
 
 
-def verdict(standing: Standing) -> str:
+def print_table(store: Store) -> None:
+    """Print the newest run of each figure that is kept, a table for each machine and benchmark."""
+    title = ""
+    for run, figure, stood in newest_figures(store):
+        cores, commit = run["gpus"], run_commit(store, run["job_name"])
+        shown = f"`{run['workload']}`, {run['cluster']}, {cores} cores, {commit}"
+        if shown != title:
+            title = shown
+            print(f"\n{title}\n\n{TABLE_HEAD}")
+        print(row(figure, verdict(stood)))
+
+
+def run_commit(store: Store, job_name: str) -> str:
+    """The commit that a run has measured, with `+` where files differed from it."""
+    made_by = json.loads(store.record(job_name)["content"])["provenance"]
+    return f"{(made_by['git_commit'] or 'no commit')[:10]}{'' if made_by['git_clean'] else '+'}"
+
+
+def verdict(standing: Standing | None) -> str:
     """A standing in words, with the change where there is something to compare with."""
+    if standing is None:
+        return "not judged"
     words = " ".join(filter(None, (standing.state, standing.direction)))
     if standing.change is None or not standing.against.suffices:
         return words
@@ -204,12 +184,17 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=SHORT_FORMS, help="(default: all of them)")
     parser.add_argument("--before", metavar="COMMIT", help="compare the working tree with it")
     parser.add_argument("--rounds", type=int, default=3, help="of a comparison (default: 3)")
+    parser.add_argument("--table", action="store_true", help="measure nothing: print what is kept")
     asked = parser.parse_args()
+    store = Store(f"sqlite:///{settings.home() / 'benchmarks.db'}")
+    if asked.table:
+        print_table(store)
+        return 0
     benchmarks = asked.only or list(SHORT_FORMS)
     if asked.before:
         compare(benchmarks, asked.before, asked.rounds)
         return 0
-    return watch(benchmarks, History(settings.home() / "benchmarks.jsonl"))
+    return watch(benchmarks, store)
 
 
 if __name__ == "__main__":

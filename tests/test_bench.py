@@ -1,25 +1,33 @@
 """`make bench`: figures over time are judged as trainings are, and what is suspected is run anew."""
 
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import bench
+import figure_store
 from figures import Figure, show
+from steptime.cli import app
+from steptime.results.store import Store
 
 USUAL = (1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.005)
 Measure = Callable[[Iterable[float]], int]
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> bench.History:
-    return bench.History(tmp_path / "kept" / "benchmarks.jsonl")
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store of `make bench`, which commands are pointed at."""
+    url = f"sqlite:///{tmp_path / 'kept' / 'benchmarks.db'}"
+    monkeypatch.setenv("STEPTIME_STORE_URL", url)
+    return Store(url)
 
 
 @pytest.fixture
-def measure(history: bench.History, monkeypatch: pytest.MonkeyPatch) -> Measure:
+def measure(store: Store, monkeypatch: pytest.MonkeyPatch) -> Measure:
     """Give so many runs of `dag_import`, one after the other: the exit code of the last `make bench`."""
 
     def run(values: Iterable[float], better: str = "lower") -> int:
@@ -31,7 +39,7 @@ def measure(history: bench.History, monkeypatch: pytest.MonkeyPatch) -> Measure:
         monkeypatch.setattr(bench, "measured", measured)
         code = 0
         while left:
-            code = bench.watch(["dag_import"], history)
+            code = bench.watch(["dag_import"], store)
         return code
 
     return run
@@ -63,6 +71,43 @@ def test_other_arguments_begin_another_series(measure: Measure, monkeypatch: pyt
     measure(USUAL)
     monkeypatch.setitem(bench.SHORT_FORMS, "dag_import", ("--limit", "1"))
     assert measure([1.2]) == 0
+
+
+def test_another_machine_begins_another_series(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure(USUAL)
+    monkeypatch.setattr(figure_store, "processor", lambda: "another processor")
+    assert measure([1.2]) == 0
+
+
+def test_the_commands_of_results_show_figures_over_time(measure: Measure) -> None:
+    measure(USUAL)
+    measure([1.2, 1.21, 1.19])
+
+    compared, drawn = (CliRunner().invoke(app, ["results", name]) for name in ("compare", "trend"))
+    assert compared.exit_code == bench.SLOWER_EXIT_CODE
+    assert f"1 slower, 0 faster, 0 unchanged; worst import·s·{os.cpu_count()} +19.9 %" in compared.stdout
+    assert drawn.stdout.splitlines()[1].startswith("0.99 s ")
+
+
+def test_the_table_has_the_newest_run_with_what_was_beside_it(
+    store: Store, measure: Measure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside = {"limit": 200.0}
+    rates = [Figure("log", value, "MB/s", "higher", beside, goal=120.0) for value in (100.0, 125.0)]
+    for rate in (*rates, Figure("none at all", 0.0, "cells")):
+        figure_store.publish(store, "log_reading", ("--megabytes", "64"), {rate.name: rate})
+
+    bench.print_table(store)
+    title, _, _, _, *rows = capsys.readouterr().out.strip().splitlines()
+    assert title.startswith(
+        f"`log_reading --megabytes 64`, {figure_store.processor()}, {os.cpu_count()} cores"
+    )
+    assert rows == ["| log | 125 | MB/s | limit 200 (0.62×), goal 120 | insufficient history |"]
+
+
+def test_a_figure_of_nothing_is_not_judged(measure: Measure, capsys: pytest.CaptureFixture[str]) -> None:
+    assert measure([0.0]) == 0
+    assert "| import | 0 | s |  | not judged |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
