@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from steptime import settings
 from steptime.cli import app
 from steptime.errors import UserError
+from steptime.recipes.megatron_bridge import bridge_command
 from steptime.recipes.planning import parse_request, plan, require_runnable
 from steptime.recipes.workloads import load_workload
 
@@ -64,11 +65,28 @@ def test_what_is_written_can_be_planned(
     }
 
 
+def test_a_recipe_by_name_is_one_that_its_release_starts(folders: tuple[Path, Path]) -> None:
+    """A row that upstream printed, under a name of the user's; the command is upstream's."""
+    last = new("qwen4-26.08", "--megatron-bridge").splitlines()[-1]
+    assert last == "what would run: steptime plan qwen4-26.08 --gpu-type h100"
+    (run,) = plan(parse_request({"workload": "qwen4", "gpu_type": "h100"})).runs
+    (printed,) = plan(parse_request({"workload": "gpt-oss-26.02", "gpu_type": "h100"})).runs
+    ours = {"workload", "title", "document", "dag_id", "experiment", "performance"}
+    assert run.recipe.model_dump(exclude=ours) == printed.recipe.model_dump(exclude=ours)
+    assert bridge_command(run) == bridge_command(printed)
+
+
+def test_a_file_has_one_kind(folders: tuple[Path, Path]) -> None:
+    assert "ask for one of them" in refusal("gpt5-26.01", "--moe", "--megatron-bridge")
+    assert list(folders[1].iterdir()) == []
+
+
 @pytest.mark.filterwarnings("default")
-def test_airflow_imports_its_dag(folders: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("kind", ["--moe", "--megatron-bridge"])
+def test_airflow_imports_its_dag(folders: tuple[Path, Path], kind: str) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
-    new("gpt5-26.01", "--moe")
+    new("gpt5-26.01", kind)
     dags = folders[1]
     assert len((dags / "gpt5.py").read_text().splitlines()) < 15
     bag = DagBag(dags, bundle_path=dags, bundle_name="tests")

@@ -17,6 +17,8 @@ EXAMPLES = """
 steptime recipes new gpt5-26.01
 
 steptime recipes new mixtral-26.01 --moe
+
+steptime recipes new qwen4-26.08 --megatron-bridge
 """
 
 _NAME = re.compile(r"(?P<family>[a-z][a-z0-9.]*(?:-[a-z0-9.]+)*)-\d+\.\d+", re.ASCII)
@@ -26,12 +28,17 @@ def new_recipe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Family and release, such as gpt5-26.01.")],
     *,
     moe: Annotated[bool, typer.Option("--moe", help="A mixture of experts.")] = False,
+    megatron_bridge: Annotated[
+        bool, typer.Option("--megatron-bridge", help="A recipe of Megatron-Bridge by its name.")
+    ] = False,
 ) -> None:
     """Write a workload's file and a DAG's file to start from: commented, and valid at once.
 
     They are written into the folders that are read (STEPTIME_CONFIG_DIR, STEPTIME_DAGS_DIR), and no file that
     is there is touched.
     """
+    if moe and megatron_bridge:
+        raise UserError("moe and megatron-bridge are two kinds of files: ask for one of them.")
     matched = _NAME.fullmatch(name)
     if matched is None:
         raise UserError(
@@ -41,7 +48,9 @@ def new_recipe(
     family = matched["family"]
     dag_id = re.sub(r"\W", "", family.replace("-", "_"))
     files = {
-        config_dir() / "workloads" / f"{name}.yaml": "new_workload.yaml.j2",
+        config_dir() / "workloads" / f"{name}.yaml": (
+            "new_named_workload.yaml.j2" if megatron_bridge else "new_workload.yaml.j2"
+        ),
         dags_dir() / f"{dag_id}.py": "new_dag.py.j2",
     }
     _require_new(name, dag_id, list(files))
@@ -52,11 +61,12 @@ def new_recipe(
         except OSError as error:
             raise SystemFailure(f"'{path}' cannot be written: {error.strerror}") from error
         typer.echo(f"written: {path}")
-    load_workload(name)
+    written = load_workload(name)
     typer.echo(
         f"next: replace its numbers by your document's, and look at them: steptime recipes --workload {name}"
     )
-    typer.echo(f"what would run: steptime plan {name}")
+    gpu_type = "" if "cpu" in written.gpu_types else f" --gpu-type {next(iter(written.gpu_types))}"
+    typer.echo(f"what would run: steptime plan {name}{gpu_type}")
 
 
 def _require_new(name: str, dag_id: str, files: list[Path]) -> None:
