@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,24 @@ def test_leaves():
 
 def test_last(monkeypatch):
     monkeypatch.setenv("TAKEN_BACK", "1")
+"""
+
+HANGS = """
+import time
+from pathlib import Path
+import pytest
+
+@pytest.fixture
+def service():
+    yield
+    Path("stopped").touch()
+
+@pytest.mark.timeout(1)
+def test_hangs(service):
+    time.sleep(60)
+
+def test_next():
+    pass
 """
 
 DRILLS_FIRST = """
@@ -69,6 +88,15 @@ def test_who_leaves_the_process_changed_is_named(
         assert f"{name} (test_who_leaves_the_process_changed_is_named.py::test_leaves)" in told
     for name in ("OF_THIS_TEST", "TAKEN_BACK"):
         assert f"{name} (" not in told
+
+
+def test_a_test_that_hangs_fails_by_itself(pytester: pytest.Pytester) -> None:
+    """Who shares its worker goes on, and what it has started is stopped."""
+    shutil.copy(ROOT / "pyproject.toml", pytester.path)
+    pytester.mkdir("tests").joinpath("test_hangs.py").write_text(HANGS)
+    ended = pytester.runpytest_subprocess("-n", "1", "-p", "no:cacheprovider")
+    ended.assert_outcomes(failed=1, passed=1)
+    assert (pytester.path / "stopped").exists()
 
 
 @pytest.mark.service

@@ -13,7 +13,7 @@ from end_to_end.driving import Airflow
 from steptime.judging.judgements import publish
 from steptime.results.store import Store
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
 
 
 def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
