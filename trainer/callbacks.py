@@ -210,5 +210,5 @@ class Records(Callback):
         self.progress.highest_memory_bytes = int(ranks.highest(self.progress.own_peak_memory()))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Say why it ends early, at once: to take the ranks apart may take long, or not come to its end."""
+        """Print why it ends early, at once: to take the ranks apart may take long, or not come to its end."""
         self.ending.failed(exception)

@@ -40,7 +40,7 @@ _HARDWARE_XIDS = {
     120: "GSP error",
     140: "unrecovered ECC error",
 }
-"""Xid errors that speak of the hardware (NVIDIA's catalogue of Xid errors). Others, as 13, 31, 43 and 45, are
+"""Xid errors that are of the hardware (NVIDIA's catalogue of Xid errors). Others, as 13, 31, 43 and 45, are
 left by programs that failed, on a node that is well."""
 _XID = re.compile(r"\[\s*(?P<at_s>\d+\.\d+)\] NVRM: Xid \(PCI:(?P<device>[^)]*)\): (?P<xid>\d+)")
 

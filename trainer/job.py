@@ -18,7 +18,7 @@ def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
     try:
         launch = read_launch()
         limits = HangLimits.read(os.environ)
-    except TrainerError as error:  # who speaks for the job is not known yet
+    except TrainerError as error:  # which rank prints for the job is not known yet
         print(f"trainer: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     ending = Ending(output, launch, Progress())

@@ -1,7 +1,7 @@
 """A profile of some steps on some ranks: by Nsight Systems if that started the process, else by torch.
 
-Nsight Systems (`nsys profile --capture-range=cudaProfilerApi`) writes its report itself; the job script says
-by a variable that it started the process. torch's profiler writes `torch_profile/rank<N>.json.gz`, for
+Nsight Systems (`nsys profile --capture-range=cudaProfilerApi`) writes its report itself; a variable of the
+job script shows that it started the process. torch's profiler writes `torch_profile/rank<N>.json.gz`, for
 Perfetto or chrome://tracing.
 """
 

@@ -39,7 +39,7 @@ def in_words(problem: Mapping[str, Any]) -> str:
 
 
 def written(pattern: str, words: str) -> AfterValidator:
-    """Hold a text to a pattern; a refusal says in words what it has to be."""
+    """Hold a text to a pattern; a refusal has in words what it has to be."""
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text, re.ASCII) is None:

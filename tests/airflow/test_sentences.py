@@ -103,4 +103,4 @@ def test_what_staging_says_can_be_unfolded() -> None:
     with _folded(info) as report:
         report("Collecting torch")
         report("100 % there")
-    assert told == ["::group::What staging says", "Collecting torch", "100 % there", "::endgroup::"]
+    assert told == ["::group::Output of staging", "Collecting torch", "100 % there", "::endgroup::"]

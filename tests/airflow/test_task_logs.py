@@ -71,7 +71,7 @@ def test_stage_shows_what_was_made_ready(
         monkeypatch.setattr("steptime.staging.stage.stage", stage)
         task = task_of("stage", plan=planned().model_dump(mode="json"))
 
-        folded = ["::group::What staging says", "Collecting nemo", "Installed", "::endgroup::"]
+        folded = ["::group::Output of staging", "Collecting nemo", "Installed", "::endgroup::"]
         assert logged(partial(task.execute, make_context())) == [
             *folded,
             "the trainer: /staged/trainer",

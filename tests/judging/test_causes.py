@@ -11,7 +11,7 @@ from half_year import BAD_NODE, MANY_CELLS
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.judging.causes import WEEK_S, Cause, causes
+from steptime.judging.causes import WEEK_S, CommonCause, causes
 from steptime.judging.comparison import compare_since
 from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
 from steptime.judging.judgements import Judged
@@ -53,7 +53,7 @@ def cells(*runs: Judged | list[Judged]) -> dict[Series, list[Judged]]:
     }
 
 
-def names(found: Sequence[Cause]) -> list[tuple[str, int]]:
+def names(found: Sequence[CommonCause]) -> list[tuple[str, int]]:
     return [(cause.name, len(cause.cells)) for cause in found]
 
 

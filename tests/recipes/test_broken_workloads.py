@@ -164,7 +164,7 @@ MISTAKES = {
     "a model that is not what its size's name says": (
         "num_layers: 32",
         "num_layers: 8",
-        "line 20, sizes.8b.model: this model has 2.8 billion parameters, and the name of its size says 8: "
+        "line 20, sizes.8b.model: this model has 2.8 billion parameters, and the name of its size states 8: "
         "give the sizes of that very model, or name the size by what it has.",
     ),
     "a formula of another architecture": (
@@ -460,7 +460,7 @@ def test_a_dense_stand_in_under_the_name_of_a_mixture_is_refused(config: Path) -
     ):
         text = changed(text, dense, grok)
     assert refusal(config, text) == [
-        "line 20, sizes.314b.model: this model has 45.9 billion parameters, and the name of its size says "
+        "line 20, sizes.314b.model: this model has 45.9 billion parameters, and the name of its size states "
         "314: give the sizes of that very model, or name the size by what it has."
     ]
 

@@ -309,7 +309,7 @@ MISTAKES = {
         GROK,
         ("      gated_linear_unit: true\n", ""),
         "    model:",
-        "sizes.314b.model: gpt models say whether their MLP is gated: give gated_linear_unit.",
+        "sizes.314b.model: gpt models have a gated MLP or none: give gated_linear_unit.",
     ),
     "two kinds of attention": (
         DEEPSEEK,
@@ -421,7 +421,7 @@ def test_a_dense_model_under_a_mixtures_name_is_refused_for_all_that_it_is_not(c
     assert refusal(config, GROK, (f"      {MOE}\n", "")) == [
         "flops_formula: formula 'grok1-25.08' counts experts, and this gpt model has none (314b): formulas "
         f"for that are {formulas_for('gpt')}.",
-        "sizes.314b.model: this model has 45.9 billion parameters, and the name of its size says 314: give "
+        "sizes.314b.model: this model has 45.9 billion parameters, and the name of its size states 314: give "
         "the sizes of that very model, or name the size by what it has.",
         *(
             f"sizes.314b.configurations.{index}.parallelism.expert: is for mixtures of experts, and this "
@@ -437,7 +437,7 @@ def test_a_name_may_say_the_active_parameters(config: Path) -> None:
     path.write_text(text)
     assert load_workload(GROK).size_names() == ("314b-a86b",)
     path.write_text(text.replace("314b-a86b", "314b-a40b"))
-    with pytest.raises(UserError, match=r"84.5 billion active parameters, and the name of .* says 40:"):
+    with pytest.raises(UserError, match=r"84.5 billion active parameters, and the name of .* states 40:"):
         load_workload(GROK)
 
 

@@ -276,7 +276,7 @@ MISTAKES = {
         ("family: gpt_oss, recipe: gpt_oss_120b, variant: v2", "family: qwen, recipe: qwen3_30b_a3b"),
         (
             THE_MODEL,
-            f"{IN_SIZE}.model: qwen3_30b_a3b has 30 billion parameters, and the name of its size says 120: "
+            f"{IN_SIZE}.model: qwen3_30b_a3b has 30 billion parameters, and the name of its size states 120: "
             "give the recipe of that very model, or name the size by what it has.",
         ),
     ),
@@ -316,8 +316,8 @@ MISTAKES = {
         ("  120b:\n", "  120b-a5b:\n"),
         (
             THE_MODEL,
-            "sizes.120b-a5b.model: the name of this size says 5 billion active parameters, and upstream does "
-            "not state those of gpt_oss_120b: name the size without them.",
+            "sizes.120b-a5b.model: the name of this size states 5 billion active parameters, and upstream "
+            "does not state those of gpt_oss_120b: name the size without them.",
         ),
     ),
     "a model that is described as well": (
@@ -378,14 +378,14 @@ MISTAKES = {
             "recipe by name with its own settings: leave it out, or name other sizes.",
         ),
     ),
-    "arguments of upstream's script that are said already": (
+    "arguments of upstream's script that are set already": (
         (
             "    - source: plugin\n",
             "    - {source: plugin, arguments: {num_gpus: '8'}}\n    - source: plugin\n",
         ),
         (
             "    - {source: plugin, arguments",
-            "performance.rules.4.arguments.num_gpus: is said already, of each row or run: leave it out.",
+            "performance.rules.4.arguments.num_gpus: is set already, for each row or run: leave it out.",
         ),
     ),
     "an argument that is none": (

@@ -44,7 +44,7 @@ def test_a_name_may_round_or_say_nothing(size: str) -> None:
 )
 def test_a_name_that_says_another_number_is_contradicted(size: str, said: str) -> None:
     assert contradiction(size, LLAMA_8B) == (
-        f"this model has 8.03 billion parameters, and the name of its size says {said}: give the sizes of "
+        f"this model has 8.03 billion parameters, and the name of its size states {said}: give the sizes of "
         "that very model, or name the size by what it has"
     )
 

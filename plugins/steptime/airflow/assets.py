@@ -39,7 +39,7 @@ def finished_sweep(sweep: str) -> Asset:
 
 
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
-    """What the event of a published run, a row of the store, says: its numbers, and how its cell stands.
+    """What the event of a published run, a row of the store, has: its numbers, and how its cell stands.
 
     `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those of *This week*,
     None of a run that is not judged; `against_publication` is None where the document prints no step time.
@@ -53,7 +53,7 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
-    """What the event of a finished sweep says: one sentence, and each cell as its newest run's event has it.
+    """What the event of a finished sweep has: one sentence, and each cell as its newest run's event has it.
 
     Saving and loading a checkpoint are cells of their own, as in *This week*.
     """

@@ -1,4 +1,4 @@
-"""What the Airflow UI says of the DAG of a workload: its name for people, and its page."""
+"""What the Airflow UI shows of the DAG of a workload: its name for people, and its page."""
 
 from collections.abc import Iterable
 

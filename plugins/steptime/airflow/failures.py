@@ -1,4 +1,4 @@
-"""What a task that fails leaves for the page: the sentence that says why."""
+"""What a task that fails leaves for the page: why, in a sentence."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""What the trigger form says beside a field: what its default comes to, scales, examples that can be run."""
+"""What the trigger form shows beside a field: what its default comes to, scales, examples that can be run."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ _CONDITIONS: Mapping[str, str] = {
 
 
 class Hints:
-    """What the form of a workload says of the fields of a request."""
+    """What the form of a workload shows of the fields of a request."""
 
     def __init__(self, workload: Workload, begins_with: Mapping[str, Any]) -> None:
         """`begins_with` are the values of the form's fields before anybody has typed."""
@@ -35,7 +35,7 @@ class Hints:
         self._planned = _planned_examples(workload, begins_with)
 
     def default(self, name: str) -> str | None:
-        """What an empty field comes to; where it depends, for what it holds. None if its description says."""
+        """What an empty field comes to; where it depends, for what. None if its description has it."""
         return self._defaults.get(name)
 
     def examples(self, name: str, field: Mapping[str, Any]) -> list[Any]:
@@ -50,7 +50,7 @@ class Hints:
         return [] if name in _CONDITIONS else self.examples(name, field)
 
     def description(self, name: str, field: Mapping[str, Any], *, lists_choices: bool) -> str:
-        """What the form says below a field."""
+        """The text of the form below a field."""
         sentences = [str(field["description"])]
         if name == "gpus":
             sentences.append(f"Scales are: {_scales(self._workload)}.")
@@ -95,7 +95,7 @@ def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dic
     asked = {**begins_with, "workload": workload.workload}
     try:
         planned = _first_plan(asked, {**asked, "gpu_type": next(iter(workload.gpu_types))})
-    except UserError:  # in the file of the default cluster, say: the first task tells it
+    except UserError:  # as of the default cluster's file: the first task refuses it
         return {}
     run, counts = planned.runs[0], [run.recipe.gpus for run in planned.runs]
     return {

@@ -55,6 +55,6 @@ def _turn() -> asyncio.Lock:
     """Whoever has it may ask Airflow from this event loop.
 
     A triggerer's requests are answered by one process, one after the other (tens of ms of CPU each), and the
-    events of its triggers queue behind them: the end of a job would be told after the places of all others.
+    events of its triggers queue behind them: the end of a job would come after the places of all others.
     """
     return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())

@@ -57,7 +57,7 @@ def on_dag_run_failed(dag_run: "DagRun", msg: str) -> None:  # noqa: ARG001
 
 
 def _is_ours(dag_run: "DagRun") -> bool:
-    """Whether it is of a DAG with results; where Airflow has not loaded the DAG nobody can say."""
+    """Whether it is of a DAG with results; if Airflow has not loaded the DAG, nobody knows."""
     tags = getattr(getattr(dag_run, "dag", None), "tags", ())
     return "steptime" in tags and "internal" not in tags
 

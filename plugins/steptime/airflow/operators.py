@@ -140,7 +140,7 @@ def _folded(info: Callable[..., None]) -> Iterator[Callable[[str], None]]:
     def report(line: str) -> None:
         nonlocal begun
         if not begun:
-            info("::group::What staging says")
+            info("::group::Output of staging")
             begun = True
         info("%s", line)
 

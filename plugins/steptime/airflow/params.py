@@ -98,7 +98,7 @@ def _unique(values: Any) -> tuple[str, ...]:
 
 
 def _shown(name: str, field: dict[str, Any], choices: tuple[str, ...] | None, hints: Hints) -> dict[str, Any]:
-    """The field that the form has, what it takes, and what it says."""
+    """The field that the form has, what it takes, and its text."""
     # Pydantic writes an optional field as anyOf [schema, null].
     variants = field.get("anyOf", [field])
     [typed] = [variant for variant in variants if variant["type"] != "null"]

@@ -1,4 +1,4 @@
-"""What tasks say in one sentence: the first line of their logs, the note of a DAG run, and what is sent."""
+"""One sentence of each task: the first line of its log, the note of a DAG run, and what is sent."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ _RUNS_NAMED = 4
 
 
 def of_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") -> str:
-    """What a log says of a run: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
+    """What a log has of a run: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
     steps = f"{len(log.steps)} steps in its log"
     if measurement is None:
         return f"{run.label}: nothing can be measured, {steps}"

@@ -1,4 +1,4 @@
-"""The Airflow that commands speak to: the one of `steptime up`, or one that is named."""
+"""The Airflow that commands ask: the one of `steptime up`, or one that is named."""
 
 import os
 import sys

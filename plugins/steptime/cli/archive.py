@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from steptime.cli.selecting import Selection, require_results, takes_selection
+from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.cli.usage import Commands
 from steptime.errors import UserError, shown
 
@@ -42,7 +42,7 @@ def archive(
         Path | None,
         typer.Option("--output", "-o", help="The file, which must not be there yet.", metavar="FILE.tar.zst"),
     ] = None,
-    selection: Selection,
+    selection: RunFilters,
 ) -> None:
     """Results as one file: with steps, checks, records, judgements, logs and config.
 

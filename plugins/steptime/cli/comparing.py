@@ -93,7 +93,7 @@ steptime results judge --all
 def judge(
     *,
     every: Annotated[
-        bool, typer.Option("--all", help="Every run of the store, as it has to be said.")
+        bool, typer.Option("--all", help="Every run of the store. It has to be given: nothing else is meant.")
     ] = False,
 ) -> None:
     """Judge runs anew: those of a store of before, or after a steptime that judges otherwise.
@@ -146,7 +146,7 @@ def accept(
     from steptime.results.store import Store
 
     if not note.strip():
-        raise UserError("--note is empty: say why the new level is accepted.")
+        raise UserError("--note is empty: write why the new level is accepted.")
     store = Store()
     require_results(store, "accept")
     first = judgements.accept(store, run, note=note.strip(), accepted_by=getpass.getuser())

@@ -20,7 +20,7 @@ from steptime.cli.output import (
     show_json,
     show_table,
 )
-from steptime.cli.selecting import Selection, takes_selection
+from steptime.cli.selecting import RunFilters, takes_selection
 from steptime.cli.trend import EXAMPLES as TREND_EXAMPLES
 from steptime.cli.trend import show_trend
 from steptime.cli.usage import Commands
@@ -66,7 +66,7 @@ app.add_typer(group, name="results")
 def results(
     context: typer.Context,
     *,
-    selection: Selection,
+    selection: RunFilters,
     everything: Annotated[bool, typer.Option("--all", help="Rejected runs too, with the reason.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many, the latest ones.")] = None,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,

@@ -2,7 +2,7 @@
 
     @app.command()
     @takes_selection
-    def results(*, selection: Selection, wide: bool = False) -> None: ...
+    def results(*, selection: RunFilters, wide: bool = False) -> None: ...
 
 gives a command `results --workload … --gpus … --search … --wide`.
 """
@@ -45,7 +45,7 @@ _OTHERS = {
 
 
 @dataclass(frozen=True)
-class Selection:
+class RunFilters:
     """What was asked for with the flags."""
 
     values: Mapping[str, Any]
@@ -98,7 +98,7 @@ def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_flags(*arguments: Any, **values: Any) -> Any:
         asked = {flag.name: values.pop(flag.name) for flag in flags}
         since = None if asked["since"] is None else since_when(asked["since"], time.time())
-        selection = Selection(asked, since)
+        selection = RunFilters(asked, since)
         return command(*arguments, selection=selection, **values)
 
     given = inspect.signature(command, eval_str=True).parameters.values()

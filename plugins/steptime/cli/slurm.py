@@ -113,7 +113,7 @@ def down(
 
 @group.command(epilog=STATUS_EXAMPLES)
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
-    """Say how the mini Slurm's daemons, nodes and jobs are, and how to log in.
+    """Show how the mini Slurm's daemons, nodes and jobs are, and how to log in.
 
     The exit code is 0 if it is healthy, else 2.
     """

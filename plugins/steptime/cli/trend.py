@@ -14,7 +14,7 @@ from steptime.cli.output import (
     show_table,
     terminal_width,
 )
-from steptime.cli.selecting import Selection, require_results, takes_selection
+from steptime.cli.selecting import RunFilters, require_results, takes_selection
 from steptime.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _MOST_HEIGHTS = 100
 def show_trend(
     run: Annotated[str | None, RUN_ARGUMENT] = None,
     *,
-    selection: Selection,
+    selection: RunFilters,
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,
@@ -69,7 +69,7 @@ def show_trend(
         _print_table(rows, full_names=full_names, wide=wide)
 
 
-def _series(store: "Store", run: str | None, selection: Selection) -> "Series":
+def _series(store: "Store", run: str | None, selection: RunFilters) -> "Series":
     """The series that is asked for. Raises UserError if there is none."""
     from steptime.judging.series import Series
 

@@ -16,7 +16,7 @@ from steptime.judging.series import Series
 from steptime.results.differences import counts_nodes
 
 WEEK_S = 7 * 86_400.0
-"""Runs that are older than the newest by more say nothing of what happens now, and cells that began to move
+"""Runs that are older than the newest by more show nothing of what happens now, and cells that began to move
 further apart did not move together."""
 FEWEST_CELLS_ON_NODE = 3
 NODE_ALPHA = 0.01
@@ -31,7 +31,7 @@ LEANS = 0.05
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one run says, or several of a cell on the same nodes."""
+    """What one run shows, or several of a cell on the same nodes."""
 
     cell: Series
     jobs: frozenset[str]
@@ -49,7 +49,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Cause:
+class CommonCause:
     """What several runs have in common that moved."""
 
     name: str
@@ -58,7 +58,9 @@ class Cause:
     """Those that it explains."""
 
 
-def causes(judged: Mapping[Series, Sequence[Judged]], submitted_at: Mapping[str, float]) -> tuple[Cause, ...]:
+def causes(
+    judged: Mapping[Series, Sequence[Judged]], submitted_at: Mapping[str, float]
+) -> tuple[CommonCause, ...]:
     """What the cells of a comparison have in common that moved: the nodes first, else that most moved.
 
     Args:
@@ -67,7 +69,7 @@ def causes(judged: Mapping[Series, Sequence[Judged]], submitted_at: Mapping[str,
     """
     runs = [run for some in judged.values() for run in some]
     newest = max((run.run.row["submitted_at"] for run in runs), default=0.0)
-    found: list[Cause] = []
+    found: list[CommonCause] = []
     for cluster in sorted({series["cluster"] for series in judged}):
         cells = {
             series: [_evidence(series, run, submitted_at) for run in some if _counts(run, newest - WEEK_S)]
@@ -122,7 +124,7 @@ def _together(runs: Sequence[Evidence]) -> Evidence:
     )
 
 
-def _slow_nodes(runs: Collection[Evidence]) -> Iterator[Cause]:
+def _slow_nodes(runs: Collection[Evidence]) -> Iterator[CommonCause]:
     """Nodes whose runs are slower more often than chance has it, the clearest first; each without the last's.
 
     By Fisher's exact test of slow or not, on the node or not.
@@ -148,7 +150,9 @@ def _slow_nodes(runs: Collection[Evidence]) -> Iterator[Cause]:
         runs = [run for run in runs if worst not in run.nodes]
 
 
-def _named_node(on_nodes: Mapping[str, list[Evidence]], worst: str, runs: Collection[Evidence]) -> Cause:
+def _named_node(
+    on_nodes: Mapping[str, list[Evidence]], worst: str, runs: Collection[Evidence]
+) -> CommonCause:
     some = on_nodes[worst]
     alike = sorted(node for node, others in on_nodes.items() if others == some)
     name = f"node{'s' * (len(alike) > 1)} {', '.join(alike)}"
@@ -159,14 +163,14 @@ def _named_node(on_nodes: Mapping[str, list[Evidence]], worst: str, runs: Collec
         f"{100 * statistics.median(run.change for run in slow):.1f} % at the median, and in "
         f"{len(_slow(elsewhere))} of {len(elsewhere)} elsewhere"
     )
-    return Cause(name, sentence, frozenset(run.cell for run in slow))
+    return CommonCause(name, sentence, frozenset(run.cell for run in slow))
 
 
 def _slow(runs: Iterable[Evidence]) -> list[Evidence]:
     return [run for run in runs if run.leaning == "slower"]
 
 
-def _moved_together(cluster: str, runs: Collection[Evidence]) -> Iterator[Cause]:
+def _moved_together(cluster: str, runs: Collection[Evidence]) -> Iterator[CommonCause]:
     """That many cells of a cluster began to move the same way within a week; one run of each is given."""
     from scipy import stats
 
@@ -186,7 +190,7 @@ def _moved_together(cluster: str, runs: Collection[Evidence]) -> Iterator[Cause]
             yield _common_mode(cluster, direction, together, every)
 
 
-def _common_mode(cluster: str, direction: Direction, moved: Sequence[Evidence], every: int) -> Cause:
+def _common_mode(cluster: str, direction: Direction, moved: Sequence[Evidence], every: int) -> CommonCause:
     change = 100 * statistics.median(run.change for run in moved)
     # Of a run that only leans nobody has looked what changed before it.
     known = [[one for one in run.changes if not counts_nodes(one)] for run in moved if run.changes]
@@ -196,4 +200,4 @@ def _common_mode(cluster: str, direction: Direction, moved: Sequence[Evidence], 
         f"common-mode: {len(moved)} of {every} cells on {cluster} are {direction} together, by "
         f"{abs(change):.1f} % at the median; changed: {changed}"
     )
-    return Cause("common-mode", sentence, frozenset(run.cell for run in moved))
+    return CommonCause("common-mode", sentence, frozenset(run.cell for run in moved))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from steptime.judging.causes import Cause
+from steptime.judging.causes import CommonCause
 from steptime.judging.detection import (
     FALSE_DISCOVERY_RATE,
     FEWEST_RUNS,
@@ -102,7 +102,7 @@ class Comparison:
     findings: tuple[Finding, ...]
     without_runs: int = 0
     """Cells of the selection that have no run to judge."""
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[CommonCause, ...] = ()
     """What cells that moved have in common."""
     totals: Totals | None = None
     """What all runs of the selection took; None where runs are compared that were named."""

@@ -376,7 +376,7 @@ def _drifted(run: JudgedRun, drift: Drift) -> dict[str, Any]:
 
 
 def _drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
-    """What a stored judgement of that kind says."""
+    """The content of a stored judgement of that kind."""
     return None if rests_on is None else Drift(tuple(Level(*level) for level in rests_on["levels"]))
 
 
@@ -391,7 +391,7 @@ def _named(runs: Sequence[float]) -> list[tuple[str, float]]:
 
 
 def _standing(row: Mapping[str, Any]) -> Standing:
-    """What a stored judgement says, without the baseline of the next run."""
+    """The content of a stored judgement, without the baseline of the next run."""
     judged, baseline, since = (
         tuple(_Seconds.of(*run) for run in row["rests_on"][name]) for name in ("judged", "baseline", "since")
     )

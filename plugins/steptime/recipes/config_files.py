@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from steptime.errors import BrokenFiles, UserError
 from steptime.recipes.config_problems import Location, Mistake, misfits
 
-Model = TypeVar("Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=BaseModel)
 
 # The parser in C reads a file some ten times faster; PyYAML built without libyaml has only the other.
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -37,19 +37,19 @@ class Document:
         self.problems = tuple(problems)
         """What is wrong whatever the model: keys that are given twice."""
 
-    def fit(self, model: type[Model]) -> tuple[Model | None, list[Mistake]]:
+    def fit(self, model: type[_Model]) -> tuple[_Model | None, list[Mistake]]:
         """The content as `model`, None if it does not fit, and everything that is wrong so far."""
         fitting, problems = self.part(model)
         return fitting, [*self.problems, *problems]
 
-    def part(self, model: type[Model], *location: int | str) -> tuple[Model | None, list[Mistake]]:
+    def part(self, model: type[_Model], *location: int | str) -> tuple[_Model | None, list[Mistake]]:
         """What stands at a location as `model`, without coercion of types; None if it does not fit."""
         if (model, location) not in self._read:  # most parts are asked for by several checks
             self._read[model, location] = self._part(model, location)
         fitting, problems = self._read[model, location]
         return fitting, [*problems]
 
-    def _part(self, model: type[Model], location: Location) -> tuple[Model | None, list[Mistake]]:
+    def _part(self, model: type[_Model], location: Location) -> tuple[_Model | None, list[Mistake]]:
         try:
             # Through JSON, because there strictness still lets a list be a tuple and a string an enum member.
             return model.model_validate_json(json.dumps(self.value(*location)), strict=True), []
@@ -99,7 +99,7 @@ class Document:
 def read_entries(path: Path, none: str) -> Document:
     """A file of entries by name, read again only when it changes: every row of a listing asks for its own.
 
-    Raises UserError: it cannot be read, has a key twice, or is no mapping, of which `none` is what is said.
+    Raises UserError: it cannot be read, has a key twice, or is no mapping, for which the error is `none`.
     """
     return _read_entries(path, state_of(path), none)
 
@@ -142,7 +142,7 @@ def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> Brok
     return document.refusal(problems) if problems else None
 
 
-def load_yaml_model(path: Path, model: type[Model], *, named_in: str = "") -> Model:
+def load_yaml_model(path: Path, model: type[_Model], *, named_in: str = "") -> _Model:
     """The content of the YAML file `path` as `model`, without any coercion of types.
 
     The field `named_in`, if any, has to be the file's name.

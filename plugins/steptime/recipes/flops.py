@@ -37,7 +37,7 @@ class DocumentsFormula(Frozen):
     counted: Counted | None = None
     """From the model's sizes."""
     stated: dict[str, PositiveFloat] | None = Field(default=None, min_length=1)
-    """By size, as the document says without a formula; of other sizes nothing is known."""
+    """By size, as the document states them without a formula; of other sizes nothing is known."""
     logged: bool = False
     """What the framework logs as TFLOPS of a GPU is taken as it is."""
 

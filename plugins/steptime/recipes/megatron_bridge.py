@@ -1,8 +1,8 @@
 """How a recipe of Megatron-Bridge is started by its name: what a rank runs, by the release in its image.
 
 Each release has a parser of its own, so that the arguments are data (`config/megatron_bridge.yaml`) with the
-file that they were read in. What a row says of parallelism and batch is said to upstream, too: what runs is
-what was planned.
+file that they were read in. Parallelism and batch of a row are given to upstream, too: what runs is what was
+planned.
 """
 
 import functools
@@ -69,7 +69,7 @@ class BridgeRelease(Frozen):
     given: dict[str, str] = Field(default_factory=dict)
     """By what a row may not have (`OPTIONAL`): the argument where it has it; without one, it cannot."""
     missing: dict[str, str] = Field(default_factory=dict)
-    """The argument where it has it not; nothing is said without, and upstream's recipe has its own."""
+    """The argument for a row without it; if there is none, upstream's recipe has its own."""
     modes: dict[Mode, tuple[str, ...]] = Field(default_factory=dict)
     """Further arguments of runs of a mode."""
     recipes: dict[str, dict[str, KnownRecipe]] = Field(min_length=1)
@@ -111,7 +111,7 @@ def release_of(image: str | None) -> BridgeRelease:
     if release is None:
         raise UserError(
             f"image {image or '(none)'} has no release of Megatron-Bridge that {path} knows, so that nobody "
-            f"can say what starts its recipes: choose one of {', '.join(by_tag)}, or add its tag there."
+            f"knows what starts its recipes: choose one of {', '.join(by_tag)}, or add its tag there."
         )
     return release
 
@@ -151,8 +151,8 @@ def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
     return release_of(image).recipes.get(model.family, {}).get(model.recipe)
 
 
-def said_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
-    """Which of these arguments the releases in images say by themselves, of a row or of a run."""
+def set_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
+    """Which of these arguments the releases in images set by themselves, for a row or for a run."""
     of_release = set()
     for image in images:
         with suppress(UserError):  # an image of no known release: its own problem

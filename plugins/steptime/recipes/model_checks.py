@@ -16,7 +16,7 @@ from steptime.recipes.workload_parts import keys_of, model_of, model_of_rule, ru
 
 
 def _names(document: Document) -> Iterator[Mistake]:
-    """A size is the model that its name says: a stand-in would be published under that name."""
+    """A size is the model that its name states: a stand-in would be published under that name."""
     for size in keys_of(document, "sizes"):
         model = model_of(document, size)
         problem = contradiction(size, model) if model is not None else None

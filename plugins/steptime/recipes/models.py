@@ -41,11 +41,11 @@ class ModelShape(Frozen):
     num_query_groups: PositiveInt
     vocab_size: PositiveInt
     seq_length: PositiveInt
-    # From here on None says that a model has not what the field is about, as those of older records.
+    # From here on None is for models that have not what the field is about, as those of older records.
     kv_channels: PositiveInt | None = None
     """Width of an attention head; None for hidden_size / num_attention_heads."""
     gated_linear_unit: bool | None = None
-    """Whether an MLP has three matrices, or two; None if the family says."""
+    """Whether an MLP has three matrices, or two; None if that follows from the family."""
     share_embeddings_and_output_weights: Literal[True] | None = None
     hybrid: HybridShape | None = None
     moe: MoeShape | None = None
@@ -137,12 +137,10 @@ def check_hybrid(shape: ModelShape) -> None:
 
 
 def check_gpt(shape: ModelShape) -> None:
-    """Raise ValueError for a shape that does not say which MLP it has, or which attention."""
+    """Raise ValueError for a shape that leaves open which MLP it has, or which attention."""
     _refuse_special(shape, but=_SPECIAL.keys() - {"hybrid"})
     if shape.gated_linear_unit is None:
-        raise ValueError(
-            f"{shape.architecture} models say whether their MLP is gated: give gated_linear_unit"
-        )
+        raise ValueError(f"{shape.architecture} models have a gated MLP or none: give gated_linear_unit")
     if shape.mla is not None and shape.kv_channels is not None:
         raise FieldError(
             "latent attention has widths of its own, in mla: leave kv_channels out", "kv_channels"

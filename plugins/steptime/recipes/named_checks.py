@@ -7,7 +7,7 @@ from dataclasses import replace
 from steptime.errors import UserError
 from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location, Mistake
-from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed, said_already
+from steptime.recipes.megatron_bridge import known_recipe, misfit, misnamed, set_already
 from steptime.recipes.named import NamedRecipe
 from steptime.recipes.parameters import misnamed_size
 from steptime.recipes.performance_rules import PerformanceRules
@@ -45,9 +45,9 @@ def _launch(document: Document) -> Iterator[Mistake]:
                 "sizes that are such",
                 ("performance", "rules", index, "arguments"),
             )
-        for name in said_already(rule.arguments, _all_images(document)):
+        for name in set_already(rule.arguments, _all_images(document)):
             yield Mistake(
-                "is said already, of each row or run: leave it out",
+                "is set already, for each row or run: leave it out",
                 ("performance", "rules", index, "arguments", name),
             )
 
@@ -73,7 +73,7 @@ def _releases(document: Document) -> Iterator[Mistake]:
 
 
 def _names(document: Document) -> Iterator[Mistake]:
-    """Each size's recipe is one that its images have, and has the parameters that the size's name says."""
+    """Each size's recipe is one that its images have, and has the parameters that the size's name states."""
     for size in keys_of(document, "sizes"):
         model = named_of(document, size)
         problems = (_misnamed(size, model, image) for image in _images(document, size)) if model else ()

@@ -1,4 +1,4 @@
-"""How many parameters a model has, counted from its sizes or stated, and how many its size's name says."""
+"""How many parameters a model has, counted from its sizes or stated, and how many its size's name states."""
 
 import re
 from collections.abc import Iterator
@@ -124,9 +124,9 @@ def _of_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
 
 
 def contradiction(size: str, shape: ModelShape) -> str | None:
-    """What is wrong with a model that has not the parameters which its size's name says; None if it has.
+    """What is wrong with a model that has not the parameters which its size's name states; None if it has.
 
-    A name such as `tiny` says nothing.
+    A name such as `tiny` states none.
     """
     counted = count_parameters(shape)
     if counted is None:
@@ -134,7 +134,7 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
     for kind, stated, has in _numbers(size, counted):
         if has is not None and _differ(has, stated):
             return (
-                f"this model has {has:.3g} billion {kind}, and the name of its size says {stated:g}: "
+                f"this model has {has:.3g} billion {kind}, and the name of its size states {stated:g}: "
                 "give the sizes of that very model, or name the size by what it has"
             )
     return None
@@ -148,19 +148,19 @@ def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | No
     for kind, stated, has in _numbers(size, stated_parameters(known)):
         if has is None:
             return (
-                f"the name of this size says {stated:g} billion {kind}, and upstream does not state those of "
-                f"{model.recipe}: name the size without them"
+                f"the name of this size states {stated:g} billion {kind}, and upstream does not state "
+                f"those of {model.recipe}: name the size without them"
             )
         if _differ(has, stated):
             return (
-                f"{model.recipe} has {has:.3g} billion {kind}, and the name of its size says {stated:g}: "
+                f"{model.recipe} has {has:.3g} billion {kind}, and the name of its size states {stated:g}: "
                 "give the recipe of that very model, or name the size by what it has"
             )
     return None
 
 
 def _numbers(size: str, has: Parameters | None) -> Iterator[tuple[str, float, float | None]]:
-    """The numbers that a size's name says: of what, how many billions, and how many there are."""
+    """The numbers that a size's name states: of what, how many billions, and how many there are."""
     named = _STATED.fullmatch(size)
     for kind, what in (("total", "parameters"), ("active", "active parameters")):
         if named is not None and named[kind] is not None:

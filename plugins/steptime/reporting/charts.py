@@ -8,12 +8,10 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from steptime.judging.trend import passes_until_s, shown_range
-from steptime.results.columns import of_series
+from steptime.results.columns import Row, of_series
 
-Row = Mapping[str, Any]
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 620, 230
@@ -33,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with what it says to those who stay on it."""
+    """A point with the text that those see who stay on it."""
 
     kind: str
     x: float
@@ -61,7 +59,7 @@ class Chart:
     title: str
     remark: str
     described: str
-    """What people hear who do not see it."""
+    """For people who do not see it, and have it read out."""
     x_ticks: Sequence[tuple[float, str]]
     y_ticks: Sequence[tuple[float, str]]
     lines: Sequence[Line] = ()
@@ -73,7 +71,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class _Axes:
-    """Where a value lies in the picture; `along` says how far along the x axis."""
+    """Where a value lies in the picture; `along` is how far along the x axis."""
 
     along: Callable[[float], float]
     low: float

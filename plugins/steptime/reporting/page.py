@@ -1,4 +1,4 @@
-"""The report: what it says is collected from the store, and written as one HTML file.
+"""The report: its content is collected from the store, and written as one HTML file.
 
 All that comes from jobs is escaped. The file has no script, and its policy lets it load nothing.
 """
@@ -20,8 +20,8 @@ from steptime.recipes.models import Mode
 from steptime.reporting import charts
 from steptime.reporting.charts import scaling_chart, trend_chart
 from steptime.results import columns
-from steptime.results.columns import Column
-from steptime.results.report import Row, compared, notes, written
+from steptime.results.columns import Column, Row
+from steptime.results.report import compared, notes, written
 from steptime.results.store import Store
 
 _MOST_RUNS = 1000
@@ -39,7 +39,7 @@ _templates = jinja2.Environment(
 
 @dataclass(frozen=True)
 class Report:
-    """What a report says."""
+    """The content of a report."""
 
     of: str
     """What it is about: `sweep weekly`."""

@@ -179,7 +179,7 @@ def _add_json(archive: tarfile.TarFile, name: str, content: Any) -> None:
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """A file that says nothing of the accounts of this machine."""
+    """A file without the accounts of this machine."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member

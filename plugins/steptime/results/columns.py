@@ -15,6 +15,9 @@ from steptime.results.measurement import Measurement
 from steptime.results.metrics import PUBLISHED_THROUGHPUT, against_publication, gpu_hours
 from steptime.results.models import Result
 
+Row = Mapping[str, Any]
+"""A run of the store, by the names of its columns."""
+
 SCHEMA_VERSION = 1
 """Of the JSON that commands and the page's server give: raised when a name or a meaning changes."""
 
@@ -33,7 +36,7 @@ class Column:
     """`time` is Unix time in seconds."""
     description: str
     take: Callable[[Result], Any] | None = None
-    """Its value for a result; None for what several runs say together."""
+    """Its value for a result; None for what only several runs show together."""
     of_run: Callable[[Run], Any] | None = None
     """Its value for a planned run, if the plan has it."""
     heading: str = ""

@@ -8,16 +8,16 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from steptime.errors import SystemFailure, UserError
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine, Result, Table
+    from sqlalchemy import URL, Connection, Engine, Result, Select, Table
 
 REVISION = max(file.name[1:5] for file in Path(__file__).with_name("migrations").glob("versions/r*.py"))
 """The schema's newest revision, of `r0017_made_sha256.py` 0017: a store that has it needs no migration."""
@@ -105,6 +105,21 @@ def lock_series(connection: "Connection", key: Mapping[str, Any]) -> None:
         content = json.dumps(dict(key))
         number = int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], signed=True)
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
+
+
+class ReadStore(Protocol):
+    """What is needed of a store by what it reads by itself, and so cannot import it."""
+
+    url: str
+    dags: frozenset[str] | None
+
+    def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
+        """A query of runs without those that the reader may not read."""
+        ...
+
+    def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
+        """The rows that a query of runs has of these jobs, as far as the reader may read them."""
+        ...
 
 
 def exists(url: str) -> bool:

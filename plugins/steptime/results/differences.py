@@ -17,7 +17,7 @@ _NODES = "nodes"
 
 
 _FEW_NODES = 4
-"""That are named; of more nodes it says how many are others."""
+"""That are named; of more nodes it has how many are others."""
 _COUNTED = "nodes: "
 
 
@@ -44,7 +44,7 @@ def node_changes(before: str | None, after: str | None) -> list[str]:
 
 
 def counts_nodes(event: str) -> bool:
-    """Whether it says of nodes only how many are others: two runs that have that in common may share none."""
+    """Whether it has of nodes only how many are others: two runs that have that in common may share none."""
     return event.startswith(_COUNTED)
 
 
@@ -62,7 +62,7 @@ def made_sha256(record: str) -> str | None:
 
 
 def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
-    """What two records say otherwise of image, versions, driver, commit, options and nodes: both values."""
+    """What two records have otherwise of image, versions, driver, commit, options and nodes: both values."""
     one, other = _made_of(before), _made_of(after)
     return [
         (name, _value(one.get(name)), _value(other.get(name)))

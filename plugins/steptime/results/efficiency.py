@@ -8,17 +8,16 @@ same but for the number of GPUs) and of the same DAG, so that whoever may read a
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from steptime.recipes.models import Mode
-from steptime.results.columns import COMPUTED, of_series
+from steptime.results.columns import COMPUTED, Row, of_series
 from steptime.results.database import lock_series, read_connection, write_transaction
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-Row = Mapping[str, Any]
 
 CONFIDENCE = 0.95
 """Of the interval."""

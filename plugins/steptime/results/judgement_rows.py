@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from steptime.results.store import Store
 
-Row = dict[str, Any]
 Key = Mapping[str, Any]
 
 
@@ -27,7 +26,7 @@ def columns() -> tuple[str, ...]:
     return tuple(column.name for column in own_columns(judgements))
 
 
-def runs_of(connection: "Connection", key: Key) -> list[Row]:
+def runs_of(connection: "Connection", key: Key) -> list[dict[str, Any]]:
     """The valid runs of a series with their ids, oldest first."""
     from sqlalchemy import select
 
@@ -49,7 +48,7 @@ def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
     connection.execute(added.on_conflict_do_update(index_elements=[accepted_levels.c.run_id], set_=accepted))
 
 
-def accepted(connection: "Connection", key: Key) -> dict[str, Row]:
+def accepted(connection: "Connection", key: Key) -> dict[str, dict[str, Any]]:
     """The jobs of a series with which an accepted level begins: the note, and who accepted it when."""
     from sqlalchemy import select
 
@@ -70,7 +69,7 @@ def record(connection: "Connection", job_name: str) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[Row]]) -> None:
+def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> None:
     """Keep the judgements of a series by run, in the place of all it had; equal ones stay as they are."""
     from sqlalchemy import select
 
@@ -97,7 +96,7 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[Row]])
         connection.execute(judgements.insert(), added)
 
 
-def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[Row]:
+def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
     """Valid runs with their judgements against their history, latest submitted first.
 
     `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None where there is
@@ -111,7 +110,7 @@ def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[R
         return list(dicts(connection.execute(store.readable(query))))
 
 
-def latest_judged_rows(store: "Store", since: float, limit: int) -> list[Row]:
+def latest_judged_rows(store: "Store", since: float, limit: int) -> list[dict[str, Any]]:
     """The same of the latest runs of every series that has run since then (Unix time).
 
     That is so many of each, and those that were submitted together with the last of them.
@@ -162,7 +161,7 @@ def verdicts(connection: "Connection", key: Key) -> dict[str, str]:
 
 
 def keep_pending(connection: "Connection", raised_by: str, news: Mapping[int, str]) -> None:
-    """Keep the verdicts, by the id of their run, that a job has raised and a notification is to say."""
+    """Keep the verdicts, by the id of their run, that a job has raised and a notification is to report."""
     from sqlalchemy import select
 
     from steptime.results.schema import pending_notifications, runs
@@ -225,7 +224,7 @@ def submitted_at(store: "Store", job_names: Iterable[str]) -> dict[str, float]:
         return {row.job_name: row.submitted_at for row in connection.execute(store.readable(query))}
 
 
-def _as_json(row: Row) -> Row:
+def _as_json(row: dict[str, Any]) -> dict[str, Any]:
     """As it is read back: JSON has no tuples."""
-    as_read: Row = json.loads(json.dumps(row))
+    as_read: dict[str, Any] = json.loads(json.dumps(row))
     return as_read

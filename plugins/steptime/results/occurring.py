@@ -4,25 +4,12 @@ The columns of a series are those of `schema.SERIES`.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from steptime.results.database import dicts, read_connection
+from steptime.results.database import ReadStore, dicts, read_connection
 
 if TYPE_CHECKING:
-    from sqlalchemy import CTE, ColumnElement, Connection, ScalarSelect, Select
-
-Row = dict[str, Any]
-
-
-class Reading(Protocol):
-    """What is needed of a store, which itself reads by this module."""
-
-    url: str
-    dags: frozenset[str] | None
-
-    def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
-        """A query of runs without those that the reader may not read."""
-        ...
+    from sqlalchemy import CTE, ColumnElement, Connection, ScalarSelect
 
 
 def each_series(connection: "Connection") -> "CTE":
@@ -48,7 +35,7 @@ def each_series(connection: "Connection") -> "CTE":
 
 
 def latest(
-    store: Reading, of: "CTE", column: str, place: int = 0, *, since: float = 0
+    store: ReadStore, of: "CTE", column: str, place: int = 0, *, since: float = 0
 ) -> "ScalarSelect[Any]":
     """A column of the latest valid run of a series of `each_series`, or of the one so many places before it.
 
@@ -72,7 +59,7 @@ def same_series(of: "CTE") -> "list[ColumnElement[bool]]":
     return [runs.c[name] == of.c[name] for name in SERIES]
 
 
-def newest_of_each(store: Reading) -> list[Row]:
+def newest_of_each(store: ReadStore) -> list[dict[str, Any]]:
     """Of each series the valid run that was submitted last, latest first."""
     from sqlalchemy import select
 
@@ -87,7 +74,7 @@ def newest_of_each(store: Reading) -> list[Row]:
         return list(dicts(connection.execute(query)))
 
 
-def hidden(store: Reading) -> list[Row]:
+def hidden(store: ReadStore) -> list[dict[str, Any]]:
     """The series that have valid runs which the reader of the store may not read."""
     from sqlalchemy import select
 
@@ -103,7 +90,7 @@ def hidden(store: Reading) -> list[Row]:
         return list(dicts(connection.execute(query)))
 
 
-def occurring_values(store: Reading, names: Iterable[str]) -> dict[str, set[Any]]:
+def occurring_values(store: ReadStore, names: Iterable[str]) -> dict[str, set[Any]]:
     """The values of columns of runs, rejected ones included; a column without a value does not count."""
     from sqlalchemy import select
 

@@ -112,7 +112,7 @@ def _batch_size_stated(log: TrainingLog) -> Check:
 def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
     """The trainer's own record of what it set up, against the plan."""
     if not _by_trainer(finished):
-        return  # Megatron-Bridge is told both, and its steps state the batch, which has a check of its own
+        return  # Megatron-Bridge is given both, and its steps state the batch, which has a check of its own
     expected = "parallelism and batch are as planned"
     if finished.log.started is None:
         found = "the log has no 'steptime.start' record"

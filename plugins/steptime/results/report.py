@@ -1,13 +1,11 @@
 """Result rows for readers: what a table of them shows, notes."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from steptime.results.columns import BY_NAME, COLUMNS, Column
-
-Row = Mapping[str, Any]
+from steptime.results.columns import BY_NAME, COLUMNS, Column, Row
 
 
 def compared(

@@ -146,7 +146,7 @@ def _rules(run: Run) -> tuple[_Rule, ...]:
 
 
 def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> list[Any]:
-    """Neither missing nor NaN (a table does not tell them apart), nor infinite."""
+    """Neither missing nor NaN (a table has them alike), nor infinite."""
     bounds = {"min_value": -_LARGEST if above is None else above, "strict_min": above is not None}
     return [
         gxe.ExpectColumnValuesToNotBeNull(column=column),

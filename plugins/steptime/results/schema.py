@@ -116,7 +116,7 @@ records = Table(
     # Text and not JSON: it is kept byte for byte, as the file beside the log.
     Column("content", Text, nullable=False),
     Column("sha256", Text, nullable=False),
-    # Of what the record says of how the run was made: see `differences`.
+    # Of what the record has of how the run was made: see `differences`.
     Column("made_sha256", Text),
 )
 """Written once: of all tables the one whose rows are never replaced."""

@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from steptime import settings
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
-from steptime.results.database import read_connection, write_transaction
+from steptime.results.database import ReadStore, read_connection, write_transaction
 
 if TYPE_CHECKING:
     from sqlalchemy import Row, Select
@@ -27,18 +27,8 @@ _ROW_GROUP = 20_000
 """Rows that are read to find one run's."""
 
 
-class Reading(Protocol):
-    """What is needed of a store, which itself reads steps by this module."""
-
-    url: str
-
-    def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
-        """The rows that a query of runs has of these jobs, as far as the reader may read them."""
-        ...
-
-
 def move_old_steps(
-    store: Reading, months: float, *, now: float | None = None, at_once: int = _RUNS_AT_ONCE
+    store: ReadStore, months: float, *, now: float | None = None, at_once: int = _RUNS_AT_ONCE
 ) -> int:
     """Move the steps of the oldest runs that were submitted `months` ago or before; gives how many runs.
 
@@ -71,7 +61,7 @@ def _with_old_steps(before: float, limit: int) -> "Select[*tuple[Any, ...]]":
     )
 
 
-def _rows(store: Reading, job_names: Sequence[str]) -> list[dict[str, Any]]:
+def _rows(store: ReadStore, job_names: Sequence[str]) -> list[dict[str, Any]]:
     """The steps of these runs, one run after the other: so a row group has few runs, all of their rows."""
     from sqlalchemy import select
 
@@ -130,7 +120,7 @@ def _replace(url: str, runs: "Sequence[Row[Any]]", file: str) -> int:
     return moved
 
 
-def moved_steps(store: Reading, job_names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def moved_steps(store: ReadStore, job_names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The name and each step, in their order, of those of these runs whose steps were moved.
 
     Raises SystemFailure if a file is not there, or cannot be read.

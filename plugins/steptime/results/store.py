@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from steptime.results.writing import Then
 
-Row = dict[str, Any]
 _ROWS_AT_ONCE = 500
 LAST = "last"
 """Names the run that was submitted last."""
@@ -77,7 +76,7 @@ class Store:
             raise UserError(f"{result.job.name} cannot be rejected: no check failed.")
         return write(self.url, result, then)
 
-    def newest_sweep_run(self, sweep: str) -> list[Row]:
+    def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
         """The runs of the newest DAG run of a sweep, rejected ones included, as people read them; or none."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
         of_run = (self.in_reading_order(sweep_run=one["sweep_run"], include_rejected=True) for one in last)
@@ -91,7 +90,7 @@ class Store:
         search: str | None = None,
         limit: int | None = None,
         **equal: str | int | bool | None,
-    ) -> list[Row]:
+    ) -> list[dict[str, Any]]:
         """The runs, latest submitted first; keys are the stored ones of `results.columns`.
 
         `since` is Unix time, compared with `submitted_at`; each word of `search` is somewhere in the texts
@@ -115,7 +114,7 @@ class Store:
         search: str | None = None,
         limit: int | None = None,
         **equal: str | int | bool | None,
-    ) -> Iterator[Row]:
+    ) -> Iterator[dict[str, Any]]:
         """The runs that `results` finds as people read them: by series, mode and scale, the earliest first.
 
         They come from the database a few at a time: an export of all of them needs little memory.
@@ -166,7 +165,7 @@ class Store:
             (row,) = connection.execute(self._selected(query, True, since, None, equal)).mappings()
         return Totals(**row)
 
-    def measured_together(self, *, limit: int) -> list[Row]:
+    def measured_together(self, *, limit: int) -> list[dict[str, Any]]:
         """Sweep runs and DAG runs that measured several scales, latest first.
 
         Each with `together` (`dag_id/run_id`), `submitted_at` of its newest run, and its number of `runs`.
@@ -188,7 +187,7 @@ class Store:
         with read_connection(self.url) as connection:
             return list(dicts(connection.execute(self.readable(query))))
 
-    def performance_of(self, together: str) -> Iterator[Row]:
+    def performance_of(self, together: str) -> Iterator[dict[str, Any]]:
         """The valid performance runs of a sweep run or DAG run that `measured_together` names."""
         dag_id, _, dag_run_id = together.partition("/")
         return self.in_reading_order(mode=Mode.PERFORMANCE, **self.scope(dag_id, dag_run_id))
@@ -206,7 +205,7 @@ class Store:
             return own
         return {"sweep_run": f"{dag_id}/{dag_run_id}"}
 
-    def runs_of(self, dag_id: str, dag_run_id: str) -> list[Row]:
+    def runs_of(self, dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
         """All runs of one DAG run, rejected ones included, in the order of their mapped tasks."""
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
@@ -225,14 +224,14 @@ class Store:
             found = connection.execute(self._selected(query, True, None, None, equal)).all()
         return {name: sorted({row[place] for row in found} - {None}) for place, name in enumerate(CHOICES)}
 
-    def run(self, job_name: str) -> Row:
+    def run(self, job_name: str) -> dict[str, Any]:
         """One run, valid or rejected. Raises UserError for an unknown job name."""
         rows = self.results(job_name=job_name, include_rejected=True)
         if not rows:
             raise self._unknown("job_name", job_name, "there is no run")
         return rows[0]
 
-    def run_named(self, beginning: str) -> Row:
+    def run_named(self, beginning: str) -> dict[str, Any]:
         """The run of this job name, or whose name alone begins so; `last` is the one submitted last.
 
         Raises UserError for none or several.
@@ -257,7 +256,7 @@ class Store:
             )
         return self.run(names[0] if len(names) == 1 else beginning)
 
-    def steps(self, job_name: str) -> list[Row]:
+    def steps(self, job_name: str) -> list[dict[str, Any]]:
         """The steps of one run as the log gave them. Raises UserError for an unknown job name."""
         return self._children("steps", job_name) or [step for _, step in moved_steps(self, [job_name])]
 
@@ -312,15 +311,15 @@ class Store:
                 some = runs.c.job_name.in_(job_names[first : first + _NAMES_AT_ONCE])
                 yield from connection.execute(self.readable(query.where(some)))
 
-    def checkpoints(self, job_name: str) -> list[Row]:
+    def checkpoints(self, job_name: str) -> list[dict[str, Any]]:
         """The checkpoint timings of one run. Raises UserError for an unknown job name."""
         return self._children("checkpoints", job_name)
 
-    def checks(self, job_name: str) -> list[Row]:
+    def checks(self, job_name: str) -> list[dict[str, Any]]:
         """Every check of one run and what it found. Raises UserError for an unknown job name."""
         return self._children("validations", job_name)
 
-    def record(self, job_name: str) -> Row:
+    def record(self, job_name: str) -> dict[str, Any]:
         """The record of one run: `content`, the text of the file beside its log, and that text's `sha256`.
 
         Raises UserError for an unknown job name.
@@ -328,7 +327,7 @@ class Store:
         kept = self._children("records", job_name)[0]
         return {name: kept[name] for name in ("content", "sha256")}
 
-    def parsed_log(self, job_name: str) -> Row:
+    def parsed_log(self, job_name: str) -> dict[str, Any]:
         """What was read of one run beside its steps: the `measurement`, and of the `log` all else.
 
         Raises UserError for an unknown job name.
@@ -348,7 +347,7 @@ class Store:
             kept = connection.scalar(query)
         return [] if kept is None else differences(kept, result.record)
 
-    def _children(self, table_name: str, job_name: str) -> list[Row]:
+    def _children(self, table_name: str, job_name: str) -> list[dict[str, Any]]:
         from sqlalchemy import select
 
         from steptime.results.schema import metadata, own_columns, runs

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Then = Callable[[Connection], None]
 
-Row = dict[str, Any]
-
 
 def write(url: str, result: Result, then: "Then | None" = None) -> bool:
     """Store a run with all that belongs to it; False where exactly this is already there.
@@ -83,7 +81,7 @@ def _upsert(connection: "Connection", runs: "Table", row: Mapping[str, Any]) -> 
     return run_id
 
 
-def _numbered(table: "Table", run_id: int, rows: Sequence[Row]) -> Iterator[Row]:
+def _numbered(table: "Table", run_id: int, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for position, row in enumerate(rows):
         place = {"run_id": run_id} | ({"position": position} if "position" in table.c else {})
         yield place | {name: _storable(value) for name, value in row.items()}
@@ -96,14 +94,14 @@ def _storable(value: Any) -> Any:
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
-def run_row(result: Result) -> Row:
+def run_row(result: Result) -> dict[str, Any]:
     """The row of `runs` that a result is stored as."""
     row = {column.name: column.take(result) for column in COLUMNS if column.take}
     row["content_sha256"] = hashlib.sha256(result.model_dump_json().encode()).hexdigest()
     return {name: _storable(value) for name, value in row.items()}
 
 
-def _parsed_log_row(result: Result) -> Row:
+def _parsed_log_row(result: Result) -> dict[str, Any]:
     # Through pydantic's JSON, which knows no NaN: PostgreSQL refuses it.
     whole = json.loads(result.model_dump_json(include={"measurement", "log"}))
     log = {name: value for name, value in whole["log"].items() if name not in ("steps", "checkpoints")}

@@ -13,8 +13,8 @@ NEMO_1_IMAGES = frozenset({"nemo:24.09"})
 
 
 TRAINED = ("gpt", "llama", "nemotron4", "nemotron_h")
-"""Families that the trainer builds (trainer.families), `gpt` if a model says by what; those of other
-packages are theirs to know."""
+"""Families that the trainer builds (trainer.families), `gpt` for models that state their parts; those of
+other packages are theirs to know."""
 NUMBER_FORMATS = ("fp32", "bf16", "fp8")
 """Of the trainer (trainer.parallelism)."""
 FP8_RECIPES = (None, "delayed", "current")

@@ -116,7 +116,7 @@ class LogFollower:
                 told = self._take_in(self._steps.feed(chunk)) or told
                 self._offset += len(chunk)
                 self._before = (self._before + chunk)[-_KNOWN_BYTES - self._steps.waiting_bytes :]
-            self._report(at_once=told)  # so that the place can be kept, and no problem is told again
+            self._report(at_once=told)  # so that the place can be kept, and no problem is reported again
             await self._keep_place()
         except Exception as error:  # whatever it is, the job is waited for without its log
             self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
@@ -193,7 +193,7 @@ class LogFollower:
         self._kept_offset = offset
 
     def _take_in(self, news: Sequence[Step | Problem]) -> bool:
-        """Take in what is new; whether a problem was told."""
+        """Take in what is new; whether a problem was reported."""
         told = False
         for one in news:
             if isinstance(one, Problem):

@@ -58,7 +58,7 @@ def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectedRuns:
     """The runs that a query selects, rejected ones included, as keywords of the store's methods."""
 
     dag_id: str | None
@@ -78,17 +78,17 @@ def _selection(
     request: Request,
     since: Annotated[float | None, Query()] = None,
     search: Annotated[str, Query()] = "",
-) -> Selection:
+) -> SelectedRuns:
     """That of a query, which may name any column of `CHOICES`, and the DAG run."""
     asked = request.query_params
     filters: dict[str, Any] = {name: _value(name, asked[name]) for name in CHOICES if asked.get(name)}
     filters |= {} if since is None else {"since": since}
     filters |= {"search": search} if search else {}
     dag_id, dag_run_id = asked.get("dag_id"), asked.get("dag_run_id")
-    return Selection(dag_id, dag_run_id, store.scope(dag_id, dag_run_id), filters)
+    return SelectedRuns(dag_id, dag_run_id, store.scope(dag_id, dag_run_id), filters)
 
 
-Selected = Annotated[Selection, Depends(_selection)]
+Selected = Annotated[SelectedRuns, Depends(_selection)]
 
 
 def results(
@@ -224,7 +224,7 @@ def _said(compared: Comparison) -> dict[str, Any]:
     return {"sentence": compared.sentence, "took": compared.took, "remarks": compared.remarks}
 
 
-def _compared(store: Store, selection: Selection) -> Comparison | None:
+def _compared(store: Store, selection: SelectedRuns) -> Comparison | None:
     """The cells of a DAG run; None of a selection that names none."""
     if selection.dag_id is None or selection.dag_run_id is None:
         return None
@@ -249,7 +249,7 @@ def _with_verdicts(
     return [*names, *OF_ITS_CELL], judged
 
 
-def _why_empty(store: Store, selection: Selection) -> str | None:
+def _why_empty(store: Store, selection: SelectedRuns) -> str | None:
     dag_id, dag_run_id = selection.dag_id, selection.dag_run_id
     if dag_id is None or dag_run_id is None or dag_id not in (store.dags or ()):
         return None

@@ -53,4 +53,4 @@ def first_failure(dag_id: str, dag_run_id: str, session: "Session") -> str | Non
     if first is None:
         return None
     task_id, sentence = first
-    return f"{task_id} failed: {sentence or 'its log says why'}"
+    return f"{task_id} failed: {sentence or 'its log has the reason'}"

@@ -33,7 +33,7 @@ class EndRecord(Frozen):
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether the job has ended as the exit code says: by itself, and by no signal."""
+        """Whether the job has ended by itself, and by no signal, as the exit code shows."""
         return self.state == _ITSELF and self.exit_code <= _BY_SIGNAL
 
     @property

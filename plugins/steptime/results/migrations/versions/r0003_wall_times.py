@@ -1,4 +1,4 @@
-"""Wall times: from the end of a step to the end of the next, beside the step time that the trainer told."""
+"""Wall times: from the end of a step to the end of the next, beside the step time that the trainer logged."""
 
 import sqlalchemy as sa  # noqa: TID253 - only Alembic imports this module
 from alembic import op  # noqa: TID253

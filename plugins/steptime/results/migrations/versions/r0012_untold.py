@@ -1,4 +1,4 @@
-"""What somebody is to be told of, kept until it was: what a task that dies leaves, its retry tells."""
+"""What is to be notified, kept until it was: what a task that dies leaves, its retry sends."""
 
 import sqlalchemy as sa  # noqa: TID253 - only Alembic imports this module
 from alembic import op  # noqa: TID253
@@ -8,7 +8,7 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Make the table: what was published before was told then."""
+    """Make the table: what was published before was sent then."""
     keys = [
         sa.ForeignKeyConstraint([name], ["runs.id"], name=op.f(f"fk_untold_{name}_runs"), ondelete="CASCADE")
         for name in ("raised_by", "about")

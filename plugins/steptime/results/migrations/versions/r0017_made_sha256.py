@@ -1,4 +1,4 @@
-"""Records tell at a glance whether two runs were made alike.
+"""Whether two runs were made alike is seen without reading their records.
 
 Those from before do not: they are read whole where runs are compared.
 """
