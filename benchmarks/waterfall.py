@@ -3,19 +3,22 @@
     python benchmarks/waterfall.py [DAG_ID DAG_RUN_ID] [--json]
 
 Asks the Airflow of `steptime up`; without a name, for its newest DAG run with results. There is a bar for
-each task, and one for each job below the task that waits for it: `.` queued, `-` start, imports, set-up and
-checkpoints, `#` steps. The sums below are of the critical path: the last task that ended, what it waited for
-last, and so on.
+each task, with what Airflow took until it began, and one for each job below the task that waits for it: `.`
+queued, `:` imports of NeMo, `-` start, set-up and checkpoints, `#` steps. They are drawn in this order,
+whatever the order in the job. The sums below are of the critical path: the last task that ended, what it
+waited for last, and so on. While a job is queued, what counts is what another job of the DAG run did
+meanwhile. What is neither imports nor steps is the pipeline, which may take ten seconds for each run; exit
+code 2 if it takes longer.
 """
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from figures import Figure, add_form, show
 from steptime.airflow.dag_builder import training_dag
 from steptime.cli.airflow_client import airflow_client
 from steptime.results.store import Store
@@ -23,10 +26,14 @@ from steptime.service.rest import AirflowClient
 
 WIDTH = 60
 """Characters of the longest bar."""
-AIRFLOW, OURS, START, STEPS, NOTICED = (
+PIPELINE_GOAL_S = 10
+"""For each run, besides imports and steps."""
+AIRFLOW, OURS, QUEUE, START, IMPORTS, STEPS, NOTICED = (
     "Airflow, between tasks",
     "steptime's tasks",
-    "jobs: queue, imports, set-up, checkpoints",
+    "jobs: queued, and none of them runs",
+    "jobs: start, set-up, checkpoints",
+    "jobs: imports of NeMo",
     "jobs: training steps",
     "from a job's end to that of the task that waits",
 )
@@ -39,6 +46,8 @@ class Job:
     submitted: float
     started: float
     ended: float
+    imports_s: float
+    """Of its first rank; 0 where it has not recorded them, as that of NeMo 1."""
     steps_s: float
     """Sum of the step times, the last of the job as far as bars show."""
 
@@ -77,7 +86,8 @@ def jobs_of(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, 
     for row in rows:
         steps_s = sum(step["step_time_s"] or 0 for step in store.steps(row["job_name"]))
         times = (row["submitted_at"], row["started_at"], row["ended_at"])
-        jobs[row["task_id"], row["map_index"]] = Job(*times, steps_s)
+        imports_s = (store.parsed_log(row["job_name"])["log"]["started"] or {}).get("imports_s") or 0.0
+        jobs[row["task_id"], row["map_index"]] = Job(*times, imports_s, steps_s)
     return jobs
 
 
@@ -85,10 +95,15 @@ def critical_path(tasks: Sequence[Task], upstream: Mapping[str, set[str]]) -> It
     """From the last task back to the first: when what it waited for had ended, and the task."""
     task: Task | None = max(tasks, key=lambda one: one.end)
     while task is not None:
-        before = [one for one in tasks if _waited_for(one, task, upstream)]
-        last = max(before, key=lambda one: one.end, default=None)
+        last = _last_before(task, tasks, upstream)
         yield (last.end if last else task.start), task
         task = last
+
+
+def _last_before(task: Task, tasks: Iterable[Task], upstream: Mapping[str, set[str]]) -> Task | None:
+    """Of what a task waited for, that which ended last."""
+    before = [one for one in tasks if _waited_for(one, task, upstream)]
+    return max(before, key=lambda one: one.end, default=None)
 
 
 def _waited_for(one: Task, task: Task, upstream: Mapping[str, set[str]]) -> bool:
@@ -101,8 +116,9 @@ def _waited_for(one: Task, task: Task, upstream: Mapping[str, set[str]]) -> bool
     )
 
 
-def sums(path: Iterable[tuple[float, Task]]) -> Counter[str]:
-    """Seconds of the critical path by what they were spent for."""
+def sums(path: Iterable[tuple[float, Task]], jobs: Iterable[Job]) -> Counter[str]:
+    """Seconds of the critical path by what they were spent for; `jobs` are all of the DAG run."""
+    in_turn = sorted(jobs, key=lambda job: job.started)
     spent: Counter[str] = Counter()
     for ready, task in path:
         begin = max(ready, task.start)
@@ -110,40 +126,67 @@ def sums(path: Iterable[tuple[float, Task]]) -> Counter[str]:
         if task.job is None:
             spent[OURS] += task.end - begin
             continue
-        ended = min(task.job.ended, task.end)
-        spent[STEPS] += task.job.steps_s
-        spent[START] += ended - begin - task.job.steps_s
-        spent[NOTICED] += task.end - ended
+        now, ended = begin, min(task.job.ended, task.end)
+        for job in in_turn[: in_turn.index(task.job) + 1]:
+            until = min(job.ended, ended)
+            if until <= now:
+                continue
+            queued = max(job.started - now, 0)
+            spent[QUEUE] += queued
+            spent.update(_share(job, until - now - queued))
+            now = until
+        spent[NOTICED] += task.end - now
     return spent
 
 
-def bars(tasks: Sequence[Task]) -> Iterator[str]:
+def _share(job: Job, seconds: float) -> dict[str, float]:
+    """What so many seconds of a job were spent for, as if it did all of it all the time."""
+    whole = job.ended - job.started
+    trained = {IMPORTS: job.imports_s * seconds / whole, STEPS: job.steps_s * seconds / whole}
+    return trained | {START: seconds - sum(trained.values())}
+
+
+def bars(tasks: Sequence[Task], upstream: Mapping[str, set[str]]) -> Iterator[str]:
     """A line for each task, and one for each job."""
     zero, end = tasks[0].start, max(task.end for task in tasks)
     second = WIDTH / (end - zero)
     wide = max(len(task.label) for task in tasks)
 
-    def line(label: str, begin: float, pieces: Sequence[tuple[str, float]]) -> str:
+    def line(label: str, waited: str, begin: float, pieces: Sequence[tuple[str, float]]) -> str:
         edges, bar = [begin], ""
         for sign, seconds in pieces:
             edges.append(edges[-1] + seconds)
             bar += sign * (round((edges[-1] - zero) * second) - round((edges[-2] - zero) * second))
         lead = " " * round((begin - zero) * second)
-        return f"{label:{wide}} {begin - zero:7.1f} {edges[-1] - begin:7.1f}  {lead}{bar or '|'}"
+        return f"{label:{wide}} {waited:>9} {begin - zero:7.1f} {edges[-1] - begin:7.1f}  {lead}{bar or '|'}"
 
-    yield f"{'task':{wide}} {'from s':>7} {'takes s':>7}"
+    yield f"{'task':{wide}} {'Airflow s':>9} {'from s':>7} {'takes s':>7}"
     for task in tasks:
-        yield line(task.label, task.start, [("=", task.end - task.start)])
+        last = _last_before(task, tasks, upstream)
+        waited = f"{task.start - last.end:.1f}" if last else ""
+        yield line(task.label, waited, task.start, [("=", task.end - task.start)])
         if job := task.job:
-            queued, ran = job.started - job.submitted, job.ended - job.started
-            yield line("  job", job.submitted, [(".", queued), ("-", ran - job.steps_s), ("#", job.steps_s)])
+            queued, trained = job.started - job.submitted, job.imports_s + job.steps_s
+            rest = job.ended - job.started - trained
+            pieces = [(".", queued), (":", job.imports_s), ("-", rest), ("#", job.steps_s)]
+            yield line("  job", "", job.submitted, pieces)
+
+
+def figures(spent: Mapping[str, float], runs: int) -> Iterator[Figure]:
+    """The sums, what takes longest first, and of what is not training how much each run has."""
+    for name, seconds in sorted(spent.items(), key=lambda one: -one[1]):
+        yield Figure(name, seconds, "s")
+    whole = sum(spent.values())
+    yield Figure("from the first task's start to the last one's end", whole, "s")
+    pipeline_s = (whole - spent[IMPORTS] - spent[STEPS]) / runs
+    yield Figure("pipeline, each run", pipeline_s, "s", goal=PIPELINE_GOAL_S)
 
 
 def main() -> int:
-    """Print the waterfall, or its sums as JSON."""
+    """Print the waterfall, or its sums alone as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("dag_run", nargs="*", metavar="DAG_ID DAG_RUN_ID", help="(default: the newest one)")
-    parser.add_argument("--json", action="store_true", help="print the sums of the critical path alone")
+    add_form(parser)
     arguments = parser.parse_args()
     store = Store()
     newest = next(iter(store.results(limit=1)), None)
@@ -157,20 +200,16 @@ def main() -> int:
     if not rows:
         print(f"waterfall: the store has no results of '{dag_id} {run_id}'", file=sys.stderr)
         return 1
+    jobs = jobs_of(store, rows)
     with airflow_client(None, None) as client:
-        tasks = tasks_of(client, dag_id, run_id, jobs_of(store, rows))
+        tasks = tasks_of(client, dag_id, run_id, jobs)
     dag = training_dag(dag_id, workload=rows[0]["workload"])  # every training DAG has the same tasks
     upstream = {task.task_id: task.upstream_task_ids for task in dag.tasks}
-    spent = sums(critical_path(tasks, upstream))
-    if arguments.json:
-        print(json.dumps({name: round(seconds, 2) for name, seconds in spent.items()}, indent=2))
-        return 0
-    print("\n".join(bars(tasks)))
-    print(f"\ncritical path of {dag_id} {run_id}")
-    for name, seconds in spent.most_common():
-        print(f"{seconds:8.1f} s  {name}")
-    print(f"{sum(spent.values()):8.1f} s  from the first task's start to the last one's end")
-    return 0
+    spent = sums(critical_path(tasks, upstream), jobs.values())
+    if not arguments.json:
+        print("\n".join(bars(tasks, upstream)))
+        print(f"\ncritical path of {dag_id} {run_id}")
+    return show(figures(spent, len(rows)), as_json=arguments.json)
 
 
 if __name__ == "__main__":

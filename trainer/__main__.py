@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,8 +44,10 @@ def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Non
         return
     if (remark := check_versions()) and launch.rank == 0:
         print(f"steptime: {remark}.", flush=True)
+    began = time.perf_counter()
     with heavy_imports():  # many seconds: only for a plan that can be trained
         from trainer.training import Folders, train
+    ending.progress.imports_s = time.perf_counter() - began
     thin_out_log()
     train(run, launch, Folders(arguments.output, weights, arguments.history), ending)
 

@@ -167,6 +167,7 @@ class Records(Callback):
             numa_bound_ranks=ranks.numa_bound(),
             peak=peak,
             parameters=ranks.count_parameters(pl_module),
+            imports_s=self.progress.imports_s,
         )
         if trainer.is_global_zero:
             records.emit("start", started)

@@ -43,6 +43,8 @@ class Progress:
 
     run: PlannedRun | None = None
     """None until the plan has been read."""
+    imports_s: float | None = None
+    """What the import of NeMo took; None where nobody has measured it."""
     step: int | None = None
     """The last global step that has ended."""
     steps_trained: int = 0

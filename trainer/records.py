@@ -30,8 +30,9 @@ def started(
     peak: "MeasuredPeak | None" = None,
     parameters: int | None = None,
     loop: Loop = "nemo",
+    imports_s: float | None = None,
 ) -> dict[str, Any]:
-    """What really runs: parallelism as it was set up, sizes, versions, the measured peak."""
+    """What really runs: parallelism as it was set up, sizes, versions, measured peak, seconds of imports."""
     recipe = run.recipe
     return {
         "schema": 1,
@@ -48,6 +49,7 @@ def started(
         "seq_length": recipe.model.seq_length,
         "num_layers": recipe.model.num_layers,
         "num_parameters": parameters,
+        "imports_s": imports_s,
         "device": device,
         "peak_tflops_per_rank": peak.tflops if peak else None,
         "peak_source": peak.source if peak else None,

@@ -97,6 +97,7 @@ def test_records_say_what_ran(one_rank: Trained) -> None:
     assert started["versions"]["nemo"] == "2.7.3"
     assert "measured at start" in started["peak_source"]
     assert len(started["node_names"]) == 1
+    assert started["imports_s"] > 0
     assert started["launch"] == {"numa_bound_ranks": 0, "vboost": False}
     assert (ended["state"], ended["global_step"], ended["steps_trained"]) == ("completed", 19, 20)
     assert ended["peak_memory_bytes"] == pytest.approx(
