@@ -1,14 +1,18 @@
 """Sensor and trigger, on real jobs of the local cluster."""
 
 import asyncio
+import gc
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.triggers.base import TriggerEvent
 
-from steptime.airflow.base import LEFT_KEY, SETTLING_S, SUBMITTED_KEY
+from steptime.airflow import base
+from steptime.airflow.base import LEFT_KEY, SETTLING_S, SUBMITTED_KEY, WaitingTrigger
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
@@ -41,6 +45,26 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     assert path == "steptime.airflow.triggers.TrainingTrigger"
     assert TrainingTrigger(**arguments).serialize() == (path, arguments)
     assert None not in (arguments["queue_s"], arguments["run_s"]), "else it would be waited for ever"
+
+
+def test_searches_for_garbage_leave_out_what_was_there_when_waits_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class AtOnce(WaitingTrigger):
+        async def event(self) -> TriggerEvent:
+            searched.append(len(gc.get_objects()))
+            return TriggerEvent(None)
+
+    monkeypatch.setattr(base, "SETTLING_S", 0)
+    monkeypatch.setattr(base, "_WAITS_BEGUN", itertools.count(1))
+    gc.unfreeze()
+    before, searched, kept = len(gc.get_objects()), [], []
+    for _ in range(4):
+        asyncio.run(event_of(AtOnce()))
+        kept.append([[] for _ in range(5_000)])
+    first, second, third, fourth = searched
+    assert before > 100_000 > 100 * first, "what Airflow has imported"
+    assert max(second, fourth) < 5_000 < third, "what came since then, each time that waits are twice as many"
 
 
 def test_a_tasks_own_patience_wins_over_the_clusters_files(
