@@ -9,8 +9,9 @@ its benchmark is run anew at once, which confirms or dismisses it. `--table` pri
 store; with its address as `STEPTIME_STORE_URL` so do `steptime results compare` and the pages.
 
 With BEFORE the benchmarks of this working tree run on its own code and on that of a commit, in turns, and
-nothing is kept: ratios are of medians, and where the rounds of both overlap, that stands beside. Exit code 3
-where a figure is confirmed as slower.
+nothing is kept: ratios are of medians, and where the rounds of both overlap, that stands beside; a figure
+that the commit cannot be measured by has the reason in its place. Exit code 3 where a figure is confirmed as
+slower.
 """
 
 import argparse
@@ -46,21 +47,33 @@ SLOWER_EXIT_CODE = 3
 Figures = Mapping[str, Figure]
 
 
-def measured(benchmark: str, root: Path) -> Figures:
-    """The figures of the short form of a benchmark, of the code below `root`; by name."""
+def attempt(benchmark: str, root: Path) -> tuple[Figures, str]:
+    """The figures of the short form of a benchmark, of the code below `root`, by name; and why it failed.
+
+    The reason is the last line that it printed, "" where it has measured all: what it measured before counts.
+    """
     script = ROOT / "benchmarks" / f"{benchmark}.py"
     done = subprocess.run(
         [sys.executable, script, *SHORT_FORMS[benchmark], "--json"],
         cwd=root,
         env=os.environ | {"PYTHONPATH": str(root / "plugins")},
-        stdout=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode not in (0, 2):  # 2: a goal is missed, which the figure says
-        raise SystemExit(f"bench: {benchmark} ended with exit code {done.returncode}; what it said is above")
-    figures = map(Figure.of_json, done.stdout.splitlines())
-    return {figure.name: figure for figure in figures}
+    figures = {figure.name: figure for figure in map(Figure.of_json, done.stdout.splitlines())}
+    if done.returncode in (0, 2):  # 2: a goal is missed, which the figure says
+        return figures, ""
+    last = done.stderr.strip().rpartition("\n")[2]
+    return figures, last or f"exit code {done.returncode}"
+
+
+def measured(benchmark: str, root: Path) -> Figures:
+    """The figures of the short form of a benchmark, of the code below `root`; by name."""
+    figures, failure = attempt(benchmark, root)
+    if failure:
+        raise SystemExit(f"bench: {benchmark} failed: {failure}")
+    return figures
 
 
 def git(*arguments: str) -> str:
@@ -124,15 +137,31 @@ def verdict(standing: Standing | None) -> str:
 
 
 def compare(benchmarks: Sequence[str], before: str, rounds: int) -> None:
-    """Measure the working tree and another commit in turns; print medians and their ratio."""
+    """Measure the working tree and another commit in turns; print medians and their ratio.
+
+    What the other commit cannot be measured by, such as a function that it did not have, is printed as that.
+    """
     with checked_out(before) as root:
         print(f"| figure | unit | {before} | working tree | ratio, above 1 is better | ranges | beside |")
         print("|---|---|---:|---:|---:|---|---|")
         for benchmark in benchmarks:
-            turns = [(measured(benchmark, root), measured(benchmark, ROOT)) for _ in range(rounds)]
-            for name in (name for name in turns[0][1] if name in turns[0][0]):
-                sides = [[turn[side][name] for turn in turns] for side in (0, 1)]
-                print(compared_row(*sides), flush=True)
+            turns = [(attempt(benchmark, root), measured(benchmark, ROOT)) for _ in range(rounds)]
+            failures = [failure for (_, failure), _ in turns if failure]
+            for name in turns[0][1]:
+                after = [figures[name] for _, figures in turns]
+                earlier = [figures[name] for (figures, _), _ in turns if name in figures]
+                if len(earlier) == rounds:
+                    print(compared_row(earlier, after), flush=True)
+                else:
+                    reason = next(iter(failures), "its run printed no such figure")
+                    print(unmeasured_row(before, reason, after), flush=True)
+
+
+def unmeasured_row(commit: str, reason: str, after: Sequence[Figure]) -> str:
+    """A line for what only the working tree could be measured by."""
+    last, median = after[-1], statistics.median(figure.value for figure in after)
+    why = f"not measurable at {commit}: {reason.replace('|', '/')}"
+    return f"| {' | '.join([last.name, last.unit, why, number(median), '', '', beside(last)])} |"
 
 
 def compared_row(before: Sequence[Figure], after: Sequence[Figure]) -> str:

@@ -23,11 +23,12 @@ from steptime.judging.detection import Standing
 from steptime.logs.models import Step, TrainingLog
 from steptime.recipes.models import Mode, Parallelism, Recipe, Run, Window
 from steptime.recipes.named import NamedRecipe
+from steptime.results.columns import Row
 from steptime.results.measurement import Measurement
 from steptime.results.models import Check, Provenance, Result, Submitted, Verdict
 from steptime.results.provenance import of_this_code
 from steptime.results.record import make_record
-from steptime.results.store import Row, Store
+from steptime.results.store import Store
 
 BENCHMARKS = Path(__file__).parent
 PACKAGES = ("apache-airflow", "pydantic", "sqlalchemy", "typer")

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,38 @@ def test_two_commits_are_compared_by_medians_and_ranges(after: tuple[float, ...]
     before = [Figure("import", value, "s") for value in (1.0, 1.0)]
     turns = [Figure("import", value, "s", beside={"limit": value / 2}, goal=2.0) for value in after]
     assert bench.compared_row(before, turns) == row
+
+
+def test_what_a_commit_cannot_be_measured_by_has_the_reason_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One figure comes before the failure and is compared; a failure here is no figure of another commit."""
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "dag_import.py").write_text(
+        f"""
+import sys
+sys.path.insert(0, {str(Path(bench.__file__).parent)!r})
+from pathlib import Path
+from figures import Figure, show
+show([Figure("import", 2.0, "s")], as_json=True)
+if not Path("new_part").exists():
+    sys.exit("ImportError: cannot import name 'new'")
+show([Figure("new", 3.0, "s")], as_json=True)
+"""
+    )
+    (tmp_path / "new_part").touch()
+    (tmp_path / "old").mkdir()
+    monkeypatch.setattr(bench, "ROOT", tmp_path)
+    monkeypatch.setattr(bench, "checked_out", lambda _: nullcontext(tmp_path / "old"))
+
+    bench.compare(["dag_import"], "1f65a9a", rounds=2)
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| import | s | 2 | 2 | 1.00 | overlap |  |",
+        "| new | s | not measurable at 1f65a9a: ImportError: cannot import name 'new' | 3 |  |  |  |",
+    ]
+    (tmp_path / "new_part").unlink()
+    with pytest.raises(SystemExit, match="bench: dag_import failed: ImportError"):
+        bench.measured("dag_import", tmp_path)
 
 
 def test_a_line_of_json_is_the_figure_that_was_shown(capsys: pytest.CaptureFixture[str]) -> None:
