@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
 from typer.testing import CliRunner
 
 from steptime.cli import app
@@ -299,6 +298,8 @@ def test_runs_of_one_dag_run_are_measured_together_without_a_sweep() -> None:
 
 def test_an_interval_is_that_of_students_t_where_rates_are_spread_normally() -> None:
     """Of eight jobs over a base that does not spread; so wide because eight are few."""
+    from scipy import stats  # half a second in each worker that collects this file
+
     rates = [90 + 20 * stats.norm.ppf((number + 0.5) / 8) for number in range(8)]
 
     low, high = efficiency.interval(rates, [100.0] * 8)

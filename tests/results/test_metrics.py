@@ -22,16 +22,17 @@ from steptime.results.metrics import (
     tokens_per_s,
 )
 
+TIMED = timed_rows()
 PUBLISHED = {
     row: recipe
     for name in list_workloads()
     for recipe, _ in load_workload(name).recipes()
-    if (row := published_performance(recipe)) and row in timed_rows()
+    if (row := published_performance(recipe)) and row in TIMED
 }
 """The recipe of every published step time, as planned from the workload files."""
 
 each_published_row = pytest.mark.parametrize(
-    "row", timed_rows(), ids=lambda row: f"{row.document}·{row.size}·{row.dtype}·{row.gpus}"
+    "row", TIMED, ids=lambda row: f"{row.document}·{row.size}·{row.dtype}·{row.gpus}"
 )
 
 
