@@ -1,6 +1,7 @@
-"""One meaning per word: of programs nobody says, tells or hears anything, and no two classes share a name."""
+"""Words of docstrings, messages and names: one meaning each, and sentences that a reader takes in once."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -13,6 +14,12 @@ OF_PEOPLE = re.compile(
 )
 NAMES = re.compile(r"`[^`]*`|\$?\bsaid\b(?==|\")")
 """What is quoted, and a variable of job scripts."""
+ROOMS_OF_SENTENCES = ("clusters", "tracking", "airflow")
+PROPERTIES = {"property", "cached_property", "functools.cached_property"}
+FRAGMENT = re.compile(
+    r"(?:The|An?|What|Whether|Which|How|Where|When|Why|Those|These|Its|Each|Every|Everything|All|One|Of|None)\b"
+)
+"""How a phrase begins that is no sentence about what a function does."""
 KEPT = {
     "told",  # by pods, of a SIGTERM: a stored value, in `clusters/runai/phases.py`
     "Times as people say them.",
@@ -20,22 +27,45 @@ KEPT = {
 """What is of people, or is stored so."""
 
 
-def parsed(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
-    for path in sorted(folder.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def parsed(folder: Path) -> list[tuple[Path, ast.Module]]:
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(folder.rglob("*.py"))]
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Each text of the code, docstrings included, behind its place."""
+    for folder in (PACKAGE, ROOT / "trainer"):
+        for path, module in parsed(folder):
+            for node in ast.walk(module):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", " ".join(node.value.split())
 
 
 def test_texts_of_programs_log_print_and_name() -> None:
     wrong = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: {found[0]}"
-        for folder in (PACKAGE, ROOT / "trainer")
-        for path, module in parsed(folder)
-        for node in ast.walk(module)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in KEPT
-        for found in [OF_PEOPLE.search(NAMES.sub("", node.value))]
+        f"{place}: {found[0]}"
+        for place, text in texts()
+        if text not in KEPT
+        for found in [OF_PEOPLE.search(NAMES.sub("", text))]
         if found
     ]
     assert not wrong, "write logs, prints, reports, states, names, has or shows:\n" + "\n".join(wrong)
+
+
+def test_docstrings_of_public_functions_are_sentences() -> None:
+    """In the imperative or the plain present; a property is named by a noun."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {text.splitlines()[0]}"
+        for path, module in parsed(PACKAGE)
+        if path.relative_to(PACKAGE).parts[0] in ROOMS_OF_SENTENCES
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if not node.name.startswith("_")
+        and not PROPERTIES & {ast.unparse(one) for one in node.decorator_list}
+        for text in [ast.get_docstring(node) or ""]
+        if FRAGMENT.match(text)
+    ]
+    assert not wrong, "begin with a verb, as in Return …:\n" + "\n".join(wrong)
 
 
 def test_no_two_classes_share_a_name() -> None:

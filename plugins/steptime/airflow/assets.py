@@ -25,7 +25,7 @@ SWEEPS = AssetAlias(name="steptime_sweeps", group=_GROUP)
 
 
 def published_results(workload: str) -> Asset:
-    """The asset that is updated when a valid run of a workload, or of its family, is published.
+    """Return the asset that is updated when a valid run of a workload, or of its family, is published.
 
     Raises UserError for an unknown workload.
     """
@@ -34,15 +34,15 @@ def published_results(workload: str) -> Asset:
 
 
 def finished_sweep(sweep: str) -> Asset:
-    """The asset that is updated when a sweep has finished with valid results of all its cells."""
+    """Return the asset that is updated when a sweep has finished with valid results of all its cells."""
     return Asset(name=f"steptime_sweep_{sweep}", uri=f"steptime://sweeps/{sweep}", group=_GROUP)
 
 
 def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str, Any]:
-    """What the event of a published run, a row of the store, has: its numbers, and how its cell stands.
+    """Return the extra of a published run's event, from its row: its numbers, and how its cell stands.
 
     `verdict`, `suspicion`, `change_percent` and `minimum_detectable_change_percent` are those of *This week*,
-    None of a run that is not judged; `against_publication` is None where the document prints no step time.
+    None of a run that is not judged; `against_publication` is None if the document prints no step time.
     """
     from steptime.results.columns import COLUMNS
 
@@ -53,7 +53,7 @@ def extra_of_run(row: Mapping[str, Any], finding: "Finding | None") -> dict[str,
 
 
 def extra_of_sweep(sweep: str, sentence: str, cells: Iterable["Finding"]) -> dict[str, Any]:
-    """What the event of a finished sweep has: one sentence, and each cell as its newest run's event has it.
+    """Return the extra of a finished sweep's event: one sentence, and each cell's extra by its newest run.
 
     Saving and loading a checkpoint are cells of their own, as in *This week*.
     """

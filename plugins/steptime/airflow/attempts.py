@@ -49,7 +49,7 @@ class StoredAttempt(Frozen):
 def specs_of(
     run: Run, staged: Staged, config: ClusterConfig, context: Context, installation: Installation | None
 ) -> SpecOf:
-    """The jobs of a run in this DAG run; every task of the run comes to the same names.
+    """Return the jobs of a run in this DAG run; every task of the run comes to the same names.
 
     `installation` is that of the run's first job: see `named_after`.
     """
@@ -70,7 +70,7 @@ def specs_of(
 
 
 async def named_after(store: "TaskStateStoreAccessor") -> Installation | None:
-    """The installation after which the jobs of this `submit` task are named, kept before any is submitted.
+    """Return the installation that names the jobs of this `submit` task, kept before any is submitted.
 
     None if its first attempt is older than installations: those jobs keep the names that they have.
     """
@@ -80,7 +80,7 @@ async def named_after(store: "TaskStateStoreAccessor") -> Installation | None:
         return None
     if kept is not None and await asyncio.to_thread(is_this, kept):
         return kept
-    ours = await asyncio.to_thread(this_installation)  # where one was kept, this database is a copy of its
+    ours = await asyncio.to_thread(this_installation)  # if one was kept, this database is a copy of its
     await asyncio.to_thread(store.set, _NAMED_AFTER, ours.model_dump(mode="json"), retention=NEVER_EXPIRE)
     return ours
 
@@ -94,7 +94,7 @@ async def current_attempt(
     left: Callable[[], str | None],
     info: Callable[[str], None],
 ) -> PositiveInt:
-    """The number of the attempt whose job is to be submitted now, or to be found again.
+    """Return the number of the attempt whose job is to be submitted now, or found again.
 
     A job of an earlier attempt that still lives is ended first, so that no two ever run for the same cell;
     but not one that was `left` because the cluster was out of reach: that is waited for again.
@@ -120,9 +120,9 @@ async def current_attempt(
 
 
 async def free_attempt(cluster: Cluster, spec_of: SpecOf, first: PositiveInt) -> PositiveInt:
-    """The first number from `first` on whose name the cluster has no job of; what it has and lives is ended.
+    """Return the first attempt from `first` on of whose name the cluster has no job.
 
-    Names are taken by earlier attempts, by their resubmissions, and by a deleted DAG run of the same id.
+    Jobs of the names before it are ended if they live.
     """
     number = first
     while (job := await cluster.find(spec_of(number).name)) is not None:

@@ -41,7 +41,7 @@ _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "u
 
 
 def as_json(model: BaseModel) -> dict[str, Any]:
-    """A model as XCom and triggers take it: JSON in which NaN, which JSON does not have, is a string.
+    """Dump a model for XCom and triggers, as JSON in which NaN is a string: JSON has no NaN.
 
     What is as by default is left out: that is half of a planned run, and each is in several XComs.
     """
@@ -57,7 +57,7 @@ class WaitingTrigger(BaseTrigger):
         self._arguments = arguments
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments, from which any triggerer makes this trigger again."""
+        """Return the class path and arguments from which any triggerer makes this trigger again."""
         return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -68,7 +68,7 @@ class WaitingTrigger(BaseTrigger):
 
     @abstractmethod
     async def event(self) -> TriggerEvent:
-        """What it fires with, once it has come."""
+        """Wait for the event and return it."""
 
 
 def _freeze_at_doublings(waits_begun: int) -> None:
@@ -83,7 +83,7 @@ def _freeze_at_doublings(waits_begun: int) -> None:
 
 
 def dag_run_of(context: Context) -> str:
-    """The task's DAG run, as `dag_id/run_id`."""
+    """Return the task's DAG run, as `dag_id/run_id`."""
     ti = context["ti"]
     return f"{ti.dag_id}/{ti.run_id}"
 
@@ -112,7 +112,7 @@ class RefusingOperator(BaseOperator):
 
     @contextmanager
     def refusals(self, context: Context) -> Iterator[None]:
-        """The user's errors become `Refused`, which is notified; others as by `airflow_errors`."""
+        """Turn the user's errors into `Refused`, which is notified, and others as `airflow_errors` does."""
         with airflow_errors():
             try:
                 yield
@@ -124,7 +124,7 @@ class RefusingOperator(BaseOperator):
 
 @contextmanager
 def airflow_errors() -> Iterator[None]:
-    """The user's errors become failures that Airflow does not retry, the system's ones that it does.
+    """Turn the user's errors into failures that Airflow does not retry, and the system's into ones it does.
 
     A cluster out of reach was asked again for as long as its file allows: no retry either.
     """
@@ -139,7 +139,7 @@ def airflow_errors() -> Iterator[None]:
 
 
 async def end_job(cluster: Cluster, job: Job) -> JobStatus:
-    """End a job that may still live; how it ended, UNKNOWN if that is not settled yet.
+    """End a job that may still live; return how it ended, UNKNOWN if that is not settled yet.
 
     Raises SystemFailure if it stays, UserError if it is of another installation.
     """
@@ -162,12 +162,12 @@ class RunOperator(BaseOperator):
         return "" if run is None else run.label
 
     def planned_run(self) -> Run | None:
-        """The run this operator works on; None if it is not known yet."""
+        """Return the run this operator works on, or None if it is not known yet."""
         raise NotImplementedError
 
 
 class HoldsJob(BaseOperator):
-    """An operator that holds a job while it executes: `on_kill` cancels it where the task was taken away.
+    """An operator that holds a job while it executes: `on_kill` cancels it if the task was taken away.
 
     Airflow calls `on_kill` both when somebody fails or clears a running task and when the worker is only
     shut down or cut off. That must not end a training that a retry will find again, so Airflow is asked which
@@ -181,7 +181,7 @@ class HoldsJob(BaseOperator):
     was_taken_away = False
 
     def hold(self, cluster: str, job_name: str, context: Context) -> None:
-        """From now on `on_kill` is about this job."""
+        """Make this the job that `on_kill` is about."""
         self._held = (cluster, job_name)
         self._task_instance = context["ti"]
 
@@ -222,18 +222,18 @@ class HoldsJob(BaseOperator):
 
 
 def is_last_try(ti: RuntimeTaskInstanceProtocol) -> bool:
-    """Whether Airflow fails the task instance, and does not try it again, where this try is lost."""
+    """Return whether Airflow fails the task instance, rather than retry it, if this try is lost."""
     return ti.try_number > ti.max_tries
 
 
 def is_taken_away(
     ti: RuntimeTaskInstanceProtocol, job_name: str, info: Callable[[str], None], *, may_be_lost: bool = False
 ) -> bool:
-    """Whether nobody will go on with this task instance, as somebody failed, cleared or deleted it.
+    """Return whether nobody will go on with this task instance: it was failed, cleared or deleted.
 
-    Airflow is asked, and asked again after a moment: it calls `on_kill` also where a task has only moved to
-    another triggerer or worker, or waits for its retry. Where it cannot be asked the answer is no, and the
-    teardown `end` is what remains. Blocks for that time.
+    Airflow is asked, and asked again after a moment: it also calls `on_kill` if a task has only moved to
+    another triggerer or worker, or waits for its retry. If it cannot be asked the answer is no, and only the
+    teardown `end` remains. Blocks for that time.
 
     Args:
         ti: the task instance that `on_kill` is about.
@@ -268,7 +268,7 @@ No task ends it, and a cleared wait goes on with it.
 
 
 def left_job(context: Context, waited_in: str) -> str | None:
-    """The job that the task `waited_in` of the same mapped instance left to itself, if it did."""
+    """Return the job that the task `waited_in` of the same mapped instance left to itself, if any."""
     ti = context["ti"]
     left: str | None = ti.xcom_pull(task_ids=waited_in, key=LEFT_KEY, map_indexes=ti.map_index)
     return left
@@ -287,7 +287,7 @@ _SUBMITTED_BEFORE = "submission"
 
 
 def last_submitted(context: Context, waited_in: str) -> Submitted | None:
-    """What the task `waited_in` of the same mapped instance waited for last; None if it has not begun to."""
+    """Return what the task `waited_in` of the same mapped instance waited for last; None if it never did."""
     ti = context["ti"]
     for key in (SUBMITTED_KEY, _SUBMITTED_BEFORE):
         pushed = ti.xcom_pull(task_ids=waited_in, key=key, map_indexes=ti.map_index)

@@ -1,7 +1,7 @@
 """Budgets as tasks keep them: commit before anything is submitted, and give back what has ended since.
 
-Where a budget would refuse, Airflow and the cluster are asked first whether all that is committed still is: a
-DAG run that was deleted takes nothing back itself.
+Before a budget refuses, Airflow and the cluster are asked whether everything committed still is: a DAG run
+that was deleted takes nothing back itself.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ Info = Callable[[str], None]
 
 
 def commit_plan(runs: Mapping[str, Sequence[Run]], *, held_by: str, info: Info) -> None:
-    """`results.charges.commit_plan`, and again after what is over was given back. To be called in a task."""
+    """Call `results.charges.commit_plan`, and again after giving back what is over. For tasks only."""
     try:
         budget_balances = charges.commit_plan(runs, held_by=held_by)
     except BudgetExceeded:
@@ -32,7 +32,7 @@ def commit_plan(runs: Mapping[str, Sequence[Run]], *, held_by: str, info: Info) 
 
 
 async def commit_job(cluster: Cluster, run: Run, job_name: str, *, dag_run: str) -> None:
-    """`results.charges.commit_job`, and again after what has ended was given back."""
+    """Call `results.charges.commit_job`, and again after giving back what has ended."""
     try:
         await asyncio.to_thread(charges.commit_job, run, job_name, dag_run=dag_run)
     except BudgetExceeded:
@@ -41,7 +41,7 @@ async def commit_job(cluster: Cluster, run: Run, job_name: str, *, dag_run: str)
 
 
 async def settle_ended(cluster: Cluster) -> None:
-    """Of the jobs that are committed on a cluster, count those that have ended as what they took."""
+    """Count those of a cluster's committed jobs that have ended as what they took."""
     jobs, _ = await asyncio.to_thread(charges.open_commitments, cluster.name)
     if jobs:
         await asyncio.to_thread(charges.settle_jobs, await cluster.poll(sorted(jobs)))

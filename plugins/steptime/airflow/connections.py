@@ -18,7 +18,7 @@ Done = TypeVar("Done")
 
 
 def open_cluster(cluster: ClusterConfig | str) -> Cluster:
-    """The cluster of a configuration, or of a name, ready for `async with`. Raises UserError."""
+    """Open the cluster of a configuration or a name, for `async with`. Raises UserError."""
     found = config.load_cluster(cluster) if isinstance(cluster, str) else cluster
     return config.open_cluster(found, airflow_connection)
 
@@ -26,12 +26,12 @@ def open_cluster(cluster: ClusterConfig | str) -> Cluster:
 async def patiently(
     config: ClusterConfig, work: Callable[[Cluster], Awaitable[Done]], warn: Callable[[str], None]
 ) -> Done:
-    """`tracking.patience.patiently`, with the logins that Airflow keeps."""
+    """Call `tracking.patience.patiently` with the logins that Airflow keeps."""
     return await patience.patiently(config, airflow_connection, work, warn)
 
 
 async def airflow_connection(name: str) -> Connection:
-    """The Airflow connection `name`. Raises UserError if there is none."""
+    """Return the Airflow connection `name`. Raises UserError if there is none."""
     try:
         kept = await BaseHook.aget_connection(name)
     except AirflowNotFoundException:
@@ -45,7 +45,7 @@ async def airflow_connection(name: str) -> Connection:
 
 
 def as_connection(name: str, kept: AirflowConnection) -> Connection:
-    """A connection of Airflow's in steptime's terms."""
+    """Convert a connection of Airflow's to steptime's terms."""
     return Connection(
         name=name,
         kind=kept.conn_type or "",

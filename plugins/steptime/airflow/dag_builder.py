@@ -65,7 +65,7 @@ def training_dag(
     queue_patience_h: float | None = None,
     **dag_arguments: Any,
 ) -> DAG:
-    """The DAG that benchmarks a workload with the options of its trigger form.
+    """Build the DAG that benchmarks a workload with the options of its trigger form.
 
     In a DAG file of one's own it is three lines:
 
@@ -77,7 +77,7 @@ def training_dag(
         dag_id: the DAG's id.
         workload: name of a workload of `config/workloads`; without its release its family's default.
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
-        deferrable: wait for jobs in the triggerer; otherwise in a worker, where no triggerer runs.
+        deferrable: wait for jobs in the triggerer; False if no triggerer runs, to wait in a worker.
         schedule: when it starts by itself, as Airflow takes it; nothing that was missed is made up for.
         default_args: of every task, as Airflow takes them; they win over the retries that are set here, but
             for those of the tasks that wait.
@@ -127,7 +127,7 @@ def training_dag(
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=[check_params, take_slots], on_failure_fail_dagrun=True)
-        # What is mapped over; no pairs where no checkpoint is asked for.
+        # What is mapped over: no pairs if no checkpoint is asked for.
         runs = SelectOperator(task_id="performance_runs", returned=plan, field="runs")
         pairs = SelectOperator(task_id="checkpoint_pairs", returned=plan, field="checkpoint_pairs")
         trainings = [performance.expand(run=runs.output), checkpoint.expand_kwargs(pairs.output)]

@@ -9,12 +9,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 def start_dag_run(
     dag_id: str, run_id: str, conf: dict[str, Any], note: str | None = None, *, clear_existing: bool = False
 ) -> bool:
-    """Start a run of a DAG; `False` where Airflow has a run of that id. To be called in a task.
+    """Start a run of a DAG; return False if Airflow has a run of that id. To be called in a task.
 
     With `clear_existing` all tasks of such a run are cleared instead, those that wait for jobs included.
 
-    `TriggerDagRunOperator` does the same, but fails where the run exists, waits with a trigger that resumes,
-    and takes a second to import.
+    `TriggerDagRunOperator` does the same, but fails if the run exists, waits with a trigger that resumes the
+    task, and takes a second to import.
     """
     from airflow.sdk.exceptions import ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
@@ -36,7 +36,7 @@ def start_dag_run(
 
 
 def is_paused(ti: Any, dag_id: str) -> bool:
-    """Whether the runs of a DAG would wait for ever. To be called in a task.
+    """Return whether the runs of a DAG would wait for ever. To be called in a task.
 
     Raises AirflowFailException if there is no such DAG.
     """
@@ -53,7 +53,7 @@ def is_paused(ti: Any, dag_id: str) -> bool:
 
 
 def has_scheduler() -> bool:
-    """Whether this task was given to a worker; `airflow dags test` runs its tasks itself, in its process."""
+    """Return whether a scheduler started this task; `airflow dags test` runs tasks in its own process."""
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
 

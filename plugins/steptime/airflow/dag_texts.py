@@ -8,13 +8,13 @@ from steptime.recipes.workload_file import Configuration, Workload
 
 
 def display_name(document: Workload) -> str:
-    """`Llama 3.1 · 25.04`."""
+    """Return the name for people, `Llama 3.1 · 25.04`."""
     title = document.title.removesuffix(f"({document.release})").rstrip()
     return f"{title} · {document.release}"
 
 
 def documentation(document: Workload) -> str:
-    """What it benchmarks, at which scales, and where its results are; Markdown."""
+    """Describe in Markdown what the DAG benchmarks, at which scales, and where its results are."""
     page = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/plugin/step-times"
     return (
         f"Benchmarks the pre-training of **{document.title}** as `{document.document}` describes it.\n\n"

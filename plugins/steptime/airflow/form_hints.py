@@ -35,22 +35,22 @@ class Hints:
         self._planned = _planned_examples(workload, begins_with)
 
     def default(self, name: str) -> str | None:
-        """What an empty field comes to; where it depends, for what. None if its description has it."""
+        """Return what an empty field comes to, and for what if it depends; None if its description has it."""
         return self._defaults.get(name)
 
     def examples(self, name: str, field: Mapping[str, Any]) -> list[Any]:
-        """What can be typed into a field."""
+        """Return what can be typed into a field."""
         of_request = list(field.get("examples", ()))
         if not of_request and any(variant["type"] == "boolean" for variant in field.get("anyOf", ())):
             of_request = ["on", "off"]
         return self._planned.get(name, of_request)
 
     def suggested(self, name: str, field: Mapping[str, Any]) -> list[Any]:
-        """Its examples, if they can be run with all else as the form begins."""
+        """Return a field's examples, if they can be run with everything else as the form begins."""
         return [] if name in _CONDITIONS else self.examples(name, field)
 
     def description(self, name: str, field: Mapping[str, Any], *, lists_choices: bool) -> str:
-        """The text of the form below a field."""
+        """Return the form's text below a field."""
         sentences = [str(field["description"])]
         if name == "gpus":
             sentences.append(f"Scales are: {_scales(self._workload)}.")
@@ -90,7 +90,7 @@ def _defaults(workload: Workload) -> dict[str, str]:
 def _planned_examples(workload: Workload, begins_with: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Examples of fields that depend on the workload: what the form as it begins comes to.
 
-    Where its cluster has no GPU that the workload runs on, what it comes to on the workload's first.
+    If its cluster has no GPU that the workload runs on, they are for the workload's first type of GPU.
     """
     asked = {**begins_with, "workload": workload.workload}
     try:

@@ -29,11 +29,11 @@ class RunaiHook(BaseHook):
         self.runai_conn_id = runai_conn_id
 
     def get_conn(self) -> RunaiClient:
-        """The client of Run:ai's API, for `async with`. Raises UserError for an address that cannot be."""
+        """Return the client of Run:ai's API, for `async with`. Raises UserError for an impossible address."""
         return RunaiClient(self._connection(), patience_s=_TEST_PATIENCE_S)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Log in, and look for the project where the connection names one."""
+        """Log in, and look for the project if the connection names one."""
         try:
             return True, asyncio.run(self._test(str(self._connection().extra.get("project") or "")))
         except (UserError, SystemFailure) as error:

@@ -30,7 +30,7 @@ _DESCRIPTION = (
 
 
 def this_installation() -> Installation:
-    """The installation that this task is of; its id is made where there is none yet."""
+    """Return the installation that this task is of, with a new id if it has none yet."""
     address = base_address() or "an Airflow without base_url"
     if not _ids():
         Variable.set(f"{KEY_PREFIX}{uuid.uuid4().hex}", address, description=_DESCRIPTION)
@@ -38,12 +38,12 @@ def this_installation() -> Installation:
 
 
 def is_this(installation: Installation) -> bool:
-    """Whether it is the one that this task or trigger is of."""
+    """Return whether this is the installation that this task or trigger is of."""
     return installation.id in _ids()
 
 
 def is_own(job: Job) -> bool:
-    """Whether a job is of this installation; one whose record names none counts as its own."""
+    """Return whether a job is of this installation; one whose record names none counts as its own."""
     return job.installation is None or is_this(job.installation)
 
 
@@ -52,13 +52,13 @@ def require_own(job: Job) -> None:
     if not is_own(job):
         raise UserError(
             f"job '{job.name}' (id {job.job_id}) on cluster '{job.cluster}' is of another installation of "
-            f"steptime, {job.installation}, and is left alone: where that Airflow is gone for good, end the "
+            f"steptime, {job.installation}, and is left alone: if that Airflow is gone for good, end the "
             "job by hand; to train here, clear this task."
         )
 
 
 def own_runs(store: "Store", dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
-    """What a metrics store has of a DAG run of this Airflow; others may share it and have one of that id."""
+    """Return what a store has of a DAG run of this Airflow; others may share it and have the same run id."""
     from steptime.results.record import recorded_job
 
     rows = store.runs_of(dag_id, dag_run_id)

@@ -16,7 +16,7 @@ class ResultsLink(BaseOperatorLink):
     name = "Step times"
 
     def get_link(self, operator: BaseOperator, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002
-        """Address of the tab."""
+        """Return the address of the tab."""
         return f"{base_address()}{dag_run_path(ti_key.dag_id, ti_key.run_id)}/plugin/{RUN_ROUTE}"
 
 
@@ -28,17 +28,17 @@ class StartedRunLink(BaseOperatorLink):
     """XCom of the run's address, written before the run is started."""
 
     def get_link(self, operator: BaseOperator, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002
-        """Address of the run; empty before it is started."""
+        """Return the address of the run; empty before it is started."""
         from airflow.sdk.execution_time.xcom import XCom
 
         return str(XCom.get_value(ti_key=ti_key, key=self.address_key) or "")
 
 
 def base_address() -> str:
-    """Where this Airflow is found, without a last slash; empty if its configuration does not have it."""
+    """Return the address of this Airflow without a last slash; empty if its configuration lacks it."""
     return str(conf.get("api", "base_url", fallback="")).rstrip("/")
 
 
 def dag_run_address(dag_id: str, run_id: str) -> str:
-    """Where people see a DAG run."""
+    """Return the address at which people see a DAG run."""
     return f"{base_address()}{dag_run_path(dag_id, run_id)}"

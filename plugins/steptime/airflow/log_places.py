@@ -18,7 +18,7 @@ _KEY = "log_told"  # a stored name
 
 
 def in_task_store(store: "TaskStateStoreAccessor") -> LogPlace:
-    """A task's place."""
+    """Return a task's place in its store."""
     return LogPlace(
         lambda: asyncio.to_thread(store.get, _KEY),
         lambda value: asyncio.to_thread(store.set, _KEY, value),
@@ -26,7 +26,7 @@ def in_task_store(store: "TaskStateStoreAccessor") -> LogPlace:
 
 
 def in_xcom(ti: "RuntimeTaskInstanceProtocol") -> LogPlace:
-    """A trigger's place: an XCom of its task."""
+    """Return a trigger's place: an XCom of its task."""
     from airflow.sdk.execution_time.xcom import XCom
 
     of: dict[str, Any] = {

@@ -60,13 +60,13 @@ class Notifications(Frozen):
 
 
 def load_notifications() -> tuple[Notification, ...]:
-    """Those of `config/notifications.yaml`; none without it. Raises UserError for what is wrong in it."""
+    """Load `config/notifications.yaml`; none if there is no such file. Raises UserError."""
     file = config_dir() / "notifications.yaml"
     return load_yaml_model(file, Notifications).notifications if file.is_file() else ()
 
 
 def notify(event: Event, sentence: str, context: Context, error: Callable[..., None]) -> None:
-    """Call every notifier of an event, in a task; what goes wrong is given to `error`, a log's method."""
+    """Call every notifier of an event, in a task; failures go to `error`, a log's method."""
     try:
         asked = [one for one in load_notifications() if event in one.events]
     except UserError as problem:

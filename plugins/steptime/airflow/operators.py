@@ -155,7 +155,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     """Submits the job of a run, or finds the one that an earlier try of this task submitted.
 
     A retry after a killed worker comes to the same job; a cleared task begins a new attempt, and the job of
-    the attempt before is ended. Where only this task was cleared, as the setup of another mapped instance, it
+    the attempt before is ended. If only this task was cleared, as the setup of another mapped instance, it
     asks nothing of the cluster and hands on what was submitted before.
 
     :param run: the planned run, a `Run` as JSON. (templated)
@@ -183,7 +183,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         self.waited_in = waited_in
 
     def planned_run(self) -> Run:
-        """The run to submit."""
+        """Return the run to submit."""
         return Run.model_validate(self.run)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
 class EndTrainingOperator(RunOperator):
     """Ends the jobs of a run that nobody waits for any more; as a teardown, it runs whatever happened.
 
-    `on_kill` cancels at once where Airflow calls it. It does not when a deferred task times out, when no
+    `on_kill` cancels at once if Airflow calls it. It does not when a deferred task times out, when no
     triggerer is up, or between two tasks.
 
     A wait that was given up because the cluster was out of reach is no reason to end anything, nor is one
@@ -278,7 +278,7 @@ class EndTrainingOperator(RunOperator):
         self.waited_in = waited_in
 
     def planned_run(self) -> Run:
-        """The run whose jobs are ended."""
+        """Return the run whose jobs are ended."""
         return Submitted.model_validate(self.submitted).run
 
     def execute(self, context: Context) -> None:

@@ -33,7 +33,7 @@ _WORDS = {
 
 
 def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Param]:
-    """One typed param for each field of `PlanRequest` but the workload, which the DAG is about.
+    """Return a typed param for each field of `PlanRequest` but the workload, which the DAG itself names.
 
     `defaults` replaces defaults of `PlanRequest`. Combinations are checked by `plan_from_params`, in a task.
     """
@@ -58,7 +58,7 @@ def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Par
 
 
 def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
-    """The plan of a DAG run's params. Raises UserError for what cannot be run, naming the choices.
+    """Plan a DAG run's params. Raises UserError for what cannot be run, naming the choices.
 
     Airflow checks the type of each param; unknown names and values that do not go together are refused here.
     An empty one means its default.
@@ -75,7 +75,7 @@ def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:
 
 
 def _first_cluster(workload: Workload) -> str:
-    """The default cluster, or the first that has GPUs of the workload where that one has none."""
+    """The default cluster, or the first with GPUs of the workload if the default has none."""
     default, clusters = default_cluster(), readable_clusters()
     fitting = [name for name, cluster in clusters.items() if cluster.gpu_type in workload.gpu_types]
     return fitting[0] if fitting and default in clusters and default not in fitting else default

@@ -29,7 +29,7 @@ _RUNAI_NAME = "Run:ai"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """What the provider is and has, and where what it works with is described."""
+    """Return the provider's name, what it brings, and where that is documented."""
     return {
         "package-name": "steptime",
         "name": "steptime",

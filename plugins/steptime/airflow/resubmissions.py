@@ -41,7 +41,7 @@ class Resubmission(Frozen):
 
 
 async def latest_job(task: HoldsJob, submitted: Submitted, context: Context) -> Submitted:
-    """The job to wait for: that of `submit`, or the one that this task has resubmitted since.
+    """Return the job to wait for: that of `submit`, or the one that this task has resubmitted since.
 
     Raises UserError if the job is of another installation.
     """
@@ -113,7 +113,7 @@ async def _submit(
         job = await patiently(
             config, lambda cluster: task.submit_held(cluster, run, spec, context), task.log.warning
         )
-    except UserError as refused:  # as where a run needs all the nodes that there are
+    except UserError as refused:  # for example, it needs all the nodes that there are
         without = f" without {', '.join(resubmission.avoided_nodes)}" if resubmission.avoided_nodes else ""
         raise UserError(f"the run cannot be resubmitted{without}: {refused}") from None
     return submitted.model_copy(update={"job": job, "attempt": resubmission.attempt})

@@ -47,7 +47,7 @@ class ReadLogOperator(RunOperator):
     What ran is recorded here, in `record.json` beside the log: once, whatever becomes of the numbers.
 
     What was submitted comes from the task that waited, which hands it on even if it fails. It is pulled
-    rather than templated: where nothing was submitted this task is skipped, and a missing XCom is no error.
+    rather than templated: if nothing was submitted this task is skipped, and a missing XCom is no error.
 
     :param waited_in: id of the `TrainingSensor` task.
     """
@@ -60,7 +60,7 @@ class ReadLogOperator(RunOperator):
         self._run: Run | None = None
 
     def planned_run(self) -> Run | None:
-        """The run whose log is read."""
+        """Return the run whose log is read."""
         return self._run
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class ReadLogOperator(RunOperator):
     ) -> tuple[JobStatus, TrainingLog, Sequence[str]]:
         """How the job ended, and its log; both are kept beside the log, with the run's record.
 
-        And what would stand otherwise in that, where it was written before.
+        Also how this record differs from one that was written before, if there is one.
         """
         from steptime.clusters.collecting import collect_log
         from steptime.logs.reader import read_log
@@ -137,7 +137,7 @@ class ReadLogOperator(RunOperator):
 
 
 async def read_again(outcome: Outcome, warn: Callable[[str], None]) -> tuple[TrainingLog, str]:
-    """What `parse` has read and recorded of a run, from beside its log.
+    """Read what `parse` has read and recorded of a run, from beside its log.
 
     Raises OutOfReach if the cluster is for longer than its file allows, SystemFailure if it is gone.
     """
@@ -173,11 +173,11 @@ class OutcomeOperator(RunOperator):
         self._run: Run | None = None
 
     def planned_run(self) -> Run | None:
-        """The run, once the task has begun."""
+        """Return the run, once the task has begun."""
         return self._run
 
     def whole_outcome(self, context: Context) -> Outcome:
-        """What the task before returned, with what was submitted."""
+        """Return what the task before returned, with what was submitted."""
         values = dict(self.outcome)
         if "submitted" not in values:  # it is there in DAG runs that go on across an upgrade
             values["submitted"] = last_submitted(context, self.waited_in)
@@ -272,7 +272,7 @@ class PublishOperator(OutcomeOperator):
 
 
 class ReportOperator(BaseOperator):
-    """Prints the results of the whole DAG run, and fails where a planned run has no valid one.
+    """Prints the results of the whole DAG run, and fails if a planned run has no valid one.
 
     The one task that decides the DAG run's state: as a teardown it runs even if somebody fails the DAG run,
     when Airflow skips what has not begun and would otherwise call the rest a success.

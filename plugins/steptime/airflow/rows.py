@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def xcom_of(dag_run: "DagRun", task_id: str, map_index: int, key: str) -> Any:
-    """What a task of the DAG run has left under a key; None if it has not."""
+    """Return what a task of the DAG run has left under a key, or None if it has not."""
     from airflow.models.xcom import XComModel
     from sqlalchemy import select
 

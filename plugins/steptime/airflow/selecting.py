@@ -13,7 +13,7 @@ class SelectOperator(BaseOperator):
     decorator takes a third of the time that a DAG file may take.
 
     :param returned: what the other task returned. (templated)
-    :param field: the name of the field; an empty list is returned where there is none.
+    :param field: the name of the field; an empty list is returned if there is none.
     """
 
     template_fields: Sequence[str] = ("returned",)

@@ -36,7 +36,7 @@ _ASKED_FOR_UNKNOWN = 3
 
 
 class TrainingSensor(RunOperator, HoldsJob):
-    """Waits until a training job has ended; returns its status, and fails where the training failed.
+    """Waits until a training job has ended; returns its status, and fails if the training failed.
 
     A job that the cluster failed is resubmitted, as often as `resubmissions` in the cluster's file allows.
 
@@ -70,7 +70,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         self.queue_patience_h = queue_patience_h
 
     def planned_run(self) -> Run:
-        """The run whose job is waited for."""
+        """Return the run whose job is waited for."""
         return Submitted.model_validate(self.submitted).run
 
     def execute(self, context: Context) -> Any:
@@ -84,12 +84,12 @@ class TrainingSensor(RunOperator, HoldsJob):
         return self._wait_for(submitted, context)
 
     def as_patient(self, config: ClusterConfig) -> ClusterConfig:
-        """The cluster's file with this task's own patience."""
+        """Return the cluster's configuration with this task's own patience."""
         own = {"patience_h": self.patience_h, "queue_patience_h": self.queue_patience_h}
         return config.model_copy(update={name: hours for name, hours in own.items() if hours is not None})
 
     def hold(self, cluster: str, job_name: str, context: Context) -> None:
-        """As before; in the last try, only clearing or deleting the task ends the job from a worker."""
+        """Hold the job; in the last try, only clearing or deleting the task ends it from a worker."""
         super().hold(cluster, job_name, context)
         self.may_be_lost = is_last_try(context["ti"])
 

@@ -15,7 +15,7 @@ _RUNS_NAMED = 4
 
 
 def of_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") -> str:
-    """What a log has of a run: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
+    """Sum up a run's log: `tiny·fp32·2: 0.1213 s a step in steps 10:19, of 20 steps in its log`."""
     steps = f"{len(log.steps)} steps in its log"
     if measurement is None:
         return f"{run.label}: nothing can be measured, {steps}"
@@ -25,7 +25,7 @@ def of_log(run: "Run", log: "TrainingLog", measurement: "Measurement | None") ->
 
 
 def of_verdict(run: "Run", verdict: "Verdict") -> str:
-    """Whether a run's numbers can be trusted: `tiny·fp32·2 is valid: 12 checks passed, 1 warns (first)`."""
+    """Sum up whether a run counts: `tiny·fp32·2 is valid: 12 checks passed, 1 warns (first)`."""
     passed = sum(check.passed for check in verdict.checks)
     warning = [check.name for check in verdict.checks if not check.passed and check.severity == "warning"]
     warns = f", {len(warning)} warned ({', '.join(warning)})" if warning else ""
@@ -38,7 +38,7 @@ def of_verdict(run: "Run", verdict: "Verdict") -> str:
 
 
 def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many planned runs are valid, and how fast the first are.
+    """Sum up how many planned runs are valid, and how fast the first ones are.
 
     Args:
         planned: labels.
@@ -58,7 +58,7 @@ def of_runs(planned: Sequence[str], rows: Mapping[str, Mapping[str, Any]]) -> st
 
 
 def of_sweep(compared: "Comparison", runs: Sequence[str], missing: Sequence[str]) -> str:
-    """What a sweep has found, then which of its runs have no valid result, both by their labels."""
+    """Sum up what a sweep has found, then which of its runs have no valid result, both by their labels."""
     parts = [compared.sentence] if compared.cells else []
     if missing:
         parts.append(f"{len(missing)} of {len(runs)} runs without a valid result: {_first(missing)}")
@@ -66,7 +66,7 @@ def of_sweep(compared: "Comparison", runs: Sequence[str], missing: Sequence[str]
 
 
 def of_regression(judged: "Judged", fresh_runs: str | None = None) -> str:
-    """What a run has raised, confirmed or dismissed: that its series got slower.
+    """Sum up what a run has raised, confirmed or dismissed: that its series got slower.
 
     `fresh_runs` is the command that starts what decides a suspicion of a run outside of a sweep.
     """

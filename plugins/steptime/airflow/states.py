@@ -8,7 +8,7 @@ LIVE, ENDED = ("queued", "running"), ("success", "failed")
 
 
 def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
-    """State of a task of the same mapped instance; None before it begins, once cleared, and deleted.
+    """Return the state of a task of the same mapped instance; None before it begins, once cleared or deleted.
 
     For tasks and for triggers. Raises AirflowRuntimeError if Airflow does not answer.
     """
@@ -16,7 +16,7 @@ def state_of(ti: RuntimeTaskInstanceProtocol, task_id: str) -> str | None:
 
 
 def state_of_task(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str | None:
-    """The same of a task of any DAG run."""
+    """Return the same for a task of any DAG run."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     states = RuntimeTaskInstance.get_task_states(
@@ -26,7 +26,7 @@ def state_of_task(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -
 
 
 def state_of_dag_run(dag_id: str, run_id: str) -> str | None:
-    """`queued`, `running`, `success` or `failed`; None if there is no such run. For tasks and triggers."""
+    """Return `queued`, `running`, `success` or `failed`, or None for no such run. For tasks and triggers."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     if not RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def as_text(rows: Sequence[Mapping[str, Any]], *, title: str | None = None) -> str:
-    """Rows as a table for people, its columns those of the first row; floats with four significant digits."""
+    """Format rows as a table for people, with the first row's columns, and floats with four digits."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

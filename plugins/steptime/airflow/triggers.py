@@ -24,7 +24,7 @@ class TrainingTrigger(WaitingTrigger):
     """Fires once, when the job has ended or a limit has; the task's log shows its progress.
 
     The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON), or one sentence in
-    place of the status: `overdue` where the job took too long, `out_of_reach` where the cluster did.
+    place of the status: `overdue` if the job took too long, `out_of_reach` if the cluster was that.
 
     Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer,
     or another triggerer that takes over, does not: the trigger starts there and finds the job by its name.
@@ -54,7 +54,7 @@ class TrainingTrigger(WaitingTrigger):
         return TriggerEvent(await self.news(None if ti is None else in_xcom(ti)))  # type: ignore[no-untyped-call]
 
     async def news(self, place: LogPlace | None) -> dict[str, Any]:
-        """The payload of the event, once there is one. `place` keeps how far the log was reported."""
+        """Return the payload of the event, once there is one. `place` keeps how far the log was reported."""
         job, run = Job.model_validate(self.job_json), Run.model_validate(self.run_json)
         try:
             ended = await follow(
@@ -75,7 +75,7 @@ class TrainingTrigger(WaitingTrigger):
     async def on_kill(self) -> None:
         """End the job if somebody failed, cleared or deleted the task: nobody waits for it any more.
 
-        Airflow also calls this where another triggerer has taken the trigger over, and it cancels the call
+        Airflow also calls this if another triggerer has taken the trigger over, and it cancels the call
         every second until it has returned, so that a task of its own has to do the work.
         """
         ending = asyncio.create_task(self._end_if_taken_away())

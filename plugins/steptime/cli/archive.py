@@ -44,10 +44,10 @@ def archive(
     ] = None,
     selection: RunFilters,
 ) -> None:
-    """Results as one file: with steps, checks, records, judgements, logs and config.
+    """Write results to one file: with steps, checks, records, judgements, logs and config.
 
-    Rejected runs are in it, too, and checkpoints and profiles are not. Logs are in it where this machine has
-    them: of its own clusters, or as copies of others.
+    Rejected runs are in it, too; checkpoints and profiles are not. Logs are in it if this machine has them:
+    those of its own clusters, and copies of others.
     """
     if context.invoked_subcommand:
         return

@@ -46,7 +46,7 @@ LISTED = {
     ),
     "report": Listed(
         "report",
-        "What got slower, how it scales and how each cell came to be, as one HTML file to send.",
+        "Write one HTML file to send: what got slower, how it scales and how each cell came to be.",
     ),
     "clean": Listed(
         "clean",
@@ -54,17 +54,19 @@ LISTED = {
         "jobs.",
     ),
     "recipes": Listed(
-        "recipes", "Every recipe there is: sizes, dtypes, GPU types, scales, parallelism and batch sizes."
+        "recipes", "List every recipe: sizes, dtypes, GPU types, scales, parallelism and batch sizes."
     ),
     "slurm": Listed(
         "slurm",
-        "A small, real Slurm on this machine: 8 nodes with 8 stand-in GPUs each, accounting, ssh.",
+        "Run a small, real Slurm on this machine: 8 nodes with 8 stand-in GPUs each, accounting, ssh.",
     ),
-    "sweep": Listed("sweeps", "Many runs as one: plan and start a file of config/sweeps."),
-    "results": Listed("results", "The results of all runs: step time, throughput, MFU, checkpoint times."),
+    "sweep": Listed("sweeps", "Plan and start many runs as one: a file of config/sweeps."),
+    "results": Listed(
+        "results", "Show the results of all runs: step time, throughput, MFU, checkpoint times."
+    ),
     "archive": Listed(
         "archive",
-        "Results as one file: with steps, checks, records, judgements, logs and config.",
+        "Write results to one file: with steps, checks, records, judgements, logs and config.",
     ),
 }
 

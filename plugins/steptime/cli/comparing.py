@@ -138,9 +138,8 @@ def accept(
 ) -> None:
     """Accept a new level: the run's cell is judged by the runs from there on.
 
-    Where the run is one of a suspicion, or of what was confirmed, the new baseline begins with the first of
-    these. Below 6 runs its cell has insufficient history. The store keeps who accepted it, when,
-    and the note.
+    If the run belongs to a suspicion, or to a confirmed change, the new baseline begins with the first run of
+    that. Below 6 runs its cell has insufficient history. The store keeps who accepted it, when, and the note.
     """
     from steptime.judging import judgements
     from steptime.results.store import Store

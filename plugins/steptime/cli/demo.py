@@ -83,7 +83,7 @@ def _begin_to_stage(run: "Run") -> "Future[Staged]":
     def work() -> None:
         try:
             staged.set_result(asyncio.run(_stage(run)))
-        except BaseException as error:  # raised anew where the result is asked for
+        except BaseException as error:  # raised again when the result is asked for
             staged.set_exception(error)
 
     threading.Thread(target=work, daemon=True).start()

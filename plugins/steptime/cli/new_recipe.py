@@ -70,7 +70,7 @@ def new_recipe(
 
 
 def _require_new(name: str, dag_id: str, files: list[Path]) -> None:
-    """Raise UserError where a file is there already, or the DAG is another workload's."""
+    """Raise UserError if a file is there already, or the DAG is another workload's."""
     for path in files:
         if path.exists() or path.is_symlink():
             raise UserError(f"'{path}' is there already: choose another name, or remove it.")

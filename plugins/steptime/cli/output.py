@@ -78,10 +78,9 @@ def show(
     """Print rows; `columns` fixes their order (by default that of the first row).
 
     `called` is the key of the rows in JSON. `headings` renames columns in the table only: CSV and JSON keep
-    the full names with their units. A missing value is empty in a table and in CSV, null in JSON. A terminal
-    that is too narrow for the table goes without the columns of `least`, the first of them first, then
-    without those on the right. With `wide` it has all, as where that is None, for a table of which nothing
-    may be missing.
+    the full names with their units. A missing value is empty in a table and in CSV, null in JSON. In a
+    terminal that is too narrow, a table lacks the columns of `least`, the first of them first, then those on
+    the right. With `wide` it has all columns, as with None, which is for tables that must be complete.
     """
     names = list(columns) if columns is not None else list(rows[0]) if rows else []
     if output_format is Format.JSON:

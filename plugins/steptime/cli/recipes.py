@@ -90,7 +90,7 @@ def recipes(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """Every recipe there is: sizes, dtypes, GPU types, scales, parallelism and batch sizes.
+    """List every recipe: sizes, dtypes, GPU types, scales, parallelism and batch sizes.
 
     Without --published: what steptime runs, CPU sizes included.
 
@@ -120,7 +120,7 @@ def recipes(
 
 
 def _with_params(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its parameters as people write them; without, where nobody knows them."""
+    """A row with its parameters as people write them, or without if nobody knows them."""
     total, active = row["parameters"], row["active_parameters"]
     return {**row, "params": None if total is None else str(Parameters(total, active))}
 

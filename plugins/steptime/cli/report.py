@@ -40,7 +40,7 @@ def report(
         typer.Option(help=f"Of all that ran since then: 30m, 12h, {_SINCE} (the default), or 2026-11-21."),
     ] = None,
 ) -> None:
-    """What got slower, how it scales and how each cell came to be, as one HTML file to send.
+    """Write one HTML file to send: what got slower, how it scales and how each cell came to be.
 
     The file needs no network and no script: it can be mailed, kept, and read in any browser, light or dark.
     It shows every run of the store that it is about, whoever may read those in Airflow.

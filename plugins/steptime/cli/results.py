@@ -73,7 +73,7 @@ def results(
     full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """The results of all runs: step time, throughput, MFU, checkpoint times.
+    """Show the results of all runs: step time, throughput, MFU, checkpoint times.
 
     The table shows what runs are compared by; csv and json have every column, with its unit in its name.
     'steptime results columns' describes each of them.

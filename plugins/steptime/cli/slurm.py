@@ -40,7 +40,7 @@ steptime slurm status --format json
 app = typer.Typer()
 group = typer.Typer(
     cls=Commands,
-    help="A small, real Slurm on this machine: 8 nodes with 8 stand-in GPUs each, accounting, ssh.",
+    help="Run a small, real Slurm on this machine: 8 nodes with 8 stand-in GPUs each, accounting, ssh.",
     no_args_is_help=True,
 )
 app.add_typer(group, name="slurm")

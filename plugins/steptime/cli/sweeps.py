@@ -62,7 +62,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/swee
 
 app = typer.Typer()
 group = typer.Typer(cls=Commands, no_args_is_help=True, epilog=EXAMPLES)
-app.add_typer(group, name="sweep", help="Many runs as one: plan and start a file of config/sweeps.")
+app.add_typer(group, name="sweep", help="Plan and start many runs as one: a file of config/sweeps.")
 
 
 @group.command(name="list", epilog=EXAMPLES)

@@ -64,7 +64,7 @@ class JobSpec(Frozen):
     """GPUs (CPU processes on the local cluster) the job holds."""
     time_limit_s: PositiveInt
     image: str | None = None
-    """What a cluster starts the script in, where its jobs are containers; None for the image in its file."""
+    """What a cluster starts the script in if its jobs are containers; None for the image in its file."""
     installation: Installation | None = None
     """Whose job it is, for its record on the cluster; None for staging, which all share."""
 
@@ -110,7 +110,7 @@ class JobStatus(Frozen):
 
     @classmethod
     def of_no_job(cls, cluster: str, name: str) -> Self:
-        """Of a name that the cluster does not know."""
+        """Return the status of a name that the cluster does not know."""
         return cls(state=JobState.UNKNOWN, reason=f"{cluster} has no job of the name {name}")
 
 
@@ -133,7 +133,7 @@ class Staged(Frozen):
     image_sha256: str | None = None
     """Of the image's file on the cluster, by which a changed file is seen; every import makes another one."""
     image_environment: dict[str, str] = Field(default_factory=dict)
-    """Variables that the image brings, where it is not the container program that sets them (bwrap)."""
+    """Variables that the image brings, if the container program (bwrap) does not set them."""
 
 
 class Completed(Frozen):
@@ -161,26 +161,26 @@ class Cluster(Protocol):
         ...
 
     async def find(self, name: str) -> Job | None:
-        """The job of that unique name, live or ended; None if the cluster never had it."""
+        """Return the job of that unique name, live or ended, or None if the cluster never had it."""
         ...
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """States of many jobs in one call; a name the cluster does not know is UNKNOWN."""
+        """Return the states of many jobs in one call; a name the cluster does not know is UNKNOWN."""
         ...
 
     async def cancel(self, name: str) -> None:
-        """End the job with its whole process tree and return when it is gone; no error where it has ended.
+        """End the job with its whole process tree and return when it is gone; no error if it has ended.
 
         Raises SystemFailure if it stays.
         """
         ...
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Up to `limit` bytes of a file on the cluster from `offset`; b"" if there is none (yet)."""
+        """Read up to `limit` bytes of a file on the cluster from `offset`; b"" if there is none (yet)."""
         ...
 
     def local_path(self, path: str) -> Path | None:
-        """Where this machine can open a file of the cluster; None where only `read` reaches it."""
+        """Return the path by which this machine can open a file of the cluster; None if only `read` can."""
         ...
 
     async def write(self, path: str, data: bytes) -> None:

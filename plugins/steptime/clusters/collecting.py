@@ -1,9 +1,9 @@
-"""Logs of jobs as files of this machine, also where it cannot open the cluster's files.
+"""Logs of jobs as files of this machine, even if it cannot open the cluster's files.
 
 A copy is fetched in pieces through `Cluster.read` under a temporary name, and gets its own when it is whole.
 Each piece is asked for together with the last bytes before it, and the copy is whole when nothing comes after
-them. So it has the size of the log, one that was broken off goes on where it ended, and a log that has grown
-or was replaced since is noticed.
+them. So it has the size of the log, a copy that was broken off goes on where it ended, and a log that has
+grown or was replaced since is noticed.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ class Origin(Frozen):
 
 
 async def collect_log(cluster: Cluster, job: Job) -> Path:
-    """The job's log, with its planned run beside it, as files of this machine.
+    """Collect the job's log, with its planned run beside it, as files of this machine.
 
-    Where this machine can open the cluster's files it is the log itself. Else it is a copy below
+    If this machine can open the cluster's files it is the log itself. Otherwise it is a copy below
     `<STEPTIME_HOME>/logs-collected/<cluster>/<job>/`, brought up to date now. Raises UserError if the job
     has left no log, SystemFailure if it cannot be copied; the next call goes on from there.
     """
@@ -61,7 +61,7 @@ async def collect_log(cluster: Cluster, job: Job) -> Path:
 
 
 def cluster_path(path: Path) -> str:
-    """Where a log is: on its cluster where it is a copy that `collect_log` made, else `path` itself."""
+    """Return where a log is on its cluster if `collect_log` made this copy, else `path` itself."""
     try:
         origin = Origin.model_validate_json(path.with_name(_ORIGIN_FILE).read_bytes())
     except (OSError, ValidationError):
@@ -85,7 +85,7 @@ class _Copy:
         return self._now.stat().st_size if self._now.exists() else 0
 
     def last_bytes(self, count: int) -> bytes:
-        """The last `count` bytes that are there, or all where there are fewer."""
+        """Read the last `count` bytes of a file, or all of it if it is shorter."""
         if not self.size:
             return b""
         with self._now.open("rb") as file:

@@ -18,7 +18,7 @@ class Lines:
         self._begun = ""
 
     def take(self, chunk: bytes) -> str:
-        """Hand on the lines that `chunk` ends; gives its text."""
+        """Hand on the lines that `chunk` ends; return its text."""
         text = self._decoder.decode(chunk)
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
@@ -39,7 +39,7 @@ class Lines:
 async def collect(
     read: Callable[[int], Awaitable[bytes]], on_output: Callable[[str], None] | None, *, of: str
 ) -> str:
-    """All text that `read` gives until its end; each whole line is handed on as it comes.
+    """Collect all text that `read` gives until its end; each whole line is handed on as it comes.
 
     Raises SystemFailure if the command, called `of`, writes more than `LONGEST_OUTPUT`.
     """

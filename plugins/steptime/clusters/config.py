@@ -49,7 +49,7 @@ class ClusterConfig(Frozen):
     """Equal to the file's name."""
     kind: str
     gpu_type: str
-    """Key of config/gpus.yaml; `cpu` where ranks are processes."""
+    """Key of config/gpus.yaml; `cpu` if ranks are processes."""
     gpus: PositiveInt | None = None
     """How many GPUs runs and sweeps may use here at once; None: what they ask for, and the rest queues."""
     container: str = "none"
@@ -57,7 +57,7 @@ class ClusterConfig(Frozen):
     container_mounts: tuple[str, ...] = ()
     """Folders that containers see beside `work_dir`, at the same path; `/data:ro` to be read alone."""
     import_in_job: bool = False
-    """Whether images are imported by a job, where the login node may not or cannot."""
+    """Whether images are imported by a job, because the login node may not or cannot."""
     import_partition: str | None = None
     """The partition for that job; None for that of the training jobs."""
     work_dir: str
@@ -121,7 +121,7 @@ class ClusterConfig(Frozen):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Whether jobs on this kind of cluster can be started so."""
+        """Return whether jobs on this kind of cluster can be started with that launcher."""
         return launcher.launch is not None
 
     @property
@@ -158,7 +158,7 @@ class ClusterConfig(Frozen):
         return 0
 
     def check(self, run: Run) -> None:
-        """Raise UserError for a run that this cluster can never run: known before anything is staged."""
+        """Raise UserError for a run that this cluster can never run; called before anything is staged."""
         self.check_permitted(run)
         if run.profile is not None and run.profile.gpu_metrics:
             raise UserError(
@@ -190,15 +190,15 @@ class ClusterConfig(Frozen):
         )
 
     def ending_by_hand(self, job_name: str) -> str:
-        """How a person ends a job here, to be read in a sentence."""
+        """Return how a person ends a job here, as part of a sentence."""
         return f"end {job_name} on cluster {self.name}"
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
-        """The run as it is resubmitted, without `nodes`; unchanged if nodes cannot be chosen here."""
+        """Return the run for a resubmission without `nodes`; unchanged if nodes cannot be chosen here."""
         return run
 
     def placement_test(self, run: Run) -> tuple[str, ...] | None:
-        """The command for the login node that fails if no nodes here could ever take the run.
+        """Return a command for the login node that fails if no nodes here could ever take the run.
 
         None if nodes cannot be chosen here, which `avoiding` cannot change either.
         """
@@ -212,14 +212,14 @@ class ClusterConfig(Frozen):
         directory: PurePosixPath,
         environment: Mapping[str, str],
     ) -> dict[str, Any]:
-        """What this kind's `job.sh.j2` names beside folder, environment, interpreter and ranks.
+        """Return what this kind's `job.sh.j2` needs besides folder, environment, interpreter and ranks.
 
         Raises UserError for a run that cannot be started so.
         """
         return {}
 
     def mounts(self, run: Run) -> tuple[Mount, ...]:
-        """What containers of the run see beside the job's own folder. Raises UserError."""
+        """Return what containers of the run see besides the job's own folder. Raises UserError."""
         return mounts(self.root, self.container_mounts, run.checkpoint_path)
 
     def in_image(
@@ -231,7 +231,7 @@ class ClusterConfig(Frozen):
         directory: PurePosixPath,
         environment: Iterable[str],
     ) -> LaunchCommand:
-        """How a command of the run is started in the image that is staged, where it finds the trainer.
+        """Return how a command of the run is started in the staged image, so that it finds the trainer.
 
         Raises UserError if none is, or this cluster's kind of container cannot be started so.
         """
@@ -249,7 +249,7 @@ class ClusterConfig(Frozen):
         return in_container(self.container, (*FINDS_TRAINER, *command), inside)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
-        """The options, in its script, of a job that stages for a run. Raises UserError."""
+        """Return the options, in its script, of a job that stages for a run. Raises UserError."""
         return ()
 
 
@@ -262,17 +262,17 @@ class _Kind(BaseModel):
 
 
 def list_clusters() -> tuple[str, ...]:
-    """The names of all configured clusters, sorted."""
+    """List the names of all configured clusters, sorted."""
     return names_in(_folder())
 
 
 def cluster_file(name: str) -> Path:
-    """The file of the cluster `name`."""
+    """Return the file of the cluster `name`."""
     return _folder() / f"{name}.yaml"
 
 
 def load_cluster(name: str) -> ClusterConfig:
-    """The configuration of the cluster `name`. Raises UserError if there is none or its file is broken."""
+    """Load the configuration of the cluster `name`. Raises UserError if there is none or it is broken."""
     if name not in list_clusters():
         raise unknown_value("cluster", name, list_clusters())
     path = cluster_file(name)
@@ -301,7 +301,7 @@ def _of_its_kind(document: Document) -> tuple[ClusterConfig | None, list[Mistake
 
 
 def load_clusters() -> tuple[tuple[ClusterConfig, ...], BrokenFiles | None]:
-    """Every cluster whose file is whole, by name, and what is wrong with the others."""
+    """Load every cluster whose file is whole, by name; also return what is wrong with the others."""
     return load_each(list_clusters(), load_cluster)
 
 
@@ -327,7 +327,10 @@ def _with_clusters(runs: Iterable[Run]) -> Iterator[tuple[ClusterConfig, Run]]:
 
 
 def open_cluster(config: ClusterConfig, connections: Connections = no_connections) -> Cluster:
-    """The cluster, ready for `async with`; nothing is connected before. `connections` gives its login."""
+    """Return the cluster, ready for `async with`; nothing is connected before.
+
+    `connections` gives its login.
+    """
     cluster: Cluster = CLUSTER_KINDS.load(config.kind).connect(config, connections)
     return cluster
 

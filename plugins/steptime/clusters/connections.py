@@ -33,12 +33,12 @@ Connections = Callable[[str], Awaitable[Connection]]
 
 
 async def no_connections(name: str) -> Connection:
-    """For those who open only clusters that need no login."""
+    """Refuse any login: for those who open only clusters that need none."""
     raise UserError(f"the connection '{name}' is kept by Airflow: let a DAG do this.")
 
 
 def split_address(text: str) -> tuple[str, str, int | None]:
-    """Login, host and port of `[user@]host[:port]`, as OpenSSH takes it. Raises UserError.
+    """Split `[user@]host[:port]` into login, host and port, as OpenSSH does. Raises UserError.
 
     >>> split_address("me@[::1]:2222")
     ('me', '::1', 2222)

@@ -96,7 +96,7 @@ class Launcher:
 
     image: ImageForm
     launch: Callable[[Sequence[str], Inside], LaunchCommand] | None = None
-    """How a command is started; None only where the cluster itself starts jobs in their image."""
+    """How a command is started; None only if the cluster itself starts jobs in their image."""
     of_srun: bool = False
     """Whether it is a plugin of Slurm's srun, and needs its options."""
     mpi: Literal["pmix", "none"] = "pmix"
@@ -104,7 +104,7 @@ class Launcher:
 
 
 def in_container(kind: str, command: Sequence[str], inside: Inside) -> LaunchCommand:
-    """How `command` is started in a container of a kind of `plug_points.CONTAINERS`.
+    """Return how `command` is started in a container of a kind of `plug_points.CONTAINERS`.
 
     Raises UserError for another kind, or a folder that cannot be mounted.
     """
@@ -170,12 +170,12 @@ KUBERNETES = Launcher(ImageForm.NAME)
 
 
 def mounts(work_dir: str, of_site: Sequence[str], checkpoint: str | None) -> tuple[Mount, ...]:
-    """What the containers of a cluster's trainings see beside the job's own folder, outer folders first.
+    """Return what the containers of a cluster's trainings see besides the job's folder, outer folders first.
 
     Args:
         work_dir: the cluster's, with the staged trainer, images and the folders of all jobs: to be read.
         of_site: the folders of the cluster's file, `/data` to be written, too, `/data:ro` to be read.
-        checkpoint: what the training loads, where it does: to be read.
+        checkpoint: what the training loads, if anything, to be readable.
 
     Raises:
         UserError: the checkpoint is a folder that holds `work_dir`.
@@ -194,7 +194,7 @@ def mounts(work_dir: str, of_site: Sequence[str], checkpoint: str | None) -> tup
 
 
 def mount_points(mounted: Iterable[Mount]) -> tuple[str, ...]:
-    """The paths that must exist in an unpacked image so that bwrap can start containers with these mounts."""
+    """Return the paths that an unpacked image must have so that bwrap can mount there."""
     mounted = tuple(mounted)
     _check_mountable(mounted)
     return ("/dev", "/proc", "/sys", _TEMPORARY, *_HOST_FILES, *(mount.folder for mount in mounted))

@@ -75,7 +75,7 @@ def job_spec(
     attempt: int = 1,
     installation: Installation | None = None,
 ) -> JobSpec:
-    """The job of a planned run.
+    """Make the job of a planned run.
 
     Args:
         run: what to train.
@@ -136,7 +136,7 @@ def job_spec(
 def staging_job_spec(
     name: str, argv: Sequence[str], config: ClusterConfig, *, options: Sequence[str], time_limit_s: int
 ) -> JobSpec:
-    """The job that runs one command of the staging, `argv`, on one node of the cluster."""
+    """Make the job that runs one command of the staging, `argv`, on one node of the cluster."""
     directory = PurePosixPath(config.root, "staging", "jobs", name)
     return JobSpec(
         name=name,
@@ -149,20 +149,20 @@ def staging_job_spec(
 
 
 def earlier_names(name: str, attempt: int) -> tuple[str, ...]:
-    """The names of the attempts before that one, whose name `job_spec` made, in their order."""
+    """Return the names of the attempts before the one whose name `job_spec` made, in their order."""
     cell = name.removesuffix(f"-{attempt}")
     return tuple(f"{cell}-{number}" for number in range(1, attempt))
 
 
 def saved_checkpoint_dir(job: Job) -> str:
-    """The folder in which a checkpoint-save job leaves its checkpoint, as in the recipe documents."""
+    """Return the folder in which a checkpoint-save job leaves its checkpoint, as in the recipe documents."""
     return str(PurePosixPath(job.directory) / CHECKPOINTS)
 
 
 async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
-    """The checkpoint that a job saved: the folder above `weights/`, for `Run.checkpoint_path`.
+    """Find the checkpoint that a job saved: the folder above `weights/`, for `Run.checkpoint_path`.
 
-    Of Megatron-Bridge it is the folder above those of its iterations, where its tracker names the last one.
+    Megatron-Bridge's is the folder above those of its iterations, in which its tracker names the last one.
 
     Raises SystemFailure if there is none, more than one, or it is not whole.
     """
@@ -182,13 +182,15 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
         )
     if len(checkpoints) != 1:
         raise SystemFailure(
-            f"job {job.name} left {len(checkpoints)} checkpoints in {folder}, where one is expected"
+            f"job {job.name} left {len(checkpoints)} checkpoints in {folder}, and one is expected"
         )
     return str(checkpoints[0])
 
 
 def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str, str]:
-    """The variables that a job script sets: defaults, the workload's, the cluster's, the run's, its own.
+    """Return the variables that a job script sets.
+
+    These are defaults, the workload's, the cluster's, the run's and its own.
 
     Raises UserError for one that a run cannot bring.
     """

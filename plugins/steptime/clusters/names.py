@@ -8,7 +8,7 @@ _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", re.ASCII)
 
 
 def check_job_name(name: str) -> None:
-    """Raises UserError where `name` cannot be a job's."""
+    """Raise UserError if `name` cannot be a job's."""
     if not _JOB_NAME.fullmatch(name):
         raise UserError(
             f"job name {name!r} cannot be used: write letters, digits, '.', '_' and '-', "

@@ -17,7 +17,7 @@ _WHERE_INSTALLED = (
     'while [[ $1 == --* ]]; do shift; done; exec "$@"'
 )
 """What is run comes as arguments, never as text: Nsight Systems' options, then the command, which is left
-alone where an image does not have it. Without the variable the trainer takes torch's profiler."""
+alone if an image does not have it. Without the variable the trainer takes torch's profiler."""
 
 _TRACES = {
     # Every collective and point-to-point call, with its sizes.
@@ -28,12 +28,12 @@ _TRACES = {
 
 
 def wants_nsight(run: Run) -> bool:
-    """Whether Nsight Systems starts the ranks where it is installed: in a profile run on GPUs."""
+    """Return whether Nsight Systems starts the ranks, if installed: for profile runs on GPUs."""
     return run.profile is not None and run.recipe.gpu_type != "cpu"
 
 
 def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
-    """The command under Nsight Systems, for a profile run on GPUs where that is installed; else as it is.
+    """Wrap the command in Nsight Systems if it is a profile run on GPUs and that is installed.
 
     Every rank is started so. Those that are to be profiled call for it (cudaProfilerStart) at the first step,
     and only they leave a report.
@@ -54,5 +54,5 @@ def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
 
 
 def trace_environment(run: Run) -> dict[str, str]:
-    """Variables of a run that logs its collective calls; none for any other."""
+    """Return the variables of a run that logs its collective calls; none for any other run."""
     return dict(_TRACES[run.recipe.gpu_type == "cpu"]) if run.mode is Mode.NCCL_TRACE else {}

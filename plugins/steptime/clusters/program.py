@@ -7,13 +7,13 @@ from steptime.recipes.named import NamedRecipe
 
 
 def program_of(run: Run) -> tuple[str, ...]:
-    """The arguments of Python, or of torch's launcher, for a rank of the run. Raises UserError."""
+    """Return the arguments of Python, or of torch's launcher, for a rank of the run. Raises UserError."""
     if isinstance(run.recipe.model, NamedRecipe):
         return bridge_command(run)
     return ("-m", "trainer", RUN_FILE)
 
 
 def modules_path(run: Run, staged: Staged) -> str:
-    """Where ranks find modules beside those of their environment: the trainer, and what the script has."""
+    """Return where ranks find modules besides their environment: the trainer, and what the script has."""
     folder = scripts_folder(run)
     return staged.trainer_path if folder is None else f"{staged.trainer_path}:{folder}"

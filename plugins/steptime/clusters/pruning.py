@@ -35,7 +35,7 @@ class Old(NamedTuple):
 
 
 def prune(*, before: float, dry_run: bool) -> list[Old]:
-    """Remove what was last used before a Unix time, or with `dry_run` only list it; gives what it was.
+    """Remove what was last used before a Unix time, or with `dry_run` only list it; return what it was.
 
     Jobs of a cluster whose file is broken stay.
     """

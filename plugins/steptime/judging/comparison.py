@@ -40,9 +40,9 @@ def compare_since(store: Store, since: float) -> Comparison:
 
 
 def compare_sweep(store: Store, name: str) -> Comparison:
-    """The cells of the newest run of a sweep; where the store has none, as it is planned today.
+    """Compare the cells of the newest run of a sweep, or of today's plan if the store has no run of it.
 
-    Raises UserError for a sweep that is in neither.
+    Raises UserError for a sweep that has neither.
     """
     rows = store.newest_sweep_run(name)
     return compare_sweep_run(store, rows) if rows else compare_planned(store, name)

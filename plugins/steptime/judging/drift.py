@@ -1,8 +1,8 @@
 """Slow drift: the levels that a series went through, though no run of it stood out.
 
 By E-divisive (Matteson and James, 2014): a series is split where the energy distance of the two sides is
-largest, if the same runs in another order hardly ever are split as clearly, and each side again. What it
-finds is advice: it judges no run. `docs/judging.md` has the rates of errors.
+largest, if the same runs in another order are hardly ever split as clearly; then each side is split again.
+What it finds is advice: it judges no run. `docs/judging.md` has the rates of errors.
 """
 
 import statistics
@@ -111,7 +111,7 @@ def _clearness(seconds: "Numbers") -> "Numbers":
 
 @cache
 def _upper(runs: int) -> "Numbers":
-    """Ones where the column is a later run than the row."""
+    """A matrix of ones for pairs whose column is a later run than their row."""
     import numpy as np
 
     return np.triu(np.ones((runs, runs)), 1)

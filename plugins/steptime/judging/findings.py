@@ -61,7 +61,7 @@ class Finding:
 
     @property
     def fresh_runs_wanted(self) -> int:
-        """How many fresh runs decide whether the cell got slower; 0 where nobody waits for any.
+        """How many fresh runs decide whether the cell got slower; 0 if nobody waits for any.
 
         Of every such suspicion, reported or not: fresh runs that waited for the report would come a week
         late for what the number of cells hides.
@@ -105,11 +105,11 @@ class Comparison:
     causes: tuple[CommonCause, ...] = ()
     """What cells that moved have in common."""
     totals: Totals | None = None
-    """What all runs of the selection took; None where runs are compared that were named."""
+    """What all runs of the selection took; None if runs are compared that were named."""
 
     @property
     def took(self) -> str:
-        """How many cells there are, and what their runs took; empty where that is not known."""
+        """How many cells there are, and what their runs took; empty if that is not known."""
         if self.totals is None:
             return ""
         return f"{self.cells} cell{'' if self.cells == 1 else 's'} · {self.totals.sentence}"
@@ -314,7 +314,7 @@ COLUMNS = (
     Column(
         "drift_percent",
         "number",
-        "How much slower its level is than its fastest was, where no run stood out: advice alone.",
+        "How much slower its level is than its fastest was, although no run stood out: advice alone.",
         heading="drift",
         unit="%",
         priority=3,

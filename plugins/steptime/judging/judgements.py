@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 RULES = 1
-"""Of judging: raised where the same runs would be judged otherwise, so that stores are judged anew."""
+"""Of judging: raised when the same runs would be judged otherwise, so that stores are judged anew."""
 _LATEST_RUNS = 6
 """Of a series that a comparison looks at: one a week, its fresh runs, and some more."""
 
@@ -54,11 +54,11 @@ class Judged:
     run: JudgedRun
     standing: Standing
     changes: tuple[str, ...] = ()
-    """From the last usual run to the first that was not, where it is suspected or confirmed."""
+    """From the last usual run to the first that was not, if that is suspected or confirmed."""
     drift: Drift | None = None
     """How its series drifted slower to it, none of which is reported as slower; of the newest run alone."""
     placement: Placement | None = None
-    """On which nodes it was suspected, and decided by fresh runs; None where nothing is or was suspected."""
+    """On which nodes it was suspected, and decided by fresh runs; None if nothing is or was suspected."""
 
     @property
     def is_news(self) -> bool:
@@ -69,7 +69,7 @@ class Judged:
 
     @property
     def began_with(self) -> str:
-        """The job with which began what is suspected or confirmed; its own where nothing is."""
+        """The job at which what is suspected or confirmed began; its own if nothing is."""
         since = [job_name for job_name, _ in _named(self.standing.since)]
         return since[0] if since else self.run.job_name
 
@@ -113,8 +113,8 @@ def judge_series(connection: "Connection", series: Series) -> list[Judged]:
 def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
     """Accept the level that a run shows: the baseline of its series begins anew with it.
 
-    Where the run is one of a suspicion, or of what was confirmed, it begins with the first of these. Gives
-    the name of that run's job.
+    If the run belongs to a suspicion, or to a confirmed change, the new level begins with the first run of
+    that. Returns the name of that run's job.
 
     Args:
         beginning: name of the run's job, or a unique beginning of it.
@@ -146,7 +146,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
 
 
 def newest(store: Store, series: Series) -> list[Judged]:
-    """How a series stands: its newest run, or none where it has no number to be judged by."""
+    """How a series stands: its newest run, or none if it has no number to be judged by."""
     rows = judgement_rows.judged_rows(store, series.key, limit=1)
     return _as_stored(store, series, rows, _hidden(store))
 
@@ -209,7 +209,7 @@ def _as_stored(
 ) -> list[Judged]:
     """How a series stood after each of its runs, latest first; judged now for a store of before.
 
-    And where the reader may not read all of its runs: what is kept rests on those as well.
+    It is also judged now if the reader may not read all of its runs: what is kept rests on those as well.
     """
     if all(row["rules"] == RULES for row in rows) and series not in hidden:
         runs = judged_runs(rows)

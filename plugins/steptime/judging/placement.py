@@ -14,7 +14,7 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Placement:
-    """Lists of nodes, `node[1-4]`; empty where it is not known on which a run was."""
+    """Lists of nodes, `node[1-4]`; empty if it is not known on which a run was."""
 
     suspected: str
     """Of the run that raised the suspicion."""
@@ -23,7 +23,7 @@ class Placement:
 
     @classmethod
     def of_standing(cls, runs: Sequence[JudgedRun], place: int, standing: Standing) -> Self | None:
-        """After the run at that place of its series; None where nothing is suspected, nor was until then."""
+        """After the run at that place of its series; None if nothing is suspected, nor was until then."""
         involved = 1 + FRESH_RUNS if standing.state == "dismissed" else len(standing.since)
         if not involved:
             return None
@@ -49,7 +49,7 @@ class Placement:
 
     @property
     def words(self) -> str:
-        """Where the fresh runs ran, ` on other nodes (node[2-3])`; empty where that is not known of all."""
+        """Where the fresh runs ran, ` on other nodes (node[2-3])`; empty if that is not known of all."""
         before, after = _names([self.suspected]), _names(self.fresh)
         if not (before and all(self.fresh) and after):
             return ""

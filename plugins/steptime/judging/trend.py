@@ -74,7 +74,7 @@ def sentence(series: Series, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def drift_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a search for slow drift found; empty where it found none."""
+    """What a search for slow drift found; empty if it found none."""
     levels = [row["level_s"] for row in rows if row["level_s"] is not None]
     if not levels:
         return ""
@@ -96,7 +96,7 @@ def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
 
 
 def passes_until_s(row: Mapping[str, Any]) -> float | None:
-    """The step time with the least of the published throughput that passes; None where none is published."""
+    """The step time with the least of the published throughput that passes; None if none is published."""
     published: float | None = row["published_step_time_s"]
     return None if published is None else published / PUBLISHED_THROUGHPUT
 

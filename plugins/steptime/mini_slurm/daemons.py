@@ -32,7 +32,7 @@ _READY_TIMEOUT_S = 120
 def start(layout: SlurmLayout, daemon: str) -> None:
     """Start a daemon that does not run. It leaves this session, and goes on when its caller ends.
 
-    Raises SystemFailure, with the end of its log, where it refuses to start.
+    Raises SystemFailure, with the end of its log, if it refuses to start.
     """
     _start(layout, daemon, _commands(layout)[daemon])
 

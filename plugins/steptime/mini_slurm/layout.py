@@ -74,7 +74,7 @@ class SlurmLayout(Frozen):
     """A cluster's folder and ports, as `cluster.json` in the folder keeps them."""
 
     root: Path
-    """The folder as the daemons name it: `<home>/slurm`, or a short link to it where that is too long."""
+    """The folder as the daemons name it: `<home>/slurm`, or a short link to it if that is too long."""
     ports: Ports
     ssh_host: str = LOOPBACK
     """The address that sshd listens on; everything else is on loopback always."""
@@ -122,7 +122,7 @@ def record(home: Path, layout: SlurmLayout) -> None:
 
 
 def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
-    """A root and a block of free ports, the same for the same `home` where nobody else has them."""
+    """A root and a block of free ports, the same for the same `home` unless somebody else has them."""
     digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
     for attempt in range(_BLOCKS):
         ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
@@ -132,7 +132,7 @@ def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
 
 
 def check_ssh_host(host: str) -> None:
-    """Raise UserError where `host` is no name or IPv4 address of this machine."""
+    """Raise UserError if `host` is no name or IPv4 address of this machine."""
     try:
         if not _HOST.fullmatch(host):
             raise OSError("write a name or an IPv4 address")

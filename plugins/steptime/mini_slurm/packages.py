@@ -29,7 +29,7 @@ def program(name: str) -> str:
 
 
 def check() -> None:
-    """Raise SystemFailure, with the one command that installs them, where packages are missing."""
+    """Raise SystemFailure, with the one command that installs them, if packages are missing."""
     missing = [name for name in PACKAGES if _find(name) is None]
     if missing:
         raise _failure(missing)

@@ -46,7 +46,7 @@ class SlurmStatus(Frozen):
 def up(
     home: Path, report: Report, *, ssh_host: str | None = None, plugstack: str | None = None
 ) -> tuple[SlurmLayout, bool]:
-    """Start what does not run of the cluster in the state folder `home`; `True` where all of it ran already.
+    """Start what does not run of the cluster in the state folder `home`; `True` if all of it ran already.
 
     `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
     `plugstack` is the text of Slurm's plugstack.conf, which names SPANK plugins; None is that of last time,
@@ -70,7 +70,7 @@ def up(
 
 
 def down(home: Path, report: Report, *, purge: bool = False) -> bool:
-    """Stop the cluster with its jobs and logins, and see that nothing is left; `False` where nothing ran.
+    """Stop the cluster with its jobs and logins, and see that nothing is left; `False` if nothing ran.
 
     The accounting and the keys stay for the next `up`, unless `purge` is true: then the folder is deleted.
     """
@@ -135,7 +135,7 @@ def _lock(home: Path, report: Report) -> AbstractContextManager[None]:
 
 
 def _layout(home: Path, ssh_host: str | None, report: Report) -> SlurmLayout:
-    """The layout of last time where its ports and its root are still to be had, else a new one."""
+    """The layout of last time if its ports and its root are still free, else a new one."""
     layout = layouts.recorded(home)
     if layout is not None:
         ssh_host = ssh_host or layout.ssh_host

@@ -38,12 +38,15 @@ class Document:
         """What is wrong whatever the model: keys that are given twice."""
 
     def fit(self, model: type[_Model]) -> tuple[_Model | None, list[Mistake]]:
-        """The content as `model`, None if it does not fit, and everything that is wrong so far."""
+        """Return the content as `model` (None if it does not fit) and everything that is wrong so far."""
         fitting, problems = self.part(model)
         return fitting, [*self.problems, *problems]
 
     def part(self, model: type[_Model], *location: int | str) -> tuple[_Model | None, list[Mistake]]:
-        """What stands at a location as `model`, without coercion of types; None if it does not fit."""
+        """Return what stands at a location as `model`, without coercing types, and everything that is wrong.
+
+        The model is None if the value does not fit.
+        """
         if (model, location) not in self._read:  # most parts are asked for by several checks
             self._read[model, location] = self._part(model, location)
         fitting, problems = self._read[model, location]
@@ -59,14 +62,14 @@ class Document:
             ]
 
     def misnamed(self, field: str, problems: Sequence[Mistake]) -> list[Mistake]:
-        """The problem of a file that calls itself otherwise in `field`; none beside others of that field."""
+        """Return the problem that `field` is not the file's name, unless that field has another problem."""
         name, stem = self.value(field), self.path.stem
         if not isinstance(name, str) or name == stem or any(one.location == (field,) for one in problems):
             return []
         return [Mistake(f"'{name}' is not the file's name, '{stem}': let the two agree", (field,))]
 
     def value(self, *location: int | str) -> Any:
-        """What stands at a location; None if nothing does."""
+        """Return what stands at a location, or None if nothing does."""
         value = self.content
         for part in location:
             if isinstance(value, dict):
@@ -78,7 +81,7 @@ class Document:
         return value
 
     def refusal(self, problems: Iterable[Mistake]) -> BrokenFiles:
-        """The error with all problems, in the file's order."""
+        """Return the error with all problems, in the file's order."""
         places: dict[tuple[int, str, str], list[str]] = {}
         for problem in problems:
             node, location = _locate(self._root, problem.location)
@@ -97,23 +100,25 @@ class Document:
 
 
 def read_entries(path: Path, none: str) -> Document:
-    """A file of entries by name, read again only when it changes: every row of a listing asks for its own.
+    """Return the entries of a file by name; the file is read again only when it changes.
 
-    Raises UserError: it cannot be read, has a key twice, or is no mapping, for which the error is `none`.
+    Every row of a listing asks for its own entry. Raises UserError with the text `none` if the file has no
+    mapping, and with its own text if the file cannot be read or has a key twice.
     """
     return _read_entries(path, state_of(path), none)
 
 
 def names_in(folder: Path) -> tuple[str, ...]:
-    """The stems of a folder's YAML files, sorted; none if there is no such folder."""
+    """Return the stems of a folder's YAML files, sorted, or none if there is no such folder."""
     files = folder.iterdir() if folder.is_dir() else ()  # a fifth of what `glob` takes: each plan asks
     return tuple(sorted(file.stem for file in files if file.suffix == ".yaml"))
 
 
 def state_of(path: Path) -> tuple[int, int]:
-    """When a file was changed, in ns, and its bytes: as long as both stay, what was read of it is kept.
+    """Return when a file was changed, in ns, and its size in bytes; both are 0 if there is no such file.
 
-    The clock of a file system may take several milliseconds for one. Of a file that there is not, both are 0.
+    As long as both stay, what was read of the file is kept. The clock of a file system may tick only every
+    few milliseconds, hence the size.
     """
     try:
         state = path.stat()
@@ -133,7 +138,7 @@ def _read_entries(path: Path, _state: tuple[int, int], none: str) -> Document:
 
 
 def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> BrokenFiles | None:
-    """Everything that is wrong with a file of entries by name, each a `model`; None if nothing is."""
+    """Return all that is wrong with a file of entries by name, each a `model`, or None if nothing is."""
     try:
         document = read()
     except UserError as error:
@@ -143,7 +148,7 @@ def broken_entries(read: Callable[[], Document], model: type[BaseModel]) -> Brok
 
 
 def load_yaml_model(path: Path, model: type[_Model], *, named_in: str = "") -> _Model:
-    """The content of the YAML file `path` as `model`, without any coercion of types.
+    """Load the YAML file `path` as a `model`, without any coercion of types.
 
     The field `named_in`, if any, has to be the file's name.
     Raises UserError naming file, line and field of everything that is wrong, if the file is missing, is no
@@ -159,7 +164,7 @@ def load_yaml_model(path: Path, model: type[_Model], *, named_in: str = "") -> _
 
 
 def read_document(path: Path) -> Document:
-    """The YAML file `path`. Raises UserError if it is missing, empty or no YAML."""
+    """Read the YAML file `path`. Raises UserError if it is missing, empty or not YAML."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

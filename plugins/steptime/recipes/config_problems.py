@@ -29,7 +29,7 @@ class Mistake:
 
     @classmethod
     def of(cls, error: Exception, *location: int | str) -> Self:
-        """The mistake that an exception's sentence names."""
+        """Return the mistake that an exception's sentence names."""
         return cls(str(error).removesuffix("."), location)
 
 
@@ -63,7 +63,7 @@ def check_each(values: Iterable[str], check: Callable[[str], object]) -> None:
 def load_each(
     names: Iterable[str], load: Callable[[str], Loaded]
 ) -> tuple[tuple[Loaded, ...], BrokenFiles | None]:
-    """What could be loaded of `names`, in their order, and what is wrong with the rest (None: nothing)."""
+    """Return what could be loaded of `names`, in their order, and what is wrong with the others, if any."""
     loaded: list[Loaded] = []
     sentences: list[str] = []
     for name in names:
@@ -82,7 +82,7 @@ def refuse(*broken: BrokenFiles | None) -> None:
 
 
 def misfits(error: ValidationError) -> list[Mistake]:
-    """The problems that pydantic found.
+    """Return the problems that pydantic found.
 
     A typo in a field's name is one, and not a field too many and another one missing.
     """

@@ -41,7 +41,7 @@ class Counted(Frozen):
     """Of the output layer; null for the model's own, 0 to leave it out."""
 
     def misfit(self, shape: ModelShape) -> str | None:
-        """What a model has that is not counted, or has not and is counted; None if nothing."""
+        """Return what a model has that is not counted, or lacks that is counted; None if nothing."""
         kinds = (
             ("experts", shape.moe is not None, self.experts),
             ("latent attention", shape.mla is not None, self.latent_attention),
@@ -56,7 +56,7 @@ class Counted(Frozen):
         return None
 
     def flops(self, shape: ModelShape) -> float:
-        """Floating-point operations of one training step on one sample of a model that fits."""
+        """Return the floating-point operations of one training step on one sample of a model that fits."""
         if shape.hybrid is not None:
             per_token = self._of_hybrid(shape, shape.hybrid)
         else:

@@ -51,19 +51,19 @@ _SECRET = re.compile(f"{SENSITIVE_WORDS}$", re.IGNORECASE)
 
 
 def leads_to_code(name: str) -> bool:
-    """Whether a variable makes processes load code of its setter's choice, or containers start otherwise."""
+    """Return whether a variable lets its setter choose what code processes load or how containers start."""
     return any(fnmatchcase(name, pattern) for pattern in _LEAD_TO_CODE)
 
 
 def names_secret(line: str) -> bool:
-    """Whether a line of bash gives a value to what looks like a secret, or has an address with a password."""
+    """Return whether a line of bash sets what looks like a secret, or has an address with a password."""
     return PASSWORD_IN_ADDRESS.search(line) is not None or any(
         _SECRET.search(name) for name in _ASSIGNED.findall(line)
     )
 
 
 def checked_environment(environment: dict[str, str]) -> dict[str, str]:
-    """The variables of a file, for its model: as `check_environment`, with the error that pydantic takes."""
+    """Return a file's variables for its model: `check_environment` with the error that pydantic takes."""
     try:
         check_environment(environment)
     except UserError as error:

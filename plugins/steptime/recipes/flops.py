@@ -49,18 +49,18 @@ class DocumentsFormula(Frozen):
 
 
 def flops_file() -> Path:
-    """The file of the documents' formulas: the shipped one for a config folder of before, which has none."""
+    """Return the file of the documents' formulas: the shipped one if an older config folder has none."""
     own = config_dir() / "flops.yaml"
     return own if own.exists() else shipped("config") / "flops.yaml"
 
 
 def formula_names() -> tuple[str, ...]:
-    """The documents' formulas in the file's order, then those of packages. Raises UserError."""
+    """Return the documents' formulas in the file's order, then those of packages. Raises UserError."""
     return (*_document().content, *FLOPS_FORMULAS.names())
 
 
 def load_formula(name: str) -> Formula | DocumentsFormula:
-    """The formula of that name. Raises UserError: there is none, or what is wrong with its description."""
+    """Load the formula of that name. Raises UserError if there is none or its description is wrong."""
     document = _document()
     if name not in document.content:
         if name not in FLOPS_FORMULAS.names():
@@ -74,12 +74,12 @@ def load_formula(name: str) -> Formula | DocumentsFormula:
 
 
 def broken_formulas() -> BrokenFiles | None:
-    """Everything that is wrong with the documents' formulas; None if nothing is."""
+    """Return everything that is wrong with the documents' formulas, or None if nothing is."""
     return broken_entries(_document, DocumentsFormula)
 
 
 def misfit(name: str, shape: Model) -> str | None:
-    """What of a model its formula does not count, or counts without its being there; None if they fit.
+    """Return what of a model its formula does not count, or counts in vain; None if they fit.
 
     Raises UserError for a formula that is not there.
     """
@@ -94,7 +94,7 @@ def misfit(name: str, shape: Model) -> str | None:
 
 
 def model_flops(shape: Model, formula: str) -> float:
-    """Floating-point operations of one training step on one sample, by the named formula.
+    """Return the floating-point operations of one training step on one sample, by the named formula.
 
     Raises UserError for a formula that is not there, that counts nothing, or that does not fit the model.
     """
@@ -123,7 +123,7 @@ class Flops(NamedTuple):
 
 
 def recipe_flops(recipe: Recipe) -> Flops:
-    """Those of a recipe, by its own formula. Raises UserError as `model_flops`."""
+    """Return the model flops of a recipe by its own formula. Raises UserError as `model_flops` does."""
     name = recipe.flops_formula
     formula = load_formula(name)
     if isinstance(formula, DocumentsFormula) and formula.logged:

@@ -32,18 +32,18 @@ class GpuType(Frozen):
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
     def peak_of(self, dtype: str) -> float | Literal["measured"] | None:
-        """The dense rate of a dtype, None for none; of FP8's recipes that of fp8, unless it is given."""
+        """Return the dense rate of a dtype, or None; an FP8 recipe without its own has that of fp8."""
         of_format = self.peak_tflops.get("fp8") if dtype.startswith("fp8_") else None
         return self.peak_tflops.get(dtype, of_format)
 
 
 def gpus_file() -> Path:
-    """The file of the GPU types."""
+    """Return the file of the GPU types."""
     return settings.config_dir() / "gpus.yaml"
 
 
 def gpu_types() -> dict[str, GpuType | None]:
-    """All GPU types by their short name (`h100`); None if the file describes one wrongly.
+    """Return all GPU types by their short name (`h100`); one that the file describes wrongly is None.
 
     Raises UserError if the file as a whole cannot be read.
     """
@@ -52,7 +52,7 @@ def gpu_types() -> dict[str, GpuType | None]:
 
 
 def load_gpu_type(name: str) -> GpuType:
-    """The GPU type of that name. Raises UserError: there is none, or what is wrong with its description."""
+    """Load the GPU type of that name. Raises UserError if there is none or its description is wrong."""
     document = _document()
     if name not in document.content:
         raise unknown_value("GPU type", name, document.content)
@@ -63,12 +63,12 @@ def load_gpu_type(name: str) -> GpuType:
 
 
 def broken_gpu_types() -> BrokenFiles | None:
-    """Everything that is wrong with the file; None if nothing is."""
+    """Return everything that is wrong with the file, or None if nothing is."""
     return broken_entries(_document, GpuType)
 
 
 def peak_tflops(gpu_type: str, dtype: str) -> Peak:
-    """The peak of one GPU for a dtype. Raises UserError listing the valid types or dtypes."""
+    """Return the peak of one GPU for a dtype. Raises UserError listing the valid types or dtypes."""
     gpu = load_gpu_type(gpu_type)
     peak = gpu.peak_of(dtype)
     if peak is None:

@@ -49,14 +49,17 @@ class Image(Frozen):
         return f"{registry}{self.repository}/{self.tag or self.digest}".translate(_IN_FILE_NAMES)
 
     def uri(self, separator: str) -> str:
-        """`docker://…`, with what the importing program wants between registry and repository: `#` or `/`."""
+        """Return `docker://…`, with the separator between registry and repository of the importing program.
+
+        That is `#` or `/`.
+        """
         registry = "" if self.registry is None else f"{self.registry}{separator}"
         version = f"@{self.digest}" if self.digest else f":{self.tag}"
         return f"docker://{registry}{self.repository}{version}"
 
 
 def parse_image(text: str) -> Image:
-    """The image of a name. Raises UserError for what is no name, or has neither tag nor digest.
+    """Parse the name of an image. Raises UserError if it is no such name, or has neither tag nor digest.
 
     As everywhere, the first part is a registry if it has a dot or a port, or is `localhost`.
     """

@@ -17,7 +17,10 @@ _OF_SLURM = (
 
 
 def with_image(recipe: Recipe, request: PlanRequest, selection: Selection) -> Recipe:
-    """The recipe with the image that was asked for. Raises UserError for what is none, or cannot be run."""
+    """Return the recipe with the image that was asked for.
+
+    Raises UserError if it is no image or cannot be run.
+    """
     if request.image is None:
         return recipe
     parse_image(request.image)
@@ -47,7 +50,10 @@ def check_graphs_and_overlap(request: PlanRequest, selection: Selection, recipes
 def slurm_options(
     request: PlanRequest, selection: Selection, recipes: Sequence[Recipe]
 ) -> SlurmOptions | None:
-    """What is asked of Slurm. Raises UserError for what cannot be, and if the cluster is not Slurm's."""
+    """Return what is asked of Slurm.
+
+    Raises UserError for what is impossible, and if the cluster is not a Slurm cluster.
+    """
     given = [name for name in _OF_SLURM if getattr(request, name) is not None]
     if not given:
         return None
@@ -69,7 +75,7 @@ def slurm_options(
 
 
 def excluding(request: PlanRequest, exclude: str) -> PlanRequest:
-    """The request with these nodes as those that it must not have, wherever it named others."""
+    """Return the request with these nodes excluded, in place of any that it excluded before."""
     further = [part.strip(" ") for part in (request.additional_slurm_params or "").split(";")]
     kept = ";".join(part for part in further if part and part.partition("=")[0] != "exclude")
     return request.model_copy(update={"exclude": exclude, "additional_slurm_params": kept or None})

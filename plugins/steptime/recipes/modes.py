@@ -40,7 +40,10 @@ class Schedule(Frozen):
 
 
 def mode_of(request: PlanRequest) -> Mode:
-    """The kind of the runs. Raises UserError for two at once, and for options of one not asked for."""
+    """Return the kind of the runs.
+
+    Raises UserError for two kinds at once, and for options of a kind that was not asked for.
+    """
     asked = [name for name in ("checkpoint", *_INSTEAD) if _is_given(request, name)]
     if len(asked) > 1:
         raise UserError(
@@ -64,7 +67,7 @@ def _is_given(request: PlanRequest, name: str) -> bool:
 def schedule_of(
     request: PlanRequest, mode: Mode, selection: Selection, recipes: Sequence[Recipe]
 ) -> Schedule:
-    """The steps of the runs. Raises UserError if they cannot be."""
+    """Return the schedule of the runs. Raises UserError if it is impossible."""
     steps = selection.workload.steps_of(selection.size_name)
     max_steps, time_limit = steps.max_steps, steps.time_limit[selection.scaling]
     if mode is Mode.NCCL_TRACE:
@@ -97,7 +100,7 @@ def schedule_of(
 
 
 def profile_of(request: PlanRequest, selection: Selection, recipe: Recipe, max_steps: int) -> ProfileWindow:
-    """What a profile run of the recipe looks at. Raises UserError for steps and ranks that it has not."""
+    """Return what a profile run of the recipe looks at. Raises UserError for steps and ranks it has not."""
     start, stop = _profile_steps(request, selection)
     if not start < stop <= max_steps:
         raise UserError(
@@ -187,7 +190,7 @@ def _saved_at(request: PlanRequest, max_steps: int, recipes: Sequence[Recipe]) -
 
 
 def checked_checkpoint(path: str) -> str:
-    """A checkpoint's folder on a cluster. Raises UserError for what is no plain, absolute path."""
+    """Return a checkpoint's folder on a cluster. Raises UserError if it is no plain, absolute path."""
     if (
         not path.startswith("/")
         or not path.isprintable()
@@ -202,7 +205,7 @@ def checked_checkpoint(path: str) -> str:
 
 
 def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
-    """The largest of the recipes at which saving and loading are known to work. Raises UserError."""
+    """Return the largest of the recipes that is known to save and load. Raises UserError if none is."""
     save, load = _tested(selection)
     large_enough = [recipe for recipe in recipes if recipe.gpus >= max(save, load)]
     if not large_enough:
@@ -214,7 +217,7 @@ def recipe_of_pair(selection: Selection, recipes: Sequence[Recipe]) -> Recipe:
 
 
 def require_tested(selection: Selection, mode: Mode, recipes: Sequence[Recipe]) -> None:
-    """Raise UserError where a run only saves, or only loads, at a scale where that is not known to work."""
+    """Raise UserError if a run only saves, or only loads, at a scale that is not known to work."""
     save, load = _tested(selection)
     least, doing = (save, "saving") if mode is Mode.CHECKPOINT_SAVE else (load, "loading")
     for recipe in recipes:

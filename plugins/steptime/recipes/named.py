@@ -33,7 +33,7 @@ class NamedRecipe(Frozen):
 
 
 def kind_of_model(model: Any) -> str:
-    """Which model of a union with `NamedRecipe` a description is to be read as, by its tag."""
+    """Return the tag of the model, in a union with `NamedRecipe`, that a description is read as."""
     architecture = (
         model.get("architecture") if isinstance(model, dict) else getattr(model, "architecture", None)
     )

@@ -10,7 +10,7 @@ _NUMBERED = re.compile(r"(.*?)(\d+)", re.ASCII)
 
 
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """The names in a node list as Slurm writes it.
+    """Return the names in a node list as Slurm writes it.
 
     >>> expand_nodes("gpu[08-10,12],login,rack[1-2]n[1-2]")
     ('gpu08', 'gpu09', 'gpu10', 'gpu12', 'login', 'rack1n1', 'rack1n2', 'rack2n1', 'rack2n2')
@@ -21,7 +21,7 @@ def expand_nodes(text: str) -> tuple[str, ...]:
 
 
 def fold_nodes(names: Iterable[str]) -> str:
-    """The names as such a list, sorted: those that differ in the number at their end alone stand together.
+    """Return names as such a list, sorted; names that differ only in their last number share a bracket.
 
     >>> fold_nodes(["gpu12", "gpu08", "gpu10", "login", "gpu09", "rack1n2", "rack1n1"])
     'gpu[08-10,12],login,rack1n[1-2]'

@@ -16,7 +16,7 @@ NUMBERS_PATTERN = f"^{_PART}(?:,{_PART})*$"
 
 
 def parse_window(text: str) -> Window:
-    """`"10:19"` as global steps, both included. Raises UserError."""
+    """Parse `"10:19"` as global steps, both included. Raises UserError."""
     match = re.fullmatch(WINDOW_PATTERN, text, re.ASCII)
     if not match:
         raise UserError(
@@ -29,7 +29,7 @@ def parse_window(text: str) -> Window:
 
 
 def parse_time_limit(text: str) -> int:
-    """`"00:30:00"` in seconds. Raises UserError."""
+    """Parse `"00:30:00"` as seconds. Raises UserError."""
     match = re.fullmatch(TIME_LIMIT_PATTERN, text, re.ASCII)
     seconds = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3]) if match else 0
     if not seconds:
@@ -40,24 +40,24 @@ def parse_time_limit(text: str) -> int:
 
 
 def format_time_limit(seconds: int) -> str:
-    """Seconds as `HH:MM:SS`, the form that sbatch takes; the inverse of `parse_time_limit`."""
+    """Format seconds as `HH:MM:SS`, the form that sbatch takes; the inverse of `parse_time_limit`."""
     minutes, rest = divmod(seconds, 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
 
 
 def format_hours(hours: float) -> str:
-    """Hours of GPUs: with two decimals, or as many as two digits of a small number take."""
+    """Format GPU-hours with two decimals, or with as many as two digits of a small number take."""
     decimals = 2 if hours == 0 else max(2, min(6, 1 - math.floor(math.log10(abs(hours)))))
     return f"{hours:,.{decimals}f}"
 
 
 def format_at_most(jobs: int, gpu_hours: float) -> str:
-    """Jobs and hours of GPUs, on a CPU of processes, as in `4 jobs, at most 1.17 GPU-hours`."""
+    """Format a number of jobs and their hours: `4 jobs, at most 1.17 GPU-hours`, on a CPU process-hours."""
     return f"{jobs} {'job' if jobs == 1 else 'jobs'}, at most {format_hours(gpu_hours)} GPU-hours"
 
 
 def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[int, ...]:
-    """The GPU counts that `text` asks for, ascending; `of` names what the documented ones belong to.
+    """Return the GPU counts that `text` asks for, ascending; `of` names what the documented ones belong to.
 
     `"8,16"` means those two, `"8-128"` all documented ones from 8 to 128; parts may be mixed: `"8-32,128"`.
     Raises UserError if the text is of another form, or asks for a count that is not documented.
@@ -76,7 +76,7 @@ def select_gpus(text: str, documented: Sequence[int], *, of: str = "") -> tuple[
 
 
 def parse_ranks(text: str) -> tuple[int, ...]:
-    """`"0-3,8"` as ranks, ascending. Raises UserError, also for one that is named twice."""
+    """Parse `"0-3,8"` as ranks, ascending. Raises UserError, also for a rank that is named twice."""
     ranks: set[int] = set()
     for part in text.split(","):
         first, last, _ = _range("profile_ranks", part, text, "0-7 or 0,8,16.")

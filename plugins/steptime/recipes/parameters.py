@@ -40,7 +40,7 @@ def _brief(number: int) -> str:
 
 
 def parameters_of(recipe: Recipe) -> Parameters | None:
-    """Of a row's model: counted, or of a recipe by name what upstream states; None if nobody knows."""
+    """Return the parameters of a row's model, counted or as upstream states them; None if nobody knows."""
     if not isinstance(recipe.model, NamedRecipe):
         return count_parameters(recipe.model)
     try:
@@ -50,7 +50,7 @@ def parameters_of(recipe: Recipe) -> Parameters | None:
 
 
 def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
-    """What upstream states of a recipe by name; None if it does not."""
+    """Return what upstream states of a recipe by name, or None if it does not."""
     if known is None or known.parameters is None:
         return None
     return Parameters(
@@ -59,7 +59,7 @@ def stated_parameters(known: KnownRecipe | None) -> Parameters | None:
 
 
 def count_parameters(shape: Model) -> Parameters | None:
-    """The weights of every matrix: norms, biases and convolutions, a thousandth at most, are left out.
+    """Count the weights of every matrix; norms, biases and convolutions, a thousandth at most, are left out.
 
     None for a recipe by name, or a family of another package: nobody here knows their layers.
     """
@@ -94,7 +94,7 @@ def count_parameters(shape: Model) -> Parameters | None:
 
 
 def attention_weights(shape: ModelShape) -> int:
-    """The weights of one layer's attention."""
+    """Count the weights of one layer's attention."""
     hidden, heads, latent = shape.hidden_size, shape.num_attention_heads, shape.mla
     if latent is None:
         return 2 * hidden * shape.head_width * (heads + shape.num_query_groups)
@@ -124,7 +124,7 @@ def _of_hybrid(shape: ModelShape, hybrid: HybridShape, mlp: int) -> int:
 
 
 def contradiction(size: str, shape: ModelShape) -> str | None:
-    """What is wrong with a model that has not the parameters which its size's name states; None if it has.
+    """Return what is wrong if a model does not have the parameters that its size's name states, or None.
 
     A name such as `tiny` states none.
     """
@@ -141,7 +141,7 @@ def contradiction(size: str, shape: ModelShape) -> str | None:
 
 
 def misnamed_size(size: str, model: NamedRecipe, known: KnownRecipe) -> str | None:
-    """What is wrong with the name of a recipe's size; None if nothing is.
+    """Return what is wrong with the name of a recipe's size, or None if nothing is.
 
     A number that nobody can hold to anything is wrong, too: upstream states none for that recipe.
     """

@@ -47,7 +47,7 @@ class Least(Frozen):
     data: PositiveInt = 1
 
     def reached(self, parallelism: Parallelism) -> bool:
-        """Whether a run is spread at least so far in every way."""
+        """Return whether a run is spread at least so far in every way."""
         return all(
             (getattr(parallelism, name) or 1) >= getattr(self, name) for name in type(self).model_fields
         )
@@ -98,7 +98,7 @@ class Rule(Frozen):
         return {name: value for name, value in asked.items() if value is not None}
 
     def holds_for_row(self, row: Row) -> bool:
-        """Whether the rule is for a row, whatever its mode."""
+        """Return whether the rule is for a row, whatever its mode."""
         conditions: tuple[tuple[tuple[object, ...], object], ...] = (
             *((self.gpu_types, row.gpu_type), (self.sizes, row.size), (self.dtypes, row.dtype)),
             (self.gpus, row.parallelism.world_size),
@@ -110,13 +110,13 @@ class Rule(Frozen):
         )
 
     def holds_for_job(self, mode: Mode, cluster_kind: str) -> bool:
-        """Whether the rule is for runs of a mode on a kind of cluster."""
+        """Return whether the rule is for runs of a mode on a kind of cluster."""
         return (not self.modes or mode in self.modes) and (
             not self.cluster_kinds or cluster_kind in self.cluster_kinds
         )
 
     def settings(self) -> dict[str, str | int | bool | None]:
-        """What the rule sets: settings as in the trainer, then `environment.NAME` and `arguments.NAME`."""
+        """Return what the rule sets: the trainer's settings, then `environment.NAME` and `arguments.NAME`."""
         trainer = {name: getattr(self.trainer, name) for name in self.trainer.model_fields_set}
         in_order = {name: trainer[name] for name in type(self.trainer).model_fields if name in trainer}
         variables = {f"environment.{name}": value for name, value in self.environment.items()}
@@ -124,7 +124,7 @@ class Rule(Frozen):
         return {**in_order, **variables, **self._of_machines, **arguments}
 
     def conditions(self) -> str:
-        """For which runs the rule holds, but for their GPU types; empty for all."""
+        """Return for which runs the rule holds, apart from their GPU types; empty if for all."""
         least = self.at_least.model_dump(exclude_defaults=True)
         parts = (
             "/".join(self.sizes),
@@ -137,7 +137,7 @@ class Rule(Frozen):
         return ", ".join(part for part in parts if part)
 
     def laid_over(self, performance: Performance) -> Performance:
-        """What the rule sets, over what was there."""
+        """Return `performance` with what the rule sets laid over it."""
         own = self.trainer.model_dump(include=self.trainer.model_fields_set)
         return performance.model_copy(
             update={
@@ -158,7 +158,7 @@ class PerformanceRules(Frozen):
     """In this order: of two that set the same, the later one counts."""
 
     def of(self, recipe: Recipe, size: str, mode: Mode, cluster_kind: str) -> Performance:
-        """The settings of a run.
+        """Return the settings of a run.
 
         Args:
             recipe: the row, or one like it at another scale.
@@ -177,7 +177,7 @@ class PerformanceRules(Frozen):
         return performance
 
     def wrong_sources(self) -> Iterator[Mistake]:
-        """Sources of rules that the block lacks, and sources that no rule has; located below this block."""
+        """Yield sources that the block lacks, and sources that no rule has, located below this block."""
         for index, rule in enumerate(self.rules):
             if rule.source not in self.sources:
                 yield Mistake.of(unknown_value("source", rule.source, self.sources), "rules", index, "source")
@@ -190,7 +190,10 @@ class PerformanceRules(Frozen):
         sizes: Collection[str] | None,
         dtypes: Collection[str] | None,
     ) -> Iterator[Mistake]:
-        """Names in rules that nothing of the workload has (None: not known); located below this block."""
+        """Yield the names in rules that nothing of the workload has, located below this block.
+
+        None stands for names that are not known.
+        """
         named = (("GPU type", "gpu_types", gpu_types), ("size", "sizes", sizes), ("dtype", "dtypes", dtypes))
         for index, rule in enumerate(self.rules):
             for kind, field, known in named:
@@ -199,9 +202,9 @@ class PerformanceRules(Frozen):
                         yield Mistake.of(unknown_value(kind, value, known), "rules", index, field)
 
     def for_no_row(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Rules that hold for none of the workload's rows; located below this block.
+        """Yield the rules that hold for none of the workload's rows, located below this block.
 
-        Of those in which `unknown_names` has found something nobody knows what they are for.
+        A rule in which `unknown_names` has found something is left out: nobody knows what it is for.
         """
         rows, unclear = tuple(rows), {mistake.location[:2] for mistake in misnamed}
         for index, rule in enumerate(self.rules):
@@ -209,10 +212,10 @@ class PerformanceRules(Frozen):
                 yield Mistake("the rule holds for no row of this workload", ("rules", index))
 
     def misfits(self, rows: Iterable[Row], misnamed: Iterable[Mistake] = ()) -> Iterator[Mistake]:
-        """Settings of a row that cannot go together: what several rows show is one mistake.
+        """Yield settings of a row that cannot go together; what several rows share is one mistake.
 
-        Each is located below this block, at the last rule that sets one of them. Rows are left out that a
-        rule may be meant for in which `unknown_names` has found something.
+        Each is located below this block, at the last rule that sets one of them. Rows are left out if a rule
+        in which `unknown_names` has found something may be meant for them.
         """
         unclear = self._whatever_is_meant(misnamed)
         # To look at one row of each kind is enough.

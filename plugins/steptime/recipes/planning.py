@@ -61,7 +61,7 @@ class Plan(Frozen):
 
 
 def plan(request: PlanRequest) -> Plan:
-    """The runs of `request`. Raises UserError for a value that no recipe has, listing those that there are.
+    """Plan the runs of `request`. Raises UserError for a value that no recipe has, listing those there are.
 
     A plan may be for another type of GPU than its cluster has, to be read; `require_runnable` refuses that.
     """

@@ -39,7 +39,7 @@ class PerformanceRow(Frozen):
 
     @property
     def step_time(self) -> float | None:
-        """Seconds as printed, or what they must have been where tokens per second of a GPU are printed."""
+        """Seconds as printed, or as they follow from printed tokens per second of a GPU."""
         if self.step_time_s is not None or self.tokens_per_s_per_gpu is None:
             return self.step_time_s
         return self.seq_length * self.global_batch_size / (self.tokens_per_s_per_gpu * self.gpus)
@@ -135,12 +135,12 @@ class Reference(Frozen):
 
 
 def list_references() -> tuple[str, ...]:
-    """The documents whose numbers are in `config/references/`."""
+    """List the documents whose numbers are in `config/references/`."""
     return names_in(settings.config_dir() / "references")
 
 
 def load_reference(document: str) -> Reference:
-    """The printed numbers of one document. Raises UserError if there are none, or their file is broken."""
+    """Load the printed numbers of one document. Raises UserError if they are missing or broken."""
     if document not in list_references():
         raise unknown_value("reference document", document, list_references())
     path = settings.config_dir() / "references" / f"{document}.yaml"
@@ -154,7 +154,7 @@ def _load(path: Path, _state: tuple[int, int]) -> Reference:
 
 
 def published_performance(recipe: Recipe) -> PerformanceRow | None:
-    """The printed numbers of a recipe; None if its document has none for this very scale and batch."""
+    """Return the printed numbers of a recipe, or None if its document has none for this scale and batch."""
     if recipe.workload not in list_references():
         return None
     for row in load_reference(recipe.workload).rows:

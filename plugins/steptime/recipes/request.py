@@ -199,7 +199,7 @@ class PlanRequest(Frozen):
 
 
 def parse_request(values: Mapping[str, Any]) -> PlanRequest:
-    """A request from named values (DAG params, JSON); None means the default.
+    """Parse a request from named values (DAG params, JSON); None means the default.
 
     Raises UserError for unknown names and wrong types.
     """

@@ -30,14 +30,14 @@ class ClusterHardware(BaseModel):
 
 
 def readable_clusters() -> dict[str, ClusterHardware]:
-    """The configured clusters by name, sorted, as far as their files can be read."""
+    """Return the configured clusters whose files can be read, by name, sorted."""
     files = _cluster_files()
     clusters, _ = load_each(files, lambda name: (name, load_yaml_model(files[name], ClusterHardware)))
     return dict(clusters)
 
 
 def clusters_of_kind(kind: str) -> tuple[str, ...]:
-    """The names of the readable clusters of a kind, sorted."""
+    """Return the names of the readable clusters of a kind, sorted."""
     return tuple(name for name, cluster in readable_clusters().items() if cluster.kind == kind)
 
 
@@ -66,7 +66,7 @@ class Selection:
         return tuple(sorted({gpus for rule in self.rules for gpus in rule.gpus}))
 
     def rule(self, gpus: int) -> Configuration:
-        """The rule for a documented GPU count."""
+        """Return the rule for a documented GPU count."""
         return next(rule for rule in self.rules if gpus in rule.gpus)
 
     def __str__(self) -> str:
@@ -74,9 +74,10 @@ class Selection:
 
 
 def select(request: PlanRequest) -> Selection:
-    """The rules that `request` selects, by default those of its cluster and document. Raises UserError.
+    """Select the rules for `request`, by default those of its cluster and document. Raises UserError.
 
-    What one release has not another may have: where a family was asked for, its others are named.
+    One release may lack what another has: if only a family was asked for, the error names the releases that
+    have it.
     """
     try:
         return _select(request)
@@ -220,7 +221,7 @@ def _scaling(
 
 
 def recipes_of(selection: Selection, request: PlanRequest) -> list[Recipe]:
-    """The row at each GPU count that was asked for, ascending. Raises UserError."""
+    """Return the row for each GPU count that was asked for, ascending. Raises UserError."""
     return [
         selection.workload.recipe(
             selection.size_name,

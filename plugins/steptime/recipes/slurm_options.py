@@ -98,7 +98,7 @@ class SlurmOptions(Frozen):
 
 
 def parse_slurm_options(asked: Mapping[str, Any], additional: str | None) -> SlurmOptions:
-    """The options of a request.
+    """Parse the options of a request.
 
     Args:
         asked: values of the fields of `SlurmOptions` that were given, except `additional`.

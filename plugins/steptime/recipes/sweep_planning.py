@@ -70,11 +70,11 @@ class SweepPlan(Frozen):
 
 
 def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -> SweepPlan:
-    """The cells of a sweep, by entry. Raises UserError with every reason why one of them cannot be run.
+    """Plan the cells of a sweep, by entry.
 
-    `check` raises UserError for the plan of a cell that cannot be run. Refused are also: a run that two
+    `check` raises UserError for the plan of a cell that cannot be run. Also refused are a run that two
     combinations ask for, an exclusion that excludes nothing, a sweep with nothing left to run, more than
-    `MOST_JOBS` jobs, and a plan above the budget.
+    `MOST_JOBS` jobs, and a plan above the budget. Raises UserError with every reason at once.
     """
     exclusions = _Exclusions(sweep)
     cells = list(_all_cells(sweep, exclusions, check))
@@ -95,7 +95,7 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
     )
     if not sweep.confirm:
         return planned
-    # Where nobody was asked, nothing is added that somebody would have to be asked for.
+    # If nobody was asked, nothing is added that somebody would have to be asked for.
     unasked = None if planned.needs_approval else sweep.approval_above_gpu_hours
     most = sweep.gpu_hours_max if unasked is None else min(unasked, sweep.gpu_hours_max)
     return planned.model_copy(update={"confirm_up_to_gpu_hours": most})
@@ -104,7 +104,7 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
 def fresh_cells(
     cell: Cell, number: int, *, checkpoint: bool, after: int, exclude: str | None = None
 ) -> list[Cell]:
-    """Cells that run a cell again, to confirm or dismiss what its run made suspect.
+    """Return cells that run a cell again, to confirm or dismiss the suspicion that its run raised.
 
     Args:
         cell: what was run.
@@ -124,17 +124,17 @@ def fresh_cells(
 
 
 def is_fresh_of(fresh: Cell, cell: Cell) -> bool:
-    """Whether the first is one of the `fresh_cells` of the other."""
+    """Return whether `fresh` is one of the `fresh_cells` of `cell`."""
     return fresh.label.startswith(f"{cell.label}{_FRESH}")
 
 
 def plan_of(cell: Cell) -> Plan:
-    """What the DAG run of a cell plans."""
+    """Plan what the DAG run of a cell runs."""
     return cell.planned or plan(cell.request)
 
 
 def runs_of(cell: Cell) -> tuple[Run, ...]:
-    """The runs of that."""
+    """Return the runs of a cell's plan."""
     return plan_of(cell).all_runs
 
 
@@ -146,7 +146,7 @@ class _Exclusions:
         self._used: set[int] = set()
 
     def match(self, values: Mapping[str, Any]) -> bool:
-        """Whether a run with these values is left out."""
+        """Return whether a run with these values is left out."""
         # Before planning `gpus` is text that may mean several counts; then nothing is compared with it.
         known = {name: value for name, value in values.items() if name != "gpus" or str(value).isdecimal()}
         matching = {

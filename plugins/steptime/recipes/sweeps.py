@@ -179,7 +179,7 @@ class Sweep(Frozen):
         return runs
 
     def requests(self, entry: int) -> Iterator[dict[str, Any]]:
-        """The combinations of an entry (counted from 0), as values of `PlanRequest` fields."""
+        """Yield the combinations of an entry (counted from 0), as values of `PlanRequest` fields."""
         values = dict(self.runs[entry])
         together = _zipped(values.pop(_ZIP, {}))
         lists = {name: value for name, value in values.items() if isinstance(value, list)}
@@ -205,7 +205,7 @@ def _zipped(lists: Any) -> list[dict[str, Any]]:
 
 
 def excludes(exclusion: Mapping[str, JsonValue], values: Mapping[str, Any]) -> bool:
-    """Whether a run with these values is excluded: it has every value of the exclusion.
+    """Return whether a run with these values is excluded: it has every value of the exclusion.
 
     A field that `values` lacks is no match. A workload may be named without its release.
     """
@@ -224,12 +224,12 @@ def _same(name: str, excluded: JsonValue, value: Any) -> bool:
 
 
 def list_sweeps() -> tuple[str, ...]:
-    """The names of all sweeps, sorted: the stems of `config/sweeps/*.yaml`."""
+    """List the names of all sweeps, sorted: the stems of `config/sweeps/*.yaml`."""
     return names_in(_folder())
 
 
 def load_sweep(name: str) -> Sweep:
-    """The sweep of that name. Raises UserError if there is none, or its file is broken."""
+    """Load the sweep of that name. Raises UserError if there is none or its file is broken."""
     if name not in list_sweeps():
         raise unknown_value("sweep", name, list_sweeps())
     return load_yaml_model(_folder() / f"{name}.yaml", Sweep, named_in="name")

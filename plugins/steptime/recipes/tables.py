@@ -10,7 +10,10 @@ from steptime.recipes.workload_file import Printed, Workload
 
 
 def row(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as steptime runs it: `vp` is None without virtual pipeline, `ep` and `etp` without experts."""
+    """Return a recipe as steptime runs it.
+
+    `vp` is None without virtual pipeline, `ep` and `etp` are None without experts.
+    """
     parallelism, identity, counted = recipe.parallelism, recipe.identity, parameters_of(recipe)
     return {
         "recipe": identity.pop("workload"),
@@ -33,7 +36,7 @@ def row(recipe: Recipe) -> dict[str, Any]:
 
 
 def rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """Every recipe of the workload, CPU sizes included, with how long it runs and in which image."""
+    """Yield every recipe of the workload, CPU sizes included, with how long it runs and in which image."""
     for recipe, _ in workload.recipes():
         steps = workload.steps_of(recipe.size)
         yield row(recipe) | {
@@ -46,7 +49,7 @@ def rows(workload: Workload) -> Iterator[dict[str, Any]]:
 
 
 def published_rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """The rows as the workload's document prints them, cells included that differ from what is run."""
+    """Yield the rows as the workload's document prints them, with the cells that differ from what is run."""
     for recipe, rule in workload.recipes():
         if rule.printed is not None:
             yield _as_printed(row(recipe), rule.printed)
@@ -72,9 +75,10 @@ _NOT_PRINTED = ("parameters", "active_parameters")
 
 
 def launch_rows(workload: Workload) -> Iterator[dict[str, Any]]:
-    """How the workload's runs are launched on GPUs: a row for each setting of each rule, in their order.
+    """Yield a row for each setting with which each rule launches the workload's runs on GPUs, in their order.
 
-    `condition` is empty for all runs on the GPU types; of two rows that both hold, the later one counts.
+    `condition` is empty if the setting holds for all runs on these GPU types; of two rows that both hold, the
+    later one counts.
     """
     gpu_types = [name for name in workload.gpu_types if name != CPU]
     for rule in workload.performance.rules:

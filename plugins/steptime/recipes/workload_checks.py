@@ -41,7 +41,7 @@ from steptime.recipes.workload_parts import (
 
 
 def problems_of(document: Document) -> list[Mistake]:
-    """What does not fit together in a workload's file."""
+    """Return everything that does not fit together in a workload's file."""
     return [problem for check in _CHECKS for problem in check(document)]
 
 
@@ -137,7 +137,7 @@ def _windows(document: Document) -> Iterator[Mistake]:
 
 
 def _hardware(document: Document) -> Iterator[Mistake]:
-    """Every GPU type is described where its GPUs per node and image are, and has a peak for each dtype."""
+    """Every GPU type has its GPUs per node and its image, and a peak for each dtype."""
     declared, peaks = keys_of(document, "gpu_types"), _peaks()
     all_declared = is_read(document, "gpu_types")
     for gpu_type in declared:

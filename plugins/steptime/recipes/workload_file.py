@@ -74,7 +74,7 @@ class Steps(Frozen):
     time_limit: dict[Scaling, TimeLimit]
 
     def window_of(self, max_steps: int) -> Window:
-        """The window in a run of so many steps; it may lie outside of a shorter one."""
+        """Return the window in a run of so many steps; it may lie outside a shorter run."""
         if self.window == LAST_STEP:
             return Window(first=max_steps - 1, last=max_steps - 1)
         return parse_window(self.window)
@@ -128,7 +128,7 @@ class BatchRule(Frozen):
         return self
 
     def at(self, gpus: int) -> int:
-        """The global batch size on so many GPUs. Raises ValueError if the rule gives no whole number."""
+        """Return the global batch size on so many GPUs. Raises ValueError if it is not a whole number."""
         if self.fixed is not None:
             return self.fixed
         batch = gpus * (self.per_gpu or 0)
@@ -177,7 +177,7 @@ class Configuration(Frozen):
     """Null for rows that are in no document."""
 
     def parallelism_on(self, gpus: int, tensor: int | None = None) -> Parallelism:
-        """The parallelism on so many GPUs, with another `tensor` if given.
+        """Return the parallelism on so many GPUs, with another `tensor` if given.
 
         Raises ValueError if the replicas of the model do not come out whole.
         """
@@ -199,7 +199,7 @@ class Configuration(Frozen):
         return self.num_layers is not None or self.model is not None
 
     def changed(self, model: Mapping[str, Any]) -> dict[str, Any]:
-        """The model of a size, as its file has it or whole, with what this rule has otherwise."""
+        """Return the model of a size, or its proxy's, with this rule's changes."""
         layers = {} if self.num_layers is None else {"num_layers": self.num_layers}
         return _laid_over(model, (self.model or {}) | layers)
 
@@ -225,7 +225,7 @@ class Size(Frozen):
     checkpoint: CheckpointLimits | None = None
 
     def shape(self, configuration: Configuration) -> Model:
-        """The model of that configuration: for a proxy, the same with fewer layers or other changes."""
+        """Return the model of that configuration; a proxy has fewer layers or other changes."""
         if not configuration.is_proxy:
             return self.model
         return ModelShape.model_validate(configuration.changed(self.model.model_dump()))
@@ -272,21 +272,21 @@ class Workload(Frozen):
         return self.workload.rpartition("-")[2]
 
     def rules_of(self, size: str) -> tuple[Configuration, ...]:
-        """The rules of a size or its proxy."""
+        """Return the rules of a size or its proxy."""
         whole = self.sizes[size.removesuffix(PROXY_SUFFIX)]
         return whole.proxies if size.endswith(PROXY_SUFFIX) else whole.configurations
 
     def size_names(self) -> tuple[str, ...]:
-        """Every size, proxies among them, as the tables name them."""
+        """Return every size, proxies among them, as the tables name them."""
         proxies = (name + PROXY_SUFFIX for name, size in self.sizes.items() if size.proxies)
         return (*self.sizes, *proxies)
 
     def steps_of(self, size: str) -> Steps:
-        """The steps of a size or its proxy: its own, or those of the workload."""
+        """Return the steps of a size or its proxy: its own, or those of the workload."""
         return self.sizes[size.removesuffix(PROXY_SUFFIX)].steps or self.steps
 
     def recipes(self) -> Iterator[tuple[Recipe, Configuration]]:
-        """Every row this file describes, with the rule that made it."""
+        """Yield every row this file describes, with the rule that made it."""
         for name, size in self.sizes.items():
             for rule in (*size.configurations, *size.proxies):
                 cells = itertools.product(rule.gpu_types, rule.global_batch_size, rule.gpus, rule.dtypes)
@@ -307,7 +307,7 @@ class Workload(Frozen):
         gpus: int,
         tensor_parallel: int | None = None,
     ) -> Recipe:
-        """One row: a rule of `size` at one scale. Raises ValueError if the scale does not divide."""
+        """Return one row: a rule of `size` at one scale. Raises ValueError if the scale does not divide."""
         platform = self.gpu_types[gpu_type]
         proxy = rule.is_proxy
         return Recipe(

@@ -31,17 +31,17 @@ class Placed(NamedTuple):
 
 
 def is_read(document: Document, part: str) -> bool:
-    """Whether a part has entries that others may name: else there is nothing to hold their names to."""
+    """Return whether a part has entries that others may name: without, their names cannot be checked."""
     return isinstance(document.value(part), dict)
 
 
 def keys_of(document: Document, part: str) -> tuple[str, ...]:
-    """Of `gpu_types` or `sizes`; none if they cannot be read."""
+    """Return the keys of `gpu_types` or `sizes`; none if they cannot be read."""
     return tuple(document.value(part)) if is_read(document, part) else ()
 
 
 def rules_of(document: Document) -> Iterator[Placed]:
-    """The configurations and proxies of all sizes, in the file's order."""
+    """Yield the configurations and proxies of all sizes, in the file's order."""
     for size in keys_of(document, "sizes"):
         for kind in KINDS:
             listed = document.value("sizes", size, kind)
@@ -53,7 +53,10 @@ def rules_of(document: Document) -> Iterator[Placed]:
 
 
 def all_read(document: Document, size: str) -> bool:
-    """Whether every configuration of a size and its proxy could be read: then what they lack is lacking."""
+    """Return whether every configuration of a size and its proxy could be read.
+
+    Only then is what they lack really lacking.
+    """
     configurations, proxies = (document.value("sizes", size, kind) for kind in KINDS)
     if not isinstance(configurations, list) or not isinstance(proxies, list | None):
         return False
@@ -61,24 +64,24 @@ def all_read(document: Document, size: str) -> bool:
 
 
 def model_of(document: Document, size: str) -> ModelShape | None:
-    """The whole model of a size; None if it cannot be read, or is known by name alone."""
+    """Return the whole model of a size, or None if it cannot be read, or is known by name alone."""
     return document.part(ModelShape, "sizes", size, "model")[0]
 
 
 def named_of(document: Document, size: str) -> NamedRecipe | None:
-    """The recipe by name of a size; None if it is none, or cannot be read."""
+    """Return the recipe of a size that is known by name; None if it is not, or cannot be read."""
     return document.part(NamedRecipe, "sizes", size, "model")[0]
 
 
 def steps_of(document: Document, size: str) -> Steps | None:
-    """The steps of a size: its own, or those of the workload."""
+    """Return the steps of a size: its own, or those of the workload."""
     location = ("sizes", size, "steps")
     own = document.value(*location) is not None
     return document.part(Steps, *(location if own else ("steps",)))[0]
 
 
 def model_of_rule(document: Document, placed: Placed) -> ModelShape | None:
-    """The model of a rule; None if it cannot be read."""
+    """Return the model of a rule, or None if it cannot be read."""
     whole = model_of(document, placed.size)
     if whole is None or not placed.rule.is_proxy:
         return whole

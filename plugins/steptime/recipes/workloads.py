@@ -17,7 +17,7 @@ from steptime.settings import config_dir
 
 
 def list_workloads() -> tuple[str, ...]:
-    """The names of all workloads, sorted: the stems of `config/workloads/*.yaml`. Raises UserError."""
+    """List all workloads by name, sorted: the stems of `config/workloads/*.yaml`. Raises UserError."""
     folder = config_dir() / "workloads"
     names = names_in(folder)
     if not names:
@@ -26,7 +26,7 @@ def list_workloads() -> tuple[str, ...]:
 
 
 def load_workload(name: str) -> Workload:
-    """The workload of that name; without a release (`llama3.1`) its family's default, or else the newest.
+    """Load the workload of that name; a family alone (`llama3.1`) means its default release or the newest.
 
     Raises UserError for a name that there is not, and for a broken file: with everything that is wrong in it.
     """
@@ -42,7 +42,7 @@ def load_workload(name: str) -> Workload:
 
 
 def releases_of(family: str) -> tuple[str, ...]:
-    """The workloads of a family (`llama3.1`), sorted; none for another name."""
+    """Return the workloads of a family (`llama3.1`), sorted; none if there is no such family."""
     names = (name for name in list_workloads() if name.rpartition("-")[0] == family.lower())
     return tuple(name for name in names if _release(name))
 
@@ -67,12 +67,15 @@ def _path(name: str) -> Path:
 
 
 def load_workloads() -> tuple[Sequence[Workload], BrokenFiles | None]:
-    """Every workload whose file is whole, and what is wrong with the others. Raises UserError for none."""
+    """Load every workload whose file is whole; also return what is wrong with the others.
+
+    Raises UserError if there are none.
+    """
     return load_each(list_workloads(), load_workload)
 
 
 def dag_id(workload: str) -> str:
-    """The DAG that runs the workload of that name. Raises UserError."""
+    """Return the id of the DAG that runs the workload of that name. Raises UserError."""
     return load_workload(workload).dag_id
 
 

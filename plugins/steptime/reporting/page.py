@@ -45,7 +45,7 @@ class Report:
     """What it is about: `sweep weekly`."""
     comparison: Comparison
     runs: Sequence[Row]
-    """As people read them, rejected ones included; the latest, where there are very many."""
+    """As people read them, rejected ones included; only the latest if there are very many."""
     scaling: Sequence[Row]
     """Runs that were measured together, and have an efficiency."""
     trends: Sequence[tuple[str, Sequence[Row]]]

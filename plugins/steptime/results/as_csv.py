@@ -10,7 +10,7 @@ _ROWS_AT_ONCE = 500
 
 
 def csv_parts(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
-    """The line of names and a line for each row, some hundred of them at once; a missing value is empty."""
+    """Yield a line of names, then a line for each row, some hundred at once; a missing value is empty."""
     lines = chain([names], ([row.get(name) for name in names] for row in rows))
     while some := list(islice(lines, _ROWS_AT_ONCE)):
         part = io.StringIO(newline="")

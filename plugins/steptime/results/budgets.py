@@ -46,13 +46,13 @@ class Charge(Frozen):
     ended_at: float | None = None
 
     def used_gpu_hours(self, begins: float, ends: float) -> float:
-        """What it took between two points in Unix time."""
+        """Return the GPU-hours that it took between two points in Unix time."""
         if self.started_at is None or self.ended_at is None:
             return 0.0
         return self.gpus * max(0.0, min(self.ended_at, ends) - max(self.started_at, begins)) / 3600
 
     def committed_gpu_hours(self, now: float) -> float:
-        """What it may still take, at most."""
+        """Return the GPU-hours that it may still take, at most."""
         if self.ended_at is not None or self.counts_until <= now or self.time_limit_s is None:
             return 0.0
         return self.gpus * self.time_limit_s / 3600
@@ -102,12 +102,12 @@ class BudgetBalance(Frozen):
 
 
 def month_of(now: float) -> str:
-    """The calendar month of a Unix time in UTC, `2026-11`."""
+    """Return the calendar month of a Unix time in UTC, `2026-11`."""
     return f"{datetime.fromtimestamp(now, UTC):%Y-%m}"
 
 
 def month_bounds(month: str) -> tuple[float, float]:
-    """Unix times of a month's beginning and end."""
+    """Return the Unix times at which a month begins and ends."""
     begins, ends = _month(month)
     return begins.timestamp(), ends.timestamp()
 
@@ -118,7 +118,7 @@ def _month(month: str) -> tuple[datetime, datetime]:
 
 
 def planned_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str | None = None) -> Charge:
-    """What a planned run may take at most."""
+    """Return what a planned run may take at most."""
     return Charge(
         dag_run=dag_run,
         label=run.label,
@@ -131,7 +131,7 @@ def planned_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str 
 
 
 def job_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str) -> Charge:
-    """What the job of a run may take at most; it may queue for as long as its cluster's file allows."""
+    """Return what the job of a run may take at most; it may queue as long as its cluster's file allows."""
     charge = planned_charge(run, config, now, dag_run=dag_run)
     queued_s = 3600 * config.queue_patience_h
     last = now + queued_s + run.time_limit_s + config.seconds_before_training + _SETTLED_WITHIN_S
@@ -139,9 +139,9 @@ def job_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str) -> 
 
 
 def times_of(status: JobStatus) -> tuple[float | None, float] | None:
-    """Start (None if it never ran) and end of a job that has ended; None if they are not known.
+    """Return when a job started (None if it never ran) and when it ended; None if that is not known.
 
-    A job of which nobody knows how it ended goes on to count as the most that it may have taken.
+    A job whose end nobody knows still counts as the most that it may have taken.
     """
     if status.state.is_live or status.state is JobState.UNKNOWN:
         return None
@@ -153,7 +153,7 @@ def times_of(status: JobStatus) -> tuple[float | None, float] | None:
 def balances_of(
     config: ClusterConfig, charges: Sequence[Charge], asked: Iterable[Charge], now: float
 ) -> list[BudgetBalance]:
-    """How the budgets of a cluster stand, the whole cluster's first.
+    """Return how the budgets of a cluster stand, the whole cluster's first.
 
     Args:
         config: the cluster's file.

@@ -429,7 +429,7 @@ CHOICES = tuple(column.name for column in COLUMNS if column.choice)
 
 
 def of_series(*parts: Part) -> tuple[str, ...]:
-    """Names of the columns that are these parts of what makes a series; of all of them if none is named."""
+    """Return the names of the columns that are these parts of what makes a series; by default of all."""
     return tuple(
         column.name for column in COLUMNS if column.series and column.series in (parts or get_args(Part))
     )
@@ -439,12 +439,12 @@ BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
 
 
 def planned_values(run: Run) -> dict[str, Any]:
-    """What the row of a run has that its plan has, too."""
+    """Return the values of a run's row that its plan already has."""
     return {column.name: column.of_run(run) for column in COLUMNS if column.of_run}
 
 
 def documentation() -> str:
-    """The table of all columns in `docs/results.md`."""
+    """Return the table of all columns for `docs/results.md`."""
     lines = [
         f"| `{column.name}` | {column.kind} | {column.unit or '-'} | {column.description} |"
         for column in COLUMNS

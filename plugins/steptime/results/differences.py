@@ -22,18 +22,18 @@ _COUNTED = "nodes: "
 
 
 def changes(before: str, after: str) -> list[str]:
-    """What was made otherwise, from the record of one run to that of a later one: the events between them."""
+    """Return what was made otherwise between the record of one run and that of a later one: the events."""
     nodes = (", ".join(json.loads(record)["nodes"]) for record in (before, after))
     return made_changes(before, after) + node_changes(*nodes)
 
 
 def made_changes(before: str, after: str) -> list[str]:
-    """The same without their nodes."""
+    """Return the same as `changes`, without the nodes."""
     return [_event(*one) for one in record_differences(before, after) if one[0] != _NODES]
 
 
 def node_changes(before: str | None, after: str | None) -> list[str]:
-    """On which other nodes a run was than one before it, as the store's column has these."""
+    """Return how the nodes of a run differ from those of a run before it, both as in the store's column."""
     if before == after:
         return []
     usual, own = (set(filter(None, (nodes or "").split(", "))) for nodes in (before, after))
@@ -44,7 +44,7 @@ def node_changes(before: str | None, after: str | None) -> list[str]:
 
 
 def counts_nodes(event: str) -> bool:
-    """Whether it has of nodes only how many are others: two runs that have that in common may share none."""
+    """Return whether an event only counts the nodes that differ: two runs with it may share none of them."""
     return event.startswith(_COUNTED)
 
 
@@ -53,7 +53,7 @@ def _event(name: str, before: str, after: str) -> str:
 
 
 def made_sha256(record: str) -> str | None:
-    """The same for all runs that were made alike, on whatever nodes; None for a record beyond reading."""
+    """Return a hash that all runs made alike share, on whatever nodes; None for an unreadable record."""
     if recorded_job(record) is None:
         return None
     made = _made_of(record)
@@ -62,7 +62,10 @@ def made_sha256(record: str) -> str | None:
 
 
 def record_differences(before: str, after: str) -> list[tuple[str, str, str]]:
-    """What two records have otherwise of image, versions, driver, commit, options and nodes: both values."""
+    """Return where two records differ in image, versions, driver, commit, options and nodes.
+
+    Each difference is a name and both values.
+    """
     one, other = _made_of(before), _made_of(after)
     return [
         (name, _value(one.get(name)), _value(other.get(name)))

@@ -40,7 +40,7 @@ class Measurement(Frozen):
     steady_steps: Annotated[
         str | None,
         _column(
-            "First and last of the steady steps: the last 20 of the run, or its window where that is longer.",
+            "First and last of the steady steps: the last 20 of the run, or its window if that is longer.",
             heading="steady",
             unit="steps",
         ),

@@ -23,40 +23,43 @@ PUBLISHED_THROUGHPUT = 0.95
 """Part of the published throughput that passes."""
 
 STEADY_STEPS = 20
-"""Steps at the end of a run that it is judged by, where its window is not longer."""
+"""Steps at the end of a run that it is judged by, if its window is not longer."""
 
 
 def tokens_per_s(seq_length: int, global_batch_size: int, step_time_s: float) -> float:
-    """Tokens the whole job trains per second. Raises UserError unless the time is positive and finite."""
+    """Return the tokens that the whole job trains per second.
+
+    Raises UserError unless the step time is positive and finite.
+    """
     if not (math.isfinite(step_time_s) and step_time_s > 0):
         raise UserError(f"a step time of {step_time_s} s cannot be: it must be a positive number of seconds.")
     return seq_length * global_batch_size / step_time_s
 
 
 def days_per_1t_tokens(tokens_per_second: float) -> float:
-    """Days that training on 10¹² tokens would take at this rate."""
+    """Return the days that training on 10¹² tokens would take at this rate."""
     return 1e12 / tokens_per_second / SECONDS_PER_DAY
 
 
 def model_tflops_per_gpu(
     *, flops_per_sample: float, global_batch_size: int, step_time_s: float, gpus: int
 ) -> float:
-    """Useful arithmetic of one GPU, TFLOPS: model flops by a named formula over step time and GPUs."""
+    """Return the useful TFLOPS of one GPU: model flops by a named formula over step time and GPUs."""
     return global_batch_size * flops_per_sample / step_time_s / gpus / 1e12
 
 
 def mfu_percent(model_tflops: float, peak: float) -> float:
-    """Model flops utilization in percent, of a GPU's model TFLOPS and its peak TFLOPS."""
+    """Return the model flops utilization in percent: a GPU's model TFLOPS over its peak TFLOPS."""
     return 100 * model_tflops / peak
 
 
 def against_publication(over_published: float) -> str:
-    """`passes` or `below`, of a step time relative to the published one."""
+    """Return `passes` or `below` for a step time relative to the published one."""
     return "passes" if 1 / over_published >= PUBLISHED_THROUGHPUT else "below"
 
 
 def gpu_hours(gpus: int, started_at: float | None, ended_at: float | None) -> float | None:
-    """GPU-hours of a job between two points in Unix time; None for one that never began, or has no end."""
+    """Return the GPU-hours of a job between two Unix times; None if it never began or has no end."""
     if started_at is None or ended_at is None:
         return None
     return gpus * max(0.0, ended_at - started_at) / 3600
@@ -70,7 +73,7 @@ def throughput(
     as_published: bool = False,
     logged_tflops: float | None = None,
 ) -> Measurement:
-    """All rates of a recipe at one step time, and the published step time beside it.
+    """Return all rates of a recipe at one step time, and the published step time beside it.
 
     `peak` replaces the peak of `config/gpus.yaml`. `as_published` takes the constants that reproduce the
     document's printed MFU if they differ from those it prints (`config/references/`); `logged_tflops`
@@ -115,7 +118,7 @@ def throughput(
 
 
 def measure(run: Run, log: TrainingLog) -> Measurement:
-    """The numbers of a run over its window, from the mean step time of the steps that were logged in it.
+    """Measure a run over its window, by the mean of the step times that were logged in it.
 
     The peak of CPU runs is the one the trainer measured at the start. Raises UserError naming the steps if
     the log has none of the window, or if a step time is not positive and finite. An incomplete window is
@@ -133,7 +136,7 @@ def measure(run: Run, log: TrainingLog) -> Measurement:
 
 
 def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
-    """Median and interquartile range of a run's steady steps, and which these are; none without steps.
+    """Return median and interquartile range of a run's steady steps, and which steps these are.
 
     They are what runs are judged by: the documented number may rest on a single step.
     """
@@ -154,14 +157,14 @@ def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
 
 
 def steady_steps(step_times: Mapping[int, float], window: Window) -> dict[int, float]:
-    """The last `STEADY_STEPS` of a run, by global step, or those of its window where that is longer."""
+    """Return the last `STEADY_STEPS` of a run, by global step, or those of its window if that is longer."""
     if window.last - window.first + 1 > STEADY_STEPS:
         return {step: step_times[step] for step in sorted(step_times) if window.first <= step <= window.last}
     return {step: step_times[step] for step in sorted(step_times)[-STEADY_STEPS:]}
 
 
 def measure_window(log: TrainingLog, window: Window) -> Measurement:
-    """What a log shows without its plan: times over `window`, and tokens if the trainer recorded sizes.
+    """Measure a log without its plan: times over `window`, and tokens if the trainer recorded sizes.
 
     An incomplete window is taken as it is. Raises UserError naming the steps if none has a step time, or
     if one is not positive and finite.
@@ -192,7 +195,7 @@ def measure_window(log: TrainingLog, window: Window) -> Measurement:
 
 
 def checkpoint_seconds(log: TrainingLog) -> dict[str, float | None]:
-    """Of the last save, which the next run loads, and the last load, which this run trained on.
+    """Return the times of the last save, which the next run loads, and of the last load, which this run used.
 
     `checkpoint_save_s` is from its start until it was whole on disk, `checkpoint_blocked_s` how long training
     waited for it: less, if the save was asynchronous. None if the log has no time.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def each_series(connection: "Connection") -> "CTE":
-    """Each series with each state that its runs have: the columns of `SERIES`, and `state`.
+    """Return a query of each series with each state that its runs have: the columns of `SERIES`, and `state`.
 
     SQLite reads the index once. PostgreSQL would take longer for that than for all else of a page; it finds
     to each combination the next one, which SQLite, in turn, looks for by its first column alone.
@@ -37,9 +37,9 @@ def each_series(connection: "Connection") -> "CTE":
 def latest(
     store: ReadStore, of: "CTE", column: str, place: int = 0, *, since: float = 0
 ) -> "ScalarSelect[Any]":
-    """A column of the latest valid run of a series of `each_series`, or of the one so many places before it.
+    """Return a column of the latest valid run of a series of `each_series`, or of the run `place` before it.
 
-    NULL where that was submitted before `since` (Unix time), or is not there.
+    It is NULL if that run was submitted before `since` (Unix time), or does not exist.
     """
     from sqlalchemy import select
 
@@ -53,14 +53,14 @@ def latest(
 
 
 def same_series(of: "CTE") -> "list[ColumnElement[bool]]":
-    """That a run is of a series of `each_series`."""
+    """Return the condition that a run is of a series of `each_series`."""
     from steptime.results.schema import SERIES, runs
 
     return [runs.c[name] == of.c[name] for name in SERIES]
 
 
 def newest_of_each(store: ReadStore) -> list[dict[str, Any]]:
-    """Of each series the valid run that was submitted last, latest first."""
+    """Return the valid run of each series that was submitted last, latest first."""
     from sqlalchemy import select
 
     from steptime.results.columns import COLUMNS
@@ -75,7 +75,7 @@ def newest_of_each(store: ReadStore) -> list[dict[str, Any]]:
 
 
 def hidden(store: ReadStore) -> list[dict[str, Any]]:
-    """The series that have valid runs which the reader of the store may not read."""
+    """Return the series with valid runs that the reader of the store may not read."""
     from sqlalchemy import select
 
     from steptime.results.schema import SERIES, runs
@@ -91,7 +91,7 @@ def hidden(store: ReadStore) -> list[dict[str, Any]]:
 
 
 def occurring_values(store: ReadStore, names: Iterable[str]) -> dict[str, set[Any]]:
-    """The values of columns of runs, rejected ones included; a column without a value does not count."""
+    """Return the values of these columns in all runs, rejected ones included; empty columns are left out."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs

@@ -24,7 +24,7 @@ async def keep_parsed_log(cluster: Cluster, job: Job, log: TrainingLog) -> None:
 
 
 async def kept_parsed_log(cluster: Cluster, job: Job) -> TrainingLog:
-    """What `keep_parsed_log` wrote. Raises SystemFailure if it is gone or cannot be read."""
+    """Read what `keep_parsed_log` wrote. Raises SystemFailure if it is gone or cannot be read."""
     lines = await read_whole(cluster, _beside(job, STEPS_FILE))
     rest = await read_whole(cluster, _beside(job, PARSED_LOG_FILE))
     try:
@@ -38,7 +38,7 @@ async def kept_parsed_log(cluster: Cluster, job: Job) -> TrainingLog:
 
 
 async def read_whole(cluster: Cluster, path: str) -> bytes:
-    """All of a file on the cluster; b"" if there is none."""
+    """Read all of a file on the cluster; b"" if there is none."""
     content = b""
     while piece := await cluster.read(path, len(content), _PIECE_BYTES):
         content += piece

@@ -11,7 +11,10 @@ _TIMEOUT_S = 10
 
 
 def of_this_code() -> dict[str, Any]:
-    """Fields of `Provenance`: what of steptime runs here. The commit is None outside of a git checkout."""
+    """Return the fields of `Provenance` about the steptime that runs here.
+
+    The commit is None outside of a git checkout.
+    """
     # An installed package may lie inside somebody else's repository: only that of this very project counts.
     is_checkout = _git("rev-parse", "--show-toplevel") == str(_PROJECT)
     commit = _git("rev-parse", "HEAD") if is_checkout else None

@@ -37,7 +37,7 @@ def validate(
     *,
     earlier_attempts: Sequence[EarlierAttempt] = (),
 ) -> Verdict:
-    """All checks of one run (`plug_points.CHECKS`), in their order; a failed one never raises.
+    """Run all checks on one run (`plug_points.CHECKS`), in their order; a failed one never raises.
 
     Raises SystemFailure if Great Expectations itself fails, UserError for a broken
     `config/expectations/steps.yaml`.
@@ -47,7 +47,7 @@ def validate(
 
 
 def steps(finished: FinishedRun) -> Iterator[Check]:
-    """Every check of the log's steps, or the one that there are none."""
+    """Check the log's steps; a log without any fails a check."""
     run, log = finished.run, finished.log
     if log.steps:
         yield from check_rows(run, log.steps)
@@ -59,7 +59,7 @@ def steps(finished: FinishedRun) -> Iterator[Check]:
 
 
 def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
-    """The cluster's word."""
+    """Check that the cluster reports success."""
     status = finished.status
     exit_code = "" if status.exit_code is None else f" with exit code {status.exit_code}"
     reason = f" ({status.reason})" if status.reason else ""
@@ -68,7 +68,7 @@ def job_succeeded(finished: FinishedRun) -> Iterator[Check]:
 
 
 def log_without_failure(finished: FinishedRun) -> Iterator[Check]:
-    """What the log names, but for what has a check of its own."""
+    """Check that the log names no failure, apart from those that have a check of their own."""
     fatal = [problem for problem in finished.log.problems if problem.fatal and not _has_own_check(problem)]
     found = "it names " + "; ".join(f"{problem.kind}: {problem.message.rstrip('.')}" for problem in fatal)
     yield judge("log_without_failure", not fatal, "the log names no failure", found)
@@ -110,7 +110,7 @@ def _batch_size_stated(log: TrainingLog) -> Check:
 
 
 def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
-    """The trainer's own record of what it set up, against the plan."""
+    """Check what the trainer recorded of its set-up against the plan."""
     if not _by_trainer(finished):
         return  # Megatron-Bridge is given both, and its steps state the batch, which has a check of its own
     expected = "parallelism and batch are as planned"
@@ -152,7 +152,7 @@ def _differences(planned: dict[str, Any], record: dict[str, Any]) -> str:
 
 
 def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
-    """What a publication did to the machines before its training: without it, its numbers are not reached."""
+    """Check what the publication did to its machines before training; its numbers need it."""
     if not _by_trainer(finished):
         return
     launch = (finished.log.started or {}).get("launch") or {}
@@ -169,7 +169,7 @@ def launched_as_published(finished: FinishedRun) -> Iterator[Check]:
 
 
 def training_completed(finished: FinishedRun) -> Iterator[Check]:
-    """The trainer's own word; of other programs the job's end and the last step must do."""
+    """Check that the trainer recorded its end; other programs are judged by job and last step alone."""
     if not _by_trainer(finished):
         return
     expected = "the trainer recorded its end as completed"
@@ -181,7 +181,7 @@ def training_completed(finished: FinishedRun) -> Iterator[Check]:
 
 
 def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
-    """All steps of the window count, and no others."""
+    """Check that all steps of the window were measured, and no others."""
     run, measurement = finished.run, finished.measurement
     steps = run.window.last - run.window.first + 1
     expected = f"the step time is measured over the window {run.window} of {steps} step{'s' * (steps > 1)}"
@@ -194,7 +194,7 @@ def measured_over_window(finished: FinishedRun) -> Iterator[Check]:
 
 
 def first_attempt(finished: FinishedRun) -> Iterator[Check]:
-    """The numbers are of the last job alone and count; that others had to be given up should be seen."""
+    """Check that no earlier job was given up: only the last counts, but readers should know of the others."""
     earlier = finished.earlier_attempts
     if not earlier:
         return
@@ -207,7 +207,7 @@ def first_attempt(finished: FinishedRun) -> Iterator[Check]:
 
 
 def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
-    """An MFU is a share of the peak."""
+    """Check that the MFU is at most 100 %: it is a share of the peak."""
     mfu_percent = None if finished.measurement is None else finished.measurement.mfu_percent
     if mfu_percent is None:
         return
@@ -219,7 +219,7 @@ def mfu_possible(finished: FinishedRun) -> Iterator[Check]:
 
 
 def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
-    """NeMo's timer stops before the GPU has done all of a step; the wall time leaves out nothing."""
+    """Check step times against wall times: NeMo's timer stops before the GPU has finished the step."""
     measurement = finished.measurement
     if measurement is None or not measurement.step_time_median_s or not measurement.wall_time_median_s:
         return
@@ -235,7 +235,10 @@ def wall_time_agrees(finished: FinishedRun) -> Iterator[Check]:
 
 
 def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
-    """NeMo 2.7 counts iterations from 0 (the last global step); the documents' lines have `max_steps`."""
+    """Check that the last step was saved.
+
+    NeMo 2.7 counts iterations from 0 (the last global step); the documents' lines have `max_steps`.
+    """
     run, log = finished.run, finished.log
     if run.mode is not Mode.CHECKPOINT_SAVE:
         return
@@ -255,7 +258,7 @@ def checkpoint_saved(finished: FinishedRun) -> Iterator[Check]:
 
 
 def checkpoint_loaded(finished: FinishedRun) -> Iterator[Check]:
-    """A run that loads goes on where the one that saved has ended."""
+    """Check that a loading run goes on at the step that the saving run ended with."""
     run, log = finished.run, finished.log
     if run.mode is not Mode.CHECKPOINT_LOAD:
         return

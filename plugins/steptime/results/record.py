@@ -65,7 +65,7 @@ def make_record(
     log: TrainingLog,
     earlier_attempts: tuple[EarlierAttempt, ...] = (),
 ) -> str:
-    """The record of a run that has ended, as the text of its file: without secrets, see `redaction`."""
+    """Make the record of a run that has ended: the text of its file, without secrets (see `redaction`)."""
     of_trainer = [one for one in (log.started, log.ended) if one is not None]
     nodes = [one["node_names"] for one in of_trainer if one.get("node_names")]
     record = RunRecord(
@@ -90,12 +90,12 @@ def make_record(
 
 
 def as_text(record: dict[str, Any]) -> str:
-    """A record as its file has it."""
+    """Return a record as the text of its file."""
     return json.dumps(record, indent=2, ensure_ascii=False) + "\n"
 
 
 async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[EarlierAttempt, ...]:
-    """The jobs that were submitted for the same run before, as the cluster knows them.
+    """Return the jobs that were submitted for the same run before, as the cluster knows them.
 
     Raises SystemFailure if it cannot be asked.
     """
@@ -108,19 +108,19 @@ async def earlier_attempts(cluster: Cluster, job: Job, attempt: int) -> tuple[Ea
 
 
 def recorded_attempts(record: str) -> tuple[EarlierAttempt, ...]:
-    """The earlier attempts of a record; none if somebody has changed it beyond reading."""
+    """Return the earlier attempts of a record; none if somebody has made it unreadable."""
     parsed = _parsed(record)
     return () if parsed is None else parsed.earlier_attempts
 
 
 def recorded_nodes(record: str) -> tuple[str, ...]:
-    """The nodes of a record; none if somebody has changed it beyond reading."""
+    """Return the nodes of a record; none if somebody has made it unreadable."""
     parsed = _parsed(record)
     return () if parsed is None else parsed.nodes
 
 
 def recorded_job(record: str) -> Job | None:
-    """The job that a record is of; None if somebody has changed it beyond reading."""
+    """Return the job that a record is of; None if somebody has made it unreadable."""
     parsed = _parsed(record)
     return None if parsed is None else parsed.job
 
@@ -133,19 +133,19 @@ def _parsed(record: str | bytes) -> RunRecord | None:
 
 
 def record_path(log_path: str) -> str:
-    """Where the record of a log's run is, on the same cluster."""
+    """Return the path of the record beside a run's log, on the same cluster."""
     return str(PurePosixPath(log_path).with_name(RECORD_FILE))
 
 
 async def with_script(cluster: Cluster, submitted: Submitted) -> Submitted:
-    """The same with the text of the job's script, which lies in its folder."""
+    """Return the record with the text of the job's script, which lies in the job's folder."""
     script = await read_whole(cluster, str(PurePosixPath(submitted.job.directory) / SCRIPT_FILE))
     made_by = submitted.made_by.model_copy(update={"script": script.decode(errors="replace")})
     return submitted.model_copy(update={"made_by": made_by})
 
 
 async def kept_record(cluster: Cluster, job: Job) -> str:
-    """The record beside the job's log. Raises SystemFailure if it is gone."""
+    """Read the record beside the job's log. Raises SystemFailure if it is gone."""
     path = record_path(job.log_path)
     if not (content := await read_whole(cluster, path)):
         raise SystemFailure(
@@ -156,7 +156,7 @@ async def kept_record(cluster: Cluster, job: Job) -> str:
 
 
 async def recorded_end(cluster: Cluster, job: Job) -> JobStatus | None:
-    """How the job ended by the record beside its log: clusters forget their jobs. None without its record."""
+    """Return how the job ended by the record beside its log, or None: clusters forget their jobs."""
     # There may be none, that of an earlier steptime, or a broken one, which `keep_record` names.
     record = _parsed(await read_whole(cluster, record_path(job.log_path)))
     return record.status if record is not None and record.job == job else None
@@ -184,7 +184,7 @@ async def keep_record(cluster: Cluster, job: Job, record: str) -> tuple[str, lis
 
 
 def differences(kept: str, new: str) -> list[str]:
-    """How two records of one run differ: a line for each place, none if they are equal."""
+    """Return how two records of one run differ, a line for each place; none if they are equal."""
     return [] if kept == new else list(_differing(json.loads(kept), json.loads(new), ""))
 
 

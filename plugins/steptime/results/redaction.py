@@ -17,7 +17,7 @@ _SHORTEST = 6
 
 
 def redacted(document: Any) -> Any:
-    """A JSON document with secrets replaced by `(not stored)`, at any depth and inside of texts.
+    """Return a JSON document with its secrets, at any depth and inside of texts, replaced by `(not stored)`.
 
     A value is secret by its name (`HF_TOKEN`, `WANDB_API_KEY`, …; `TOKENIZERS_PARALLELISM` is not), and then
     wherever else it is; so is the password in an address (`http://user:password@proxy`).
@@ -26,7 +26,7 @@ def redacted(document: Any) -> Any:
 
 
 def redacted_text(text: str, *environments: Mapping[str, str]) -> str:
-    """A text, such as a job script, without secrets: of its own assignments and of these environments."""
+    """Return a text such as a job script without its own secrets and those of these environments."""
     return _without_in_text(text, _longest_first(_secrets(list(environments))))
 
 

@@ -14,9 +14,9 @@ from steptime.recipes.request import PlanRequest, parse_request
 
 
 def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
-    """The request for this run alone, of what was asked for a whole plan, by the names of `PlanRequest`.
+    """Return the request for this run alone, from the request for its whole plan, by `PlanRequest`'s names.
 
-    What was left to defaults that may change (release of the workload, steps, time limit, …) is named.
+    It names what was left to defaults that may change: release of the workload, steps, time limit, ….
     """
     loads = run.mode is Mode.CHECKPOINT_LOAD
     request = parse_request({**asked_for, "workload": run.recipe.workload})
@@ -40,7 +40,7 @@ def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
 
 
 def repeat_command(run: Run, request: PlanRequest) -> str | None:
-    """The `steptime run` command of a run's own request; None if today's recipes plan another."""
+    """Return the `steptime run` command of a run's own request, or None if today's recipes plan another."""
     try:
         planned = plan(request).all_runs
     except UserError:
@@ -49,7 +49,7 @@ def repeat_command(run: Run, request: PlanRequest) -> str | None:
 
 
 def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
-    """The same of a run's record; None as well if today's models no longer read it."""
+    """Return the same for a run's record; None also if today's models cannot read it any more."""
     try:
         run = Run.model_validate(record["run"])
         if record.get("request") is not None:
@@ -61,7 +61,7 @@ def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
 
 def _same_work(one: Run, other: Run) -> bool:
     # Which repeat it was, and where the saving job put its checkpoint, is no part of the work. The model
-    # flops follow from the recipe, and plans of before have none.
+    # flops follow from the recipe, and older plans have none.
     apart = {"repeat", "checkpoint_path", "model_flops"}
     return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
 

@@ -11,12 +11,11 @@ from steptime.results.columns import BY_NAME, COLUMNS, Column, Row
 def compared(
     rows: Sequence[Row], *, full_names: bool = False, of: Sequence[Column] = COLUMNS
 ) -> tuple[list[Column], str]:
-    """What people compare runs by, from rows of the store: the columns, and a title.
-
-    `of` names the columns of other rows.
+    """Return the columns by which people compare these rows of the store, and a title.
 
     What all runs share (workload, window, MFU's formula, …) moves from the columns into the title, and
-    columns that are empty throughout are left out. `full_names` names runs by their job.
+    columns that are empty throughout are left out. `of` names other columns to choose from, `full_names`
+    names runs by their job.
     """
     other_name = "label" if full_names else "job_name"
     columns, title = [], []
@@ -37,7 +36,7 @@ def _empty(value: Any) -> bool:
 
 
 def written(column: Column, rows: Sequence[Row]) -> list[str]:
-    """The column's values for people: numbers with equal decimals, so that digits stand in line."""
+    """Format a column's values for people, with equal decimals so that digits line up."""
     values = [row.get(column.name) for row in rows]
     if column.kind == "number":
         of = BY_NAME[column.decimals_of] if column.decimals_of else column
@@ -67,7 +66,7 @@ def _decimals(column: Column, values: Sequence[float | None]) -> int:
 
 
 def notes(rows: Iterable[Row]) -> list[str]:
-    """A sentence for each run that has a reason or a warning."""
+    """Return a sentence for each run that has a reason or a warning."""
     return [
         f"{row['label']} ({row['job_name']}) {what}: {text}"
         for row in rows

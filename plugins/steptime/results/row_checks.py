@@ -44,13 +44,13 @@ class StepLimits(Frozen):
         return self
 
     def of(self, name: str, gpu_type: str) -> float:
-        """The threshold of this name for a GPU type."""
+        """Return the threshold of this name for a GPU type."""
         by_type: dict[str, float] = getattr(self, name)
         return by_type.get(gpu_type, by_type["default"])
 
 
 def step_limits() -> StepLimits:
-    """The thresholds as configured. Raises UserError for a broken file."""
+    """Load the thresholds of `config/expectations/steps.yaml`. Raises UserError if it is broken."""
     return load_yaml_model(config_dir() / "expectations" / "steps.yaml", StepLimits)
 
 
@@ -65,7 +65,7 @@ class _Rule(NamedTuple):
 
 
 def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
-    """The checks of the steps (at least one) against the planned run, in a fixed order.
+    """Check the steps (at least one) against the planned run; the checks come in a fixed order.
 
     Raises SystemFailure if Great Expectations cannot evaluate one, UserError for a broken threshold file.
     """
@@ -84,7 +84,7 @@ def check_rows(run: Run, steps: Sequence[Step]) -> tuple[Check, ...]:
 
 
 def judge(name: str, passed: bool, holds: str, found: str, severity: Severity = "error") -> Check:
-    """A check with its sentence: what holds, or what was expected and what was found instead."""
+    """Make a check with its sentence: what holds, or what was expected and what was found instead."""
     sentence = f"{holds[0].upper()}{holds[1:]}." if passed else f"Expected that {holds}, but {found}."
     return Check(name=name, passed=passed, message=sentence, severity=severity)
 

@@ -29,6 +29,6 @@ class RunTimes(NamedTuple):
 
 
 def latest(url: str, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
-    """Of a store's latest valid runs with these values of columns, as far as their times are known."""
+    """Return the times of a store's latest valid runs with these column values, as far as they are known."""
     query = _LATEST.format(of_series=" AND ".join(f"{column} = :{column}" for column in key))
     return [RunTimes(*row) for row in read_rows(url, query, {**key, "limit": limit})]

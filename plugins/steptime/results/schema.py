@@ -203,5 +203,5 @@ charges = Table(
 
 
 def own_columns(table: Table) -> tuple[Column[object], ...]:
-    """The columns of a table that belong to a run, without the keys that tie them to it."""
+    """Return the columns of a table that belong to a run, without the keys that tie them to it."""
     return tuple(column for column in table.columns if column.name not in ("run_id", "position"))

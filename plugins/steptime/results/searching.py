@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 def searched_row(run: Mapping[str, Any]) -> dict[str, str]:
-    """What `searched` keeps of a row of `runs`, in small letters."""
+    """Return what `searched` keeps of a row of `runs`, in small letters."""
     return {
         "text": " ".join(filter(None, (run[column.name] for column in COLUMNS if column.searched))).lower()
     }
 
 
 def has_words(search: str) -> "ColumnElement[bool]":
-    """The condition that each word is somewhere in the texts of a run; capitals do not count."""
+    """Return the condition that each word occurs in a run's texts, whatever its capitals."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs, searched
 
-    # Run by run: for `IN` SQLite would list all that match, also where the newest few are wanted.
+    # Run by run: for `IN` SQLite would list all that match, even if only the newest few are wanted.
     found = select(searched.c.run_id).where(searched.c.run_id == runs.c.id)
     for word in search.lower().split():
         found = found.where(searched.c.text.contains(word, autoescape=True))

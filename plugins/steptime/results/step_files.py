@@ -30,7 +30,7 @@ _ROW_GROUP = 20_000
 def move_old_steps(
     store: ReadStore, months: float, *, now: float | None = None, at_once: int = _RUNS_AT_ONCE
 ) -> int:
-    """Move the steps of the oldest runs that were submitted `months` ago or before; gives how many runs.
+    """Move the steps of the oldest runs, submitted `months` ago or earlier; return how many runs.
 
     Raises SystemFailure if the file cannot be written, or the database fails: then nothing was moved.
     """
@@ -121,7 +121,7 @@ def _replace(url: str, runs: "Sequence[Row[Any]]", file: str) -> int:
 
 
 def moved_steps(store: ReadStore, job_names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name and each step, in their order, of those of these runs whose steps were moved.
+    """Yield job name and step, in order, of those of these runs whose steps were moved.
 
     Raises SystemFailure if a file is not there, or cannot be read.
     """

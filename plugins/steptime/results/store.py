@@ -49,11 +49,11 @@ class Store:
         self.dags = None if dags is None else frozenset(dags)
 
     def exists(self) -> bool:
-        """Whether there is anything to read; reading makes an empty store if there is none."""
+        """Return whether there is anything to read; reading makes an empty store if there is none."""
         return exists(self.url)
 
     def publish(self, result: Result, then: "Then | None" = None) -> bool:
-        """Put a valid run into the results; False where exactly this is already there.
+        """Put a valid run into the results; return False if exactly this is there already.
 
         `then` is called within the same transaction, once the run is in it.
 
@@ -66,7 +66,7 @@ class Store:
         return write(self.url, result, then)
 
     def reject(self, result: Result, then: "Then | None" = None) -> bool:
-        """Keep a run out of the results, with the reason; False where exactly this is already there.
+        """Keep a run out of the results, with the reason; return False if exactly this is there already.
 
         `then` as in `publish`.
 
@@ -77,7 +77,7 @@ class Store:
         return write(self.url, result, then)
 
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
-        """The runs of the newest DAG run of a sweep, rejected ones included, as people read them; or none."""
+        """Return the runs of a sweep's newest DAG run in reading order, rejected ones included."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
         of_run = (self.in_reading_order(sweep_run=one["sweep_run"], include_rejected=True) for one in last)
         return [row for rows in of_run for row in rows]
@@ -91,7 +91,7 @@ class Store:
         limit: int | None = None,
         **equal: str | int | bool | None,
     ) -> list[dict[str, Any]]:
-        """The runs, latest submitted first; keys are the stored ones of `results.columns`.
+        """Return the runs, latest submitted first; keys are the stored ones of `results.columns`.
 
         `since` is Unix time, compared with `submitted_at`; each word of `search` is somewhere in the texts
         that people know a run by. Other keywords name columns that must equal a value (`workload=…,
@@ -115,7 +115,7 @@ class Store:
         limit: int | None = None,
         **equal: str | int | bool | None,
     ) -> Iterator[dict[str, Any]]:
-        """The runs that `results` finds as people read them: by series, mode and scale, the earliest first.
+        """Yield the runs that `results` finds by series, mode and scale, the earliest first.
 
         They come from the database a few at a time: an export of all of them needs little memory.
         """
@@ -139,7 +139,7 @@ class Store:
         search: str | None = None,
         **equal: str | int | bool | None,
     ) -> int:
-        """How many runs `results` would find without a limit."""
+        """Count the runs that `results` would find without a limit."""
         from sqlalchemy import func, select
 
         from steptime.results.schema import runs
@@ -149,7 +149,7 @@ class Store:
             return connection.scalar(query) or 0
 
     def totals(self, since: float | None = None, **equal: str | int | bool | None) -> Totals:
-        """What all runs of a selection took, rejected ones included; keywords as those of `results`."""
+        """Return what all runs of a selection took, rejected ones included; keywords as in `results`."""
         from sqlalchemy import case, func, select
 
         from steptime.results.schema import runs
@@ -166,7 +166,7 @@ class Store:
         return Totals(**row)
 
     def measured_together(self, *, limit: int) -> list[dict[str, Any]]:
-        """Sweep runs and DAG runs that measured several scales, latest first.
+        """Return the sweep runs and DAG runs that measured several scales, latest first.
 
         Each with `together` (`dag_id/run_id`), `submitted_at` of its newest run, and its number of `runs`.
         """
@@ -188,7 +188,7 @@ class Store:
             return list(dicts(connection.execute(self.readable(query))))
 
     def performance_of(self, together: str) -> Iterator[dict[str, Any]]:
-        """The valid performance runs of a sweep run or DAG run that `measured_together` names."""
+        """Return the valid performance runs of a sweep run or DAG run that `measured_together` names."""
         dag_id, _, dag_run_id = together.partition("/")
         return self.in_reading_order(mode=Mode.PERFORMANCE, **self.scope(dag_id, dag_run_id))
 
@@ -199,19 +199,19 @@ class Store:
             raise self._unknown(column, value, f"there are no results of {what}")
 
     def scope(self, dag_id: str | None, dag_run_id: str | None) -> dict[str, Any]:
-        """What selects the runs of a DAG run, of a sweep's those of its cells; nothing if none is named."""
+        """Return filters for the runs of a DAG run, or for the cells of a sweep's; empty if none is named."""
         own: dict[str, Any] = {"dag_id": dag_id, "dag_run_id": dag_run_id}
         if dag_id is None or dag_run_id is None or self.count(include_rejected=True, **own):
             return own
         return {"sweep_run": f"{dag_id}/{dag_run_id}"}
 
     def runs_of(self, dag_id: str, dag_run_id: str) -> list[dict[str, Any]]:
-        """All runs of one DAG run, rejected ones included, in the order of their mapped tasks."""
+        """Return all runs of one DAG run, rejected ones included, in the order of their mapped tasks."""
         rows = self.results(dag_id=dag_id, dag_run_id=dag_run_id, include_rejected=True)
         return sorted(rows, key=lambda row: (row["map_index"] is None, row["map_index"], row["submitted_at"]))
 
     def choices(self, **equal: str | int | bool | None) -> dict[str, list[Any]]:
-        """For each column people filter by, the values that occur, sorted; keywords as those of `results`."""
+        """Return the values of each column people filter by, sorted; keywords are those of `results`."""
         from sqlalchemy import select
 
         from steptime.results.schema import runs
@@ -225,14 +225,14 @@ class Store:
         return {name: sorted({row[place] for row in found} - {None}) for place, name in enumerate(CHOICES)}
 
     def run(self, job_name: str) -> dict[str, Any]:
-        """One run, valid or rejected. Raises UserError for an unknown job name."""
+        """Return one run, valid or rejected. Raises UserError for an unknown job name."""
         rows = self.results(job_name=job_name, include_rejected=True)
         if not rows:
             raise self._unknown("job_name", job_name, "there is no run")
         return rows[0]
 
     def run_named(self, beginning: str) -> dict[str, Any]:
-        """The run of this job name, or whose name alone begins so; `last` is the one submitted last.
+        """Return the run of this job name, or the only one whose name begins so; `last` is the newest one.
 
         Raises UserError for none or several.
         """
@@ -257,11 +257,11 @@ class Store:
         return self.run(names[0] if len(names) == 1 else beginning)
 
     def steps(self, job_name: str) -> list[dict[str, Any]]:
-        """The steps of one run as the log gave them. Raises UserError for an unknown job name."""
+        """Return the steps of one run as the log gave them. Raises UserError for an unknown job name."""
         return self._children("steps", job_name) or [step for _, step in moved_steps(self, [job_name])]
 
     def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
-        """The step times of many runs, seconds by global step; unknown runs are left out."""
+        """Return the step times of many runs, in seconds by global step; unknown runs are left out."""
         from sqlalchemy import select
 
         from steptime.results.schema import runs, steps
@@ -280,7 +280,7 @@ class Store:
         return found
 
     def records(self, job_names: Sequence[str]) -> dict[str, str]:
-        """The texts of many runs' records by job name; unknown runs are left out."""
+        """Return the text of each run's record by job name; unknown runs are left out."""
         from sqlalchemy import select
 
         from steptime.results.schema import records, runs
@@ -289,9 +289,9 @@ class Store:
         return {row[0]: row[1] for row in self.of_each(job_names, query)}
 
     def made_sha256s(self, **equal: str | int | bool | None) -> dict[str, str | None]:
-        """What is the same for runs that were made alike, by job name, of those that `results` finds.
+        """Return by job name a hash that runs made alike share, for the runs that `results` finds.
 
-        None where that was not kept.
+        It is None for runs that were stored without it.
         """
         from sqlalchemy import select
 
@@ -303,7 +303,7 @@ class Store:
             return {row.job_name: row.made_sha256 for row in found}
 
     def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
-        """The rows that a query of runs has of these jobs; unknown ones are left out."""
+        """Yield the rows that a query of runs has of these jobs; unknown ones are left out."""
         from steptime.results.schema import runs
 
         with read_connection(self.url) as connection:
@@ -312,15 +312,15 @@ class Store:
                 yield from connection.execute(self.readable(query.where(some)))
 
     def checkpoints(self, job_name: str) -> list[dict[str, Any]]:
-        """The checkpoint timings of one run. Raises UserError for an unknown job name."""
+        """Return the checkpoint timings of one run. Raises UserError for an unknown job name."""
         return self._children("checkpoints", job_name)
 
     def checks(self, job_name: str) -> list[dict[str, Any]]:
-        """Every check of one run and what it found. Raises UserError for an unknown job name."""
+        """Return every check of one run and what it found. Raises UserError for an unknown job name."""
         return self._children("validations", job_name)
 
     def record(self, job_name: str) -> dict[str, Any]:
-        """The record of one run: `content`, the text of the file beside its log, and that text's `sha256`.
+        """Return the record of one run: `content`, the text of the file beside its log, and its `sha256`.
 
         Raises UserError for an unknown job name.
         """
@@ -328,7 +328,7 @@ class Store:
         return {name: kept[name] for name in ("content", "sha256")}
 
     def parsed_log(self, job_name: str) -> dict[str, Any]:
-        """What was read of one run beside its steps: the `measurement`, and of the `log` all else.
+        """Return what was read of one run's log beside its steps: the `measurement`, and the rest as `log`.
 
         Raises UserError for an unknown job name.
         """
@@ -337,7 +337,7 @@ class Store:
         return row | {"log": log}  # rows of before have it as `dialect`
 
     def record_differences(self, result: Result) -> list[str]:
-        """How the record that is kept of this run differs from the result's; it is not replaced."""
+        """Return how the record that is kept of this run differs from the result's; it is not replaced."""
         from sqlalchemy import select
 
         from steptime.results.schema import records, runs
@@ -385,7 +385,7 @@ class Store:
         return self.readable(query)
 
     def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
-        """A query of runs without those of DAGs that the reader may not read."""
+        """Return a query of runs without the runs of DAGs that the reader may not read."""
         from sqlalchemy import and_, not_
 
         from steptime.results.schema import runs

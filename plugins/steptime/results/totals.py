@@ -14,7 +14,7 @@ class Totals:
     """Of these, the ones that a check rejected."""
     gpu_hours: float
     mean_queue_wait_s: float | None
-    """None where no run has started."""
+    """None if no run has started."""
     longest_queue_wait_s: float | None
 
     @property

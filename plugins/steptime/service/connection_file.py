@@ -2,7 +2,7 @@
 
 It is read by Airflow's LocalFilesystemBackend (see `standalone_config`), anew whenever a connection is asked
 for: what is kept here is known at once, whether Airflow runs or not. Connections that people make in the
-UI are in Airflow's database, and are found where the file has none of their name.
+UI are in Airflow's database, and are found if the file has none of their name.
 """
 
 import json

@@ -61,7 +61,7 @@ class TaskInstance(_Answer):
 
     task_id: str
     map_index: int
-    """-1 where the task is not mapped."""
+    """-1 if the task is not mapped."""
     rendered_map_index: str | None = None
     """The label of a mapped instance, `tiny·fp32·2`."""
     state: str | None
@@ -187,7 +187,7 @@ class AirflowClient:
         return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in found}
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any], *, patience_s: float = 0) -> DagRun:
-        """Start a DAG with params. Raises UserError with Airflow's words where it refuses them.
+        """Start a DAG with params. Raises UserError with Airflow's words if it refuses them.
 
         An Airflow that has just started may not have read the DAG's file: it gets `patience_s` seconds.
         The run's id is chosen here, so that a reply that was lost can be looked up and never starts it twice.
@@ -330,7 +330,7 @@ class AirflowClient:
 
 
 def check_address(url: str) -> str:
-    """The host of Airflow's address. Raises UserError where `url` cannot be one."""
+    """The host of Airflow's address. Raises UserError if `url` cannot be one."""
     import httpx
 
     try:
@@ -358,5 +358,5 @@ def _words(body: Any) -> str:
         return "; ".join(
             f"{'.'.join(str(part) for part in item.get('loc', ()))}: {item.get('msg')}" for item in detail
         )
-    # Where a param does not validate, the first line is a sentence, and then comes the schema.
+    # If a param does not validate, the first line is a sentence, and then comes the schema.
     return str(detail).strip().splitlines()[0] if detail else ""

@@ -86,9 +86,9 @@ class AirflowStatus(Frozen):
 def up(
     report: Report, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> tuple[Service, bool]:
-    """Start Airflow and wait until it is healthy and has read the DAGs; `True` where it ran already.
+    """Start Airflow and wait until it is healthy and has read the DAGs; `True` if it ran already.
 
-    `report` gets a sentence whenever the phase changes. Raises SystemFailure with the end of the log where it
+    `report` gets a sentence whenever the phase changes. Raises SystemFailure with the end of the log if it
     does not get ready within `timeout_s`; everything is stopped then.
     """
     with _lock(report):
@@ -122,7 +122,7 @@ def up(
 
 
 def down(report: Report) -> bool:
-    """Stop Airflow with everything it started, and see that nothing is left; `False` where nothing ran.
+    """Stop Airflow with everything it started, and see that nothing is left; `False` if nothing ran.
 
     Training jobs are not Airflow's: they go on, and the next `up` finds them again.
     Raises SystemFailure if a process survives even SIGKILL.

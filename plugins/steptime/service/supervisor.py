@@ -35,7 +35,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
 LONGEST_PAUSE_S = 60.0
 STOP_GRACE_S = 15.0
 _LEAST_GRACE_S = 5.0
-"""What the api-server is given where the others have used up the grace."""
+"""What the api-server is given if the others have used up the grace."""
 AIRFLOW = (sys.executable, "-P", "-m", "airflow")
 """The program, without the current folder, where a file may bear the name of a module."""
 _POLL_S = 0.5
@@ -136,7 +136,7 @@ class Component:
             self.process.terminate()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for its end; kill it where that takes too long, and whatever is left of its process group."""
+        """Wait for its end; kill it if that takes too long, and whatever is left of its process group."""
         if self.process is None:
             return
         try:
@@ -201,7 +201,7 @@ def _end(components: list[Component]) -> None:
 
 
 def prepare_database() -> int:
-    """Create or migrate Airflow's database where the version asks for it; the exit code of that."""
+    """Create or migrate Airflow's database if its version requires that; return the exit code."""
     root = settings.airflow_home()
     database, done = root / "airflow.db", root / "airflow.db.version"
     version = importlib.metadata.version("apache-airflow-core")
@@ -223,7 +223,7 @@ def prepare_database() -> int:
 
 
 def main() -> int:
-    """Run until SIGTERM or SIGINT; 1 where the database could not be prepared."""
+    """Run until SIGTERM or SIGINT; 1 if the database could not be prepared."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop = threading.Event()
 

@@ -5,7 +5,7 @@
 FOLDER gets the files of the squashfs IMAGE: unpacked once, under a claim, under a temporary name, and renamed
 when they are whole. A job sees them read-only, so the places where its other folders and files are mounted
 must exist: each MOUNT_POINT is a folder, or a file if it is one on this machine. Standard library only.
-Exit code 0: it is there; 1: it could not be unpacked; 2: nor will it be when it is tried again.
+Exit code 0: it is there; 1: it could not be unpacked; 2: trying again will not help.
 """
 
 import os

@@ -36,7 +36,7 @@ class WaitLimits(Frozen):
 
 
 def limits_of(run: Run, config: ClusterConfig) -> WaitLimits:
-    """The limits of a run on a cluster."""
+    """Return the limits of a run on a cluster."""
     return WaitLimits(
         patience_s=config.patience_h * 3600,
         queue_s=config.queue_patience_h * 3600,

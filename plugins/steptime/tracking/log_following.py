@@ -156,7 +156,7 @@ class LogFollower:
         self._is_placed = True
 
     async def _more(self, cluster: Cluster) -> bytes:
-        """What follows the place. Begins anew where it is not the same log any more."""
+        """What follows the place; begins anew if it is not the same log any more."""
         known = self._before[-_KNOWN_BYTES:]
         there = await self._piece(cluster, self._offset - len(known), len(known) + _PIECE_BYTES)
         if there.startswith(known):

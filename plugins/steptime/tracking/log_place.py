@@ -27,7 +27,7 @@ class Reported(Frozen):
 
 
 def digest(known: bytes) -> str:
-    """What bytes of a log are known by."""
+    """Return the hash by which bytes of a log are recognized."""
     return hashlib.sha256(known).hexdigest()[:32]
 
 
@@ -39,7 +39,7 @@ class LogPlace:
     _set: Callable[[Any], Awaitable[None]]
 
     async def find(self, job_name: str) -> Reported | None:
-        """The place up to which the log was reported; None if none is kept that this version can read."""
+        """Find the place up to which the log was reported; None if this version can read no such place."""
         try:
             kept = TypeAdapter(Reported | None).validate_python(await self._get())
         except ValidationError:

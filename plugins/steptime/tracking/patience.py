@@ -29,7 +29,7 @@ class Silence:
         self._warned_at: float | None = None
 
     def answered(self) -> None:
-        """The cluster has answered."""
+        """Note that the cluster has answered."""
         now = time.monotonic()
         if self._warned_at is not None:
             self._warn(
@@ -61,7 +61,7 @@ async def patiently(
     work: Callable[[Cluster], Awaitable[Done]],
     warn: Callable[[str], None],
 ) -> Done:
-    """What `work` does with the open cluster; begun anew, with growing pauses, while that is out of reach.
+    """Do `work` with the open cluster; begin it anew, with growing pauses, while that is out of reach.
 
     Whatever `work` does may be done twice. Raises OutOfReach when the cluster's `patience_h` is over.
     """

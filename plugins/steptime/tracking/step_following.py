@@ -72,7 +72,7 @@ class StepFollower:
         return self._events.lines.waiting_bytes
 
     def kept(self) -> KeptSteps:
-        """What one who goes on behind the last whole line has to know."""
+        """Return what is needed to go on behind the last whole line."""
         attempts = self._attempts
         latest = sorted(attempts.this_attempt)[-_LATEST_STEPS:]
         return KeptSteps(
@@ -97,11 +97,11 @@ class StepFollower:
         )
 
     def feed(self, data: bytes) -> list[Step | Problem]:
-        """Steps and problems of the lines that end in `data`, in their order."""
+        """Return the steps and problems of the lines that end in `data`, in their order."""
         return [news for event in self._events.feed(data) for news in self._news(event)]
 
     def finish(self) -> list[Step | Problem]:
-        """What is new in a last line without an end; call it when the job has ended."""
+        """Return what is new in a last line without an end; called when the job has ended."""
         return [news for event in self._events.finish() for news in self._news(event)]
 
     def _news(self, event: Event) -> list[Step | Problem]:

@@ -12,7 +12,7 @@ from steptime.clusters.connections import Connections
 from steptime.errors import SystemFailure
 
 _FIRST_RETRY_S = 5.0
-"""Where the cluster's configuration cannot be read."""
+"""Used if the cluster's configuration cannot be read."""
 _LONGEST_BACK_OFF_S = 60.0
 _ANSWERED_AT_ONCE = 20
 """Jobs. Who waits for them reads their logs next: all at once would hold up all else on the event loop."""
@@ -33,7 +33,7 @@ class ClusterWatch:
         self._polling = asyncio.create_task(self._poll_for_ever(), context=contextvars.Context())
 
     async def next_status(self, job_name: str) -> tuple[Cluster, JobStatus]:
-        """The open cluster, and a job's status at its next poll. Raises SystemFailure if it fails."""
+        """Return the open cluster and a job's status at its next poll. Raises SystemFailure if it fails."""
         answer = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_name, []).append(answer)
         status: JobStatus = await answer
@@ -89,7 +89,7 @@ _watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Cluster
 
 @asynccontextmanager
 async def watch(cluster_name: str, connections: Connections) -> AsyncIterator[ClusterWatch]:
-    """The watch that this event loop keeps on a cluster: the first opens it, the last closes it."""
+    """Share the watch that this event loop keeps on a cluster: the first opens it, the last closes it."""
     watches = _watches.setdefault(asyncio.get_running_loop(), {})
     if cluster_name not in watches:
         watches[cluster_name] = ClusterWatch(cluster_name, connections)

@@ -150,9 +150,9 @@ def series(store: Readable) -> Response:
 def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     """The series of a run over time, oldest first: `{"label", "series", "columns", "rows", …}`.
 
-    `may_accept`: whether the user may accept a level of it; `drift`: a sentence, empty where it does not;
+    `may_accept`: whether the user may accept a level of it; `drift`: a sentence, empty if it does not;
     `range`: of the y axis, its ends and whether the published value is in it, None without rows;
-    `passes_until_s`: the step time from which on a run is below the publication, None where there is none.
+    `passes_until_s`: the step time from which on a run is below the publication, None if there is none.
     """
     row = row_of(store, job_name)
     own = Series.of_row(row)

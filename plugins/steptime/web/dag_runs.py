@@ -13,7 +13,7 @@ FAILURE_KEY = "failure"
 
 
 def why_without_results(dag_id: str, dag_run_id: str) -> str | None:
-    """`ended without results: check_params failed: …`; None where there is no such run, or it goes on."""
+    """`ended without results: check_params failed: …`; None if there is no such run, or it goes on."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from airflow.utils.state import State

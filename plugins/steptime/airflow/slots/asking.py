@@ -74,12 +74,12 @@ class TakeSlotsOperator(BaseOperator):
         raise TaskDeferred(trigger=trigger, method_name="execute_complete")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> None:
-        """The holder has ended before it had the slots: ask again."""
+        """Ask again: the holder has ended before it had the slots."""
         self.log.warning("%s has ended before it held the slots", event["ended"])
         self.execute(context)
 
     def _holder(self, slots: Slots, context: Context) -> str:
-        """The run that holds the slots, or is to: started where there is none that goes on."""
+        """The run that holds the slots, or is to; started unless one goes on."""
         ti = context["ti"]
         if is_paused(ti, SLOTS_DAG):
             raise AirflowFailException(
@@ -99,14 +99,14 @@ class TakeSlotsOperator(BaseOperator):
 
 
 def options_of(context: Context) -> dict[str, Any]:
-    """What the DAG run was asked for: its params, and what of its conf is none of them."""
+    """Return what the DAG run was asked for: its params, and the rest of its conf."""
     asked_for = {**context["params"], **(context["dag_run"].conf or {})}
     asked_for.pop(HELD_BY, None)  # of a sweep's cell: about who started it
     return asked_for
 
 
 def slots_of(plan: Plan) -> Slots | None:
-    """What the jobs of a plan take of their cluster's pool together; None if nothing bounds the cluster.
+    """Return what a plan's jobs take of their cluster's pool together; None if the cluster is unbounded.
 
     Raises UserError if one of them has more GPUs than the cluster.
     """
@@ -122,7 +122,7 @@ def slots_of(plan: Plan) -> Slots | None:
 def require_slots(slots: Iterable[Slots], what: str, context: Context) -> None:
     """Raise UserError if Airflow has no pool that can ever give these slots: tasks would wait for ever.
 
-    For the first task of a DAG, where Airflow's scheduler has left the pools.
+    For the first task of a DAG, with which Airflow's scheduler has left the pools.
     """
     if not has_scheduler():
         return
@@ -136,7 +136,7 @@ def require_slots(slots: Iterable[Slots], what: str, context: Context) -> None:
 
 
 def cell_of(context: Context) -> HeldBy | None:
-    """The sweep's task that started this DAG run, if that confirms it."""
+    """Return the sweep's task that started this DAG run, if that task confirms it."""
     ti = context["ti"]
     held_by = (context["dag_run"].conf or {}).get(HELD_BY)
     if held_by is None:

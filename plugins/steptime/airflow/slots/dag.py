@@ -2,8 +2,8 @@
 
     hold ─▶ hold_again
 
-`hold` gets its pool and its slots from `sweep.hooks`, by the conf that its DAG run was started with. Where it
-ends while the slots are needed still, `hold_again` starts another run in its place; as a teardown it runs
+`hold` gets its pool and its slots from `sweep.hooks`, by the conf that its DAG run was started with. If it
+ends while the slots are still needed, `hold_again` starts another run in its place; as a teardown it runs
 even if somebody fails the DAG run.
 """
 
@@ -20,7 +20,7 @@ _RUNS_AT_ONCE = 1000
 
 
 def slots_dag() -> DAG:
-    """The DAG `gpu_slots`, of which the training DAGs start the runs."""
+    """Build the DAG `gpu_slots`, whose runs the training DAGs start."""
     with DAG(
         dag_id=SLOTS_DAG,
         dag_display_name="GPU slots",
@@ -41,6 +41,6 @@ def slots_dag() -> DAG:
 _DOCUMENTATION = """A run of this DAG holds slots of the pool `gpus_<cluster>` for a run of another DAG.
 
 Nobody has to start one: the task `take_slots` of a training DAG does. It ends when that run has ended, in
-whatever way; end that run to give its slots back. Where it is ended before, another one is started in its
+whatever way; end that run to give its slots back. If it is ended before, another one is started in its
 place, and the training goes on.
 """

@@ -1,4 +1,4 @@
-"""The operators of the DAG that holds slots: hold them, and hold them again where they were lost."""
+"""The operators of the DAG that holds slots: hold them, and hold them again if they were lost."""
 
 from typing import NoReturn
 
@@ -32,7 +32,7 @@ class HoldSlotsOperator(BaseOperator):
 
 
 class HoldAgainOperator(BaseOperator):
-    """Starts another run in this one's place where the slots are needed still, however `hold` ended."""
+    """Starts another run in this one's place if the slots are still needed, however `hold` ended."""
 
     ui_color: str = "#eeeeee"
 
@@ -57,7 +57,7 @@ class HoldAgainOperator(BaseOperator):
 
 
 def asked_for(context: Context) -> Asked:
-    """What the DAG run was started with. Raises AirflowFailException if a person has started it."""
+    """Return what the DAG run was started with. Raises AirflowFailException if a person has started it."""
     try:
         return Asked.model_validate(context["dag_run"].conf or {})
     except ValidationError:

@@ -27,12 +27,12 @@ class ClusterPool(Frozen):
 
 
 def pool_name(cluster: str) -> str:
-    """The pool of what runs on a cluster."""
+    """Return the name of a cluster's pool."""
     return f"gpus_{cluster}"
 
 
 def pool_of(config: ClusterConfig) -> ClusterPool:
-    """The pool of a cluster: as many slots as it has GPUs, no bounds if its file has no `gpus`."""
+    """Return the pool of a cluster: a slot for each of its GPUs, unbounded if its file has no `gpus`."""
     gpus = config.gpu_count
     return ClusterPool(
         name=pool_name(config.name),
@@ -42,7 +42,7 @@ def pool_of(config: ClusterConfig) -> ClusterPool:
 
 
 def pools() -> tuple[list[ClusterPool], BrokenFiles | None]:
-    """The pools of the clusters whose files are whole, and what is wrong with the others."""
+    """Return the pools of the clusters whose files are whole, and what is wrong with the others."""
     clusters, broken = load_clusters()
     return [pool_of(cluster) for cluster in clusters], broken
 
@@ -75,9 +75,9 @@ def require_pools(pools: Iterable[Pool], slots: Iterable[Slots], what: str, whos
 
 
 def slots_for(gpus: int, gpus_at_once: int, cluster: ClusterConfig, what: str) -> int:
-    """The slots that `what` takes. Raises UserError if its largest job exceeds the cluster.
+    """Return the slots that `what` takes. Raises UserError if its largest job exceeds the cluster.
 
-    Where its jobs together exceed the cluster it takes all of it: the cluster's queue runs them in turn.
+    If its jobs together exceed the cluster it takes all of it: the cluster's queue runs them in turn.
     """
     limit = cluster.gpu_count
     if limit is not None and gpus > limit:

@@ -47,7 +47,7 @@ class NeedTrigger(WaitingTrigger):
 class GrantTrigger(WaitingTrigger):
     """Waits until somebody holds the slots of a DAG run; then its task succeeds, here and now.
 
-    It is resumed, with `{"ended": "the holder's run id"}`, where the holder has ended before that.
+    It is resumed, with `{"ended": "the holder's run id"}`, if the holder has ended before that.
 
     :param holder: id of the run of `gpu_slots` that is to hold them.
     :param held_by: a `HeldBy` as JSON, of the sweep's task that may hold them instead.
@@ -75,21 +75,21 @@ class GrantTrigger(WaitingTrigger):
 
 
 def is_needed(dag_id: str, run_id: str) -> bool:
-    """Whether a DAG run goes on that has its slots, or still asks for them. For tasks and triggers."""
+    """Return whether a DAG run goes on that has its slots or asks for them. For tasks and triggers."""
     return (
         state_of_dag_run(dag_id, run_id) in LIVE
-        # Where somebody has failed the task that asks, nothing will train; one that has them succeeds.
+        # If somebody has failed the task that asks, nothing will train; a task that has its slots succeeds.
         and state_of_task(dag_id, run_id, ASK_TASK) not in set(_ENDED) - {"success"}
     )
 
 
 def is_held(holder: str, cell: HeldBy | None) -> bool:
-    """Whether a DAG run has its slots, by its holder or by the sweep's task that started it."""
+    """Return whether a DAG run has its slots, by its holder or by the sweep's task that started it."""
     return state_of_task(SLOTS_DAG, holder, HOLD_TASK) in ("running", "deferred") or (
         cell is not None and is_held_by(cell)
     )
 
 
 def is_held_by(cell: HeldBy) -> bool:
-    """Whether the sweep's task goes on; one that is tried again takes its slots again."""
+    """Return whether the sweep's task goes on; one that is tried again takes its slots again."""
     return state_of_task(cell.dag_id, cell.run_id, cell.task_id, cell.map_index) not in (None, *_ENDED)

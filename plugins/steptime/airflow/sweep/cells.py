@@ -12,7 +12,7 @@ from steptime.staging.checking import check_plan
 
 
 def checked_sweep(name: str) -> tuple[SweepPlan, Sequence[Slots]]:
-    """The plan of a sweep of `config/sweeps`, and the slots of each cell, in their order.
+    """Plan a sweep of `config/sweeps`; return the plan and the slots of each cell, in their order.
 
     Raises UserError with all that its cells' DAGs would refuse.
     """
@@ -27,7 +27,7 @@ def check_all_sweeps() -> None:
 
 
 def slots_of(cell: Cell) -> Slots:
-    """The slots of a cell. Raises UserError for one that the cluster's pool can never give."""
+    """Return the slots of a cell. Raises UserError for one that the cluster's pool can never give."""
     cluster = load_cluster(cell.request.cluster)
     what = f"sweep '{cell.sweep}': {cell.label}"
     return Slots(pool=pool_name(cluster.name), number=slots_for(cell.gpus, cell.gpus_at_once, cluster, what))

@@ -29,10 +29,10 @@ _FRESH = "fresh_cells"
 class ConfirmOperator(BaseOperator):
     """Plans fresh runs of the cells that are suspected to be slower since this sweep.
 
-    As many as decide it, worst cells first, and no more than the sweep's budget has left; the cluster's own
-    budget may refuse all of them. On other nodes where the cluster can. Returns these cells as JSON. What it
-    has once planned it keeps: a retry, or clearing the task, adds the cells that are suspected since, and
-    starts nothing twice.
+    It plans as many as decide it, worst cells first, and no more than the sweep's budget has left; the
+    cluster's own budget may refuse all of them. They run on other nodes if the cluster can do that. Returns
+    these cells as JSON. What was planned once is kept: a retry, or clearing the task, adds the cells that are
+    suspected since, and starts nothing twice.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
     """
@@ -115,7 +115,7 @@ class _Suspicion(NamedTuple):
     """Whether it is about saving or loading a checkpoint."""
     change_percent: float
     nodes: str
-    """Of what raised it: of a checkpoint's jobs, too, where they did."""
+    """Of the run that raised it, or of the checkpoint's jobs if they did."""
 
 
 def _ran(ti: Any, plan: SweepPlan, store: Store) -> dict[tuple[str, str], tuple[Cell, list[dict[str, Any]]]]:
@@ -129,7 +129,7 @@ def _ran(ti: Any, plan: SweepPlan, store: Store) -> dict[tuple[str, str], tuple[
 
 
 def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
-    """What a cell took; what it may have taken where a job of it is not in the store."""
+    """What a cell took, or what it may have taken if a job of it is not in the store."""
     taken = [row["gpu_hours"] for row in rows]
     return sum(taken) if len(taken) == cell.jobs and None not in taken else cell.gpu_hours_max
 

@@ -43,7 +43,7 @@ _WAITING_RETRIES = 100
 
 
 def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
-    """The DAG that runs a sweep of `config/sweeps`, by default the one named `sweep`.
+    """Build the DAG that runs a sweep of `config/sweeps`, by default the one named `sweep`.
 
     Args:
         dag_id: the DAG's id.
@@ -90,10 +90,10 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
             task_id="cells", returned=checked, field="cells", trigger_rule=TriggerRule.NONE_FAILED
         )
         report = ReportSweepOperator(task_id="report", checked=checked, outlets=[SWEEPS])
-        # No setup: behind one, `cells` could not start where `approve` is skipped.
+        # No setup: behind one, `cells` could not start if `approve` is skipped.
         report.as_teardown(on_failure_fail_dagrun=True)
 
-        # Also where a cell failed: others may have become suspect.
+        # Even if a cell failed: others may have become suspect.
         confirm = ConfirmOperator(task_id=CONFIRM_TASK, checked=checked, trigger_rule=TriggerRule.ALL_DONE)
         approve >> cells
         ran = _run_each(RUN_TASK, cells.output)

@@ -1,6 +1,6 @@
-"""Where fresh runs of a cell are sent: to other nodes than those of the suspected run, where that can be.
+"""Where fresh runs of a cell are sent: to other nodes than those of the suspected run, if possible.
 
-Else a slow node that the cluster gives again would confirm itself.
+Otherwise a slow node that the cluster assigns again would confirm itself.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _ANSWERS_WITHIN_S = 60
 
 
 class Elsewhere(NamedTuple):
-    """What fresh runs of a cell are to keep off."""
+    """Which nodes fresh runs of a cell are to avoid."""
 
     exclude: str | None
     """The option `exclude` of their requests; None for that of the cell's own."""
@@ -26,9 +26,10 @@ class Elsewhere(NamedTuple):
 
 
 def elsewhere(cell: Cell, nodes: str) -> Elsewhere:
-    """Away from `nodes`, a list such as `node[1-4]`, if the cluster has enough others for every run of it.
+    """Keep the runs of a cell off `nodes`, a list such as `node[1-4]`, if the cluster has enough others.
 
-    It is asked. Where it cannot be, the runs may come to any node: that they run decides more than where.
+    The cluster is asked. If it does not answer, the runs may come to any node: that they run matters more
+    than on which nodes.
     """
     if not nodes:
         return Elsewhere(None, "on any nodes, as it is not known on which it ran")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # For tasks that are not mapped Airflow 3.3.2 ignores policies that come from an entry point:
-# it looks for some only where it has found an airflow_local_settings.
+# it looks for some only if it has found an airflow_local_settings.
 settings.task_instance_mutation_hook.is_noop = False  # type: ignore[attr-defined]
 
 
@@ -104,13 +104,13 @@ def _leave_pools(task_instance: "TaskInstance", dag_run: "DagRun") -> None:
 def on_task_instance_failed(
     previous_state: "TaskInstanceState | None", task_instance: "TaskInstance"
 ) -> None:
-    """Where a person marked a cell's `run`, or the whole sweep, as failed: mark the run that it started, too.
+    """Mark the run as failed that a cell started, if a person failed that cell's `run` or the whole sweep.
 
-    The same where somebody fails a run that asks for slots: who waits to hold them would stay in the queue.
+    The same happens if somebody fails a run that asks for slots: else its holder would stay in the queue.
 
-    Airflow's API server calls this, without a previous state, for each task that waited then. What fails by
-    itself has one: no lost heartbeat, restart or time limit of Airflow's ends a training. The run's own tasks
-    end its jobs.
+    Airflow's API server calls this, without a previous state, for each task that waited then. A task that
+    fails by itself has a previous state: so no lost heartbeat, restart or time limit of Airflow's ends a
+    training. The run's own tasks end its jobs.
     """
     operator = getattr(task_instance, "operator", None)
     if previous_state is not None or operator not in (RUN_OPERATOR, ASK_OPERATOR):

@@ -145,7 +145,7 @@ class RunCellOperator(CellOperator):
 
     The run's id follows from the sweep's DAG run, the cell and the attempt, and Airflow refuses an id that it
     has: a retry, wherever its predecessor died, comes to the run that is there. Clearing the task begins a
-    new attempt if the run has ended; one that goes on is cleared where the sweep's params ask for that.
+    new attempt if the run has ended; one that goes on is cleared if the sweep's params ask for that.
 
     While it waits it holds slots of the cluster's pool, which `hooks` gives it; marking it as failed
     marks the run, too.
@@ -181,7 +181,7 @@ class RunCellOperator(CellOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> NoReturn:  # noqa: ARG002
-        """Fail, to be tried again: where the run has ended, the trigger has ended the task, too."""
+        """Fail, to be tried again: if the run had ended, the trigger would have ended the task, too."""
         raise AirflowException(f"Airflow gives no state of the run: {event['error']}")
 
     def _run_id(self, context: Context, cell: Cell) -> str:
@@ -203,9 +203,9 @@ class RunCellOperator(CellOperator):
 
 
 class CellOutcomeOperator(CellOperator):
-    """Succeeds where the run of a cell did.
+    """Succeeds if the run of a cell did.
 
-    Not the task that waits: to fail, that would have to resume in a worker, for which it would queue for its
+    The task that waits cannot do this: to fail, it would have to resume in a worker, and so queue for its
     pool slots again, perhaps for hours behind other cells.
 
     :param cell: a `Cell` as JSON. (templated)
@@ -233,14 +233,14 @@ class CellOutcomeOperator(CellOperator):
 
 
 def approval(checked: Any) -> ApproveSweepOperator:
-    """The task that asks; a request that nobody answers is over before the next week's sweep."""
+    """Make the task that asks; an unanswered request is over before the next week's sweep."""
     return ApproveSweepOperator(
         task_id=APPROVAL_TASK, checked=checked, response_timeout=timedelta(days=6), retries=0
     )
 
 
 def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
-    """Id of the run of a cell; the hash separates what has one readable name."""
+    """Return the id of a cell's run; the hash separates cells that share a readable name."""
     whole = f"{ti.dag_id}/{ti.run_id}/{cell.repeat}/{cell.request.model_dump_json()}"
     short = hashlib.sha256(whole.encode()).hexdigest()[:12]
     request = cell.request
@@ -258,7 +258,7 @@ def _conf(ti: Any, cell: Cell) -> dict[str, Any]:
 
 
 def started_run(ti: Any, task_id: str, index: int | None) -> str | None:
-    """The id of the run that a mapped task has started; None if it has not."""
+    """Return the id of the run that a mapped task has started, or None if it has not."""
     started = ti.xcom_pull(task_ids=task_id, map_indexes=index, key=STARTED_RUN_KEY)
     return None if started is None else StartedRun.model_validate(started).run_id
 
@@ -286,7 +286,7 @@ def _rows(plan: SweepPlan, cost: "Cost") -> Iterator[dict[str, Any]]:
 
 
 def _markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as a table in Markdown: the first ones where they are very many."""
+    """Rows as a table in Markdown; only the first ones if there are very many."""
     lines = [list(rows[0]), ["---"] * len(rows[0])]
     for row in rows[:_ROWS_SHOWN]:
         lines.append([_in_markdown(value) for value in row.values()])

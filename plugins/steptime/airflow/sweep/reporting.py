@@ -25,7 +25,7 @@ from steptime.results.store import Store
 
 
 class ReportSweepOperator(BaseOperator):
-    """Prints what got slower and what became of each cell, and fails where one has no valid result.
+    """Prints what got slower and what became of each cell, and fails if one has no valid result.
 
     The one task that decides the DAG run's state, as `ReportOperator` does.
 

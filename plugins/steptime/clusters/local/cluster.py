@@ -65,7 +65,7 @@ class LocalConfig(ClusterConfig):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Without srun."""
+        """Return whether the launcher works without srun, which this machine lacks."""
         return launcher.launch is not None and not launcher.of_srun
 
     def check(self, run: Run) -> None:
@@ -76,14 +76,14 @@ class LocalConfig(ClusterConfig):
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """What stands before the trainer's command: nothing in the staged environment, else its container."""
+        """Return what stands before the trainer's command: nothing, or how its container is started."""
         if staged.python is not None or staged.image_path is None:
             return {"prefix": ()}
         started = self.in_image((), run, staged, directory=directory, environment=environment)
         return {"prefix": started.command}
 
     def check_slots(self, what: str, slots: int) -> None:
-        """Raise UserError where `what` needs more slots than there are."""
+        """Raise UserError if `what` needs more slots than there are."""
         if slots > self.slot_count:
             raise UserError(
                 f"{what} needs {slots} slots and {self.name} has {self.slot_count}: plan fewer, "
@@ -106,7 +106,7 @@ Config = LocalConfig
 
 
 def connect(config: LocalConfig, connections: Connections = no_connections) -> "LocalCluster":  # noqa: ARG001
-    """The cluster of a configuration; it needs no login."""
+    """Return the cluster of a configuration; it needs no login."""
     return LocalCluster(config)
 
 
@@ -137,12 +137,12 @@ class LocalCluster:
             raise SystemFailure(f"job {spec.name} could not be submitted on {self.name}: {error}") from error
 
     async def find(self, name: str) -> Job | None:
-        """The job of that unique name, live or ended; None if the cluster never had it."""
+        """Return the job of that unique name, live or ended, or None if the cluster never had it."""
         submitted = await asyncio.to_thread(self._job(name).read, LocalJob)
         return self._described(submitted) if submitted else None
 
     async def live_jobs(self) -> list[Job]:
-        """The jobs that run or wait on this machine, whoever submitted them, oldest first."""
+        """Return the jobs that run or wait on this machine, whoever submitted them, oldest first."""
         folder = self._state / "jobs"
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         live = [name for name, status in (await self.poll(names)).items() if status.state.is_live]
@@ -150,11 +150,11 @@ class LocalCluster:
         return sorted((job for job in found if job is not None), key=lambda job: job.submitted_at)
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """States of many jobs. One whose runner was killed is UNKNOWN; what is left of it is ended."""
+        """Return the states of many jobs; one whose runner was killed is UNKNOWN, and its rest is ended."""
         return await asyncio.to_thread(self._poll, names)
 
     async def cancel(self, name: str) -> None:
-        """End the job with its whole process tree; returns when it is gone (SystemFailure if it stays)."""
+        """End the job with its whole process tree; return when it is gone (SystemFailure if it stays)."""
         job = self._job(name)
         deadline = time.monotonic() + self._config.grace_s + _CANCEL_MARGIN_S
         while not await asyncio.to_thread(_press_to_end, job):
@@ -165,11 +165,11 @@ class LocalCluster:
             await asyncio.sleep(0.02)
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
+        """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
         return await asyncio.to_thread(_read, Path(path), offset, limit)
 
     def local_path(self, path: str) -> Path:
-        """The path itself: the cluster is this machine."""
+        """Return the path itself: the cluster is this machine."""
         return Path(path)
 
     async def write(self, path: str, data: bytes) -> None:

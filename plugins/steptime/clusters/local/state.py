@@ -58,7 +58,7 @@ class LocalJob:
     script_path: str
     log_path: str
     slots: int
-    """Slots the job holds: all of the machine's where jobs are exclusive."""
+    """Slots the job holds: all of the machine's if jobs are exclusive."""
     cluster_slots: int
     time_limit_s: int
     grace_s: float
@@ -117,7 +117,7 @@ class JobFolder:
         self.cancel_wish = self.path / "cancel"
 
     def read(self, record: type[Record]) -> Record | None:
-        """One of the records; None if it has not been written."""
+        """Read one of the records; None if it has not been written."""
         try:
             text = (self.path / _FILE_OF[record]).read_bytes()
         except FileNotFoundError:
@@ -130,7 +130,10 @@ class JobFolder:
         write_whole(self.path / _FILE_OF[type(record)], text)
 
     def runner_lives(self) -> bool:
-        """Whether a runner holds its lock. Asked with a shared lock, so that askers do not see each other."""
+        """Return whether a runner holds its lock.
+
+        A shared lock is tried, so that those who ask do not see each other.
+        """
         try:
             descriptor = os.open(self.runner_lock, os.O_RDONLY)
         except FileNotFoundError:
@@ -145,10 +148,10 @@ class JobFolder:
 
 
 def settle_abandoned(job: JobFolder) -> Ended | None:
-    """Write the end of a job whose runner is gone: unknown where it had started, and no process of it stays.
+    """Write the end of a job whose runner is gone, and return it, or None if the job can still be started.
 
-    Cancelled where it had not started and somebody wanted it to end. Otherwise None: a job that never started
-    can still be started. Waits where another process settles the same job.
+    Its state is unknown if it had started, and then no process of it stays; it is cancelled if it had not
+    started and somebody wanted it to end. Waits while another process settles the same job.
     """
     while True:
         ended, started = job.read(Ended), job.read(Started)
@@ -181,7 +184,7 @@ def _unknown_end(job: JobFolder) -> Ended:
 
 
 def kill_marked(job_id: str, patience_s: float = 10) -> int:
-    """Kill every process that bears the job's id in its environment, until none is left; gives the number."""
+    """Kill every process that bears the job's id in its environment until none is left; return how many."""
     marker = {JOB_ID_VARIABLE: job_id}.items()
     killed: set[psutil.Process] = set()
     deadline = time.monotonic() + patience_s
@@ -202,13 +205,13 @@ def kill_marked(job_id: str, patience_s: float = 10) -> int:
 
 
 def ended_now(state: str, reason: str, exit_code: int | None = None) -> Ended:
-    """The record of an end at this moment."""
+    """Return the record of an end at this moment."""
     return Ended(state=state, reason=reason, exit_code=exit_code, ended_at=time.time())
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold an exclusive lock on a file (created where missing), waiting for it; gives its descriptor."""
+    """Hold an exclusive lock on a file (created if missing), waiting for it; yield its descriptor."""
     descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -218,12 +221,12 @@ def locked(path: Path) -> Iterator[int]:
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, created where missing. Closing the descriptor, or dying, releases its lock."""
+    """Open a lock file, created if missing. Closing the descriptor, or dying, releases its lock."""
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def lock_if_free(descriptor: int) -> bool:
-    """Take the exclusive lock of a file unless somebody holds it; whether it was taken."""
+    """Take the exclusive lock of a file unless somebody holds it; return whether it was taken."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,7 +15,7 @@ _INSTALLATION = "steptime-installation"
 
 
 def annotations_of(spec: JobSpec) -> dict[str, str]:
-    """The annotations of a job's workload."""
+    """Return the annotations of a job's workload."""
     return {
         JOB_NAME: spec.name,
         _DIRECTORY: spec.directory,
@@ -26,7 +26,7 @@ def annotations_of(spec: JobSpec) -> dict[str, str]:
 
 
 def kept_annotations(details: Workload) -> dict[str, str]:
-    """The annotations of a workload, from what it was made from."""
+    """Return the annotations of a workload, out of what it was made from."""
     kept = (details.get("spec") or {}).get("annotations") or ()
     return {str(entry.get("name")): str(entry.get("value") or "") for entry in kept}
 
@@ -34,7 +34,7 @@ def kept_annotations(details: Workload) -> dict[str, str]:
 def job_of(
     annotations: Mapping[str, str], *, workload: str, workload_id: str, kind: str, created_at: str | None
 ) -> RunaiJob:
-    """The job of the workload of that name and id, with these annotations."""
+    """Return the job of the workload of that name and id, with these annotations."""
     return RunaiJob(
         name=annotations[JOB_NAME],
         workload=workload,

@@ -1,8 +1,8 @@
 """A thin asynchronous client of Run:ai's REST API, version 1: the few endpoints that a benchmark needs.
 
 Run:ai publishes a generated Python client, which repeats a POST after a 5xx answer: a workload could be made
-twice. Here a request that may have taken effect is repeated only where repeating it changes nothing. Creating
-a workload is not repeated: it ends in `UnclearAnswer`, and whoever asked looks the workload's name up.
+twice. Here a request that may have taken effect is repeated only if repeating it changes nothing. Creating
+a workload is not repeated: it ends in `UnclearAnswer`, and the caller looks the workload up by name.
 
 The secret and the tokens are kept in this object and in the requests, and in no text that it writes.
 """
@@ -97,11 +97,11 @@ class RunaiClient:
             await self._http.aclose()
 
     async def log_in(self) -> None:
-        """See whether the application gets a token. Raises UserError if it is refused."""
+        """Check that the application gets a token. Raises UserError if it is refused."""
         await self._valid_token(time.monotonic() + self._patience_s)
 
     async def project(self, name: str) -> Project:
-        """The project of that name. Raises UserError if the application sees none."""
+        """Return the project of that name. Raises UserError if the application sees none."""
         answer = await self._call("GET", "/org-unit/projects", params={"filterBy": f"name=={name}"})
         found = [project for project in _json(answer).get("projects", ()) if project.get("name") == name]
         if not found:
@@ -122,7 +122,7 @@ class RunaiClient:
         return _json(await self._call("POST", f"/workloads/{kind}", json=request, repeatable=False))
 
     async def workloads(self, filters: Sequence[str]) -> Listing:
-        """All workloads that pass every filter, as `name==mine`; page by page."""
+        """Return all workloads that pass every filter, such as `name==mine`, page by page."""
         workloads: list[Workload] = []
         offset = 0
         while True:
@@ -136,25 +136,25 @@ class RunaiClient:
             offset = following
 
     async def workload(self, workload_id: str) -> Workload | None:
-        """One workload as it is in lists; None if there is none (any more)."""
+        """Return one workload as it is in lists, or None if there is none (any more)."""
         answer = await self._call("GET", f"/workloads/{workload_id}", accepted=(404,))
         return None if answer.status_code == 404 else _json(answer)
 
     async def details(self, kind: str, workload_id: str) -> Workload | None:
-        """One workload with what it was made from (`spec`); None if this kind has none of that id."""
+        """Return one workload with what it was made from (`spec`), or None if this kind has no such id."""
         answer = await self._call("GET", f"/workloads/{kind}/{workload_id}", accepted=(404,))
         return None if answer.status_code == 404 else _json(answer)
 
     async def suspend(self, kind: str, workload_id: str) -> None:
-        """End the workload's pods; the workload itself stays, under its name. No error where it is gone."""
+        """End the workload's pods; the workload itself stays, under its name. No error if it is gone."""
         await self._call("POST", f"/workloads/{kind}/{workload_id}/suspend", accepted=(404, 409))
 
     async def delete(self, kind: str, workload_id: str) -> None:
-        """End the workload and forget it. No error where it is gone."""
+        """End the workload and forget it. No error if it is gone."""
         await self._call("DELETE", f"/workloads/{kind}/{workload_id}", accepted=(404,))
 
     async def events(self, workload_id: str) -> tuple[Mapping[str, Any], ...]:
-        """What happened to the workload, latest first; empty if it is gone."""
+        """Return what happened to the workload, latest first; empty if it is gone."""
         answer = await self._call("GET", f"/workloads/{workload_id}/events", accepted=(404,))
         return () if answer.status_code == 404 else tuple(_json(answer).get("events", ()))
 
@@ -170,7 +170,7 @@ class RunaiClient:
         """Send one request until it is answered well; `accepted` are statuses that the caller handles.
 
         What certainly had no effect (no connection, 401, 429) is always tried again, what may have had one
-        only where the request is repeatable.
+        only if the request is repeatable.
         """
         import httpx
 
@@ -214,7 +214,7 @@ class RunaiClient:
             await asyncio.sleep(wait_s)
 
     async def _valid_token(self, deadline: float) -> str:
-        """The bearer token; asked for where there is none or it is about to run out, once for all callers."""
+        """The bearer token; fetched once for all callers if there is none or it is about to expire."""
         async with self._token_lock:
             while time.monotonic() >= self._token_ends:
                 wait_s = await self._renew_token()
@@ -287,7 +287,9 @@ class RunaiClient:
 
 
 def base_url(connection: Connection) -> str:
-    """Where the API is, `https://…/api/v1`, from the connection's host: a name, an address, or all of it.
+    """Return the API's address, `https://…/api/v1`.
+
+    The connection's host may be a name, an address, or all of it.
 
     Raises UserError if there is none, or the secret would travel in the clear.
     """
@@ -309,7 +311,7 @@ def base_url(connection: Connection) -> str:
 
 
 def unix_time(written: str | None) -> float | None:
-    """Seconds of a time as the API writes it, `2026-11-21T06:00:00.123Z`; None if there is none."""
+    """Convert a time as the API writes it, `2026-11-21T06:00:00.123Z`, to Unix seconds; None stays None."""
     return datetime.fromisoformat(written).timestamp() if written else None
 
 

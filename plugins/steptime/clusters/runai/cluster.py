@@ -1,8 +1,8 @@
 """The Run:ai backend: a job is a workload, known by its name; its files lie on the volume that it mounts.
 
-A workload is looked up by name before it is made, and again where the answer to making it was lost; two with
-one name cannot be in a project, so whoever comes second is given the first. `volume` has what lies on
-the volume, `phases` what Run:ai's phases mean.
+A workload is looked up by name before it is made, and again if the answer to making it was lost; a project
+cannot have two of one name, so whoever comes second is given the first. `volume` has what lies on the volume,
+`phases` what Run:ai's phases mean.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ Config = RunaiConfig
 
 
 def connect(config: RunaiConfig, connections: Connections) -> "RunaiCluster":
-    """The cluster of a configuration; its login comes from `connections` when it is opened."""
+    """Return the cluster of a configuration; its login comes from `connections` when it is opened."""
     return RunaiCluster(config, connections)
 
 
@@ -81,8 +81,8 @@ class RunaiCluster:
     async def submit(self, spec: JobSpec) -> Job:
         """Make the workload of `spec`, or return the job that already bears its name.
 
-        Raises UserError for what can never run here, SystemFailure where Run:ai does not take it; submitting
-        again is then right, and never makes a second one.
+        Raises UserError for what can never run here, SystemFailure if Run:ai does not take it; submitting
+        again is then right, and never makes a second workload.
         """
         notes = self._notes(spec.name)
         self._config.pods(spec.slots)
@@ -125,12 +125,12 @@ class RunaiCluster:
         return submitted.job(self.name)
 
     async def find(self, name: str) -> Job | None:
-        """The job of that unique name, live or ended; None if the cluster never had it."""
+        """Return the job of that unique name, live or ended, or None if the cluster never had it."""
         submitted = await self._submitted(name)
         return submitted.job(self.name) if submitted else None
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """States of many jobs: one list for all that have not ended."""
+        """Return the states of many jobs, with one list for all that have not ended."""
         wanted = list(dict.fromkeys(names))
         open_jobs: dict[str, RunaiJob] = {}
         statuses: dict[str, JobStatus] = {}
@@ -160,11 +160,11 @@ class RunaiCluster:
             await self._stop(submitted, Stop(JobState.CANCELLED, "cancelled"))
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Up to `limit` bytes of a file on the volume from `offset`; b"" if there is none (yet)."""
+        """Read up to `limit` bytes of a file on the volume from `offset`; b"" if there is none (yet)."""
         return await asyncio.to_thread(self._volume.read, path, offset, limit)
 
     def local_path(self, path: str) -> Path:
-        """Where this machine has a file of the volume."""
+        """Return where this machine sees a file of the volume."""
         return self._volume.local(path)
 
     async def write(self, path: str, data: bytes) -> None:
@@ -293,7 +293,7 @@ class RunaiCluster:
         return {str(workload["id"]): workload for workload in listing.workloads}, listing.at
 
     async def _status(self, job: RunaiJob, workload: Workload | None, at: float) -> JobStatus:
-        """The job's state; where the list lacks it, it is asked for itself before it is called gone."""
+        """The job's state; if the list lacks it, the job itself is asked for before it is called gone."""
         notes = self._notes(job.name)
         workload = workload or await self._client.workload(job.workload_id)
         if workload is None or workload.get("deletedAt"):

@@ -35,7 +35,7 @@ class _Tail:
         self.text = ""
 
     def catch_up(self, *, ended: bool) -> None:
-        """Read what was added; with `ended` also the last line, where no line end is to come."""
+        """Read what was added; with `ended` also the last line, even if no line end follows."""
         while chunk := self._volume.read(self._path, self._offset, 1 << 20):
             self._offset += len(chunk)
             self.text += self._lines.take(chunk)

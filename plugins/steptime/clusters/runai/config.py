@@ -71,7 +71,7 @@ class RunaiConfig(ClusterConfig):
 
     @classmethod
     def starts(cls, launcher: Launcher) -> bool:
-        """Its jobs are containers themselves."""
+        """Return whether the launcher takes an image by name: jobs here are containers themselves."""
         return launcher.image is ImageForm.NAME
 
     @model_validator(mode="after")
@@ -89,7 +89,7 @@ class RunaiConfig(ClusterConfig):
 
     @property
     def volume(self) -> Volume:
-        """The volume that holds `work_dir`: the innermost, where mounts are nested."""
+        """The volume that holds `work_dir`: the innermost if mounts are nested."""
         return Volume(mount=self._mount.path, here=self.shared_dir or self._mount.path)
 
     @property
@@ -105,14 +105,14 @@ class RunaiConfig(ClusterConfig):
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """What stands before the trainer's command; the script itself runs in the image."""
+        """Return what stands before the trainer's command; the script itself runs in the image."""
         values = super().script_values(run, staged, directory=directory, environment=environment)
         return {**values, "prefix": () if staged.python else FINDS_TRAINER}
 
     def pod_variables(
         self, notes: str, *, directory: str, log_path: str, time_limit_s: float
     ) -> dict[str, str]:
-        """What `start.sh` needs in a pod: the folders of its notes and of the job, the log and the limits."""
+        """Return what `start.sh` needs in a pod: the folders of its notes and job, the log, the limits."""
         return {
             "STEPTIME_STATE": notes,
             "STEPTIME_DIRECTORY": directory,
@@ -123,7 +123,7 @@ class RunaiConfig(ClusterConfig):
         }
 
     def pods(self, gpus: int) -> int:
-        """How many pods a job of so many GPUs has. Raises UserError if they cannot be equal."""
+        """Return how many pods a job of so many GPUs has. Raises UserError if they cannot be equal."""
         if gpus > self.gpus_per_node and gpus % self.gpus_per_node:
             raise UserError(
                 f"{gpus} GPUs are no whole number of nodes of {self.gpus_per_node} GPUs each on cluster "
@@ -133,7 +133,7 @@ class RunaiConfig(ClusterConfig):
 
 
 def workload_name(job_name: str) -> str:
-    """The workload's name for a job: legal in Kubernetes, and no two jobs have the same.
+    """Return the workload's name for a job: legal in Kubernetes, and different for every job.
 
     It begins readable and ends with a hash of the job's name, which is kept whole as an annotation.
 
@@ -157,7 +157,7 @@ def workload_request(
     variables: Mapping[str, str],
     annotations: Mapping[str, str],
 ) -> tuple[str, dict[str, Any]]:
-    """The kind of workload for a job and the request that makes it; `gpus` 0 is one pod without any."""
+    """Return the kind of workload for a job, and the request for it; `gpus` 0 means one pod without any."""
     pods = config.pods(gpus) if gpus else 1
     spec: dict[str, Any] = {
         "image": image or config.image,

@@ -78,7 +78,7 @@ class Notes:
 
 
 def status_of(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -> JobStatus:
-    """The status of a job by its workload's phase and its pods' notes."""
+    """Return the status of a job by its workload's phase and its pods' notes."""
     phase = str(workload.get("phase"))
     meaning = MEANING.get(phase, MEANING["Unknown"])
     times: dict[str, Any] = {
@@ -101,7 +101,7 @@ def status_of(workload: Mapping[str, Any], notes: Notes, *, time_limit_s: int) -
 
 
 def vanished(name: str, notes: Notes, *, where: str) -> JobStatus:
-    """A job that was submitted and of which Run:ai knows nothing more: never success."""
+    """Return the status of a job that was submitted and is unknown to Run:ai now: never success."""
     times: dict[str, Any] = {
         "started_at": min((at for at, _ in notes.starts.values()), default=None),
         "nodes": tuple(dict.fromkeys(node for _, node in notes.starts.values())),

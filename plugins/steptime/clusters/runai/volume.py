@@ -44,7 +44,7 @@ class RunaiJob:
     """An `Installation`; None in notes of before there were any."""
 
     def job(self, cluster: str) -> Job:
-        """The job as others know it."""
+        """Return the job as others know it."""
         return Job(
             cluster=cluster,
             name=self.name,
@@ -66,14 +66,14 @@ class Volume:
     """Where this machine sees it."""
 
     def local(self, path: str) -> Path:
-        """Where this machine has a path of the cluster. Raises UserError for one outside of the volume."""
+        """Return where this machine sees a path of the cluster. Raises UserError outside the volume."""
         normal = os.path.normpath(path)
         if not PurePosixPath(normal).is_relative_to(self.mount):
             raise UserError(f"{shown(path)} is not on the cluster's volume, which is at {self.mount}.")
         return Path(self.here, PurePosixPath(normal).relative_to(self.mount))
 
     def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Part of a file; b"" if there is none."""
+        """Read a part of a file; b"" if there is none."""
         try:
             with self.local(path).open("rb") as file:
                 file.seek(offset)
@@ -82,7 +82,7 @@ class Volume:
             return b""
 
     def write(self, path: str, content: str | bytes) -> None:
-        """A file, whole. Raises OSError."""
+        """Write a file whole. Raises OSError."""
         write_whole(self.local(path), content)
 
 
@@ -100,12 +100,12 @@ class JobNotes:
         self._volume.write(self.start_script, _START_SCRIPT.read_bytes())
 
     def submitted(self) -> RunaiJob | None:
-        """The job as it was submitted; None before Run:ai has its workload."""
+        """Return the job as it was submitted; None before Run:ai has its workload."""
         text = self._volume.read(str(self.folder / "submitted.json"), 0, 1 << 16)
         return RunaiJob(**json.loads(text)) if text else None
 
     def write_submitted(self, submitted: RunaiJob) -> None:
-        """From now on the job is known without asking Run:ai."""
+        """Record the job, which is known from now on without asking Run:ai."""
         self._volume.write(
             str(self.folder / "submitted.json"), json.dumps(dataclasses.asdict(submitted), indent=1)
         )
@@ -117,7 +117,7 @@ class JobNotes:
             self._volume.write(str(self.folder / "stop.json"), content)
 
     def notes(self) -> Notes:
-        """What the pods, and whoever ended the workload, have written so far."""
+        """Return what the pods, and whoever ended the workload, have written so far."""
         here = self._volume.local(str(self.folder))
         starts: dict[int, tuple[float, str]] = {}
         ends: list[PodEnd] = []

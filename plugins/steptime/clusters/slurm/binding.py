@@ -27,12 +27,12 @@ trainer counts the ranks that are bound."""
 
 
 def ranks_per_numa_node(run: Run, binding: NumaBinding) -> int | None:
-    """How many neighbouring local ranks of a run share a NUMA node here; None if none is bound."""
+    """Return how many neighbouring local ranks of a run share a NUMA node here, or None if none is bound."""
     if binding == "auto":
         return run.performance.ranks_per_numa_node
     return None if binding == "none" else binding
 
 
 def bound(command: Sequence[str], ranks: int | None) -> tuple[str, ...]:
-    """The command with cores and memory of its rank's NUMA node only; as it is where `ranks` is None."""
+    """Bind the command to cores and memory of its rank's NUMA node; unchanged if `ranks` is None."""
     return tuple(command) if ranks is None else ("bash", "-c", _BIND, "numactl", str(ranks), *command)

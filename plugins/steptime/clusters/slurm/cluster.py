@@ -48,7 +48,7 @@ Config = SlurmConfig
 
 
 def connect(config: SlurmConfig, connections: Connections = no_connections) -> "SlurmCluster":
-    """The cluster of a configuration; it is logged in to at the first call."""
+    """Return the cluster of a configuration; it is logged in to at the first call."""
     return SlurmCluster(config, connections)
 
 
@@ -92,13 +92,13 @@ class SlurmCluster:
         return self._job(record, recorded)
 
     async def find(self, name: str) -> Job | None:
-        """The job of that unique name, live or ended; None if the cluster never had it."""
+        """Return the job of that unique name, live or ended, or None if the cluster never had it."""
         recorded = await self._recorded(name)
         record = await self._known(name, may_guess=False) if recorded else None
         return self._job(record, recorded) if record and recorded else None
 
     async def poll(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """States of many jobs by one squeue, and one sacct for those that squeue no longer has.
+        """Return the states of many jobs by one squeue, and one sacct for those that squeue no longer has.
 
         A job that Slurm has taken and no longer knows counts as running, with that as the reason,
         until it must have ended and the cluster's patience is over; then it is UNKNOWN.
@@ -124,7 +124,7 @@ class SlurmCluster:
         return {name: self._ended.get(name) or statuses[name] for name in names}
 
     async def cancel(self, name: str) -> None:
-        """End the job; returns when its nodes are free of it (SystemFailure if they are not in time)."""
+        """End the job; return when its nodes are free of it (SystemFailure if they are not in time)."""
         check_job_name(name)
         refusal: SystemFailure | None = None
         deadline = asyncio.get_running_loop().time() + _CANCEL_TIMEOUT_S
@@ -153,11 +153,11 @@ class SlurmCluster:
             await asyncio.sleep(min(2, 0.1 * 2**look))
 
     async def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """Up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
+        """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
         return await self._node.read(path, offset, limit)
 
     def local_path(self, path: str) -> Path | None:  # noqa: ARG002
-        """None: a login node's files are read over ssh, whatever this machine has at the same path."""
+        """Return None: a login node's files are read over ssh, whatever this machine has at the same path."""
         return None
 
     async def write(self, path: str, data: bytes) -> None:
@@ -196,7 +196,7 @@ class SlurmCluster:
     async def _known(self, name: str, *, may_guess: bool) -> JobRecord | None:
         """The job of a name, by squeue, else by the note taken when it was submitted, else by sacct.
 
-        Where the accounting does not answer, SystemFailure, or None for one who `may_guess`.
+        If the accounting does not answer, raises SystemFailure, or returns None if the caller `may_guess`.
         """
         if records := (await self._slurm.squeue([name])).get(name):
             return records[0]
@@ -254,7 +254,7 @@ class SlurmCluster:
         return self._notes.get(path, b"")
 
     async def _left_the_queue(self, names: Sequence[str]) -> dict[str, JobStatus]:
-        """By the accounting where it knows how a job ended, whatever the job's script wrote down of that."""
+        """By the accounting if it knows how a job ended, whatever the job's script wrote down of that."""
         try:
             history = await self._sacct(names)
             without = (
@@ -298,14 +298,14 @@ class SlurmCluster:
             )
 
     async def _failed_nodes(self, status: JobStatus) -> tuple[str, ...]:
-        """Which of a job's nodes are out of order now; the only one it had, where none is."""
+        """Which of a job's nodes are out of order now; if none is and it had only one node, that one."""
         if not status.nodes or status.reason == PREEMPTED:
             return ()
         out_of_order = await self._slurm.out_of_order(status.nodes)
         return out_of_order or (status.nodes if len(status.nodes) == 1 else ())
 
     async def _after_check(self, name: str, status: JobStatus) -> JobStatus:
-        """The status of a job that ended as one does whose nodes were refused: who was, where any was."""
+        """The status of a job that ended as if its nodes were refused: which ones were, if any."""
         recorded = await self._recorded(name)
         if recorded is None:
             return status

@@ -40,7 +40,7 @@ class SlurmCommands:
         """As far as is known."""
 
     async def squeue(self, names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """The jobs that Slurm's controller has of these names: live ones, and ended ones for MinJobAge."""
+        """Return the jobs of these names in Slurm's controller: live ones, and ended ones for MinJobAge."""
         options = ["--local", "--me", "--states=all", "--noheader", f"--Format={SQUEUE_FORMAT}"]
         if not names:
             return {}
@@ -56,7 +56,7 @@ class SlurmCommands:
     async def sacct(
         self, option: str, values: Sequence[str], names: Sequence[str]
     ) -> dict[str, list[JobRecord]]:
-        """The jobs of these names that the accounting has, asked for by `--name` or `--jobs` and its values.
+        """Return the jobs of these names in the accounting, selected by `--name` or `--jobs` and its values.
 
         Raises Silent if it does not answer.
         """
@@ -76,12 +76,12 @@ class SlurmCommands:
         return self.ours(records, names)
 
     async def scancel(self, name: str, ids: Sequence[str]) -> None:
-        """End jobs by id and name: whatever bears the id by now, no other job is ended."""
+        """End jobs by id and name, so that no other job is ended that bears the id by now."""
         if ids:
             await self._slurm(["scancel", f"--name={name}", *ids])
 
     async def out_of_order(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Those of these nodes that cannot be used now; none if Slurm does not answer."""
+        """Return which of these nodes cannot be used now; none if Slurm does not answer."""
         wanted = ["--states=down,drain,fail,no_respond", f"--nodes={','.join(nodes)}"]
         try:
             done = await self._slurm(["sinfo", "--Node", "--noheader", "--format=%N", *wanted])
@@ -90,7 +90,7 @@ class SlurmCommands:
         return tuple(sorted(set(done.stdout.split())))
 
     def ours(self, records: Iterable[JobRecord], names: Sequence[str]) -> dict[str, list[JobRecord]]:
-        """The records of these names whose folders are below `root`, by name."""
+        """Return the records of these names whose folders are below `root`, by name."""
         wanted = set(names)
         return of_each_name(
             record

@@ -19,15 +19,15 @@ class SlurmConfig(Site):
         sbatch_options(run, self)
 
     def placement_test(self, run: Run) -> tuple[str, ...]:
-        """Slurm itself is asked, and submits nothing: it knows partition, constraint, and drained nodes."""
+        """Return an sbatch that submits nothing: Slurm knows its partitions, constraints, drained nodes."""
         return ("sbatch", "--test-only", "--wrap=true", *sbatch_options(run, self))
 
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """The options for sbatch and srun, and the command of a rank."""
+        """Return the options for sbatch and srun, and the command of a rank."""
         return script_values(run, staged, self, directory=directory, environment=environment)
 
     def staging_job_options(self, run: Run) -> tuple[str, ...]:
-        """One task without GPUs, counted and placed as the run."""
+        """Return options for one task without GPUs, counted and placed as the run is."""
         return staging_job_options(run, self)

@@ -43,7 +43,7 @@ class EndRecord(Frozen):
         return f"its script ended with exit code {self.exit_code}{while_it}"
 
     def status(self, nodes: Sequence[str]) -> JobStatus:
-        """What a conclusive record means, of a job that was on these nodes."""
+        """Return what a conclusive record means for a job that was on these nodes."""
         exit_code = f"exit code {self.exit_code}, " if self.exit_code else ""
         return JobStatus(
             state=JobState.FAILED if self.exit_code else JobState.SUCCEEDED,
@@ -56,12 +56,12 @@ class EndRecord(Frozen):
 
 
 def end_record_path(directory: str) -> str:
-    """Where the script of a job writes its end, in the job's folder."""
+    """Return where the script of a job writes its end, in the job's folder."""
     return posixpath.join(directory, _FILE)
 
 
 def read_end_record(text: bytes, job_id: str) -> EndRecord | None:
-    """The end of that job; None if it wrote none, or the record is that of another job."""
+    """Read the end of that job; None if there is no record, or it is of another job."""
     try:
         record = EndRecord.model_validate_json(text)
     except ValidationError:
@@ -79,7 +79,7 @@ def status_by_script(
     settled_after: float,
     within_s: float,
 ) -> JobStatus:
-    """The status of a job that is not in the queue, and whose end the accounting does not have.
+    """Return the status of a job that is not in the queue and whose end the accounting does not have.
 
     Args:
         end: what its script wrote down.

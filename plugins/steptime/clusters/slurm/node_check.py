@@ -1,7 +1,7 @@
 """The node check of a Slurm cluster: what its file demands, the command that checks, and who was refused.
 
-The check is the trainer's (`trainer/node_check.py`). It leaves a file in the job's folder, and where
-it refuses a node it ends the job with an exit code of its own. The thresholds are ours, from no source.
+The check is the trainer's (`trainer/node_check.py`). It leaves a file in the job's folder, and if it refuses
+a node it ends the job with an exit code of its own. The thresholds are ours, from no source.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class NodeCheck(Frozen):
     product: str | None = Field(default=None, min_length=1)
     """A word that the names of the GPUs have; None for that of the GPU type in config/gpus.yaml."""
     least_matmul_percent: PositiveFloat = 50
-    """Of the GPU type's peak in bf16, where config/gpus.yaml has one."""
+    """Of the GPU type's peak in bf16, if config/gpus.yaml has one."""
     least_matmul_tflops: PositiveFloat | None = None
     """The same as a number, for this cluster."""
     least_free_memory_percent: PositiveFloat = 10
@@ -44,7 +44,7 @@ class NodeCheck(Frozen):
 
 
 def check_command(demands: NodeCheck, gpu_type: str, python: str) -> tuple[str, ...]:
-    """The command of each rank of the check, on nodes of a GPU type."""
+    """Return the command of each rank of the check, on nodes of a GPU type."""
     on_cpu = gpu_type == "cpu"
     options: dict[str, Any] = {
         "device": "cpu" if on_cpu else "cuda",
@@ -85,7 +85,7 @@ class _Report(BaseModel):
 
 
 def refused_nodes(report: bytes) -> Mapping[str, str]:
-    """Why each node was refused, by its name, from the check's file; none if there is no such file."""
+    """Return by its name why each node was refused, from the check's file; none if there is no such file."""
     try:
         nodes = _Report.model_validate_json(report).nodes
     except ValidationError:

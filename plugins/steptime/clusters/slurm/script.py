@@ -26,7 +26,7 @@ _OF_LOADER = ("LD_LIBRARY_PATH", "LD_PRELOAD")
 """They name files of the login node. Containers pass on what their image does not set, and lack these files.
 A Python outside of an image may need the libraries."""
 _PAID_BY = ("account", "qos", "wckey")
-"""Options that a job of the staging has, too: what it uses is counted where the run's is."""
+"""Options that a job of the staging has, too, so that what it uses is counted as the run's is."""
 _PLACED_BY = ("partition", "reservation", "constraint")
 """Likewise, unless such jobs have a partition of their own, with other nodes."""
 _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
@@ -39,7 +39,7 @@ _NVLINK_GPUS_PER_NODE = 4
 def script_values(
     run: Run, staged: Staged, site: Site, *, directory: PurePosixPath, environment: Iterable[str]
 ) -> dict[str, Any]:
-    """The template's values beside folder and environment. Raises UserError for what cannot be asked for."""
+    """Return the template's values besides folder and environment. Raises UserError for the impossible."""
     python = "python" if staged.python is None else staged.python
     start = partial(_started, run, staged, site, directory=directory, environment=environment)
     command = profiled(run, (python, *program_of(run)))
@@ -69,7 +69,7 @@ def _check(
 
 
 def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
-    """The `#SBATCH` options: the plan's, the cluster's, then the run's own, which win.
+    """Return the `#SBATCH` options: the plan's, the cluster's, then the run's own, which win.
 
     Raises UserError if the run cannot be spread over nodes or blocks, or for an option of another form.
     """
@@ -108,7 +108,7 @@ def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:
 
 
 def staging_job_options(run: Run, site: Site) -> tuple[str, ...]:
-    """The #SBATCH options of a job that stages for a run: one task, without GPUs. Raises UserError."""
+    """Return the #SBATCH options of a job that stages for a run: one task, no GPUs. Raises UserError."""
     own = run.slurm or SlurmOptions()
     ours = {"--partition": site.partition, "--account": site.account}
     given = [f"{name}={value}" for name, value in ours.items() if value is not None]

@@ -1,9 +1,9 @@
 """The SFTP sessions of a connection: a file that hangs holds up no other, nor what else the connection does.
 
-OpenSSH's server of a session does one request after the other. Who asks it for a file on a file system that
-hangs waits for ever, and so do all who ask it after that. It goes on although its session is closed, and
-counts among those that sshd serves of a connection (MaxSessions, 10); so it is killed, and where not even
-that ends it, no more than `SESSIONS` ever hang.
+OpenSSH's server handles the requests of a session one after the other. A request for a file on a file system
+that hangs waits for ever, and so does every later one. The server lives on when its session is closed, and
+still counts towards the sessions that sshd allows a connection (MaxSessions, 10); so it is killed, and if not
+even that ends it, no more than `SESSIONS` ever hang.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _SLOW_S = 2.0
 
 Done = TypeVar("Done")
 Kill = Callable[[asyncssh.SSHClientConnection, str], Awaitable[object]]
-"""Kills the process of an id on the host that a connection leads to; no error where it cannot."""
+"""Kills the process of an id on the host that a connection leads to; no error if it cannot."""
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class Sessions:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def session(self, ssh: asyncssh.SSHClientConnection) -> Session | None:
-        """A session on `ssh` whose server answers, as far as is known; None where as many hang as may be.
+        """Return a session on `ssh` whose server answers, as far as is known; None if too many hang.
 
         Raises asyncssh.Error if none can be opened.
         """
@@ -70,7 +70,7 @@ class Sessions:
             return best
 
     async def call(self, session: Session, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]]) -> Done:
-        """What `use` comes to.
+        """Call `use` with a session and return its result.
 
         Raises:
             TimeoutError: it got no answer in time; the session has been given up.

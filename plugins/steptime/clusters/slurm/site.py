@@ -55,7 +55,7 @@ class Site(ClusterConfig):
     numa_binding: NumaBinding = "auto"
     """How many neighbouring ranks are bound to a NUMA node: as many as published, none, or so many."""
     vboost: bool = False
-    """Whether jobs may set the GPUs' vboost where a publication did: `sudo nvidia-smi` without a password."""
+    """Whether jobs may set the GPUs' vboost if the publication did: `sudo nvidia-smi` without a password."""
     node_check: NodeCheck | None = None
     """What every node of a job must show before it trains; None: nobody looks."""
 
@@ -80,7 +80,7 @@ class Site(ClusterConfig):
         return 0 if self.node_check is None else self.node_check.time_limit_s
 
     def ending_by_hand(self, job_name: str) -> str:
-        """The command that ends a job on any login node."""
+        """Return the command that ends a job on any login node."""
         return f"'scancel --name={job_name}' on a login node of {self.name}"
 
     def check_permitted(self, run: Run) -> None:
@@ -92,7 +92,7 @@ class Site(ClusterConfig):
                 self.require_permitted(name, value, _PERMITTED[name])
 
     def avoiding(self, run: Run, nodes: Sequence[str]) -> Run:
-        """The run with these nodes excluded as well, unless they are asked for by name."""
+        """Return the run with these nodes excluded as well, unless they are asked for by name."""
         own = run.slurm or SlurmOptions()
         asked_for = expand_nodes(own.nodelist or self._extra("nodelist"))
         avoided = [node for node in nodes if node not in asked_for]

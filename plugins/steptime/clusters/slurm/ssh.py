@@ -35,8 +35,8 @@ _OPENING_PAUSES_S = (0.1, 0.5, 2.0, 0.0)
 """Between the tries to open a session."""
 
 _BEGIN = "steptime-begin:"
-# What a login shell prints on its own comes before these lines, and is not the command's. By the process id
-# the command can be ended, as sshd passes no signals on to a session of root's; where the connection is lost,
+# What a login shell prints on its own comes before these lines, and is not the command's. The process id is
+# there to end the command, as sshd passes no signals on to a session of root's; if the connection is lost,
 # `timeout` ends it.
 _WRAPPER = f'echo {_BEGIN}; echo {_BEGIN}$$ >&2; exec timeout -s KILL "$@"'
 _AFTER_CONNECTION_LOSS_S = 10
@@ -138,7 +138,7 @@ class LoginNode:
         return process.exit_status
 
     async def _end(self, process: "asyncssh.SSHClientProcess[bytes]", pid: "asyncio.Future[str]") -> None:
-        """Kill a running command with its process group; give the connection up where that does not help."""
+        """Kill a running command with its process group; give the connection up if that does not help."""
         ssh: asyncssh.SSHClientConnection = process.get_extra_info("connection")
         try:
             async with asyncio.timeout(_FAREWELL_S):
@@ -151,7 +151,7 @@ class LoginNode:
             self._give_up(ssh)
 
     async def _kill(self, ssh: asyncssh.SSHClientConnection, process: str) -> bool:
-        """Send SIGKILL to a process, or to the group of `-` and an id; gives whether `kill` answered.
+        """Send SIGKILL to a process, or to the group of `-` and an id; return whether `kill` answered.
 
         Only over the connection that it came with: the next may lead to another login node, where the process
         id is somebody else's.
@@ -164,7 +164,7 @@ class LoginNode:
         return True
 
     async def read(self, path: str, offset: int, limit: int) -> bytes:
-        """Up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
+        """Read up to `limit` bytes of a file from `offset`; b"" if there is none (yet)."""
 
         async def read(files: asyncssh.SFTPClient) -> bytes:
             try:
@@ -200,7 +200,7 @@ class LoginNode:
         await self._with_files(f"{path} could not be written", write)
 
     async def make_folder(self, path: str) -> None:
-        """Make a folder with those above it; no error where it exists."""
+        """Make a folder with those above it; no error if it exists."""
         await self._with_files(
             f"the folder {path} could not be made", lambda files: files.makedirs(path, exist_ok=True)
         )
@@ -208,7 +208,7 @@ class LoginNode:
     async def _with_files(
         self, failed: str, use: Callable[[asyncssh.SFTPClient], Awaitable[Done]], *, again: bool = True
     ) -> Done:
-        """What `use` does with the files; once more where the connection drops: it can bear that."""
+        """What `use` does with the files; done once more if the connection drops, which does no harm."""
         await self._connected()  # which has limits of its own: one for each hop and login node
         try:
             async with asyncio.timeout(sftp.TIMEOUT_S):
@@ -234,7 +234,7 @@ class LoginNode:
         *,
         on: asyncssh.SSHClientConnection | None = None,
     ) -> Done:
-        """What `begin` opens on the connection, or `on` that one alone; again where nothing was opened.
+        """What `begin` opens on the connection, or only on `on`; tried again only if nothing was opened.
 
         So nothing happens twice.
         """

@@ -58,7 +58,7 @@ class Login:
     jumps: tuple[Connection, ...]
     """The hosts that the ProxyJump of its ssh_config leads through, the outermost first."""
     remedy: str
-    """What to do where the host shows another key than those that are trusted."""
+    """What to do if the host shows another key than the trusted ones."""
     timeout_s: float
     """How long connecting and logging in may take together."""
     certificates: tuple[asyncssh.SSHCertificate, ...]
@@ -66,13 +66,13 @@ class Login:
 
 
 def at_address(connection: Connection, address: str) -> Connection:
-    """The same login at another address, `[user@]host[:port]`. Raises UserError if it is none."""
+    """Return the same login at another address, `[user@]host[:port]`. Raises UserError if it is none."""
     login, host, port = split_address(address)
     return replace(connection, host=host, port=port or connection.port, login=login or connection.login)
 
 
 def jump_connections(connection: Connection) -> tuple[str, ...]:
-    """The connections of the jump hosts before this one's host, the outermost first. Raises UserError."""
+    """Return the connections of the jump hosts before this host, the outermost first. Raises UserError."""
     value = connection.extra.get("jump_connections") or ()
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -83,7 +83,7 @@ def jump_connections(connection: Connection) -> tuple[str, ...]:
 
 
 def read_login(connection: Connection, role: str = "login node") -> Login:
-    """What to log in with; reads keys from files. Raises UserError for what cannot be a login."""
+    """Return what to log in with, reading keys from files. Raises UserError for what cannot be a login."""
     if connection.kind != "ssh":
         raise UserError(f"{_named(connection)} is of type '{connection.kind}': a Slurm cluster needs 'ssh'.")
     if not connection.host:
@@ -138,7 +138,7 @@ def read_login(connection: Connection, role: str = "login node") -> Login:
 
 
 def untrusted(login: Login, error: Exception, via: str = "") -> UserError:
-    """The error where the host shows another key than those that are trusted; `via` is the way to it."""
+    """Return the error for a host that shows another key than the trusted ones; `via` is the way to it."""
     return UserError(
         f"{login.title}{via} shows a key that is not trusted ({error}): if it is new or was installed anew, "
         f"{login.remedy}"
@@ -146,7 +146,7 @@ def untrusted(login: Login, error: Exception, via: str = "") -> UserError:
 
 
 def refused(login: Login, reason: str, via: str = "") -> UserError:
-    """The error where the host does not let this login in; it names what is wrong with its certificates."""
+    """Return the error for a host that refuses this login; it names what is wrong with its certificates."""
     doubts = "".join(f"; {_doubt(certificate, login.user)}" for certificate in login.certificates)
     where = login.options["config"] or "the connection"
     return UserError(
@@ -165,7 +165,7 @@ def _doubt(certificate: Any, user: str) -> str:
 
 
 def _ssh_config(connection: Connection) -> str | None:
-    """The user's file of OpenSSH's options for its client, where one is named."""
+    """The user's file of OpenSSH's options for its client, if one is named."""
     value = connection.extra.get("ssh_config")
     if not value:
         return None
@@ -190,7 +190,7 @@ def _proxy_jump(connection: Connection, jumps: object) -> tuple[Connection, ...]
 
 
 def _private_key(connection: Connection) -> asyncssh.SSHKey | None:
-    """The key to log in with; None where asyncssh is to look for the user's own."""
+    """The key to log in with; None if asyncssh is to look for the user's own."""
     field = "private_key" if connection.extra.get("private_key") else "key_file"
     value = connection.extra.get(field)
     if not value:
@@ -320,7 +320,7 @@ def _named(connection: Connection) -> str:
 
 
 def words(error: Exception | str) -> str:
-    """An error in one line: the system's words and the file; else the error's own text."""
+    """Put an error into one line: the system's words and the file, or else the error's own text."""
     if isinstance(error, OSError) and error.strerror:
         refused = isinstance(error, ConnectionError) and error.errno  # asyncio's own text is longer than true
         message = os.strerror(refused) if refused else error.strerror

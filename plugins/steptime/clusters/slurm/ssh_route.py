@@ -80,10 +80,10 @@ async def _through(jumps: Sequence[Connection], node: Connection) -> Reached:
 async def _log_in(
     connection: Connection, role: str, through: Reached | None, behind: tuple[str, ...] = ()
 ) -> Reached:
-    """Log in to a host, inside the connection `through`, which is closed where that fails.
+    """Log in to a host, inside the connection `through`, which is closed if that fails.
 
-    Who comes without one goes through the ProxyJump of its ssh_config; `behind` are the hosts that lie
-    behind it.
+    Without `through`, the way goes by the ProxyJump of the ssh_config; `behind` are the hosts that lie behind
+    this one.
     """
     try:
         login = await asyncio.to_thread(read_login, connection, role)

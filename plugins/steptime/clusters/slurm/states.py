@@ -76,7 +76,7 @@ _EXPLAINED = {
     **_CLUSTER_FAULTS,
 }
 _COULD_NOT_OPEN = 53
-"""The signal that Slurm writes down where a node could not open the job's folder or log."""
+"""The signal that Slurm records if a node could not open the job's folder or log."""
 
 
 class JobRecord(Frozen):
@@ -109,7 +109,7 @@ class JobRecord(Frozen):
 
 
 def read_squeue(text: str) -> list[JobRecord]:
-    """The jobs of `squeue --Format=SQUEUE_FORMAT`, whose exit codes are those of wait(2)."""
+    """Parse the output of `squeue --Format=SQUEUE_FORMAT`, whose exit codes are those of wait(2)."""
     return [
         _record(fields, exit_code=int(fields[2]) >> 8, by_signal=int(fields[2]) & 0x7F)
         for fields in _rows(text)
@@ -118,7 +118,7 @@ def read_squeue(text: str) -> list[JobRecord]:
 
 
 def read_sacct(text: str) -> list[JobRecord]:
-    """The jobs of `sacct --parsable2 --format=SACCT_FORMAT`, whose exit codes read `exit code:signal`."""
+    """Parse the output of `sacct --parsable2 --format=SACCT_FORMAT`; exit codes read `exit code:signal`."""
     return [
         _record(fields, exit_code=int(code), by_signal=int(by_signal))
         for fields in _rows(text)
@@ -128,7 +128,7 @@ def read_sacct(text: str) -> list[JobRecord]:
 
 
 def of_each_name(records: Iterable[JobRecord]) -> dict[str, list[JobRecord]]:
-    """The jobs of each name, the one submitted first before any other; of a requeued job, its last record."""
+    """Return the jobs of each name, the first submitted one first; of a requeued job the last record."""
     jobs: dict[str, dict[str, list[JobRecord]]] = {}
     for record in records:  # of one id, sacct lists the records in the order in which they came to be
         jobs.setdefault(record.name, {}).setdefault(record.job_id, []).append(record)
@@ -143,7 +143,7 @@ def _first_submitted(same_id: list[JobRecord]) -> tuple[float, int]:
 
 
 def status_of(record: JobRecord) -> JobStatus:
-    """What a record means. A state that is not known is UNKNOWN, and the reason has its word."""
+    """Return what a record means; a state that is not known is UNKNOWN, with its word as the reason."""
     if record.state in _QUEUED:
         return JobStatus(state=JobState.QUEUED, reason=_why_it_waits(record), nodes=record.nodes)
     started_at = record.started_at if record.nodes else None

@@ -89,7 +89,7 @@ _CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its ow
 
 
 def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
-    """The error for a job that Slurm did not take, in the words of its own command."""
+    """Return the error for a job that Slurm refused, in the words of its own command."""
     lines = [
         line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
     ]
@@ -113,7 +113,7 @@ def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
 
 
 def timeout_s() -> int:
-    """How long the command of `submit_command` may take: for the lock, for another's claim, and by itself."""
+    """Return how long the command of `submit_command` may take, waiting for lock and claims included."""
     return _LOCK_TIMEOUT_S + _patience_s() + 3 * _COMMAND_LIMIT_S
 
 
