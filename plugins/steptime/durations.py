@@ -2,7 +2,7 @@
 
 
 def duration(seconds: float) -> str:
-    """A time for people: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
+    """Format a time for people: `40 s`, `12 min`, `3.5 h`, `7.0 days`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 6000:

@@ -23,7 +23,7 @@ class BrokenFiles(UserError):
 
     @classmethod
     def of_file(cls, sentences: Sequence[str]) -> Self:
-        """The first problems of one file, and how many there are beyond them."""
+        """Return the first problems of one file, and how many there are beyond them."""
         if len(sentences) <= _MOST_SENTENCES:
             return cls(sentences)
         more = f"… and {len(sentences) - _MOST_SENTENCES} problems more in this file."
@@ -41,7 +41,7 @@ class OutOfReach(SystemFailure):
 
 
 def shown(value: object, *, at_most: int | None = 80) -> str:
-    """`value` as it can stand in a sentence: in one line, without control characters, cut if it is long.
+    """Prepare `value` for a sentence: in one line, without control characters, cut if it is long.
 
     >>> shown("8b" + chr(10) + "16b")
     '8b\\\\n16b'
@@ -55,7 +55,7 @@ def shown(value: object, *, at_most: int | None = 80) -> str:
 
 
 def unknown_value(kind: str, value: object, valid: Iterable[object], *, of: str = "") -> UserError:
-    """The error for a value outside its choices: names it, the nearest match, and every valid one.
+    """Return the error for a value outside its choices, with the value, the nearest match and all choices.
 
     `of` names what the choices belong to.
 

@@ -18,7 +18,7 @@ _State = TypeVar("_State", bound=Frozen)
 
 
 def is_free(port: int) -> bool:
-    """Whether a daemon could listen on `port` of this machine."""
+    """Return whether a daemon could listen on `port` of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -53,7 +53,7 @@ def one_at_a_time(
 
 
 def read_state(model: type[_State], path: Path, *, if_damaged: str) -> _State | None:
-    """What the state file at `path` keeps; None if there is none.
+    """Read what the state file at `path` keeps; None if there is none.
 
     Raises SystemFailure for a damaged one, with what to do then, which is `if_damaged`.
     """
@@ -66,7 +66,7 @@ def read_state(model: type[_State], path: Path, *, if_damaged: str) -> _State | 
 
 
 def failed_start(service: str, what: str, log: Path, *, lines: int) -> SystemFailure:
-    """The error of a start, with the last lines of a log if there is one."""
+    """Return the error of a start, with the last lines of a log if there is one."""
     if not (log.is_file() and log.stat().st_size):
         return SystemFailure(f"{service} did not start: {what}")
     with log.open(errors="replace") as stream:

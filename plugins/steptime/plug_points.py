@@ -25,7 +25,7 @@ class PlugPoint:
     """What steptime brings: name and object, written as in entry points, `module` or `module:attribute`."""
 
     def names(self) -> tuple[str, ...]:
-        """All names: steptime's own in their order, then the added ones, sorted.
+        """Return all names: steptime's own in their order, then the added ones, sorted.
 
         Raises UserError if two have one name.
         """
@@ -40,7 +40,7 @@ class PlugPoint:
             raise unknown_value(self.what, name, (*self.names(), *also))
 
     def load(self, name: str) -> Any:
-        """The object of that name. Raises UserError if there is none, or it cannot be imported."""
+        """Load the object of that name. Raises UserError if there is none, or it cannot be imported."""
         return _load(self, name)
 
 

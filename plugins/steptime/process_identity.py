@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def boot_id() -> str:
-    """The kernel's name for the time since the machine was started."""
+    """Return the kernel's name for the time since the machine was started."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def start_tick(pid: int) -> int:
-    """When a process was started, in clock ticks since the boot (proc(5), starttime).
+    """Return when a process was started, in clock ticks since the boot (proc(5), starttime).
 
     Unlike a time of the day it never changes: the boot time that psutil adds moves with the machine's clock.
     Raises ProcessLookupError if there is no such process.

@@ -27,7 +27,7 @@ _HAS_TO = {
 
 
 def in_words(problem: Mapping[str, Any]) -> str:
-    """What is wrong with a value, of one of pydantic's `errors()`; without that value and a full stop."""
+    """Return what is wrong with a value, of one of pydantic's `errors()`, without value and full stop."""
     kind = problem["type"]
     if kind not in _HAS_TO:
         return str(problem["msg"]).removeprefix("Value error, ").removesuffix(".")
@@ -39,7 +39,7 @@ def in_words(problem: Mapping[str, Any]) -> str:
 
 
 def written(pattern: str, words: str) -> AfterValidator:
-    """Hold a text to a pattern; a refusal has in words what it has to be."""
+    """Return a validator that holds a text to a pattern; its refusal puts into words what is wanted."""
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text, re.ASCII) is None:

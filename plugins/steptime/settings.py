@@ -11,7 +11,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def home() -> Path:
-    """The state folder: `STEPTIME_HOME`, else `.steptime/` in the checkout (or below the current folder).
+    """Return the state folder: `STEPTIME_HOME`, else `.steptime/` in the checkout (or the current folder).
 
     It need not exist. Raises UserError if it cannot be a folder.
     """
@@ -24,7 +24,7 @@ def home() -> Path:
 
 @functools.cache
 def shipped(folder: str) -> Path:
-    """The folder `config`, `dags` or `trainer`: of the checkout, or of the installed distribution."""
+    """Return the folder `config`, `dags` or `trainer` of the checkout, or of the installed distribution."""
     for root in (_CHECKOUT, Path(sys.prefix) / "share" / "steptime"):
         if (root / folder).is_dir():
             return root / folder
@@ -32,7 +32,7 @@ def shipped(folder: str) -> Path:
 
 
 def config_dir() -> Path:
-    """The folder of YAML files: `STEPTIME_CONFIG_DIR`, by default the shipped `config/`. Raises UserError."""
+    """Return the folder of YAML files: `STEPTIME_CONFIG_DIR`, else the shipped one. Raises UserError."""
     configured = os.environ.get("STEPTIME_CONFIG_DIR")
     if not configured:
         return shipped("config")
@@ -57,39 +57,42 @@ def _folder(variable: str, text: str) -> Path:
 
 
 def dags_dir() -> Path:
-    """The DAG files that `steptime up` serves: `STEPTIME_DAGS_DIR`, by default the shipped `dags/`."""
+    """Return the DAG files that `steptime up` serves: `STEPTIME_DAGS_DIR`, else the shipped `dags/`."""
     configured = os.environ.get("STEPTIME_DAGS_DIR")
     return Path(configured).expanduser().resolve() if configured else shipped("dags")
 
 
 def airflow_home() -> Path:
-    """Airflow's own home, inside the state folder."""
+    """Return Airflow's own home, inside the state folder."""
     return home() / "airflow"
 
 
 def collected_logs_dir() -> Path:
-    """Copies of the logs of clusters whose files this machine cannot open."""
+    """Return the folder with copies of logs from clusters whose files this machine cannot open."""
     return home() / "logs-collected"
 
 
 def default_cluster() -> str:
-    """Where work runs that names no cluster: `STEPTIME_DEFAULT_CLUSTER`, else this machine."""
+    """Return the cluster of work that names none: `STEPTIME_DEFAULT_CLUSTER`, else this machine."""
     return os.environ.get("STEPTIME_DEFAULT_CLUSTER") or "local"
 
 
 def store_url() -> str:
-    """SQLAlchemy address of the metrics store: `STEPTIME_STORE_URL`, else SQLite in the state folder."""
+    """Return the SQLAlchemy address of the store: `STEPTIME_STORE_URL`, else SQLite in the state folder."""
     return os.environ.get("STEPTIME_STORE_URL") or f"sqlite:///{home() / 'store' / 'steptime.db'}"
 
 
 def step_files_dir() -> Path:
-    """Where the steps of old runs are: `STEPTIME_STEP_FILES_DIR`, else in the state folder."""
+    """Return the folder of old runs' steps: `STEPTIME_STEP_FILES_DIR`, else in the state folder."""
     configured = os.environ.get("STEPTIME_STEP_FILES_DIR")
     return _folder("STEPTIME_STEP_FILES_DIR", configured) if configured else home() / "store" / "steps"
 
 
 def keep_steps_months() -> int | None:
-    """How long steps are rows of the store: `STEPTIME_KEEP_STEPS_MONTHS`; None for good. Raises UserError."""
+    """Return for how many months steps are rows of the store; None for good. Raises UserError.
+
+    This is `STEPTIME_KEEP_STEPS_MONTHS`.
+    """
     configured = os.environ.get("STEPTIME_KEEP_STEPS_MONTHS")
     if not configured:
         return None

@@ -199,7 +199,9 @@ def test_how_often_a_steady_series_is_said_to_drift() -> None:
         told += any(find_drift(history[:until]) for until in range(WEEKS + 1, len(history) + 1))
 
     share = told / series
-    assert documented("a series that never changes said to drift slowly, a year", f"{share:.4f}"), share
+    assert documented("a series that never changes reported as drifting slowly, a year", f"{share:.4f}"), (
+        share
+    )
     assert share < 0.02
 
 

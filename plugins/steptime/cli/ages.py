@@ -9,13 +9,13 @@ _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def age_s(text: str) -> int | None:
-    """The age in seconds; None for what is none."""
+    """Return the age in seconds, or None if there is none."""
     match = re.fullmatch(r"(\d{1,6})([mhdw])", text, re.ASCII)
     return int(match[1]) * _UNITS_S[match[2]] if match else None
 
 
 def since_when(text: str, now: float) -> float:
-    """What `--since` means: `7d` (ago) or an ISO date, local if it names no zone, as Unix time."""
+    """Parse `--since`, `7d` (ago) or an ISO date, local if it names no zone, as Unix time."""
     if (age := age_s(text)) is not None:
         return now - age
     try:

@@ -25,7 +25,10 @@ DAG_PATIENCE_S = 30.0
 
 
 def airflow_client(url: str | None, user: str | None) -> AirflowClient:
-    """The named Airflow, or the one of `steptime up`. A password is never taken from the command line."""
+    """Return a client of the named Airflow, or of that of `steptime up`.
+
+    A password is never taken from the command line.
+    """
     if url is None:
         from steptime.service.standalone import running
 

@@ -21,10 +21,11 @@ class Listed(NamedTuple):
 LISTED = {
     "plan": Listed(
         "recipes",
-        "The runs that `steptime run` would start, and what they cost at most. Nothing is submitted.",
+        "Show the runs that `steptime run` would start, and what they cost at most. Nothing is submitted.",
     ),
     "metrics": Listed(
-        "metrics", "Tokens per second, MFU and days to a trillion tokens of a recipe at one step time."
+        "metrics",
+        "Compute tokens per second, MFU and days to a trillion tokens of a recipe at one step time.",
     ),
     "parse": Listed(
         "logs",
@@ -80,12 +81,12 @@ class ImportedWhenRun(Commands):
             self.add_command(TyperCommand(name, help=summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """As of any group, with the command that can be run."""
+        """Resolve as any group does, to the command that can be run."""
         name, _, rest = super().resolve_command(ctx, args)
         return name, None if name is None else imported(name), rest
 
 
 def imported(name: str) -> Any:
-    """A command with its help and its options, from its module."""
+    """Import a command, with its help and its options, from its module."""
     module = importlib.import_module(f"steptime.cli.{LISTED[name].module}")
     return get_group(module.app).commands[name]

@@ -52,7 +52,7 @@ def compare(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """What got slower: each cell judged by its own history, worst first, and one sentence before all.
+    """Show what got slower: each cell judged by its own history, worst first, after one sentence for all.
 
     A run outside of what is usual for its cell is suspected; the mean of the next two decides.
     The exit code is 3 if a slowdown is confirmed, 0 if none is, 1 for bad input, 2 if the store

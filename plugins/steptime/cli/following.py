@@ -47,7 +47,7 @@ class RunLine(Frozen):
 
 
 def run_lines(tasks: Iterable[TaskInstance]) -> list[RunLine]:
-    """The run_lines of a DAG run, those of single tasks first; tasks that are never to run have none."""
+    """Return the `run_lines` of a DAG run, single tasks first; tasks that never run have none."""
     rows: dict[tuple[str, int], list[TaskInstance]] = {}
     for task in tasks:
         if task.state not in _NEVER_RUN:

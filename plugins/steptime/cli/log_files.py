@@ -12,10 +12,10 @@ _REQUEUED = re.compile(r"(?P<job>.*_\d+)_(?P<restart>\d{1,3})\.out(?:\.gz|\.zst)
 
 
 def find_logs(path: str | Path) -> list[Path]:
-    """The log at `path`, or all below the folder `path` (`log-*.out` of Slurm, `log_*.out` of Run:ai),
-    sorted.
+    """Return the log at `path`, or all below the folder `path`, sorted.
 
-    Raises UserError if there is nothing at `path`, or no log below it.
+    They are named `log-*.out` by Slurm and `log_*.out` by Run:ai. Raises UserError if there is nothing at
+    `path`, or no log below it.
     """
     place = Path(path)
     try:
@@ -33,7 +33,7 @@ def find_logs(path: str | Path) -> list[Path]:
 
 
 def group_attempts(logs: Iterable[Path]) -> list[tuple[Path, ...]]:
-    """Logs by run: a job that Slurm requeued has several, `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on.
+    """Group logs by run: a requeued job of Slurm has several, `…_<jobid>_0.out`, `…_<jobid>_1.out` and so on.
 
     The count of a requeued job begins at 0. Names without that are single, so that two jobs whose names end
     in their ids (`…_<gpus>_<jobid>.out` of the 24.11 recipe) are never taken for one.
@@ -51,7 +51,7 @@ def group_attempts(logs: Iterable[Path]) -> list[tuple[Path, ...]]:
 
 
 def short_names(logs: Sequence[Path]) -> list[str]:
-    """A readable name for each log: the experiment's, with as much of the path as makes it unique.
+    """Return a readable name for each log: the experiment's, with as much of the path as makes it unique.
 
     Logs are named `log-<experiment>.out`, with an account before and a job's id behind if Slurm wrote
     them: `log-<account>.<experiment>_<jobid>_<restarts>.out`.

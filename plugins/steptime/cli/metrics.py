@@ -65,7 +65,7 @@ def metrics(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """Tokens per second, MFU and days to a trillion tokens of a recipe at one step time.
+    """Compute tokens per second, MFU and days to a trillion tokens of a recipe at one step time.
 
     The MFU stands with its formula and its peak; the document's own numbers stand beside it.
     """

@@ -142,7 +142,7 @@ def _plan(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """The runs that `steptime run` would start, and what they cost at most. Nothing is submitted.
+    """Show the runs that `steptime run` would start, and what they cost at most. Nothing is submitted.
 
     The exit code is 1 if it would start nothing, with the reason below the plan.
     """

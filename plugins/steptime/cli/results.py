@@ -118,7 +118,7 @@ def show_run(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     record_only: Annotated[bool, typer.Option("--record", help="Only the record, as in its file.")] = False,
 ) -> None:
-    """Everything about one run: its checks, and what is needed to repeat it (recipe, versions, job script).
+    """Show everything about one run: its checks, and what is needed to repeat it (recipe, versions, script).
 
     json has it whole: the row, the steps, the checks, checkpoint timings and the record. --record prints the
     record alone, byte for byte the record.json beside the run's log.
@@ -178,7 +178,7 @@ def show_declarations(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """What each column of the results means, with its type and its unit."""
+    """List what each column of the results means, with its type and its unit."""
     from steptime.results.columns import COLUMNS
 
     rows = [column.published for column in COLUMNS]

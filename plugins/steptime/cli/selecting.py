@@ -61,7 +61,7 @@ class RunFilters:
     def rows(
         self, store: "Store", *, include_rejected: bool = False, limit: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The selected runs in the order in which people read them, each as it is asked for.
+        """Return the selected runs in reading order, each as it is asked for.
 
         Raises UserError for a value that no stored run has, with those that there are.
         """
@@ -69,7 +69,7 @@ class RunFilters:
         return store.in_reading_order(**self._filters(store, include_rejected), limit=limit)
 
     def latest_first(self, store: "Store") -> list[dict[str, Any]]:
-        """The selected valid runs, latest submitted first. Raises as `rows`."""
+        """Return the selected valid runs, latest submitted first. Raises as `rows`."""
         return store.results(**self._filters(store, False))
 
     def _filters(self, store: "Store", include_rejected: bool) -> dict[str, Any]:

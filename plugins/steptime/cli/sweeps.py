@@ -86,7 +86,7 @@ def plan(
     output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """The runs of a sweep and what they cost at most. Nothing is submitted.
+    """Show the runs of a sweep and what they cost at most. Nothing is submitted.
 
     Every run is planned: what cannot be run, and a plan above the sweep's budget, is refused here.
     """
@@ -147,7 +147,7 @@ def cancel(
 
 @group.command(epilog=POOLS_EXAMPLES)
 def pools() -> None:
-    """The Airflow pools that count each cluster's GPUs, in the form of 'airflow pools import'.
+    """Print the Airflow pools that count each cluster's GPUs, in the form of 'airflow pools import'.
 
     'steptime up' makes them; another Airflow needs them before its first sweep.
     """

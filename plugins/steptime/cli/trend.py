@@ -45,7 +45,7 @@ def show_trend(
     full_names: Annotated[bool, typer.Option("--full-names", help="Name runs by their job.")] = False,
     wide: Annotated[bool, WIDE_OPTION] = False,
 ) -> None:
-    """A series over time: each run with its verdict, the baseline, what was usual, and what changed before.
+    """Show a series over time: each run with its verdict, the baseline, what was usual, and what changed.
 
     It is the series that JOB is a run of, or the one that ran last among those that the filters select.
     Beside each run stand the published value, and why a level that begins with it was accepted.

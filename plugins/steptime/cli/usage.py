@@ -38,7 +38,7 @@ def _is_written(ctx: Any, param: Any) -> bool:
 
 
 def usage_sentence(error: typer.TyperException) -> str:
-    """What is wrong, with the value that is; empty if Typer has printed it all (the help)."""
+    """Return what is wrong, with the offending value; empty if Typer has printed all of it (the help)."""
     from pydantic import ValidationError
 
     details: Any = error  # the kinds of error are not public, only what they have in common

@@ -61,7 +61,7 @@ class CommonCause:
 def causes(
     judged: Mapping[Series, Sequence[Judged]], submitted_at: Mapping[str, float]
 ) -> tuple[CommonCause, ...]:
-    """What the cells of a comparison have in common that moved: the nodes first, else that most moved.
+    """Return what moved cells of a comparison have in common: first the nodes, else that most of them moved.
 
     Args:
         judged: of each cell its runs, latest first.

@@ -35,7 +35,7 @@ from steptime.results.store import Store
 
 
 def compare_since(store: Store, since: float) -> Comparison:
-    """The cells that have run since then (Unix time)."""
+    """Compare the cells that have run since then (Unix time)."""
     return replace(_compare(store, judged_since(store, since)), totals=store.totals(since))
 
 
@@ -49,31 +49,31 @@ def compare_sweep(store: Store, name: str) -> Comparison:
 
 
 def compare_sweep_run(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
-    """The cells of all runs of one DAG run of a sweep, as each stands today."""
+    """Compare the cells of all runs of one DAG run of a sweep, as each stands today."""
     return replace(compare_cells(store, rows), totals=store.totals(sweep_run=rows[0]["sweep_run"]))
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str) -> Comparison:
-    """The cells of a DAG run, of a sweep's all that it started, as each stood after its own runs."""
+    """Compare the cells of a DAG run, or all that a sweep's started, as each stood after its own runs."""
     scope = store.scope(dag_id, dag_run_id)
     return replace(_compare(store, judged_of(store, scope)), totals=store.totals(**scope))
 
 
 def compare_planned(store: Store, name: str) -> Comparison:
-    """The cells of a sweep as it is planned today. Raises UserError for one that `config/` has not."""
+    """Compare the cells of a sweep as planned today. Raises UserError if `config/` has no such sweep."""
     planned = (Series.of_run(run) for cell in plan_sweep(load_sweep(name)).cells for run in runs_of(cell))
     return _compare(store, {one: newest(store, one) for one in planned if one.is_judged})
 
 
 def compare_cells(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
-    """The cells that these runs of the store are of, as each stands by its newest run."""
+    """Compare the cells that these runs of the store are of, as each stands by its newest run."""
     cells = dict.fromkeys(Series.of_row(row) for row in rows)
     stand = judged_since(store, min((row["submitted_at"] for row in rows), default=math.inf))
     return _compare(store, {one: stand.get(one, []) for one in cells if one.is_judged})
 
 
 def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
-    """How a run stands among all cells that ran since a week before it; None if it is not judged.
+    """Return how a run stands among all cells of the week before it, or None if it is not judged.
 
     As *This week* has it while the run is the newest of its cell.
     """
@@ -85,7 +85,7 @@ def finding_of_run(store: Store, row: Mapping[str, Any]) -> Finding | None:
 
 
 def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
-    """Two runs of one series, by job name or its beginning: the later one against the earlier.
+    """Compare two runs of one series, by job name or its beginning: the later one with the earlier.
 
     How far two runs usually are apart is known from those before both. Raises UserError if there is no
     such run, if one is rejected, and if they are of different series.
@@ -118,7 +118,7 @@ def compare_runs(store: Store, earlier: str, later: str) -> Comparison:
 
 
 def fresh_runs_command(store: Store, newest: JudgedRun, standing: Standing) -> str | None:
-    """What starts the runs that decide a suspicion; None without one, or if recipes have no such run now."""
+    """Return the command for the runs that decide a suspicion; None without one or such recipes."""
     if standing.state != "suspected":
         return None
     command = repeat_command_of_record(json.loads(store.record(newest.job_name)["content"]))

@@ -42,7 +42,7 @@ class Baseline:
     """Runs whose mean changes are relative to, if it is not that of `runs`: of two the earlier."""
 
     def with_runs(self, *runs: float) -> "Baseline":
-        """The baseline after more usual runs."""
+        """Return the baseline with more usual runs."""
         return Baseline((*self.runs, *runs)[-BASELINE_RUNS:])
 
     @property
@@ -63,24 +63,24 @@ class Baseline:
         return max(LEAST_DEVIATION, math.sqrt(squares / (len(self.runs) - 1)) / usual)
 
     def change(self, runs: Sequence[float]) -> float:
-        """By how much the mean of runs differs: 0.03 is 3 % slower."""
+        """Return by how much the mean of runs differs: 0.03 is 3 % slower."""
         return _mean(runs) / self.mean - 1
 
     def bound(self, runs: int = 1, *, alpha: float = ALPHA, least: float = LEAST_CHANGE) -> float:
-        """The change from which on the mean of so many runs is no longer usual, either way."""
+        """Return the change beyond which the mean of so many runs is not usual, either way."""
         return max(least, _quantile(1 - alpha, len(self.runs) - 1) * self._error(runs))
 
     def direction(
         self, runs: Sequence[float], *, alpha: float = ALPHA, least: float = LEAST_CHANGE
     ) -> Direction | None:
-        """Whether the mean of runs is slower or faster than usual; None if it is neither."""
+        """Return whether the mean of runs is slower or faster than usual, or None if it is neither."""
         change = self.change(runs)
         if abs(change) < self.bound(len(runs), alpha=alpha, least=least):
             return None
         return "slower" if change > 0 else "faster"
 
     def p_value(self, runs: Sequence[float], direction: Direction) -> float:
-        """How often the mean of as many runs of an unchanged series differs as much in this direction."""
+        """Return how often the mean of as many unchanged runs differs as much in this direction."""
         from scipy import special  # scipy.stats takes thirty times as long for each, and to import
 
         t = _SIGNS[direction] * self.change(runs) / self._error(len(runs))
@@ -133,12 +133,12 @@ class Standing:
         return self.against.change(self.judged) if known else None
 
     def p_value(self, direction: Direction) -> float:
-        """Of the runs judged, by a baseline that suffices."""
+        """Return the p-value of the judged runs, by a baseline that suffices."""
         return self.against.p_value(self.judged, direction)
 
 
 def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[Standing]:
-    """What is known of a series after each of its runs (seconds, oldest first).
+    """Judge each run of a series (seconds, oldest first) by those before it.
 
     `begin_anew` are the places of runs, from 0, that nothing before them is held against.
     """
@@ -150,7 +150,7 @@ def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[S
 
 
 def judge(before: Standing, run: float) -> Standing:
-    """What is known of a series after one more run (seconds).
+    """Judge one more run (seconds) of a series.
 
     What is confirmed is held to the baseline from before until the mean of the last two runs is usual again:
     what stays slow stays reported. After `FEWEST_RUNS` faster ones a series begins a new baseline with them.
@@ -184,7 +184,7 @@ def _judge_suspicion(before: Standing, run: float) -> Standing:
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """The p-values of one comparison after Benjamini and Hochberg, in the same order.
+    """Adjust the p-values of one comparison after Benjamini and Hochberg, in the same order.
 
     Those at most as large as a rate are the discoveries at that false discovery rate.
     """

@@ -59,7 +59,7 @@ class Drift:
 
 
 def find_drift(runs: Sequence[tuple[str, float]]) -> Drift | None:
-    """How a series drifted slower, by its jobs and their seconds, oldest first; None if it did not."""
+    """Find how a series drifted slower, by its jobs and their seconds, oldest first; None if it did not."""
     import numpy as np
 
     searched = list(runs)[-LONGEST_RUNS:]

@@ -68,7 +68,7 @@ class Cost:
 
 
 def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
-    """What runs are expected to take; a store that cannot be read is named in it, and is no error."""
+    """Return what runs are expected to take; a store that cannot be read is named, not an error."""
     found: dict[tuple[Series, int, int], Expected] = {}
     store, problem, each = store or Store(), None, []
     for run in runs:

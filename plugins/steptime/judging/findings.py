@@ -176,7 +176,7 @@ class Comparison:
 
 
 def among_all(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings of one comparison, worst first, each with what its p-values are among all of them."""
+    """Return the findings of one comparison, worst first, with p-values adjusted for all of them."""
     findings = list(findings)
     judged = [one for one in findings if one.standing.against.suffices]
     directions: tuple[Direction, ...] = ("slower", "faster")

@@ -41,7 +41,7 @@ class _Seconds(float):
 
     @classmethod
     def of(cls, job_name: str, seconds: float) -> Self:
-        """The seconds of a run."""
+        """Return the seconds of a run."""
         number = cls(seconds)
         number.job_name = job_name
         return number
@@ -146,13 +146,13 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
 
 
 def newest(store: Store, series: Series) -> list[Judged]:
-    """How a series stands: its newest run, or none if it has no number to be judged by."""
+    """Return how a series stands by its newest run; empty if it has no number to be judged by."""
     rows = judgement_rows.judged_rows(store, series.key, limit=1)
     return _as_stored(store, series, rows, _hidden(store))
 
 
 def judged_run(store: Store, row: Mapping[str, Any]) -> Judged | None:
-    """How its series stood after a run of the store; None if it is not judged: by its mode, or rejected."""
+    """Return how its series stood after a stored run; None if it is rejected, or its mode is not judged."""
     series = Series.of_row(row)
     if not series.is_judged:
         return None
@@ -161,7 +161,7 @@ def judged_run(store: Store, row: Mapping[str, Any]) -> Judged | None:
 
 
 def pending_notifications(store: Store, job_name: str) -> list[Judged]:
-    """What was suspected, confirmed or dismissed by publishing this run and not notified; oldest first.
+    """Return what publishing this run suspected, confirmed or dismissed and nobody was notified of.
 
     A run that is published after later ones may decide about those.
     """
@@ -177,12 +177,12 @@ def mark_notified(store: Store, job_name: str, notified: Judged) -> None:
 
 
 def judged_since(store: Store, since: float) -> dict[Series, list[Judged]]:
-    """Of every series that has run since then (Unix time) its latest runs, the last of them first."""
+    """Return the latest runs of every series that has run since then (Unix time), the last first."""
     return _latest_of_each(store, judgement_rows.latest_judged_rows(store, since, _LATEST_RUNS))
 
 
 def judged_of(store: Store, selected: Mapping[str, Any]) -> dict[Series, list[Judged]]:
-    """The same of the runs whose columns have these values: how each series stood after them."""
+    """Return the same for the runs with these column values: how each series stood after them."""
     return _latest_of_each(store, judgement_rows.judged_rows(store, selected))
 
 
@@ -228,7 +228,7 @@ def _as_stored(
 
 
 def judged_now(store: Store, series: Series) -> list[Judged]:
-    """The runs of a series that the reader of the store may read, judged by no others, oldest first."""
+    """Judge the runs of a series that the reader may read by no others, oldest first."""
     rows = store.results(**series.key)[::-1]
     with read_connection(store.url) as connection:
         return _judge_rows(connection, series, rows)
@@ -244,7 +244,7 @@ def _judge_rows(connection: "Connection", series: Series, rows: Sequence[Mapping
 def judge_runs(
     runs: Sequence[JudgedRun], record_of: Callable[[str], str], begin_anew: Collection[str] = ()
 ) -> list[Judged]:
-    """Runs of one series, oldest first, each judged by those before it, from the last of `begin_anew` on."""
+    """Judge runs of one series, oldest first, each by those before it, from the last of `begin_anew` on."""
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
     stood = standings((_Seconds.of(run.job_name, run.seconds) for run in runs), places)
     judged = [

@@ -33,7 +33,7 @@ class Placement:
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any]) -> Self | None:
-        """What `rests_on` of a stored judgement has, which an earlier steptime did not keep."""
+        """Read it from `rests_on` of a stored judgement; an earlier steptime did not keep it."""
         kept = rests_on.get("nodes")
         return cls(kept["suspected"], tuple(kept["fresh"])) if kept else None
 

@@ -36,12 +36,12 @@ class Series:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Self:
-        """That of a run of the store."""
+        """Return the series of a run of the store."""
         return cls(tuple(row[name] for name in COLUMNS))
 
     @classmethod
     def of_run(cls, run: Run) -> Self:
-        """That of a planned run."""
+        """Return the series of a planned run."""
         return cls.of_row(planned_values(run))
 
     @property
@@ -73,7 +73,7 @@ class Series:
         return f"{self.label} ({', '.join(apart)}, {self['gpu_type']} of {self['cluster']})"
 
     def differences(self, other: Self) -> list[str]:
-        """The columns in which two series differ, one by one."""
+        """Return the columns in which two series differ, one by one."""
         return [
             f"{name.replace('_', ' ')} {self[name]} and {other[name]}"
             for name in COLUMNS
@@ -100,12 +100,12 @@ class JudgedRun:
 
 
 def judged_runs(rows: Iterable[Mapping[str, Any]]) -> list[JudgedRun]:
-    """Those of stored runs that have the number they are judged by."""
+    """Return those of the stored runs that have the number by which they are judged."""
     return [run for run in map(_judged, rows) if run is not None]
 
 
 def all_series(store: Store) -> list[tuple[Series, str]]:
-    """Every judged series of a store, with the job name of its newest run; latest first."""
+    """Return every judged series of a store, with the job name of its newest run; latest first."""
     rows = newest_of_each(store)
     known = ((Series.of_row(row), row["job_name"]) for row in rows)
     return [(series, job_name) for series, job_name in known if series.is_judged]

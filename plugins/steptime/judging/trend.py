@@ -47,7 +47,7 @@ COLUMNS = (
 
 
 def trend(store: Store, series: Series) -> list[dict[str, Any]]:
-    """A row for each judged run of a series, oldest first, with columns of a comparison.
+    """Return a row for each judged run of a series, oldest first, with columns of a comparison.
 
     Beside them `low_s` and `high_s`: between these a run was usual then; None with too few runs before it.
     """
@@ -64,7 +64,7 @@ def trend(store: Store, series: Series) -> list[dict[str, Any]]:
 
 
 def sentence(series: Series, rows: Sequence[Mapping[str, Any]]) -> str:
-    """How a series stands after the last of its rows, and whether it drifts."""
+    """Sum up how a series stands after the last of its rows, and whether it drifts."""
     if not rows:
         return f"{series.full_name}: no run has a time to be judged by."
     last, runs = rows[-1], len(rows)
@@ -74,7 +74,7 @@ def sentence(series: Series, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def drift_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a search for slow drift found; empty if it found none."""
+    """Sum up what a search for slow drift found; empty if nothing."""
     levels = [row["level_s"] for row in rows if row["level_s"] is not None]
     if not levels:
         return ""
@@ -83,7 +83,7 @@ def drift_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
-    """What the y axis goes from and to, in seconds, and whether the published value is near enough for it."""
+    """Return the range of the y axis in seconds, and whether the published value is near enough for it."""
     published = rows[-1]["published_step_time_s"]
     known = [row[name] for row in rows for name in ("judged_s", "low_s", "high_s") if row[name] is not None]
     low, high = min(known), max(known)
@@ -96,7 +96,7 @@ def shown_range(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float, bool]:
 
 
 def passes_until_s(row: Mapping[str, Any]) -> float | None:
-    """The step time with the least of the published throughput that passes; None if none is published."""
+    """Return the longest step time that still passes as published; None if none is published."""
     published: float | None = row["published_step_time_s"]
     return None if published is None else published / PUBLISHED_THROUGHPUT
 

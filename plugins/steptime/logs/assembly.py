@@ -60,7 +60,7 @@ class Assembly:
         self._bytes += log_bytes
 
     def result(self, *, max_steps: int | None, first_step: int) -> TrainingLog:
-        """The run as its log has it, with what is wrong, fatal problems first."""
+        """Return the run as its log has it, with what is wrong, fatal problems first."""
         steps = tuple(self._attempts.steps[number] for number in sorted(self._attempts.steps))
         *earlier, last = self._checkpoint_lines
         recorded = self._records.get("result", {}).get("checkpoints")

@@ -44,7 +44,7 @@ class Attempts:
         """The first step of this attempt that was printed."""
 
     def begin(self) -> None:
-        """A new attempt begins: another log of a requeued job, or another start of the trainer."""
+        """Begin a new attempt: another log of a requeued job, or another start of the trainer."""
         self.this_attempt.clear()
         self.first = math.inf
         self.ranks.clear()

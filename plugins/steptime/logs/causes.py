@@ -24,7 +24,7 @@ class Cause(Frozen):
     certain: bool = True
 
     def find(self, line: bytes, at: int) -> Problem | None:
-        """The problem of the line that has a word at `at`; None if it has that only by chance."""
+        """Return the problem of the line that has a word at `at`, or None if it has that only by chance."""
         text = line[max(0, at - _REACH_BEFORE) : at + _REACH_BEHIND]
         for form, sentence in self.forms.items():
             if match := re.search(form.encode(), text):
@@ -57,7 +57,7 @@ class Failures:
         """Whether the exception at the end of a Python traceback is still to come."""
 
     def read(self, line: bytes) -> list[Problem]:
-        """The causes in a line, or the exception in it that ends a traceback: a known cause is more."""
+        """Return the causes in a line, or the exception in it that ends a traceback; a known cause wins."""
         found = sorted((line.find(word), word) for word in _CAUSE_OF if word in line)
         problems = [problem for at, word in found if (problem := _CAUSE_OF[word].find(line, at))]
         self.in_traceback |= _TRACEBACK in line
@@ -71,7 +71,7 @@ class Failures:
         return problems
 
     def finish(self) -> list[Problem]:
-        """A traceback whose exception never came, or bears a name that is no exception's."""
+        """Return a traceback whose exception never came, or whose name is no exception's."""
         return [_traceback("its last line was not recognised")] if self.in_traceback else []
 
 

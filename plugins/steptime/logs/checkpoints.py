@@ -60,7 +60,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoints(line: bytes) -> list[CheckpointLine]:
-    """What a line has about checkpoints."""
+    """Read what a line has about checkpoints."""
     found = []
     for pattern, form in _PATTERNS:
         for match in pattern.finditer(line):
@@ -74,7 +74,7 @@ def read_checkpoints(line: bytes) -> list[CheckpointLine]:
 
 
 def checkpoints_of(lines: Sequence[CheckpointLine], record: object = None) -> list[Checkpoint]:
-    """The checkpoints of one attempt, in the order in which they began; asynchronous saves end in it, too.
+    """Return the checkpoints of one attempt, in order of their beginning, asynchronous saves included.
 
     If every rank prints a line the lowest rank's counts, and what is printed twice counts once. The trainer's
     own `record` has how long asynchronous saves took, if it has one a save.

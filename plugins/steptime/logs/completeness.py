@@ -38,7 +38,7 @@ def _named_spans(spans: Sequence[range]) -> str:
 def incomplete(
     numbers: Sequence[int], *, begin: int | None, end: int | None, first: int, last: int | None
 ) -> Iterator[Problem]:
-    """Steps that are missing, or there although the run was planned from `first` to `last`, if that is known.
+    """Report steps that are missing, or are not of the plan from `first` to `last`, if that is known.
 
     `begin` and `end` are the steps with which the log should begin and end, if they are known. A log with a
     line every tenth step has no gaps: that is named as what it is.
@@ -80,7 +80,7 @@ def restarted(after: int, at: int, retrained: Sequence[int], *, from_scratch: bo
 
 
 def not_finite(steps: Mapping[int, NotFinite]) -> Iterator[Problem]:
-    """Steps whose loss or gradient norm is NaN or infinite."""
+    """Report steps whose loss or gradient norm is NaN or infinite."""
     for kind, name in (("nan_loss", "loss"), ("nan_grad_norm", "gradient norm")):
         if broken := [number for number, values in steps.items() if name in values]:
             value = steps[broken[0]][name]
@@ -90,7 +90,7 @@ def not_finite(steps: Mapping[int, NotFinite]) -> Iterator[Problem]:
 
 
 def untimed(steps: Sequence[Step]) -> Iterator[Problem]:
-    """Steps that were printed without their time."""
+    """Report steps that were printed without their time."""
     if without := tuple(step.global_step for step in steps if step.step_time_s is None):
         which = "any step" if len(without) == len(steps) else named_steps(without)
         message = f"the log gives no step time for {which}"
@@ -98,7 +98,7 @@ def untimed(steps: Sequence[Step]) -> Iterator[Problem]:
 
 
 def repeated(repeats: Mapping[int, int]) -> Iterator[Problem]:
-    """Steps that several ranks printed, with how often others did."""
+    """Report steps that several ranks printed, and how often."""
     if repeats:
         steps = tuple(sorted(repeats))
         printed = "are printed up to" if len(steps) > 1 else "is printed"

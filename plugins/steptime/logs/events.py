@@ -84,11 +84,11 @@ class LogEvents:
         self.failures = Failures()
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """The events of all lines that end in `data`, in their order."""
+        """Return the events of all lines that end in `data`, in their order."""
         return self._read(self.lines.feed(data))
 
     def finish(self) -> Iterator[Event]:
-        """The events of the last line if it has no end, and of a traceback that was never explained."""
+        """Yield the events of the last line if it has no end, and of a traceback without an explanation."""
         yield from self._read(self.lines.finish())
         yield from self.failures.finish()
 

@@ -51,10 +51,10 @@ class LogFormat:
     """Whether the same step is printed again and again by design, as a progress bar does."""
 
     def find(self, line: bytes) -> Iterator[tuple[bytes, Values]]:
-        """The steps of a line, each with its own text: several if line ends were lost, none if it only looks
-        like one.
+        """Yield the steps of a line, each with its own text.
 
-        The line has no terminal codes and no number that was cut at the end of the data.
+        There are several if line ends were lost, and none if it only looks like a step. The line has no
+        terminal codes and no number that was cut at the end of the data.
         """
         matches = list(self.start.finditer(line))
         ends = [following.start() for following in matches[1:]] + [len(line)]
@@ -64,7 +64,7 @@ class LogFormat:
             yield text, self.values(text) | groups
 
     def values(self, text: bytes) -> Values:
-        """What follows each name in `name: 1 | name: 2` or `name=1, name=2`; the first of a name counts."""
+        """Return what follows each name in `name: 1 | name: 2` or `name=1, name=2`, the first if repeated."""
         values = {}
         for pair in reversed(text.replace(b"=", b":").replace(b",", b"|").split(b"|")):
             name, _, value = pair.partition(b":")
@@ -74,19 +74,19 @@ class LogFormat:
         return values
 
     def number(self, values: Values) -> int | None:
-        """The global step; None if the values are of the step that follows."""
+        """Return the global step, or None if the values are of the step that follows."""
         for name in self.counters:
             if (count := whole(values.get(name))) is not None:
                 return count - self.first
         return None
 
     def last_step(self, number: int, values: Values) -> int | None:
-        """The run's last step. A further epoch counts iterations anew, and its end is not the run's."""
+        """Return the run's last step; further epochs count anew, and their end is not the run's."""
         counts_run = "iterations" in values and int(values["iteration"]) - self.first == number
         return int(values["iterations"]) - self.first if counts_run else None
 
     def step(self, number: int, values: Values) -> tuple[Step, NotFinite]:
-        """A step in numbers, and those of them that are none."""
+        """Return a step in numbers, and which of its values are none."""
         if whole(values.get("nan_iterations")):
             values = values | {"loss": b"nan"}  # Megatron leaves a loss that is no number out of its line
         (step,) = steps([number], {name: [value] for name, value in values.items()})
@@ -95,7 +95,7 @@ class LogFormat:
 
 
 def real(text: bytes | None) -> float | None:
-    """The number that `text` begins with, NaN and infinity included; None if there is none."""
+    """Parse the number that `text` begins with, NaN and infinity included; None if there is none."""
     try:
         return float(text or b"")
     except ValueError:
@@ -104,7 +104,7 @@ def real(text: bytes | None) -> float | None:
 
 
 def whole(text: bytes | None) -> int | None:
-    """A printed whole number, also `99.00` or `2e+3`; None for NaN and for what no counter reaches."""
+    """Parse a printed whole number, also `99.00` or `2e+3`; None for NaN and for what no counter reaches."""
     if text is not None and text.isdigit() and len(text) < _TOO_LONG:
         return int(text)
     number = real(text)
@@ -112,7 +112,7 @@ def whole(text: bytes | None) -> int | None:
 
 
 def milliseconds(text: bytes | None) -> float | None:
-    """Seconds in exactly the printed digits: 20289.1 ms are 20.2891 s, which a division would not give."""
+    """Convert to seconds in exactly the printed digits: 20289.1 ms are 20.2891 s; a division would differ."""
     try:
         return None if text is None else float(text.strip() + b"e-3")
     except ValueError:
@@ -139,7 +139,7 @@ READERS: dict[str, tuple[str, Callable[[bytes | None], Any]]] = {
 
 
 def steps(numbers: Iterable[int], columns: Mapping[str, Sequence[bytes | None]]) -> list[Step]:
-    """Steps of what is printed of them by quantity, one quantity after the other, as that is fast."""
+    """Convert printed steps, one quantity after the other, which is fast."""
     of_fields: dict[str, Iterable[Any]] = {}
     for quantity, texts in columns.items():
         if quantity in READERS:
@@ -236,7 +236,7 @@ _TORCHTITAN_FIELD = re.compile(
 
 class _TorchTitan(LogFormat):
     def values(self, text: bytes) -> Values:
-        """Only blanks are between the fields; the first of a name counts."""
+        """Return the fields, with only blanks between them; the first of a name counts."""
         return {
             self.fields[name or b"memory"]: value or size
             for name, value, size in reversed(_TORCHTITAN_FIELD.findall(text))
@@ -267,7 +267,7 @@ _ROUNDED = re.compile(rb"\d+(?:\.(\d*))?[eE]\+?(\d{1,2})")
 
 class _Tqdm(LogFormat):
     def find(self, line: bytes) -> Iterator[tuple[bytes, Values]]:
-        """The steps of a line; a bar without `global_step` (before the first, or of validation) is none."""
+        """Yield the steps of a line; a bar without `global_step` (before the first step) has none."""
         for text, _ in super().find(line):
             bar = _TQDM_COUNT.search(text)
             postfix = text[bar.end() :] if bar else text

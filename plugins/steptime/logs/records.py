@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 def read_records(line: bytes) -> list[Record | Problem]:
-    """The records of a line; text glued behind one does not matter, but broken JSON is a problem."""
+    """Read the records of a line; text glued behind one does not matter, but broken JSON is a problem."""
     found: list[Record | Problem] = []
     for match in _RECORD.finditer(line):
         name, text = match[1].decode(), line[match.end() :].decode(errors="replace")
@@ -36,7 +36,7 @@ def read_records(line: bytes) -> list[Record | Problem]:
 
 
 def trainers_end(records: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
-    """How the training ended by the trainer's records, unless it completed, or writes none."""
+    """Report how the training ended by the trainer's records, unless it completed or writes none."""
     end = records.get("result", {})
     state, error = end.get("state"), end.get("error")
     if "result" not in records:

@@ -37,7 +37,7 @@ class WholeLines:
         self.waiting_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that end within `data`; the rest waits for its end, unless it is too long."""
+        """Return the lines that end within `data`; the rest waits for its end, unless it is too long."""
         end = data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1
         if not end:
             self._rest.append(data)
@@ -49,7 +49,7 @@ class WholeLines:
         return block
 
     def finish(self) -> bytes:
-        """The last line, which has no end."""
+        """Return the last line, which has no end."""
         block = b"".join(self._rest)
         self._rest.clear()
         self.waiting_bytes = 0
@@ -65,7 +65,7 @@ class LineSearch:
         self._automaton = BytesAhoCorasick(words, matchkind=MatchKind.LeftmostLongest)
 
     def lines(self, block: bytes) -> list[MarkedLine]:
-        """The lines of a block that bear a word, in their order."""
+        """Return the lines of a block that contain a word, in their order."""
         lines: list[MarkedLine] = []
         end, newline = 0, -1
         for word, start, _ in self._automaton.find_matches_as_indexes(block):

@@ -49,12 +49,12 @@ class StepsPrinted(NamedTuple):
 
 
 def plain(line: bytes) -> bytes:
-    """The line without codes for a terminal."""
+    """Return the line without codes for a terminal."""
     return _TERMINAL_CODE.sub(b"", line) if b"\x1b" in line else line
 
 
 def label_of(line: bytes) -> bytes | None:
-    """The writer's name among those of one log (`3` of srun's `3: `), if the line begins with one."""
+    """Return the writer's name among those of one log (`3` of srun's `3: `), if the line begins with one."""
     label = _LABEL.match(line)
     return None if label is None else label[1] or label[2] or label[3]
 
@@ -78,7 +78,7 @@ class Shape(NamedTuple):
     """Likewise."""
 
     def printed(self, lines: list[re.Match[bytes]], ahead: dict[int, Values]) -> StepsPrinted:
-        """The steps of lines of this shape, with what was printed ahead of some of them."""
+        """Return the steps of lines of this shape, with what was printed ahead of some of them."""
         head, count, text = self.groups["head"], self.groups["number"], self.groups["text"]
         numbers = [int(match[count]) - self.log_format.first for match in lines]
 
@@ -111,7 +111,7 @@ class Shapes:
         self.by_group: dict[int | None, Shape] = {shape.groups["end"]: shape for shape in self._shapes}
 
     def learn(self, line: bytes, log_format: LogFormat) -> bool:
-        """Whether a further shape is known now."""
+        """Learn the shape of a line; return whether a further shape is known now."""
         self._lines += 1
         full = self._trials >= _MOST_TRIALS or len(self._shapes) >= _MOST_SHAPES
         if self._lines < _FROM_LINE or full or log_format.redraws or len(line) > _LONGEST_LINE:

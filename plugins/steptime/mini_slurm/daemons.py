@@ -144,7 +144,7 @@ def add_cluster(layout: SlurmLayout) -> None:
 
 
 def command(layout: SlurmLayout, name: str, *arguments: str) -> str:
-    """What one of Slurm's commands prints. Raises SystemFailure if it fails."""
+    """Run one of Slurm's commands and return its output. Raises SystemFailure if it fails."""
     try:
         done = _run(layout, name, *arguments)
     except subprocess.TimeoutExpired:
@@ -155,7 +155,7 @@ def command(layout: SlurmLayout, name: str, *arguments: str) -> str:
 
 
 def node_states(layout: SlurmLayout) -> dict[str, str]:
-    """Every node's state as sinfo writes it out (`idle`, `down`, …); empty if nobody answers."""
+    """Return every node's state as sinfo writes it (`idle`, `down`, …); empty if nobody answers."""
     try:
         words = command(layout, "sinfo", "-hN", "-p", "batch", "-o", "%N %T").split()
     except SystemFailure:

@@ -52,7 +52,7 @@ class Ports(Frozen):
         return self.first + 2
 
     def slurmd(self, node: str) -> int:
-        """The daemon's of a node."""
+        """Return the port of a node's daemon."""
         return self.first + _FIRST_SLURMD + NODES.index(node)
 
     @property
@@ -61,7 +61,7 @@ class Ports(Frozen):
         return 1 + (self.first - _FIRST_PORT) // _PORTS_EACH * _JOBS_EACH % (_BLOCKS * _JOBS_EACH)
 
     def by_daemon(self) -> dict[str, int]:
-        """Every one of them, by the daemon that listens on it."""
+        """Return every port by the daemon that listens on it."""
         return {
             "slurmctld": self.slurmctld,
             "slurmdbd": self.slurmdbd,
@@ -85,7 +85,7 @@ class SlurmLayout(Frozen):
         return self.root / "etc/slurm.conf"
 
     def log(self, daemon: str) -> Path:
-        """Where a daemon logs; `daemon` is `slurmctld` or `slurmd-node3`."""
+        """Return the path of a daemon's log; `daemon` is `slurmctld` or `slurmd-node3`."""
         return self.root / "log" / f"{daemon}.log"
 
     @cached_property
@@ -105,12 +105,12 @@ class SlurmLayout(Frozen):
 
 
 def folder(home: Path) -> Path:
-    """The cluster's folder in the state folder `home`."""
+    """Return the cluster's folder in the state folder `home`."""
     return home / "slurm"
 
 
 def recorded(home: Path) -> SlurmLayout | None:
-    """What is in `cluster.json`; None if no cluster was ever made here. Raises SystemFailure if damaged."""
+    """Read `cluster.json`; None if no cluster was ever made here. Raises SystemFailure if it is damaged."""
     path = folder(home) / "cluster.json"
     remedy = f"end the cluster's daemons by hand, then delete {path.parent}"
     return read_state(SlurmLayout, path, if_damaged=remedy)
@@ -122,7 +122,7 @@ def record(home: Path, layout: SlurmLayout) -> None:
 
 
 def choose(home: Path, ssh_host: str = LOOPBACK) -> SlurmLayout:
-    """A root and a block of free ports, the same for the same `home` unless somebody else has them."""
+    """Choose a root and a block of free ports, the same for the same `home` unless somebody has them."""
     digest = int.from_bytes(hashlib.sha256(str(home).encode()).digest()[:4])
     for attempt in range(_BLOCKS):
         ports = Ports(first=_FIRST_PORT + (digest + attempt) % _BLOCKS * _PORTS_EACH)
@@ -156,7 +156,7 @@ def prepare(home: Path) -> None:
 
 
 def leads_home(home: Path, layout: SlurmLayout) -> bool:
-    """Whether the root still is the folder in `home`: a short link goes with `down`, or when /tmp is tidied.
+    """Return whether the root is still the folder in `home`: `down` or a tidied /tmp removes a short link.
 
     A link is believed only in a folder of this user's: others could turn it elsewhere.
     """
@@ -174,7 +174,7 @@ def remove_link(home: Path, layout: SlurmLayout) -> None:
 
 
 def user() -> str:
-    """The name of the user who runs everything. Raises SystemFailure if the user id has none."""
+    """Return the name of the user who runs everything. Raises SystemFailure if the user id has none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

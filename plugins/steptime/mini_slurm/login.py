@@ -9,17 +9,17 @@ HOST_ALIAS = "mini-slurm"
 
 
 def command(layout: SlurmLayout) -> tuple[str, ...]:
-    """The ssh command that logs in; what it shall run there is put behind it."""
+    """Return the ssh command that logs in; what is to run there is appended to it."""
     return ("ssh", "-F", f"{layout.root}/etc/ssh_config", HOST_ALIAS)
 
 
 def host_key(layout: SlurmLayout) -> str:
-    """The public key that the cluster's sshd proves itself with: `ssh-ed25519 AAAA…`."""
+    """Return the public key that the cluster's sshd proves itself with: `ssh-ed25519 AAAA…`."""
     return " ".join((layout.root / "ssh/host.pub").read_text().split()[:2])
 
 
 def connection(layout: SlurmLayout) -> Connection:
-    """The login, its extra fields named as Airflow's SSH provider names them."""
+    """Return the login, its extra fields named as Airflow's SSH provider names them."""
     return Connection(
         name=CONNECTION,
         kind="ssh",

@@ -21,7 +21,7 @@ PACKAGES = {
 
 
 def program(name: str) -> str:
-    """The path of a program of `PACKAGES`; an ordinary user's PATH lacks the folders that daemons are in."""
+    """Return the path of a program of `PACKAGES`: the PATH of ordinary users lacks the daemons' folders."""
     found = _find(name)
     if found is None:
         raise _failure([name])
@@ -36,7 +36,7 @@ def check() -> None:
 
 
 def search_path() -> str:
-    """The caller's PATH with the folders of daemons behind it."""
+    """Return the caller's PATH with the folders of daemons appended."""
     return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"))
 
 

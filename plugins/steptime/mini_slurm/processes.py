@@ -18,7 +18,7 @@ _KILL_S = 5
 
 
 def daemons(layout: SlurmLayout) -> dict[str, psutil.Process]:
-    """The living daemons by name: `slurmctld`, `slurmd-node3`, …"""
+    """Return the living daemons by name: `slurmctld`, `slurmd-node3`, …"""
     found: dict[str, psutil.Process] = {}
     for process in psutil.process_iter(["name", "create_time"]):
         if process.info["name"] not in DAEMONS:
@@ -32,7 +32,7 @@ def daemons(layout: SlurmLayout) -> dict[str, psutil.Process]:
 
 
 def everything(layout: SlurmLayout) -> list[psutil.Process]:
-    """Every process of the cluster, jobs and logins included; never the caller or its ancestors."""
+    """Return every process of the cluster, jobs and logins included; never the caller or its ancestors."""
     spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = {process.pid: process for process in (*daemons(layout).values(), *logins(layout))}
     for process in psutil.process_iter():
@@ -46,7 +46,7 @@ def everything(layout: SlurmLayout) -> list[psutil.Process]:
 
 
 def logins(layout: SlurmLayout) -> list[psutil.Process]:
-    """What sshd has started to serve logins; they outlive it, and bear no mark of the cluster."""
+    """Return the processes that sshd has started for logins; they outlive it and have no other mark."""
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error):
@@ -60,7 +60,7 @@ def logins(layout: SlurmLayout) -> list[psutil.Process]:
 
 
 def of_nodes(layout: SlurmLayout) -> dict[str, list[psutil.Process]]:
-    """By node, what would die with it: its daemon, and the jobs on it."""
+    """Return by node what would die with it: its daemon, and the jobs on it."""
     found: dict[str, list[psutil.Process]] = {node: [] for node in NODES}
     for process in everything(layout):
         node = _node(process, layout)

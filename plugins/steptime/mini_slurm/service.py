@@ -88,7 +88,7 @@ def down(home: Path, report: Report, *, purge: bool = False) -> bool:
 
 
 def status(home: Path) -> SlurmStatus:
-    """How the daemons, nodes and jobs are."""
+    """Return how the daemons, nodes and jobs are."""
     layout = layouts.recorded(home)
     alive = processes.daemons(layout) if layout is not None else {}
     if layout is None or not alive:
@@ -123,7 +123,7 @@ def status(home: Path) -> SlurmStatus:
 
 
 def running(home: Path) -> SlurmLayout:
-    """The layout of a cluster that was started here. Raises SystemFailure if there is none."""
+    """Return the layout of the cluster that was started here. Raises SystemFailure if there is none."""
     layout = layouts.recorded(home)
     if layout is None:
         raise SystemFailure("there is no mini Slurm here: start it with 'steptime slurm up'")

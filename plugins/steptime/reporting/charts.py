@@ -91,7 +91,7 @@ class _Axes:
 
 
 def trend_chart(title: str, rows: Sequence[Row]) -> Chart:
-    """A series over dates, from rows of `judging.trend`: what was usual, what changed, what is published."""
+    """Draw a series over dates, from rows of `judging.trend`: what was usual, changed, and published."""
     first, last = rows[0]["submitted_at"], rows[-1]["submitted_at"]
     published = rows[-1]["published_step_time_s"]
     low, high, near = shown_range(rows)
@@ -152,7 +152,7 @@ def _upright(axes: _Axes, row: Row, kind: str) -> Upright:
 
 
 def scaling_chart(model: str, rows: Sequence[Row]) -> Chart:
-    """Efficiency over GPUs of one model, from rows of the store that have one."""
+    """Draw efficiency over GPUs of one model, from rows of the store that have one."""
     scales = sorted({row["gpus"] for row in rows})
     ends = [
         row[f"scaling_efficiency_{end}percent"]

@@ -63,7 +63,7 @@ class Table:
 
 
 def report_since(store: Store, since: float) -> Report:
-    """Of all that ran since then (Unix time)."""
+    """Report on everything that ran since then (Unix time)."""
     runs = list(store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS))
     together = next(iter(store.measured_together(limit=1)), None)
     scaling: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ def report_since(store: Store, since: float) -> Report:
 
 
 def report_sweep(store: Store, sweep: str) -> Report:
-    """Of the newest run of a sweep. Raises UserError for a sweep that is in neither store nor `config/`."""
+    """Report on the newest run of a sweep. Raises UserError if neither store nor `config/` has the sweep."""
     runs = store.newest_sweep_run(sweep)
     found = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
     scaling = [row for row in runs if row["state"] == "valid" and row["mode"] == Mode.PERFORMANCE]
@@ -100,7 +100,7 @@ def _report(
 
 
 def html(report: Report, now: float) -> str:
-    """The report as one HTML file, made at `now` (Unix time)."""
+    """Render the report as one HTML file, made at `now` (Unix time)."""
     found = report.comparison
     by_model: dict[str, list[Row]] = {}
     for row in report.scaling:

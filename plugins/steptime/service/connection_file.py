@@ -20,7 +20,7 @@ from steptime.files import write_whole
 
 
 def path() -> Path:
-    """The file; only its owner can read it."""
+    """Return the file's path; only its owner can read the file."""
     return settings.airflow_home() / "connections.json"
 
 

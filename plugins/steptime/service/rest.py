@@ -121,7 +121,7 @@ class Health(Frozen):
     """Latest heartbeat by component, unix seconds; the database has none."""
 
     def is_healthy(self, component: str, *, since: float = 0.0) -> bool:
-        """Whether a component is healthy by a heartbeat that is not older than `since`, unix seconds."""
+        """Return whether a component has a heartbeat that is not older than `since` (Unix seconds)."""
         beat = self.heartbeats.get(component)
         return self.components.get(component) == "healthy" and (beat is None or beat >= since)
 
@@ -153,7 +153,7 @@ class AirflowClient:
         self._http.close()
 
     def health(self) -> Health:
-        """The health of Airflow's components; asked without a login."""
+        """Return the health of Airflow's components; asked without a login."""
         answer = self._json(self._send("GET", "/api/v2/monitor/health"))
         beats = {
             name: datetime.fromisoformat(beat).timestamp()
@@ -166,7 +166,7 @@ class AirflowClient:
         )
 
     def dags(self) -> list[Dag]:
-        """The active DAGs."""
+        """Return the active DAGs."""
         return [Dag.model_validate(dag) for dag in self._pages("/api/v2/dags", "dags")]
 
     def set_pools(self, pools: Sequence[Mapping[str, Any]]) -> None:
@@ -177,12 +177,12 @@ class AirflowClient:
             raise SystemFailure(f"Airflow at {self.url} does not make the pools: {errors[0]['error']}")
 
     def pools(self) -> dict[str, Pool]:
-        """The pools by name."""
+        """Return the pools by name."""
         found = (Pool.model_validate(pool) for pool in self._pages("/api/v2/pools", "pools"))
         return {pool.name: pool for pool in found}
 
     def import_errors(self) -> dict[str, str]:
-        """By file name, the DAG files that cannot be read, with the last line of the traceback."""
+        """Return the DAG files that cannot be read, by name, each with the last line of its traceback."""
         found = self._pages("/api/v2/importErrors", "import_errors")
         return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in found}
 
@@ -210,44 +210,44 @@ class AirflowClient:
             return found
 
     def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:
-        """The state of one run."""
+        """Return the state of one run."""
         return DagRun.model_validate(self._call("GET", _run_path(dag_id, dag_run_id)))
 
     def dag_run_if_any(self, dag_id: str, dag_run_id: str) -> DagRun | None:
-        """The state of one run; None if there is no such run."""
+        """Return the state of one run, or None if there is no such run."""
         found = self._call("GET", _run_path(dag_id, dag_run_id), missing=None)
         return None if found is None else DagRun.model_validate(found)
 
     def find_dag_run(self, dag_run_id: str, *, tag: str) -> DagRun | None:
-        """The run of that id of a DAG with that tag; None if there is none."""
+        """Return the run of that id of a DAG with that tag, or None if there is none."""
         for dag in self._pages("/api/v2/dags", "dags", {"tags": tag, "exclude_stale": False}):
             if (found := self.dag_run_if_any(dag["dag_id"], dag_run_id)) is not None:
                 return found
         return None
 
     def mark_failed(self, run: DagRun) -> None:
-        """What the button *Mark as failed* of a DAG run does: its tasks then end what they hold."""
+        """Mark a DAG run as failed, as the button does: its tasks then end what they hold."""
         self._call("PATCH", _run_path(run.dag_id, run.dag_run_id), json={"state": "failed"})
 
     def xcom(self, run: DagRun, task: TaskInstance, key: str) -> Any:
-        """What a task has left for others under that key; None if it has not."""
+        """Return what a task has left for others under that key, or None if it has not."""
         path = f"{_run_path(run.dag_id, run.dag_run_id)}/taskInstances/{quote(task.task_id)}/xcomEntries"
         params = {"map_index": task.map_index}
         answer = self._call("GET", f"{path}/{quote(key)}", missing=None, params=params)
         return None if answer is None else answer["value"]
 
     def running_dag_runs(self) -> list[DagRun]:
-        """The runs of all DAGs that are queued or running."""
+        """Return the runs of all DAGs that are queued or running."""
         found = self._pages("/api/v2/dags/~/dagRuns", "dag_runs", {"state": ["running", "queued"]})
         return [DagRun.model_validate(run) for run in found]
 
     def task_instances(self, dag_id: str, dag_run_id: str) -> list[TaskInstance]:
-        """All tasks of a run, mapped instances one by one."""
+        """Return all tasks of a run, mapped instances one by one."""
         found = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
         return [TaskInstance.model_validate(task) for task in found]
 
     def log(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> list[LogLine]:
-        """The log of a task's latest try, so far."""
+        """Return the log of a task's latest try, so far."""
         tries = max(1, task.try_number)
         path = f"{_run_path(dag_id, dag_run_id)}/taskInstances/{quote(task.task_id)}/logs/{tries}"
         params = {"map_index": task.map_index, "full_content": True}
@@ -255,11 +255,11 @@ class AirflowClient:
         return [LogLine.model_validate(line) for line in content]
 
     def run_address(self, dag_id: str, dag_run_id: str) -> str:
-        """Where people see the run in the UI."""
+        """Return the address at which people see the run in the UI."""
         return f"{self.url}{dag_run_path(dag_id, dag_run_id)}"
 
     def task_address(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> str:
-        """Where people see a task with its log in the UI."""
+        """Return the address at which people see a task with its log in the UI."""
         mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
         return f"{self.run_address(dag_id, dag_run_id)}/tasks/{quote(task.task_id)}{mapped}"
 
@@ -330,7 +330,7 @@ class AirflowClient:
 
 
 def check_address(url: str) -> str:
-    """The host of Airflow's address. Raises UserError if `url` cannot be one."""
+    """Return the host of Airflow's address. Raises UserError if `url` cannot be one."""
     import httpx
 
     try:

@@ -61,7 +61,7 @@ class Service(Frozen):
         return f"http://127.0.0.1:{self.port}"
 
     def client(self) -> AirflowClient:
-        """A REST client logged in as the admin."""
+        """Return a REST client logged in as the admin."""
         return AirflowClient(self.url, ADMIN, password())
 
 
@@ -139,7 +139,7 @@ def down(report: Report) -> bool:
 
 
 def status() -> AirflowStatus:
-    """Whether Airflow runs, the health of its components, its DAGs and what they run."""
+    """Return whether Airflow runs, the health of its components, its DAGs and what they run."""
     service = running()
     if service is None:
         return AirflowStatus(
@@ -164,7 +164,7 @@ def status() -> AirflowStatus:
 
 
 def running() -> Service | None:
-    """The Airflow of this state folder, if its supervisor lives."""
+    """Return the Airflow of this state folder, if its supervisor lives."""
     service = _recorded()
     return service if service is not None and _supervisor_process(service) is not None else None
 

@@ -102,12 +102,12 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
 
 
 def hostname() -> str:
-    """What Airflow's processes call this machine: a name that is found without asking a name server."""
+    """Return this machine's name for Airflow's processes, found without asking a name server."""
     return "localhost"
 
 
 def child_environment() -> dict[str, str]:
-    """The environment of Airflow's processes: where the state is, and this interpreter's programs first."""
+    """Return the environment of Airflow's processes: the state's place, and this Python's programs first."""
     # Images often set the last: every process would compile Airflow and Great Expectations anew, for seconds.
     mine = {"AIRFLOW_HOME", "AIRFLOW_CONFIG", "PYTHONDONTWRITEBYTECODE"}
     kept = {
@@ -129,7 +129,7 @@ def child_environment() -> dict[str, str]:
 
 
 def password() -> str:
-    """The admin's password, made at the first call and kept in a file that only its owner can read."""
+    """Return the admin's password, made at the first call and kept in a file only its owner can read."""
     path = _passwords_file()
     passwords: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
     if ADMIN not in passwords:

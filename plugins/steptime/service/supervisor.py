@@ -63,17 +63,17 @@ class SupervisorState(Frozen):
 
 
 def log_file(component: str) -> Path:
-    """Where stdout and stderr of a component (or of `database`, `supervisor`) go."""
+    """Return where stdout and stderr of a component (or of `database`, `supervisor`) go."""
     return settings.airflow_home() / "service" / f"{component}.log"
 
 
 def state_file() -> Path:
-    """Where the supervisor writes its state."""
+    """Return where the supervisor writes its state."""
     return settings.airflow_home() / "service" / "components.json"
 
 
 def session_members(session: int) -> list[psutil.Process]:
-    """The living processes of a session; without zombies, which hold nothing and await their parent."""
+    """Return the living processes of a session, without zombies, which hold nothing."""
     members = []
     for process in psutil.process_iter():
         try:
@@ -148,7 +148,7 @@ class Component:
         self.process.wait()
 
     def state(self) -> ComponentState:
-        """The state for others to read."""
+        """Return the state for others to read."""
         return ComponentState(
             name=self.name,
             pid=self.process.pid if self.process else None,

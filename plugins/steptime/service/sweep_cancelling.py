@@ -15,7 +15,7 @@ _POLL_S = 1.0
 
 
 def find_sweep(client: AirflowClient, run_id: str) -> DagRun:
-    """The DAG run of a sweep. Raises UserError if there is none of that id."""
+    """Find the DAG run of a sweep. Raises UserError if there is none of that id."""
     sweep = client.find_dag_run(run_id, tag=SWEEP_TAG)
     if sweep is None:
         raise UserError(
@@ -26,7 +26,7 @@ def find_sweep(client: AirflowClient, run_id: str) -> DagRun:
 
 
 def live_runs(client: AirflowClient, sweep: DagRun) -> list[DagRun]:
-    """The DAG runs of its cells that are queued or running."""
+    """Return the DAG runs of its cells that are queued or running."""
     return [run for run in _started_runs(client, sweep) if not run.has_ended]
 
 

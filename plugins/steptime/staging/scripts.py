@@ -29,7 +29,7 @@ class ScriptEnd(NamedTuple):
 
 
 def script_files() -> dict[str, bytes]:
-    """The scripts and what they import, by their paths below the folder that they are copied to."""
+    """Return the scripts and what they import, by their paths below the folder they are copied to."""
     here = Path(__file__).parent
     packages = [f"{package}/__init__.py" for package in ("steptime", _PACKAGE)]
     return {

@@ -37,7 +37,7 @@ _KNOWN_TOGETHER = 50
 
 
 def columns() -> Response:
-    """What each column of the results, of comparisons and of trends is: heading, unit, how it is written."""
+    """Answer what each column of results, comparisons and trends is: heading, unit, how it is written."""
     return json_response(
         {
             "columns": [column.published for column in COLUMNS],
@@ -48,7 +48,7 @@ def columns() -> Response:
 
 
 def comparison(store: Readable, since: Annotated[float, Query()]) -> Response:
-    """What got slower or faster among the cells that ran since then (Unix time), and what all of it took.
+    """Answer what got slower or faster among the cells that ran since then (Unix time), and what all took.
 
     `{"sentence", "took", "remarks", "columns": […], "rows": [[…], …]}`; what it `took` is of all runs since,
     rejected ones included.
@@ -94,7 +94,7 @@ Selected = Annotated[SelectedRuns, Depends(_selection)]
 def results(
     store: Readable, selection: Selected, limit: Annotated[int, Query(ge=1, le=MAX_RUNS)] = MAX_RUNS
 ) -> Response:
-    """The newest runs of a selection in the order people read them.
+    """Answer with the newest runs of a selection in reading order.
 
     Beside the rows: how many runs the whole selection has (`matching`), how many there are without it
     (`all`), the values to select by (`choices`), and why a DAG run has `ended` without results. Of a DAG run
@@ -119,7 +119,7 @@ def results(
 
 
 def results_csv(store: Readable, selection: Selected) -> Response:
-    """All runs of a selection as a file: with the columns and in the order of `results`, as they are read."""
+    """Answer with all runs of a selection as a file, with the columns and in the order of `results`."""
     rows = store.in_reading_order(**selection.whole)
     names, shown = _with_verdicts(rows, _compared(store, selection))
     parts = csv_parts(shown, names)
@@ -130,7 +130,7 @@ def results_csv(store: Readable, selection: Selected) -> Response:
 
 
 def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:
-    """How the runs of one sweep run or DAG run scale, by default of the latest with several scales.
+    """Answer how the runs of one sweep run or DAG run scale, by default the latest with several scales.
 
     `{"known": […], "together", "columns", "rows"}`, where `known` is what there is to choose.
     """
@@ -142,13 +142,13 @@ def scaling(store: Readable, together: Annotated[str | None, Query()] = None) ->
 
 
 def series(store: Readable) -> Response:
-    """Every series that is judged, with a run that it is known by; the one that ran last first."""
+    """Answer with every judged series and a run that it is known by, the one that ran last first."""
     known = all_series(store)
     return json_response({"series": [one.key | {"label": one.label, "job_name": job} for one, job in known]})
 
 
 def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """The series of a run over time, oldest first: `{"label", "series", "columns", "rows", …}`.
+    """Answer with the series of a run over time, oldest first: `{"label", "series", "columns", "rows", …}`.
 
     `may_accept`: whether the user may accept a level of it; `drift`: a sentence, empty if it does not;
     `range`: of the y axis, its ends and whether the published value is in it, None without rows;
@@ -173,7 +173,7 @@ def trend_of(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
 
 
 def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
-    """One run with its steps, its checkpoints, its checks, and its record.
+    """Answer with one run, its steps, its checkpoints, its checks, and its record.
 
     `may_accept`: whether there is a level of its series to accept from it on, and the user may do so.
     """
@@ -198,7 +198,7 @@ def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
 
 
 def differences(store: Readable, run: Annotated[str, Query()], other: Annotated[str, Query()]) -> Response:
-    """What two runs have otherwise: their rows, their step times, and how each was made by its record.
+    """Answer how two runs differ: their rows, their step times, and by their records how each was made.
 
     The other one may be named by the beginning of its name.
     """
@@ -267,7 +267,7 @@ def _value(name: str, text: str) -> str | int:
 
 
 def row_of(store: Store, job_name: str) -> dict[str, Any]:
-    """A run that the user may read: who may not, learns as little as of one that is not there."""
+    """Return a run that the user may read; a forbidden one is answered as one that does not exist."""
     rows = store.results(job_name=job_name, include_rejected=True)
     if not rows:
         raise HTTPException(status_code=404, detail=f"there is no run '{job_name}'")
@@ -280,6 +280,6 @@ def _table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> dict[str,
 
 
 def json_response(content: dict[str, Any]) -> Response:
-    """An answer that names the version of its schema."""
+    """Make an answer that names the version of its schema."""
     text = json.dumps({"schema_version": SCHEMA_VERSION} | content, separators=(",", ":"), allow_nan=False)
     return Response(text.encode(), media_type="application/json", headers=HEADERS)

@@ -29,7 +29,7 @@ _HEADERS = {
 
 
 def create_app() -> FastAPI:
-    """The application that Airflow mounts; open to nobody without a login (anonymous requests get 401)."""
+    """Create the application that Airflow mounts; anonymous requests get 401."""
     app = FastAPI(
         title="steptime",
         dependencies=[Depends(requires_authenticated())],
