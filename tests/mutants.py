@@ -40,7 +40,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = Path("plugins") / "steptime"
 LISTS = Path(__file__).with_name("mutants.yaml")
 GOAL = 0.9
-QUICK = "not trainer and not end_to_end and not browser and not slurm and not drill and not service"
+QUICK = (
+    "not trainer and not end_to_end and not browser and not slurm and not drill and not service and not slow"
+)
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", ".steptime", "build", ".*_cache", ".hypothesis", "node_modules"
 )

@@ -13,6 +13,8 @@ import pytest
 
 from steptime.results.store import Store
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def start(here: Path) -> Callable[..., subprocess.Popen[bytes]]:

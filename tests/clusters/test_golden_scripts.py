@@ -25,6 +25,8 @@ from steptime.cli import app
 from steptime.recipes.models import Mode
 from steptime.recipes.workloads import load_workload
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 CHECKPOINT = "/archive/checkpoints/saved"
 FLAGS = {

@@ -67,6 +67,7 @@ def compare(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 def test_a_bad_node_is_named_with_the_cells_that_ran_there(
     moved_together: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_bad_node_is_named_with_the_cells_that_ran_there(
     assert not any("common-mode" in remark for remark in told["remarks"])
 
 
+@pytest.mark.slow
 def test_cells_that_move_together_are_named_with_what_all_have_changed(
     moved_together: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ def test_cells_that_move_together_are_named_with_what_all_have_changed(
     assert not any(other.startswith("node") for other in others)
 
 
+@pytest.mark.slow
 def test_nothing_is_named_where_nothing_was_planted(
     moved_together: dict[str, str], half_years: tuple[str, str]
 ) -> None:
@@ -201,7 +204,7 @@ def documented(*figures: str) -> bool:
     return f"| {' | '.join(figures)} |" in PAGE.read_text()
 
 
-@pytest.mark.service
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "level", "named", "number"),
     [

@@ -190,7 +190,7 @@ def documented(*figures: str) -> bool:
     return f"| {' | '.join(figures)} |" in PAGE.read_text()
 
 
-@pytest.mark.service
+@pytest.mark.slow
 def test_how_often_a_steady_series_is_said_to_drift() -> None:
     """Of series that never change, looked at each week of a year, after half a year of runs."""
     series, told = 400, 0
@@ -205,7 +205,7 @@ def test_how_often_a_steady_series_is_said_to_drift() -> None:
     assert share < 0.02
 
 
-@pytest.mark.service
+@pytest.mark.slow
 @pytest.mark.parametrize("total", [0.03, 0.04, 0.05])
 def test_how_often_a_drift_is_seen_after_half_a_year(total: float) -> None:
     share = sum(find_drift(runs(steadily(total), seed=seed)) is not None for seed in range(100)) / 100

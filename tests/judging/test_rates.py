@@ -17,7 +17,7 @@ from steptime.judging.findings import Finding, among_all
 from steptime.judging.series import JudgedRun, Series
 from steptime.results.columns import of_series
 
-pytestmark = pytest.mark.service
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "judging.md"
 NOISE = 0.01

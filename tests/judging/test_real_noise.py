@@ -7,7 +7,7 @@ import pytest
 import real_noise
 from steptime.judging.detection import standings
 
-pytestmark = pytest.mark.service
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 USUAL, SLOWER = real_noise.read(ROOT / "benchmarks/real_noise/alone.jsonl")

@@ -30,6 +30,8 @@ from steptime.judging.comparison import compare_since
 from steptime.judging.findings import Comparison, Finding
 from steptime.results.store import Store
 
+pytestmark = pytest.mark.slow
+
 MANY_SEEDS = range(40)
 
 

@@ -14,6 +14,11 @@ from steptime.logs import shapes
 from steptime.logs.formats import Values
 
 SEEDS = range(200)
+"""The first fifty in every `make check`."""
+
+each_fifty = pytest.mark.parametrize(
+    "first", [SEEDS[0], *(pytest.param(first, marks=pytest.mark.slow) for first in SEEDS[50::50])]
+)
 
 
 def pieces(log: bytes, seed: int) -> list[bytes]:
@@ -27,14 +32,14 @@ def pieces(log: bytes, seed: int) -> list[bytes]:
     return cut
 
 
-@pytest.mark.parametrize("first", SEEDS[::50])
+@each_fifty
 def test_a_log_does_not_depend_on_the_pieces(first: int) -> None:
     for seed in range(first, first + 50):
         log = generated_log(seed)
         assert repr(read_chunks(pieces(log, seed))) == repr(read_chunks([log])), seed
 
 
-@pytest.mark.parametrize("first", SEEDS[::50])
+@each_fifty
 def test_lines_of_a_known_shape_are_read_as_with_care(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     logs = [pieces(generated_log(seed), seed) for seed in range(first, first + 50)]
     monkeypatch.setattr(shapes, "_FROM_LINE", 2)

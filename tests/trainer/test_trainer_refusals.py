@@ -11,6 +11,8 @@ from steptime.recipes.models import Mode, Parallelism
 
 from .jobs import light_trainer, loading, planned, write_run
 
+pytestmark = pytest.mark.service  # some sixty processes
+
 Change = Callable[[dict[str, Any]], Any]
 
 
