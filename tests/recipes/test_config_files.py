@@ -217,6 +217,15 @@ def test_a_key_repeated_in_what_an_alias_stands_for_is_told_once(tmp_path: Path)
     assert str(refusal.value).endswith("cart.yaml, line 3, wheels.0.radius: is given twice; keep one.")
 
 
+def test_what_is_merged_in_may_be_given_otherwise(tmp_path: Path) -> None:
+    rear = "<<: *front\n    position: rear"
+    text = GOOD.replace("  - {radius", "  - &front {radius").replace("radius: 30\n    position: rear", rear)
+    assert load_yaml_model(_file(tmp_path, text), Cart).wheels[1] == Wheel(radius=20, position="rear")
+    twice = text.replace("position: rear", "position: rear\n    position: front")
+    with pytest.raises(UserError, match=r"line 7, wheels\.1\.position: is given twice; keep one\.$"):
+        load_yaml_model(_file(tmp_path, twice), Cart)
+
+
 def test_an_alias_may_be_used(tmp_path: Path) -> None:
     wheels = "  - &wheel {radius: 20, position: front}\n  - *wheel\n"
     cart = load_yaml_model(_file(tmp_path, f"name: cart\nwheels:\n{wheels}spare: {{}}\n"), Cart)

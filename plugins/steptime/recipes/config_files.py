@@ -180,6 +180,7 @@ def read_document(path: Path) -> Document:
         if root is None:
             raise UserError(f"{path}: is empty.")
         _check_size(path, root)
+        repeated = list(_repeated_keys(root))  # before merge keys (`<<`) bring in what is given otherwise
         content = json.loads(json.dumps(loader.construct_document(root), default=str))
     except yaml.YAMLError as error:
         raise UserError(_syntax_error(path, error)) from None
@@ -187,7 +188,7 @@ def read_document(path: Path) -> Document:
         raise
     except (TypeError, ValueError) as error:
         raise UserError(f"{path}: has a value that no setting can have: {error}.") from None
-    return Document(path, root, content, list(_repeated_keys(root)))
+    return Document(path, root, content, repeated)
 
 
 def _check_depth(path: Path, text: str) -> None:
