@@ -62,12 +62,34 @@ def test_a_lost_reply_does_not_trigger_twice(api: Any, client: AirflowClient) ->
 
 
 def test_an_unknown_dag_lists_the_known(api: Any, client: AirflowClient) -> None:
+    api.answers["GET /api/v2/importErrors"] = (200, {"import_errors": [], "total_entries": 0})
     api.answers["GET /api/v2/dags"] = (
         200,
         {"dags": [{"dag_id": "llama31", "is_paused": False}], "total_entries": 1},
     )
     with pytest.raises(UserError, match=r"unknown DAG 'llama32': did you mean 'llama31'"):
         client.trigger("llama32", {})
+
+
+@pytest.mark.parametrize(
+    "known",
+    [(404, {"detail": "not found"}), (200, {"dag_id": "glm45", "is_paused": False, "is_stale": True})],
+)
+def test_of_a_dag_whose_file_airflow_could_not_read_the_reason_is_given(
+    api: Any, client: AirflowClient, known: tuple[int, Any]
+) -> None:
+    api.answers["GET /api/v2/dags/glm45"] = known
+    broken = {
+        "filename": "glm45.py",
+        "stack_trace": "Traceback:\n  …\nBrokenFiles: glm.yaml, line 3: missing.",
+    }
+    api.answers["GET /api/v2/importErrors"] = (200, {"import_errors": [broken], "total_entries": 1})
+    with pytest.raises(UserError) as refused:
+        client.trigger("glm45", {})
+    assert str(refused.value) == (
+        "Airflow has no DAG 'glm45', and could not read glm45.py (BrokenFiles: glm.yaml, line 3: missing.): "
+        "mend that and touch the DAG's file, which Airflow otherwise reads again after some minutes"
+    )
 
 
 def test_a_dag_that_airflow_has_not_read_yet_is_waited_for(api: Any, client: AirflowClient) -> None:

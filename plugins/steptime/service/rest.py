@@ -38,6 +38,8 @@ class Dag(_Answer):
 
     dag_id: str
     is_paused: bool
+    is_stale: bool = False
+    """Whether Airflow no longer finds it in its file, or cannot read that."""
 
 
 class DagRun(_Answer):
@@ -194,11 +196,11 @@ class AirflowClient:
         """
         path = f"/api/v2/dags/{quote(dag_id)}"
         deadline = time.monotonic() + patience_s
-        while (answer := self._call("GET", path, missing=None)) is None:
+        while (dag := self._dag(path)) is None:
             if time.monotonic() >= deadline:
-                raise unknown_value("DAG", dag_id, [dag.dag_id for dag in self.dags()])
+                raise self._no_dag(dag_id)
             time.sleep(_POLL_S)
-        if Dag.model_validate(answer).is_paused:
+        if dag.is_paused:
             raise UserError(f"the DAG '{dag_id}' is paused: unpause it at {self.url}/dags/{quote(dag_id)}")
         run_id = f"steptime_run__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
         body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf)}
@@ -208,6 +210,21 @@ class AirflowClient:
             if (found := self.dag_run_if_any(dag_id, run_id)) is None:
                 raise
             return found
+
+    def _dag(self, path: str) -> Dag | None:
+        answer = self._call("GET", path, missing=None)
+        dag = None if answer is None else Dag.model_validate(answer)
+        return None if dag is None or dag.is_stale else dag
+
+    def _no_dag(self, dag_id: str) -> UserError:
+        """Why there is none: the DAG files that Airflow could not read, else those that it knows."""
+        if not (broken := self.import_errors()):
+            return unknown_value("DAG", dag_id, [dag.dag_id for dag in self.dags()])
+        files = ", ".join(f"{name} ({error})" for name, error in broken.items())
+        return UserError(
+            f"Airflow has no DAG '{dag_id}', and could not read {files}: mend that and touch the DAG's file, "
+            "which Airflow otherwise reads again after some minutes"
+        )
 
     def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:
         """Return the state of one run."""
