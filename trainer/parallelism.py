@@ -72,6 +72,8 @@ def strategy(
         virtual_pipeline_model_parallel_size=None
         if parallelism.virtual_pipeline == 1
         else parallelism.virtual_pipeline,
+        num_layers_in_first_pipeline_stage=parallelism.first_stage_layers,
+        num_layers_in_last_pipeline_stage=parallelism.last_stage_layers,
         account_for_embedding_in_pipeline_split=counts_embedding,
         account_for_loss_in_pipeline_split=counts_embedding,
         context_parallel_size=parallelism.context,

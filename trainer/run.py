@@ -66,6 +66,9 @@ class Parallelism:
     context: int
     data: int
     virtual_pipeline: int | None = None
+    first_stage_layers: int | None = None
+    """Layers of the first stage, where it has not as many as those between."""
+    last_stage_layers: int | None = None
     expert: int | None = None
     """Ranks that the experts of a layer are dealt to, of those that there are."""
     expert_tensor: int | None = None
@@ -86,7 +89,13 @@ class Parallelism:
 
         Llama 3.1 405b (126 layers on 64 stages) and its proxies of 30 and 62 layers divide only so.
         """
-        return num_layers % self.stages != 0 and (num_layers + 2) % self.stages == 0
+        return not self.own_layers and num_layers % self.stages != 0 and (num_layers + 2) % self.stages == 0
+
+    @property
+    def own_layers(self) -> tuple[int, ...]:
+        """Layers of the first and the last stage, of each that has a number of its own."""
+        given = (self.first_stage_layers, self.last_stage_layers)
+        return tuple(layers for layers in given if layers is not None)
 
 
 @dataclass(frozen=True)
@@ -284,8 +293,22 @@ def _check(run: PlannedRun) -> None:
         ("global_batch_size", recipe.global_batch_size, replica_batch),
     ):
         _divides(what, size, parts)
-    if not parallelism.counts_embedding(shape.num_layers):
-        _divides("num_layers", shape.num_layers, parallelism.stages)
+    _check_stages(parallelism, shape.num_layers)
+
+
+def _check_stages(parallelism: Parallelism, num_layers: int) -> None:
+    """Refuse layers that do not come out even in the stages that have no number of their own."""
+    if not parallelism.own_layers:
+        if not parallelism.counts_embedding(num_layers):
+            _divides("num_layers", num_layers, parallelism.stages)
+        return
+    own = sum(parallelism.own_layers)
+    left, others = num_layers - own, parallelism.pipeline - len(parallelism.own_layers)
+    if left < others or (left % others if others else left):
+        raise TrainerError(
+            f"num_layers {num_layers} less the {own} of first and last stage cannot be divided by {others}, "
+            "as the plan's sizes require."
+        )
 
 
 def _check_mode(run: PlannedRun) -> None:

@@ -339,6 +339,48 @@ MISTAKES = {
         "sizes.671b.configurations.0.parallelism: 61 or 63 or 64 layers cannot be spread over 24 pipeline "
         "stages, or",
     ),
+    "a first stage that leaves the others uneven": (
+        DEEPSEEK,
+        ("pipeline: 4, context: 1, virtual_pipeline: 1", "pipeline: 4, context: 1, first_stage_layers: 15"),
+        "first_stage_layers: 15",
+        "sizes.671b.configurations.6.parallelism.first_stage_layers: 61 layers less these 15 cannot be "
+        "spread over the other 3 pipeline stages.",
+    ),
+    "first and last stage that leave none for the others": (
+        DEEPSEEK,
+        ("pipeline: 4, context: 1, virtual_pipeline: 1", "pipeline: 4, context: 1, last_stage_layers: 61"),
+        "last_stage_layers: 61",
+        "sizes.671b.configurations.6.parallelism.last_stage_layers: 61 layers less these 61 cannot be spread "
+        "over the other 3 pipeline stages.",
+    ),
+    "first and last of two stages that leave layers over": (
+        LLAMA,
+        ("virtual_pipeline: 12", "first_stage_layers: 24, last_stage_layers: 23"),
+        "last_stage_layers: 23",
+        "sizes.400b.configurations.0.parallelism.first_stage_layers: 48 layers less these 47 cannot be "
+        "spread over the other 0 pipeline stages.",
+    ),
+    "a first stage that its parts do not divide": (
+        LLAMA,
+        ("virtual_pipeline: 12", "virtual_pipeline: 12, first_stage_layers: 18"),
+        "first_stage_layers: 18",
+        "sizes.400b.configurations.0.parallelism.first_stage_layers: 18 layers cannot be spread over 12 "
+        "parts of the stage, or",
+    ),
+    "a last stage of one stage": (
+        GROK,
+        ("{tensor: 4, pipeline: 1,", "{tensor: 4, pipeline: 1, last_stage_layers: 60,"),
+        "last_stage_layers: 60",
+        "sizes.314b.configurations.0.parallelism.last_stage_layers: is for a pipeline of several stages: "
+        "leave it out, or raise pipeline.",
+    ),
+    "further tokens whose loss has no weight": (
+        DEEPSEEK,
+        ("mtp_num_layers: 1", "mtp_num_layers: 1\n      nemo: {config: DeepSeekV3Config}"),
+        "nemo: {config",
+        "sizes.671b.model.nemo.fields: lacks mtp_loss_scaling_factor, which NeMo has no default of: give the "
+        "weight of the further tokens' loss, such as 0.1.",
+    ),
     "a dtype with another recipe than its own": (
         DEEPSEEK,
         ("dtypes: [fp8], trainer", "dtypes: [fp8, fp8_mx], trainer"),

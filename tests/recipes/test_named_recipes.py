@@ -367,6 +367,14 @@ MISTAKES = {
             f"{IN_SIZE}.configurations.1: {OLDER} starts no recipe with variant v2: leave variant out.",
         ),
     ),
+    "stages that are upstream's to lay out": (
+        ("1, context: 1, expert: 64", "1, last_stage_layers: 3, context: 1, expert: 64"),
+        (
+            "last_stage_layers: 3",
+            f"{IN_SIZE}.configurations.0.parallelism.last_stage_layers: is upstream's to choose for a recipe "
+            "by name: leave it out.",
+        ),
+    ),
     "settings of steptime's own trainer": (
         (
             "    - source: plugin\n",

@@ -89,6 +89,16 @@ def test_broken_file(tmp_path: Path, content: str | None, reason: str) -> None:
             "num_attention_heads 8 cannot be divided by 3",
         ),
         (lambda run: run["recipe"]["parallelism"].update(pipeline=3), "num_layers 2 cannot be divided by 3"),
+        (
+            lambda run: run["recipe"]["parallelism"].update(pipeline=2, first_stage_layers=2),
+            "num_layers 2 less the 2 of first and last stage cannot be divided by 1",
+        ),
+        (
+            lambda run: run["recipe"]["parallelism"].update(
+                pipeline=2, first_stage_layers=1, last_stage_layers=2
+            ),
+            "num_layers 2 less the 3 of first and last stage cannot be divided by 0",
+        ),
     ],
 )
 def test_plan_that_cannot_be(tmp_path: Path, change: Change, reason: str) -> None:

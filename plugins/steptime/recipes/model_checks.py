@@ -11,7 +11,7 @@ from steptime.recipes.config_files import Document
 from steptime.recipes.config_problems import Location, Mistake, misfits
 from steptime.recipes.models import ModelShape
 from steptime.recipes.parameters import contradiction
-from steptime.recipes.workload_file import Configuration
+from steptime.recipes.workload_file import Configuration, ModelParallelism
 from steptime.recipes.workload_parts import keys_of, model_of, model_of_rule, rules_of
 
 
@@ -110,12 +110,44 @@ def _layers(document: Document) -> Iterator[Mistake]:
                 (*placed.location, "parallelism", "virtual_pipeline"),
             )
             continue
+        if model is not None and _uneven(spread):
+            yield from _misfits_of_uneven_stages(spread, model.num_layers, (*placed.location, "parallelism"))
+            continue
         if model is not None and all(layers % stages for layers in _countings(model)):
             yield Mistake(
                 f"{' or '.join(map(str, _countings(model)))} layers cannot be spread over {stages} "
                 "pipeline stages",
                 (*placed.location, "parallelism"),
             )
+
+
+def _uneven(spread: ModelParallelism) -> dict[str, int]:
+    """Layers of the stages that have a number of their own, by field."""
+    given = {"first_stage_layers": spread.first_stage_layers, "last_stage_layers": spread.last_stage_layers}
+    return {field: layers for field, layers in given.items() if layers is not None}
+
+
+def _misfits_of_uneven_stages(
+    spread: ModelParallelism, num_layers: int, place: Location
+) -> Iterator[Mistake]:
+    own, parts = _uneven(spread), spread.virtual_pipeline or 1
+    left, others = num_layers - sum(own.values()), (spread.pipeline - len(own)) * parts
+    for field, layers in own.items():
+        if spread.pipeline == 1:
+            yield Mistake(
+                "is for a pipeline of several stages: leave it out, or raise pipeline", (*place, field)
+            )
+            return
+        if layers % parts:
+            yield Mistake(
+                f"{layers} layers cannot be spread over {parts} parts of the stage", (*place, field)
+            )
+    if left < others or (left % others if others else left):
+        yield Mistake(
+            f"{num_layers} layers less these {sum(own.values())} cannot be spread over the other {others} "
+            "pipeline stages",
+            (*place, next(iter(own))),
+        )
 
 
 def _countings(model: ModelShape) -> tuple[int, ...]:

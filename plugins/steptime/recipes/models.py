@@ -145,7 +145,16 @@ def check_gpt(shape: ModelShape) -> None:
         raise FieldError(
             "latent attention has widths of its own, in mla: leave kv_channels out", "kv_channels"
         )
-    for name in shape.nemo.fields if shape.nemo is not None else ():
+    if shape.nemo is None:
+        return
+    if shape.mtp_num_layers is not None and "mtp_loss_scaling_factor" not in shape.nemo.fields:
+        raise FieldError(
+            "lacks mtp_loss_scaling_factor, which NeMo has no default of: give the weight of the further "
+            "tokens' loss, such as 0.1",
+            "nemo",
+            "fields",
+        )
+    for name in shape.nemo.fields:
         if any(name in part.model_fields for part in (ModelShape, MoeShape, LatentAttention)):
             message = f"is a size of the model: give {name} beside nemo, or in moe or mla"
             raise FieldError(message, "nemo", "fields", name)
@@ -164,6 +173,9 @@ class Parallelism(Frozen):
     pipeline: PositiveInt = 1
     context: PositiveInt = 1
     virtual_pipeline: PositiveInt | None = None
+    first_stage_layers: PositiveInt | None = None
+    """Layers of the first stage, where it has not as many as those between; None where it has."""
+    last_stage_layers: PositiveInt | None = None
     expert: PositiveInt | None = None
     """Ranks that the experts of a layer are dealt to; they are ranks of the others, not further ones."""
     expert_tensor: PositiveInt | None = None

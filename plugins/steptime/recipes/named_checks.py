@@ -24,6 +24,17 @@ def _proxies(document: Document) -> Iterator[Mistake]:
             )
 
 
+def _stages(document: Document) -> Iterator[Mistake]:
+    for placed in rules_of(document):
+        for field in ("first_stage_layers", "last_stage_layers"):
+            given = getattr(placed.rule.parallelism, field)
+            if given is not None and named_of(document, placed.size) is not None:
+                yield Mistake(
+                    "is upstream's to choose for a recipe by name: leave it out",
+                    (*placed.location, "parallelism", field),
+                )
+
+
 def _launch(document: Document) -> Iterator[Mistake]:
     """Upstream's recipe has the settings of its trainer itself; what is of the job is the workload's."""
     named = {size for size in keys_of(document, "sizes") if named_of(document, size) is not None}
@@ -106,4 +117,4 @@ def _images(document: Document, size: str) -> list[str | None]:
     return list(dict.fromkeys(platform.image for platform in platforms if platform is not None))
 
 
-NAMED_CHECKS = (_names, _proxies, _launch, _releases)
+NAMED_CHECKS = (_names, _proxies, _stages, _launch, _releases)

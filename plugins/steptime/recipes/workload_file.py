@@ -111,6 +111,8 @@ class ModelParallelism(Frozen):
     pipeline: PositiveInt
     context: PositiveInt
     virtual_pipeline: PositiveInt | None = None
+    first_stage_layers: PositiveInt | None = None
+    last_stage_layers: PositiveInt | None = None
     expert: PositiveInt | None = None
     expert_tensor: PositiveInt | None = None
 
