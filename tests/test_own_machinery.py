@@ -74,6 +74,19 @@ def test_all_that_trains_with_nemo_shares_its_process() -> None:
     assert set(units.values()) == {"a process with NeMo"}, units
 
 
+def test_all_that_needs_a_slurm_alone_shares_it() -> None:
+    """Its daemons compute until their worker ends; what shares an Airflow or trains for minutes has its own."""
+    others = ("end_to_end", "drills", "trainer")
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.glob("tests/*/**/test_*.py")
+        if "slurm: MiniSlurm" in path.read_text() and path.relative_to(ROOT).parts[1] not in others
+    ]
+    units = {file: longest_first._unit(file) for file in files}
+    assert len(units) > 5
+    assert set(units.values()) == {"a Slurm"}, units
+
+
 def test_who_leaves_the_process_changed_is_named(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
