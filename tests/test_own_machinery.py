@@ -75,7 +75,7 @@ def test_all_that_trains_with_nemo_shares_its_process() -> None:
 
 
 def test_all_that_needs_a_slurm_alone_shares_it() -> None:
-    """Its daemons compute until their worker ends; what shares an Airflow or trains for minutes has its own."""
+    """Its daemons compute until their worker ends. An Airflow and what trains have one of their own."""
     others = ("end_to_end", "drills", "trainer")
     files = [
         path.relative_to(ROOT).as_posix()
