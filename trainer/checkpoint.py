@@ -10,7 +10,7 @@ EXPERIMENT_FOLDER = Path("code", "nemo_experiments")
 
 
 def find_weights(path: Path) -> Path:
-    """The `weights` folder to load from.
+    """Find the `weights` folder to load from.
 
     Args:
         path: the folder above `weights/`, or a `checkpoints/` folder that holds exactly one such folder.

@@ -38,12 +38,12 @@ class SyntheticData(MockDataModule):
         self._train_ds = self._validation_ds = self._test_ds = self.samples
 
     def train_dataloader(self) -> Any:
-        """The loader of the training samples, beginning where the checkpoint ended."""
+        """Return the loader of the training samples, beginning where the checkpoint ended."""
         self.data_sampler.init_global_step = self.trainer.global_step
         return super().train_dataloader()
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint needs to continue the stream."""
+        """Return what a checkpoint needs to continue the stream."""
         steps = self.trainer.global_step - self.data_sampler.init_global_step
         return {"consumed_samples": self.data_sampler.compute_consumed_samples(steps)}
 

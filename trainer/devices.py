@@ -20,5 +20,5 @@ def training_device(gpu_type: str) -> str:
 
 
 def peak_memory_bytes(device: str) -> int:
-    """The most memory this rank has held: GPU memory, or on the CPU the process's resident memory."""
+    """Return the most memory this rank has held: of its GPU, or on the CPU of its process (resident)."""
     return int(torch.cuda.max_memory_allocated()) if device == "cuda" else peak_resident_bytes()

@@ -64,7 +64,7 @@ class Ending:
         return self.folder / "result.json"
 
     def completed(self) -> None:
-        """All planned steps are done, and saved if that was planned."""
+        """Note that all planned steps are done, and saved if that was planned."""
         self._write_once("completed", None)
 
     def failed(self, error: BaseException) -> int:
@@ -103,7 +103,7 @@ class Ending:
             )
 
     def left_by_another(self) -> RankFailure | None:
-        """Why another rank has ended, if one has failed."""
+        """Return why another rank has ended, if one has failed."""
         try:
             failure = RankFailure(**json.loads(self._failure_file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -165,7 +165,7 @@ class Ending:
 
 
 def this_start(environment: Mapping[str, str]) -> str | None:
-    """A name that the ranks of this start of the job share, and no other start has; None if there is none."""
+    """Return a name that the ranks of this start of the job share and no other start has; None if unknown."""
     run_id = environment.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
         parts = [run_id, environment.get("TORCHELASTIC_RESTART_COUNT", "0")]

@@ -14,5 +14,5 @@ class TrainingFailure(TrainerError):
 
 
 def diverged(step: int, loss: float) -> TrainingFailure:
-    """For a loss that is no number."""
+    """Return the failure for a loss that is no number."""
     return TrainingFailure(f"the loss of step {step} is {loss}: training diverged and was stopped.")

@@ -19,7 +19,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def sentence(error: BaseException, rank: int, peak_memory_bytes: int) -> str:
-    """Why the training ended, in one line."""
+    """Return in one line why the training ended."""
     if isinstance(error, TrainerError):
         return str(error)
     message = " ".join(str(error).split())

@@ -85,7 +85,7 @@ class Demands:
 
 
 def gpus_here() -> list[Gpu]:
-    """The GPUs that nvidia-smi shows.
+    """Return the GPUs that nvidia-smi shows.
 
     Raises:
         NodeFault: nvidia-smi reports that one is broken.
@@ -96,7 +96,7 @@ def gpus_here() -> list[Gpu]:
 
 
 def faults_of(gpus: Sequence[Gpu], demands: Demands) -> Iterator[str]:
-    """What is wrong with them: a clause each, with the values. What a GPU does not report is not judged."""
+    """Yield what is wrong with the GPUs, a clause each, with values; what none reports is not judged."""
     if len(gpus) < demands.count:
         yield f"nvidia-smi shows {len(gpus)} GPUs, and {demands.count} are needed"
     for gpu in gpus:
@@ -124,7 +124,7 @@ _UNITS = {"free memory": "MiB", "power limit": "W", "application clock": "MHz"}
 
 
 def hardware_errors(within_h: float) -> list[str]:
-    """The kernel's reports of broken GPUs in the last hours: a clause for each GPU and kind, with its number.
+    """Return the kernel's recent reports of broken GPUs: a clause and a number for each GPU and kind.
 
     Raises:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.
@@ -140,7 +140,7 @@ def hardware_errors(within_h: float) -> list[str]:
 
 
 def free_memory_percent() -> float:
-    """The share of this node's memory that can be had without swapping."""
+    """Return the share of this node's memory that can be had without swapping."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
     return 100 * kib["MemAvailable"] / kib["MemTotal"]

@@ -64,7 +64,7 @@ def _fp8_options(settings: Settings) -> dict[str, Any]:
 
 
 def model_options(run: PlannedRun) -> dict[str, Any]:
-    """Fields of Megatron's TransformerConfig for CUDA graphs and fused kernels."""
+    """Return the fields of Megatron's TransformerConfig for CUDA graphs and fused kernels."""
     options: dict[str, Any] = {}
     if run.records_graphs:
         # Megatron-Core 0.15 has a new name; its old one does not survive that NeMo checks a config twice.

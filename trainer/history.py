@@ -13,7 +13,7 @@ def write_step(
     step_time_s: float,
     wall_time_s: float | None,
 ) -> None:
-    """One JSON line; the first step has no wall time, as none ended before it."""
+    """Write one JSON line; the first step has no wall time, as none ended before it."""
     line = {
         "global_step": step,
         "loss": loss,

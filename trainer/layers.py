@@ -37,7 +37,7 @@ class MoeShape:
     moe_router_load_balancing_type: str = "aux_loss"
 
     def expert_layers(self, num_layers: int) -> tuple[int, ...]:
-        """For each layer 1 if it has experts, else 0."""
+        """Return 1 for each layer that has experts, else 0."""
         after = range(num_layers - self.num_dense_layers)
         return (0,) * self.num_dense_layers + tuple(int(at % self.moe_layer_freq == 0) for at in after)
 

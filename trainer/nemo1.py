@@ -24,7 +24,7 @@ CONFIG = Path(__file__).with_name("nemo1-nemotron4-340b.yaml")
 
 
 def has_nemo_1(recipe: Recipe) -> bool:
-    """Whether the recipe's image has NeMo 1."""
+    """Return whether the recipe's image has NeMo 1."""
     return recipe.image is not None and recipe.image.rpartition("/")[2] in IMAGES
 
 
@@ -59,7 +59,7 @@ def train(run: PlannedRun, launch: Launch, output: Path, ending: Ending) -> None
 
 
 def overrides(run: PlannedRun, launch: Launch, output: Path) -> Iterator[str]:
-    """What the plan decides: `++key=value`, which replaces what the config file has or adds it.
+    """Yield what the plan decides: `++key=value`, which replaces what the config file has or adds it.
 
     Raises:
         TrainerError: NeMo 1 is not set up for this architecture or mode here.

@@ -49,7 +49,7 @@ class Ranks:
     """torch's TCPStore."""
 
     def exchange(self, what: str, own: Any, judge: Callable[[list[Any]], Any]) -> Any:
-        """What rank 0 makes of every rank's JSON value, in the order of the ranks: the same for all."""
+        """Let rank 0 judge all ranks' JSON values, in the order of the ranks, and return that to each."""
         self.store.set(f"{what}/{self.launch.rank}", json.dumps(own))
         if self.launch.rank == 0:
             reports = [json.loads(self.store.get(f"{what}/{rank}")) for rank in range(self.launch.world_size)]

@@ -31,7 +31,7 @@ def check_device_trains(recipe: Recipe, device: str) -> None:
 
 
 def model_options(device: str) -> dict[str, Any]:
-    """Fields of Megatron's TransformerConfig that the device decides; on GPUs NeMo's defaults hold.
+    """Return the fields of Megatron's TransformerConfig for this device; on GPUs NeMo's defaults hold.
 
     Which layers a CPU model is made of, without Transformer Engine, is its family's matter.
     """

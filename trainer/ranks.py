@@ -8,7 +8,7 @@ from trainer.run import Parallelism
 
 
 def parallelism() -> Parallelism:
-    """The parallelism that Megatron set up."""
+    """Return the parallelism that Megatron set up."""
     return Parallelism(
         tensor=parallel_state.get_tensor_model_parallel_world_size(),
         pipeline=parallel_state.get_pipeline_model_parallel_world_size(),
@@ -34,21 +34,21 @@ def count_parameters(model: torch.nn.Module) -> int:
 
 
 def node_names() -> list[str]:
-    """The names of the nodes, in the order of their first rank."""
+    """Return the names of the nodes, in the order of their first rank."""
     names: list[str | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(names, own_node_name())
     return list(dict.fromkeys(name for name in names if name is not None))
 
 
 def numa_bound() -> int:
-    """How many ranks are bound to a NUMA node."""
+    """Return how many ranks are bound to a NUMA node."""
     bound: list[bool] = [False] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(bound, bound_to_numa_node())
     return sum(bound)
 
 
 def highest(value: float) -> float:
-    """The highest of all ranks' values."""
+    """Return the highest of all ranks' values."""
     result = torch.tensor(value, dtype=torch.float64, device=torch.cuda.current_device())
     torch.distributed.all_reduce(result, op=torch.distributed.ReduceOp.MAX)
     return float(result)

@@ -85,7 +85,7 @@ class Parallelism:
         return self.pipeline * (self.virtual_pipeline or 1)
 
     def counts_embedding(self, num_layers: int) -> bool:
-        """Whether embedding and output count as a layer each when the layers are dealt to the stages.
+        """Return whether embedding and output count as a layer each when the layers are dealt to the stages.
 
         Llama 3.1 405b (126 layers on 64 stages) and its proxies of 30 and 62 layers divide only so.
         """
@@ -182,7 +182,7 @@ class PlannedRun:
     """Whether tensor-parallel communication overlaps with matrix products; None as in the settings."""
 
     def tflops_per_gpu(self, step_time_s: float) -> float | None:
-        """Of one rank, in 10¹² operations per second; None if the plan has no flops of a step."""
+        """Return 10¹² operations per second of one rank; None if the plan has no flops of a step."""
         if self.model_flops is None:
             return None
         operations = self.model_flops * self.recipe.global_batch_size

@@ -11,7 +11,7 @@ PORTS = 12_000
 
 
 def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun would set, from what srun sets for its tasks; nothing if it is not one of them.
+    """Return what torchrun would set, from what srun sets for its tasks; empty outside of srun.
 
     Slurm sets SLURM_PROCID in a batch script, too: only a step has SLURM_STEP_ID. Only torchrun sets
     LOCAL_WORLD_SIZE: in an image of PyTorch, pyxis sets RANK and LOCAL_RANK (`pytorch_setup` of 0.24.0), and

@@ -45,7 +45,7 @@ class SyntheticTokens(Dataset):
         return {"tokens": tokens[:-1], "labels": tokens[1:], **self.fixed}
 
     def tokens(self, index: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        """The `seq_length + 1` tokens of one sample."""
+        """Return the `seq_length + 1` tokens of one sample."""
         random = np.random.default_rng((self.seed, index))
         length = self.seq_length + 1
         # exp of a uniform number is log-uniform, and its integer part follows Zipf's law with exponent 1.

@@ -25,7 +25,7 @@ run 2.7.3 only."""
 
 
 def versions() -> dict[str, str | None]:
-    """Each version, None if the package is not installed; on GPUs also CUDA, NCCL and the driver."""
+    """Return each version, None for a package that is not installed; on GPUs also CUDA, NCCL and driver."""
     return {
         **{name: _version(package) for name, package in PACKAGES.items()},
         "python": platform.python_version(),
@@ -54,12 +54,12 @@ def check_versions() -> str | None:
 
 
 def has_option(of: Callable[..., Any], name: str) -> bool:
-    """Whether the installed release has that argument of a class of NeMo's or Megatron's."""
+    """Return whether the installed release has that argument of a class of NeMo's or Megatron's."""
     return name in signature(of).parameters
 
 
 def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
-    """The options, as arguments of a class of NeMo's or Megatron's in the installed release.
+    """Return the options, as arguments of a class of NeMo's or Megatron's in the installed release.
 
     Raises:
         TrainerError: it has not one of them: what a plan asks for is never left out in silence.
@@ -76,7 +76,7 @@ def accepted(of: Callable[..., Any], **options: Any) -> dict[str, Any]:
 
 
 def untried() -> str | None:
-    """What is installed beside what was tried; None if it is the same."""
+    """Return which versions are installed and which were tried; None if they are the same."""
     installed = versions()
     if all(installed[name] == tried for name, tried in TRIED.items()):
         return None
@@ -87,7 +87,7 @@ def untried() -> str | None:
 
 
 def driver_version(driver: Path = DRIVER) -> str | None:
-    """The version of the NVIDIA driver; None if there is none.
+    """Return the version of the NVIDIA driver, or None if there is none.
 
     Its first line is as "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build".
     """

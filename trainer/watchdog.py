@@ -63,7 +63,7 @@ class HangLimits:
         return cls(floor_s=floor_s)
 
     def of(self, progress: Progress) -> float:
-        """Seconds that may pass now without a step."""
+        """Return for how many seconds from now there may be no step."""
         if not progress.notes_steps:
             return math.inf
         usual_s = progress.usual_step_s
@@ -141,7 +141,7 @@ def _end_hang(ending: Ending, waited_s: float, stacks_within_s: float) -> None:
 
 
 def stacks(rank: int) -> str:
-    """Where each thread of this rank stands, its innermost frames last."""
+    """Return where each thread of this rank stands, its innermost frames last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines = []
     for ident, frame in sys._current_frames().items():

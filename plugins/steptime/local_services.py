@@ -14,6 +14,8 @@ from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 
 LOOPBACK = "127.0.0.1"
+Announce = Callable[[str], None]
+"""Shows people a sentence about what begins now, or what is waited for."""
 _State = TypeVar("_State", bound=Frozen)
 
 
@@ -29,10 +31,8 @@ def is_free(port: int) -> bool:
 
 
 @contextmanager
-def one_at_a_time(
-    lock_file: Path, service: str, report: Callable[[str], None], timeout_s: float
-) -> Iterator[None]:
-    """Hold the lock of the commands that start or stop a service; `report` gets a sentence before waiting.
+def one_at_a_time(lock_file: Path, service: str, announce: Announce, timeout_s: float) -> Iterator[None]:
+    """Hold the lock of the commands that start or stop a service; `announce` gets a sentence before waiting.
 
     Raises SystemFailure if another command holds it for longer than `timeout_s`.
     """
@@ -41,7 +41,7 @@ def one_at_a_time(
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        report(f"another steptime command is starting or stopping {service}; waiting for it")
+        announce(f"another steptime command is starting or stopping {service}; waiting for it")
         try:
             lock.acquire(timeout=timeout_s)
         except Timeout:

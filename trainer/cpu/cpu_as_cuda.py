@@ -91,11 +91,11 @@ class _InOrder:
     record = wait = wait_stream = wait_event = synchronize = nothing
 
     def record_event(self, *_: Any) -> "_InOrder":
-        """An event, which has happened."""
+        """Return an event that has happened already."""
         return _InOrder()
 
     def query(self) -> bool:
-        """Whether all work is done: always."""
+        """Return True: all work is always done."""
         return True
 
 

@@ -58,7 +58,7 @@ WITHOUT_KERNELS = {
 
 
 def without_kernels(config_class: Any) -> dict[str, Any]:
-    """Those of `WITHOUT_KERNELS` that a config has."""
+    """Return which of `WITHOUT_KERNELS` a config has."""
     there = {field.name for field in fields(config_class)}
     return {name: value for name, value in WITHOUT_KERNELS.items() if name in there}
 
@@ -95,7 +95,7 @@ class LocalMambaStack(MambaStack):
 
 
 def hybrid_stack(chunk_size: int) -> ModuleSpec:
-    """The layers of a hybrid model, with the Mamba mixer in plain torch.
+    """Build the layers of a hybrid model, with the Mamba mixer in plain torch.
 
     Args:
         chunk_size: positions that the mixer works on together.

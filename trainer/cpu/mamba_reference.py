@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 def chunked_scan(x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, *, chunk_size: int) -> Tensor:
-    """The output of the state-space recurrence, per head of the group g:
+    """Compute the state-space recurrence, per head of the group g:
 
     state[t] = exp(dt[t] · a) · state[t - 1] + dt[t] · x[t] ⊗ b[t],  y[t] = state[t] · c[t],  state[-1] = 0.
 
@@ -86,7 +86,7 @@ class GatedRMSNorm(nn.Module):
     def sharded_state_dict(
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
     ) -> Any:
-        """For Megatron's checkpoints: the weight is split over the tensor-parallel ranks."""
+        """Split the weight over the tensor-parallel ranks, for Megatron's checkpoints."""
         return make_sharded_tensors_for_checkpoint(
             self.state_dict(keep_vars=True), prefix, {"weight": 0}, sharded_offsets
         )
@@ -103,7 +103,7 @@ class ReferenceMambaMixer(MambaMixer):
         )
 
     def ssm_training(self, zxBCdt: Tensor) -> Tensor:
-        """From the input projection, (length, batch, channels), to what the output projection takes."""
+        """Map the input projection, (length, batch, channels), to what the output projection takes."""
         inner, state = self.d_inner_local_tp, self.ngroups_local_tp * self.d_state
         gate, convolved, dt = zxBCdt.transpose(0, 1).split(
             [inner, inner + 2 * state, self.nheads_local_tp], dim=-1

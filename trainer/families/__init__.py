@@ -26,7 +26,7 @@ BuildModel = Callable[[ModelShape, str, dict[str, Any]], Any]
 
 
 def families() -> dict[str, str]:
-    """The trainer's own and those that are installed beside it; of one name, the trainer's own."""
+    """Return the trainer's own families and those installed beside it; of one name, the trainer's own."""
     added = {one.name: one.value for one in entry_points(group="steptime.trainer_families")}
     return {**added, **FAMILIES}
 
@@ -44,13 +44,13 @@ def check_family(architecture: str) -> None:
 
 
 def builder(architecture: str) -> BuildModel:
-    """The family's `build_model`."""
+    """Return the family's `build_model`."""
     build: BuildModel = import_module(families()[architecture]).build_model
     return build
 
 
 def vocabulary(config: type, size: int) -> tuple[dict[str, int], Any]:
-    """The config's field for the vocabulary; before NeMo 2.3, which has none, a tokenizer of that size.
+    """Return the config's field for the vocabulary, or before NeMo 2.3 a tokenizer of that size.
 
     NeMo 2.2 then rounds the vocabulary up to a multiple of 128 × tensor parallelism.
     """

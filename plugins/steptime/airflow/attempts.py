@@ -1,8 +1,8 @@
 """Which attempt at a run this is: a retry of Airflow's comes to the same job, a cleared task to a new one.
 
 The number is written into Airflow's task state store before anything is submitted, and the job's name
-follows from it. A worker may therefore die at any point: the retry comes to the same name, and the cluster
-gives a name it knows the job that it has. Airflow raises `max_tries` of a task instance when somebody
+follows from it. A worker may therefore die at any point: the retry comes to the same name, and for a name
+that it knows the cluster returns the job it has. Airflow raises `max_tries` of a task instance when somebody
 clears it, and at no other time.
 
 Clearing one mapped `wait` makes Airflow clear the `submit` of *every* mapped instance, because it is a setup.

@@ -29,8 +29,8 @@ from steptime.results.charges import withdraw_job
 from steptime.results.models import Submitted
 
 SETTLING_S = 1.0
-"""Of a trigger, before it may fire: one that does before the worker has reported "deferred" makes Airflow
-fail the task."""
+"""How long a trigger waits before it fires: if it fires before the worker has reported "deferred", Airflow
+fails the task."""
 _KILL_WITHIN_S = 4.0
 """Airflow sends SIGKILL 5 s after SIGTERM."""
 _ASKED_AGAIN_AFTER_S = 0.5
@@ -45,14 +45,14 @@ _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "u
 def as_json(model: BaseModel) -> dict[str, Any]:
     """Dump a model for XCom and triggers, as JSON in which NaN is a string: JSON has no NaN.
 
-    What is as by default is left out: that is half of a planned run, and each is in several XComs.
+    Values equal to their defaults are left out: they are half of a planned run, which is in several XComs.
     """
     json: dict[str, Any] = from_json(model.model_dump_json(exclude_defaults=True))
     return json
 
 
 class WaitingTrigger(BaseTrigger):
-    """Fires once, with its `event`. `arguments` are those of its class, by which it is made again."""
+    """Fires once, with its `event`. `arguments` are those of its class, from which it is made again."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -74,12 +74,11 @@ class WaitingTrigger(BaseTrigger):
 
 
 def _freeze_at_doublings(waits_begun: int) -> None:
-    """Spare what lives the search for garbage, at the first, second, fourth, … wait of a process.
+    """Exempt all living objects from garbage collection, at the first, second, fourth, … wait of a process.
 
-    A full collection looks through everything that Airflow has imported, and holds up the triggerer's event
-    loop for a quarter of a second meanwhile; through what a thousand waits keep, for a sixteenth. What is
-    frozen is freed as ever once nothing refers to it; only cycles within it stay, and they are few, as the
-    later a freeze the rarer it is.
+    A full collection looks through everything that Airflow has imported, which holds up the triggerer's event
+    loop for a quarter of a second; what a thousand waits keep takes a sixteenth. Frozen objects are freed as
+    usual once nothing refers to them; only cycles among them stay, and these are few, as freezes get rarer.
     """
     if waits_begun.bit_count() == 1:
         gc.freeze()
@@ -93,10 +92,10 @@ def dag_run_of(context: Context) -> str:
 
 
 class Refused(SystemExit):
-    """What somebody asked for cannot be: a sentence, which the task has logged as the error that it is.
+    """Refuses what somebody asked for, with a sentence that the task has logged as an error.
 
     Airflow prints every exception of a task with its traceback, which leads into steptime and helps nobody to
-    ask for something else; for one that exits it prints a line.
+    ask for something else; for a task that exits it prints one line.
     """
 
     def __init__(self, sentence: str) -> None:
@@ -108,7 +107,7 @@ class Refused(SystemExit):
 
 
 class RefusingOperator(BaseOperator):
-    """The first task of a DAG, which refuses what cannot be: with one sentence in its log, and no retry."""
+    """The first task of a DAG, which refuses the impossible with one sentence in its log, and no retry."""
 
     def __init__(self, **kwargs: Any) -> None:
         rule = RetryRule(exception=Refused, action=RetryAction.FAIL)
@@ -243,8 +242,8 @@ def is_taken_away(
         ti: the task instance that `on_kill` is about.
         job_name: the job that is to go on or to be ended.
         info: gets a line with the answer and its reason.
-        may_be_lost: the task runs in a worker and has no more tries: failed it may also be by a heartbeat
-            that Airflow misses, and that ends no job.
+        may_be_lost: the task runs in a worker and has no more tries: then it may also be failed because
+            Airflow missed a heartbeat, and that ends no job.
     """
     for moment_s in (0, _ASKED_AGAIN_AFTER_S):
         time.sleep(moment_s)

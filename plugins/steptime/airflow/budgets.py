@@ -57,7 +57,9 @@ async def _settle_all(clusters: Iterable[str], info: Info) -> None:
 
 
 def _withdraw_dead_plans(clusters: Iterable[str]) -> None:
-    """Of DAG runs that have ended or were deleted. One of another Airflow then commits each job by itself."""
+    """Withdraw plans of DAG runs that have ended or were deleted.
+
+    A DAG run of another Airflow then commits each job by itself."""
     for cluster in clusters:
         _, holders = charges.open_commitments(cluster)
         dead = [holder for holder in holders if state_of_dag_run(*holder.split("/", 1)) not in LIVE]

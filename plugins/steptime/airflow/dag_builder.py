@@ -39,7 +39,7 @@ from steptime.airflow.slots.names import ASK_TASK
 from steptime.recipes.workloads import load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-"""For what infrastructure does: a training's own failure, and the user's errors, are never retried."""
+"""For faults of the infrastructure: a training's own failure, and the user's errors, are never retried."""
 
 _WAITING_RETRIES = 100
 """Of tasks that wait for long: each worker or trigger that is lost meanwhile takes one, and a training of
@@ -81,9 +81,9 @@ def training_dag(
         schedule: when it starts by itself, as Airflow takes it; nothing that was missed is made up for.
         default_args: of every task, as Airflow takes them; they win over the retries that are set here, but
             for those of the tasks that wait.
-        tags: beside `steptime` and the workload's name.
-        owner: whose the tasks are.
-        pool: the Airflow pool of every task that is given none of its own.
+        tags: added to `steptime` and the workload's name.
+        owner: the owner of the tasks.
+        pool: the Airflow pool of every task that has none of its own.
         patience_h: hours for which the cluster of a job may be out of reach; None for what is in its file.
         queue_patience_h: hours that a job may queue before it is ended; None likewise.
         dag_arguments: further arguments of Airflow's `DAG`, such as `on_failure_callback`, `start_date` or
@@ -144,7 +144,7 @@ def _train(
     *,
     saving: TrainingSensor | None = None,
 ) -> TrainingSensor:
-    """The tasks of one run, in the task group of that id, the current one; gives the one that waits.
+    """Make the tasks of one run, in the task group of that id, the current one; return the one that waits.
 
     `waiting` is how `TrainingSensor` waits, and `published` the asset that its results update; `saving` waits
     for the job whose checkpoint this run loads.

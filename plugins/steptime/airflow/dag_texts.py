@@ -32,7 +32,7 @@ def _table(document: Workload) -> str:
 
 
 def _rows(size: str, rules: Iterable[Configuration]) -> Iterable[tuple[str, ...]]:
-    """Cells of a size; rules that differ only in what is not shown are one row."""
+    """The table's rows for a size; rules that differ only in what is not shown are one row."""
     return dict.fromkeys(
         (
             size,

@@ -22,7 +22,7 @@ _CONDITIONS: Mapping[str, str] = {
     "load_checkpoint": "With one number of GPUs",
     "profile_ranks": "With profile",
 }
-"""Of examples that cannot be run with the form's defaults alone: what they need beside."""
+"""For examples that cannot be run with the form's defaults alone: what else they need."""
 
 
 class Hints:
@@ -67,7 +67,7 @@ class Hints:
 
 
 def _defaults(workload: Workload) -> dict[str, str]:
-    """What no choice comes to, by the names of a request's fields."""
+    """What an empty form comes to, by the names of a request's fields."""
     by_size: dict[str, Callable[[str], object]] = {
         "dtype": lambda size: _dtype(workload, size),
         "max_steps": lambda size: workload.steps_of(size).max_steps,

@@ -4,9 +4,9 @@ A production and a staging Airflow may share a cluster's folder and account, and
 The id is in the key of an Airflow Variable, and so in Airflow's database: scheduler, triggerers and workers
 have the same one on all their machines, for as long as that database lasts.
 
-A task can list Variables and set one, but not set one only if nobody else does. Two tasks that are the first
-of all at the same instant may each make an id. As it is in the key, neither overwrites the other: both ids
-stay this installation's, and whoever comes later takes the smaller one.
+A task can list Variables and set one, but cannot set one only if there is none. So two tasks that run first,
+at the same instant, may each make an id. As the id is in the key, neither overwrites the other: both ids stay
+this installation's, and later tasks take the smaller one.
 """
 
 import uuid

@@ -1,7 +1,7 @@
 """Where Airflow keeps how far a job's log was reported.
 
 A task has Airflow's task state store, which its retries find again. A trigger cannot reach that (Airflow
-3.3), but the XComs of its task, which last until the task's next try.
+3.3); it has the XComs of its task, which last until the task's next try.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = wea
 
 
 def _turn() -> asyncio.Lock:
-    """Whoever has it may ask Airflow from this event loop.
+    """A lock: its holder may ask Airflow from this event loop.
 
     A triggerer's requests are answered by one process, one after the other (tens of ms of CPU each), and the
     events of its triggers queue behind them: the end of a job would come after the places of all others.

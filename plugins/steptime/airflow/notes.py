@@ -1,7 +1,7 @@
 """The note of a DAG run: what runs, and at its end what came of it, so that the list of runs can be read.
 
 A task cannot write it: the API of tasks has no way to change the note of a DAG run, and Airflow's REST API
-would want a login of each worker. So its scheduler does, where it calls listeners of DAG runs.
+would need a login on each worker. So the scheduler writes it, when it calls the listeners of DAG runs.
 """
 
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ def _defaults(dag_run: "DagRun") -> dict[str, Any]:
 
 @contextmanager
 def _attached(dag_run: "DagRun") -> Iterator["DagRun"]:
-    """The DAG run in the session that it came from, which the scheduler commits, or in one of its own."""
+    """The DAG run in the session that it came from, which the scheduler commits, or in a new session."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy.orm import object_session

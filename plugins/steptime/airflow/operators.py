@@ -1,8 +1,7 @@
 """The operators up to a training job's end: check params and plan, stage, submit, end.
 
-They are thin: each calls functions of steptime with models that travel through XCom as JSON. Nothing is
-decided here but what Airflow needs to know: which attempt this is, what may be retried, and what must be
-cancelled.
+They are thin: each calls functions of steptime with models that travel through XCom as JSON. They decide only
+what concerns Airflow: which attempt this is, what may be retried, and what must be cancelled.
 """
 
 import asyncio
@@ -47,8 +46,8 @@ class CheckParamsOperator(RefusingOperator):
     """Checks the DAG run's params together, and returns the `Plan` they come to.
 
     Airflow checks each param's type; unknown names and values that do not go together are refused here,
-    before anything is staged or submitted. So is a plan that a budget of its cluster does not allow, or its
-    pool can never give slots.
+    before anything is staged or submitted. So is a plan that a budget of its cluster does not allow, or that
+    its pool can never give slots.
 
     :param workload: the workload that the DAG is about, `llama3.1`.
     """
@@ -96,7 +95,7 @@ class CheckParamsOperator(RefusingOperator):
 
 
 class StageTrainingOperator(BaseOperator):
-    """Makes ready on the cluster what the runs of a plan need: the trainer's code, its environment or image.
+    """Prepares on the cluster what the runs of a plan need: the trainer's code, its environment or image.
 
     :param plan: what `CheckParamsOperator` returned. (templated)
     """
@@ -134,7 +133,7 @@ class StageTrainingOperator(BaseOperator):
 
 @contextmanager
 def _folded(info: Callable[..., None]) -> Iterator[Callable[[str], None]]:
-    """Takes lines that the log shows when somebody unfolds them: pip's, hundreds the first time."""
+    """Log lines in a group that people can unfold: pip's, hundreds the first time."""
     begun = False
 
     def report(line: str) -> None:
@@ -245,7 +244,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         return Submitted(run=run, request=request, job=job, attempt=attempt, made_by=made_by)
 
     def _submitted_before(self, context: Context, state: str | None) -> Submitted:
-        """What the task that waits has last waited for: only this task was cleared."""
+        """What the waiting task has waited for last: only this task was cleared."""
         submitted = last_submitted(context, self.waited_in)
         if submitted is None:
             raise SystemFailure(

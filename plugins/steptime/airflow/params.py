@@ -98,7 +98,7 @@ def _unique(values: Any) -> tuple[str, ...]:
 
 
 def _shown(name: str, field: dict[str, Any], choices: tuple[str, ...] | None, hints: Hints) -> dict[str, Any]:
-    """The field that the form has, what it takes, and its text."""
+    """The form's field, what it takes, and its text."""
     # Pydantic writes an optional field as anyOf [schema, null].
     variants = field.get("anyOf", [field])
     [typed] = [variant for variant in variants if variant["type"] != "null"]
@@ -113,7 +113,7 @@ def _shown(name: str, field: dict[str, Any], choices: tuple[str, ...] | None, hi
 def _kind(
     of_type: str, choices: tuple[str, ...] | None, default: str | None, *, optional: bool
 ) -> dict[str, Any]:
-    """What decides which field the form has. Whatever may be empty has null among its types."""
+    """Schema keys that decide which field the form has; what may be empty has the type null, too."""
     if choices is not None and optional:
         return {
             "type": [of_type, "null"],

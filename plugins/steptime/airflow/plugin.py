@@ -33,7 +33,7 @@ async def _serve(
 ) -> None:
     """The pages as an ASGI application that is made at its first request.
 
-    Airflow imports plugins in every task's process too, where FastAPI with its parts would cost a second.
+    Airflow imports plugins in every task's process too, and there FastAPI would cost a second.
     """
     await _pages()(scope, receive, send)
 

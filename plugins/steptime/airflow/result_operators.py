@@ -246,7 +246,7 @@ class PublishOperator(OutcomeOperator):
     def execute(self, context: Context) -> str:
         """Publish and judge, and notify of what is new by it. Returns the job's name, the key of the result.
 
-        A try that dies before all is notified leaves the rest to the next one.
+        If a try dies before everybody is notified, the next one does the rest.
         """
         from steptime.judging.comparison import finding_of_run, fresh_runs_command
         from steptime.judging.judgements import mark_notified, pending_notifications, publish
@@ -316,7 +316,7 @@ class ReportOperator(BaseOperator):
             )
 
     def _move_old_steps(self, store: "Store") -> None:
-        """What a full disk does not let be moved stays in the store: that fails no results."""
+        """Move steps of old runs into files; on a full disk they stay in the store, and nothing fails."""
         from steptime.results.step_files import move_old_steps
 
         try:
@@ -327,7 +327,7 @@ class ReportOperator(BaseOperator):
 
 
 def _first_cause(ti: Any, planned: Plan, label: str) -> str | None:
-    """The sentence of the task for which a run has no valid result, as `failures` kept it."""
+    """The sentence of the task because of which a run has no valid result, as `failures` kept it."""
     groups = {
         "performance": planned.runs,
         "checkpoint.save": [pair.save for pair in planned.checkpoint_pairs],

@@ -25,7 +25,7 @@ def xcom_of(dag_run: "DagRun", task_id: str, map_index: int, key: str) -> Any:
 
 
 def session_of(dag_run: "DagRun") -> "Session":
-    """Airflow's, that the DAG run came from."""
+    """Return Airflow's session from which the DAG run came."""
     from sqlalchemy.orm import object_session
 
     session = object_session(dag_run)

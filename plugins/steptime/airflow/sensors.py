@@ -32,7 +32,7 @@ from steptime.tracking.following import limits_of
 
 _UNKNOWN_KEY = "unknown"
 _ASKED_FOR_UNKNOWN = 3
-"""Times that a cluster is asked for a job that it does not know; the many tries are for lost workers."""
+"""How often a cluster is asked for a job that it does not know; the many tries are for lost workers."""
 
 
 class TrainingSensor(RunOperator, HoldsJob):
@@ -94,7 +94,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         self.may_be_lost = is_last_try(context["ti"])
 
     def _wait_for(self, submitted: Submitted, context: Context) -> dict[str, Any]:
-        """From now on this task, and those behind it, are about this job."""
+        """Make this the job that this task, and those after it, are about."""
         job = submitted.job
         self.log.info("waiting for job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)

@@ -24,7 +24,7 @@ class TrainingTrigger(WaitingTrigger):
     """Fires once, when the job has ended or a limit has; the task's log shows its progress.
 
     The event's payload is `{"job": …, "status": …}` (`Job` and `JobStatus` as JSON), or one sentence in
-    place of the status: `overdue` if the job took too long, `out_of_reach` if the cluster was that.
+    place of the status: `overdue` if the job took too long, `out_of_reach` if the cluster was.
 
     Marking the task failed, clearing or deleting it cancels the job (`on_kill`). A restart of the triggerer,
     or another triggerer that takes over, does not: the trigger starts there and finds the job by its name.

@@ -21,7 +21,7 @@ class WebhookNotifier(BaseNotifier):
         self.connection = connection
 
     def notify(self, context: Context) -> None:
-        """Post. Raises SystemFailure without the address, which may be a secret."""
+        """Post the event. Errors (SystemFailure) leave out the address, which may be a secret."""
         import httpx
 
         found = BaseHook.get_connection(self.connection)

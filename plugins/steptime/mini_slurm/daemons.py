@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from steptime.errors import SystemFailure
-from steptime.local_services import failed_start
+from steptime.local_services import Announce, failed_start
 from steptime.mini_slurm import login, processes
 from steptime.mini_slurm.config_files import CLUSTER
 from steptime.mini_slurm.layout import NODES, SlurmLayout, user
@@ -106,12 +106,12 @@ def _failed_start(layout: SlurmLayout, daemon: str, what: str) -> SystemFailure:
     return failed_start(daemon, what, layout.log(daemon), lines=15)
 
 
-def install_database(layout: SlurmLayout, report: Callable[[str], None]) -> None:
+def install_database(layout: SlurmLayout, announce: Announce) -> None:
     """Make MariaDB's own tables, once. Its accounts are known by their Unix user: there is no password."""
     made = layout.root / "mysql"
     if made.is_dir():
         return
-    report("making the accounting's database")
+    announce("making the accounting's database")
     # Made aside and renamed, so that one that was interrupted is not taken for a database.
     unfinished = layout.root / "mysql.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)

@@ -4,7 +4,6 @@ import shlex
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,12 +11,10 @@ from pydantic import Field
 
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
-from steptime.local_services import LOOPBACK, is_free, one_at_a_time
+from steptime.local_services import LOOPBACK, Announce, is_free, one_at_a_time
 from steptime.mini_slurm import config_files, daemons, login, packages, processes
 from steptime.mini_slurm import layout as layouts
 from steptime.mini_slurm.layout import NODES, SlurmLayout
-
-Report = Callable[[str], None]
 
 _LOCK_TIMEOUT_S = 120
 _JOBS_END_S = 60
@@ -44,45 +41,45 @@ class SlurmStatus(Frozen):
 
 
 def up(
-    home: Path, report: Report, *, ssh_host: str | None = None, plugstack: str | None = None
+    home: Path, announce: Announce, *, ssh_host: str | None = None, plugstack: str | None = None
 ) -> tuple[SlurmLayout, bool]:
     """Start what does not run of the cluster in the state folder `home`; `True` if all of it ran already.
 
     `ssh_host` is the address that sshd shall listen on; None is that of last time, at first 127.0.0.1.
     `plugstack` is the text of Slurm's plugstack.conf, which names SPANK plugins; None is that of last time,
-    at first empty. `report` gets a sentence whenever the phase changes. Raises SystemFailure if a daemon
+    at first empty. `announce` gets a sentence whenever the phase changes. Raises SystemFailure if a daemon
     does not start.
     """
     packages.check()
     if ssh_host is not None:
         layouts.check_ssh_host(ssh_host)
-    with _lock(home, report):
+    with _lock(home, announce):
         layouts.prepare(home)
-        layout = _layout(home, ssh_host, report)
+        layout = _layout(home, ssh_host, announce)
         config_files.write_all(layout)
         if plugstack is not None and config_files.write_plugstack(layout, plugstack):
             _stop_nodes(layout)  # plugins are read when a node's daemon starts; jobs go on without it
         alive = processes.daemons(layout)
         if len(alive) == len(daemons.ALL):
-            report("Slurm is running already; looking at its health")
-        _start_missing(layout, set(alive), report)
+            announce("Slurm is running already; looking at its health")
+        _start_missing(layout, set(alive), announce)
         return layout, len(alive) == len(daemons.ALL)
 
 
-def down(home: Path, report: Report, *, purge: bool = False) -> bool:
+def down(home: Path, announce: Announce, *, purge: bool = False) -> bool:
     """Stop the cluster with its jobs and logins, and see that nothing is left; `False` if nothing ran.
 
     The accounting and the keys stay for the next `up`, unless `purge` is true: then the folder is deleted.
     """
     if not layouts.folder(home).exists():
         return False
-    with _lock(home, report):
+    with _lock(home, announce):
         layout = layouts.recorded(home)
-        was_running = layout is not None and _stop(layout, report)
+        was_running = layout is not None and _stop(layout, announce)
         if layout is not None:
             layouts.remove_link(home, layout)
         if purge:
-            report("deleting its folder")
+            announce("deleting its folder")
             shutil.rmtree(layouts.folder(home))
         return was_running
 
@@ -130,11 +127,11 @@ def running(home: Path) -> SlurmLayout:
     return layout
 
 
-def _lock(home: Path, report: Report) -> AbstractContextManager[None]:
-    return one_at_a_time(home / "slurm.lock", "Slurm", report, _LOCK_TIMEOUT_S)
+def _lock(home: Path, announce: Announce) -> AbstractContextManager[None]:
+    return one_at_a_time(home / "slurm.lock", "Slurm", announce, _LOCK_TIMEOUT_S)
 
 
-def _layout(home: Path, ssh_host: str | None, report: Report) -> SlurmLayout:
+def _layout(home: Path, ssh_host: str | None, announce: Announce) -> SlurmLayout:
     """The layout of last time if its ports and its root are still free, else a new one."""
     layout = layouts.recorded(home)
     if layout is not None:
@@ -150,31 +147,31 @@ def _layout(home: Path, ssh_host: str | None, report: Report) -> SlurmLayout:
                 layouts.record(home, layout)
             return layout
         if taken:
-            report(f"port {taken[0]} is taken by another program; choosing others")
-        _stop(layout, report)
+            announce(f"port {taken[0]} is taken by another program; choosing others")
+        _stop(layout, announce)
         layouts.remove_link(home, layout)
     layout = layouts.choose(home, ssh_host or LOOPBACK)
     layouts.record(home, layout)
     return layout
 
 
-def _start_missing(layout: SlurmLayout, alive: set[str], report: Report) -> None:
+def _start_missing(layout: SlurmLayout, alive: set[str], announce: Announce) -> None:
     def bring_up(daemon: str, phase: str) -> None:
         if daemon not in alive:
-            report(phase)
+            announce(phase)
             daemons.start(layout, daemon)
         daemons.wait_until_ready(layout, daemon)
 
     bring_up("munged", "starting munge")
     bring_up("sshd", "starting sshd")
-    daemons.install_database(layout, report)
+    daemons.install_database(layout, announce)
     bring_up("mariadbd", "starting MariaDB")
     bring_up("slurmdbd", "starting the accounting daemon")
     daemons.add_cluster(layout)
     bring_up("slurmctld", "starting the controller")
     missing = [node for node in NODES if f"slurmd-{node}" not in alive]
     if missing:
-        report(f"starting {len(missing)} nodes")
+        announce(f"starting {len(missing)} nodes")
     daemons.start_nodes(layout, missing)
     daemons.wait_for_nodes(layout, NODES)
 
@@ -185,14 +182,14 @@ def _stop_nodes(layout: SlurmLayout) -> None:
     processes.end([alive[name] for name in nodes if name in alive], grace_s=_STOP_GRACE_S)
 
 
-def _stop(layout: SlurmLayout, report: Report) -> bool:
+def _stop(layout: SlurmLayout, announce: Announce) -> bool:
     alive = processes.daemons(layout)
     left = processes.everything(layout)
     if not alive and not left:
         return False
     if "slurmctld" in alive:
-        cancel_jobs(layout, report)
-    report("stopping Slurm")
+        cancel_jobs(layout, announce)
+    announce("stopping Slurm")
     # The reverse of the start: what a daemon still has for the one before it arrives.
     nodes = [f"slurmd-{node}" for node in NODES]
     for group in (["sshd"], nodes, ["slurmctld"], ["slurmdbd"], ["mariadbd"], ["munged"]):
@@ -204,19 +201,19 @@ def _stop(layout: SlurmLayout, report: Report) -> bool:
     return True
 
 
-def cancel_jobs(layout: SlurmLayout, report: Report) -> None:
+def cancel_jobs(layout: SlurmLayout, announce: Announce) -> None:
     """Cancel what waits or runs, and wait until it has ended, so that the accounting has its end."""
     try:
         jobs = set(daemons.command(layout, "squeue", "-h", "-o", "%A").split())
         if not jobs:
             return
-        report(f"cancelling {len(jobs)} jobs")
+        announce(f"cancelling {len(jobs)} jobs")
         try:
             daemons.command(layout, "scancel", *sorted(jobs))
         except SystemFailure as failure:  # of one that has ended meanwhile, too: the others have got it
-            report(str(failure))
+            announce(str(failure))
         deadline = time.monotonic() + _JOBS_END_S
         while time.monotonic() < deadline and daemons.command(layout, "squeue", "-h", "-o", "%A"):
             time.sleep(0.1)
     except SystemFailure as failure:
-        report(f"the jobs cannot be cancelled: {failure}")
+        announce(f"the jobs cannot be cancelled: {failure}")

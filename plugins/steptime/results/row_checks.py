@@ -54,7 +54,7 @@ def step_limits() -> StepLimits:
     return load_yaml_model(config_dir() / "expectations" / "steps.yaml", StepLimits)
 
 
-class _Rule(NamedTuple):
+class _RowRule(NamedTuple):
     name: str
     holds: str
     """What is expected, so that it reads well after `expected that`."""
@@ -89,22 +89,22 @@ def judge(name: str, passed: bool, holds: str, found: str, severity: Severity = 
     return Check(name=name, passed=passed, message=sentence, severity=severity)
 
 
-def _rules(run: Run) -> tuple[_Rule, ...]:
+def _rules(run: Run) -> tuple[_RowRule, ...]:
     gxe = _library().expectations
     first, last, gbs = run.first_step, run.max_steps - 1, run.recipe.global_batch_size
     window = list(range(run.window.first, run.window.last + 1))
     return (
-        _Rule(
+        _RowRule(
             "window_complete",
             f"every step of the window {run.window} is in the log",
             [gxe.ExpectColumnDistinctValuesToContainSet(column="global_step", value_set=window)],
         ),
-        _Rule(
+        _RowRule(
             "steps_once",
             "no step is listed twice",
             [gxe.ExpectColumnValuesToBeUnique(column="global_step")],
         ),
-        _Rule(
+        _RowRule(
             "steps_as_planned",
             f"the steps run from {first} to {last}",
             [
@@ -112,25 +112,25 @@ def _rules(run: Run) -> tuple[_Rule, ...]:
                 gxe.ExpectColumnMaxToBeBetween(column="global_step", min_value=last, max_value=last),
             ],
         ),
-        _Rule(
+        _RowRule(
             "step_times_positive_and_finite",
             "every step time is positive and finite",
             _stated_and_finite(gxe, "step_time_s", above=0),
             "step_time_s",
         ),
-        _Rule(
+        _RowRule(
             "losses_finite",
             "every loss is finite",
             _stated_and_finite(gxe, "loss"),
             "loss",
         ),
-        _Rule(
+        _RowRule(
             "global_batch_size_as_planned",
             f"the global batch size is {gbs} in every step that states it",
             [gxe.ExpectColumnValuesToBeInSet(column="global_batch_size", value_set=[gbs])],
             "global_batch_size",
         ),
-        _Rule(
+        _RowRule(
             "consumed_samples_consistent",
             f"consumed samples are (global step + 1) × {gbs} in every step that states them",
             [
@@ -154,7 +154,7 @@ def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> lis
     ]
 
 
-def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_Rule, ...]:
+def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_RowRule, ...]:
     """The warning about a noisy window; none if it has no spread (one step, or an infinite time)."""
     times = [time for step in steps if _in_window(step, run) and (time := step.step_time_s) is not None]
     if len(times) < 2 or not all(map(math.isfinite, times)):
@@ -166,7 +166,7 @@ def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_Rule, ...]:
         column="step_time_s", max_value=largest, row_condition=in_window
     )
     return (
-        _Rule(
+        _RowRule(
             "step_times_steady",
             f"the standard deviation of the window's step times is at most {percent:g} % of their mean, "
             f"{largest:.4g} s",
@@ -211,7 +211,7 @@ def _library() -> _Library:
     )
 
 
-def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_Rule]) -> dict[str, list[Any]]:
+def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dict[str, list[Any]]:
     """Name of each broken rule → what Great Expectations found: rows' global steps, or one observed value."""
     library = _library()
     context = library.get_context(mode="ephemeral")
@@ -266,7 +266,7 @@ def _table(run: Run, steps: Sequence[Step]) -> Any:
     )
 
 
-def _finding(rule: _Rule, run: Run, steps: Sequence[Step], found: list[Any]) -> str:
+def _finding(rule: _RowRule, run: Run, steps: Sequence[Step], found: list[Any]) -> str:
     """What broke the rule, with the values of the log."""
     numbers = sorted(step.global_step for step in steps)
     if rule.name == "window_complete":

@@ -7,7 +7,6 @@ file names the supervisor by process id *and* start time: neither a reboot nor a
 import os
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from steptime import settings
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.frozen import Frozen
-from steptime.local_services import failed_start, is_free, one_at_a_time, read_state
+from steptime.local_services import Announce, failed_start, is_free, one_at_a_time, read_state
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
 from steptime.service.pools import set_pools
@@ -35,8 +34,6 @@ _STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15
 _KILL_TIMEOUT_S = 10.0
 _FIRST_DAG = "llama31"
 """The DAG whose appearance shows that the DAG folder has been read."""
-
-Report = Callable[[str], None]
 
 
 class _PortTaken(Exception):
@@ -84,44 +81,44 @@ class AirflowStatus(Frozen):
 
 
 def up(
-    report: Report, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
+    announce: Announce, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> tuple[Service, bool]:
     """Start Airflow and wait until it is healthy and has read the DAGs; `True` if it ran already.
 
-    `report` gets a sentence whenever the phase changes. Raises SystemFailure with the end of the log if it
+    `announce` gets a sentence whenever the phase changes. Raises SystemFailure with the end of the log if it
     does not get ready within `timeout_s`; everything is stopped then.
     """
-    with _lock(report):
+    with _lock(announce):
         service = running()
         if service is not None:
-            report("Airflow is running already; looking at its health")
-            _wait_until_ready(service, report, timeout_s)
+            announce("Airflow is running already; looking at its health")
+            _wait_until_ready(service, announce, timeout_s)
             with service.client() as client:
-                set_pools(client, report)
+                set_pools(client, announce)
             return service, True
         leftover = _recorded()
         if leftover is not None:
-            _end_session(leftover, report)
+            _end_session(leftover, announce)
         while True:
-            free = _free_port(port, leftover, report)
-            report(f"starting Airflow on port {free}")
+            free = _free_port(port, leftover, announce)
+            announce(f"starting Airflow on port {free}")
             service = _start(free)
             try:
-                _wait_until_ready(service, report, timeout_s)
+                _wait_until_ready(service, announce, timeout_s)
             except _PortTaken:
-                report(f"another program has taken port {service.port} meanwhile; starting again")
-                _end_session(service, report)
+                announce(f"another program has taken port {service.port} meanwhile; starting again")
+                _end_session(service, announce)
             except BaseException:
-                report("stopping what was started")
-                _end_session(service, report)
+                announce("stopping what was started")
+                _end_session(service, announce)
                 raise
             else:
                 with service.client() as client:
-                    set_pools(client, report)
+                    set_pools(client, announce)
                 return service, False
 
 
-def down(report: Report) -> bool:
+def down(announce: Announce) -> bool:
     """Stop Airflow with everything it started, and see that nothing is left; `False` if nothing ran.
 
     Training jobs are not Airflow's: they go on, and the next `up` finds them again.
@@ -129,12 +126,12 @@ def down(report: Report) -> bool:
     """
     if not settings.airflow_home().exists():
         return False
-    with _lock(report):
+    with _lock(announce):
         service = _recorded()
         if service is None:
             return False
         was_running = bool(_session(service))
-        _end_session(service, report)
+        _end_session(service, announce)
         return was_running
 
 
@@ -177,20 +174,20 @@ def _recorded() -> Service | None:
     return read_state(Service, _state_file(), if_damaged="end Airflow's processes by hand, then delete it")
 
 
-def _lock(report: Report) -> AbstractContextManager[None]:
+def _lock(announce: Announce) -> AbstractContextManager[None]:
     """One `up` or `down` at a time; the second waits for the first, as long as a start may take."""
     lock_file = settings.airflow_home() / "service.lock"
-    return one_at_a_time(lock_file, "Airflow", report, START_TIMEOUT_S + _STOP_TIMEOUT_S)
+    return one_at_a_time(lock_file, "Airflow", announce, START_TIMEOUT_S + _STOP_TIMEOUT_S)
 
 
-def _free_port(wanted: int | None, before: Service | None, report: Report) -> int:
+def _free_port(wanted: int | None, before: Service | None, announce: Announce) -> int:
     """The wanted port, or the one of last time, or the next free one after it."""
     first = wanted or (before.port if before else DEFAULT_PORT)
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
         if not is_free(port):
             continue
         if port != first:
-            report(f"port {first} is busy; taking {port}")
+            announce(f"port {first} is busy; taking {port}")
         return port
     raise SystemFailure(
         f"no port from {first} to {first + _PORTS_TRIED - 1} is free: name another with --port"
@@ -235,7 +232,7 @@ def _start(port: int) -> Service:
     return service
 
 
-def _wait_until_ready(service: Service, report: Report, timeout_s: float) -> None:
+def _wait_until_ready(service: Service, announce: Announce, timeout_s: float) -> None:
     """Wait until every component is healthy and the first DAG is there. Raises SystemFailure."""
     deadline = time.monotonic() + timeout_s
     reported = ""
@@ -245,7 +242,7 @@ def _wait_until_ready(service: Service, report: Report, timeout_s: float) -> Non
             if waiting_for is None:
                 return
             if waiting_for != reported:
-                report(waiting_for)
+                announce(waiting_for)
                 reported = waiting_for
             if time.monotonic() > deadline:
                 raise _failed_start(f"not ready after {timeout_s:.0f} s, {waiting_for}", "api-server")
@@ -304,17 +301,17 @@ def _failed_start(what: str, *logs: str) -> SystemFailure:
     return failed_start("Airflow", what, log, lines=20)
 
 
-def _end_session(service: Service, report: Report) -> None:
+def _end_session(service: Service, announce: Announce) -> None:
     """End all of a service's processes and forget it: SIGTERM to the supervisor, then SIGKILL to the rest."""
     process = _supervisor_process(service)
     if process is not None:
-        report("stopping Airflow")
+        announce("stopping Airflow")
         with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
             process.terminate()
             process.wait(_STOP_TIMEOUT_S)
     left = _session(service)
     if left:
-        report(f"killing {len(left)} processes that did not end")
+        announce(f"killing {len(left)} processes that did not end")
         for member in left:
             with suppress(psutil.NoSuchProcess):
                 member.kill()

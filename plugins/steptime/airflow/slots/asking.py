@@ -1,8 +1,8 @@
 """How a DAG run asks for slots of its cluster's pool, so that the pool bounds the cluster as a whole.
 
-A task holds slots while it runs or is deferred, and no task of a training DAG lasts as long as all of its
-jobs: clearing one would let them go. So a run of the DAG `gpu_slots` holds them, which ends with this one.
-The cells of a sweep have theirs already, by the sweep's task that started them.
+A task holds slots while it runs or is deferred, but no task of a training DAG lasts as long as all of its
+jobs, and clearing it would release the slots. So a run of the DAG `gpu_slots` holds them until this DAG run
+has ended. The cells of a sweep have theirs already, by the sweep's task that started them.
 """
 
 import hashlib

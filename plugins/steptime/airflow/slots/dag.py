@@ -15,7 +15,7 @@ from steptime.airflow.slots.holding import HoldAgainOperator, HoldSlotsOperator
 from steptime.airflow.slots.names import HOLD_TASK, SLOTS_DAG
 
 MANY_RETRIES = {"retries": 100, "retry_delay": timedelta(seconds=10)}
-"""What is tried again here is what was lost with its worker or triggerer: nothing in these tasks fails."""
+"""For tasks that were lost with their worker or triggerer: nothing in them fails by itself."""
 _RUNS_AT_ONCE = 1000
 
 

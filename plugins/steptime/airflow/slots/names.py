@@ -1,4 +1,4 @@
-"""What those who ask for GPU slots, those who hold them, and Airflow's hooks know of each other."""
+"""Names that those who ask for GPU slots, those who hold them, and Airflow's hooks share."""
 
 from pydantic import NonNegativeInt, PositiveInt
 

@@ -19,7 +19,7 @@ _POLL_S = 5.0
 class NeedTrigger(WaitingTrigger):
     """Waits until a DAG run needs its slots no more; then its task succeeds, here and now.
 
-    An Airflow that does not answer is asked again: slots are never let go because of it.
+    An Airflow that does not answer is asked again: slots are never released because of it.
 
     :param dag_id: the DAG of the run that asked.
     :param run_id: its id.

@@ -1,4 +1,4 @@
-"""The operator that runs cells again which a sweep has made suspect of being slower."""
+"""The operator that runs cells again that a sweep has found to be possibly slower."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

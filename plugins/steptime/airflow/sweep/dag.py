@@ -36,7 +36,7 @@ from steptime.airflow.sweep.runs import (
 from steptime.recipes.sweeps import list_sweeps
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-"""For what infrastructure does: a run that failed, and the user's errors, are never retried."""
+"""For faults of the infrastructure: a run that failed, and the user's errors, are never retried."""
 
 _WAITING_RETRIES = 100
 """Of the task that waits for a cell's run, for days: a worker or trigger that is lost meanwhile takes one."""

@@ -3,7 +3,7 @@
 For the first task of a DAG the list of pools is left in its state store.
 
 Both are called inside a transaction of Airflow's scheduler or API server. They use its session, open none and
-commit nothing; of other tasks they ask nothing.
+commit nothing, and query nothing for other tasks.
 """
 
 import json
@@ -51,8 +51,8 @@ settings.task_instance_mutation_hook.is_noop = False  # type: ignore[attr-define
 def task_instance_mutation_hook(task_instance: "TaskInstance", dag_run: "DagRun | None") -> None:
     """Give a cell, or a holder, its slots of a pool, whenever Airflow makes or clears the task.
 
-    Pool and slots belong to a task, and its mapped instances share them. A DAG that sets them has a task for
-    each cluster and number of GPUs, and which there are follows from files that people edit while sweeps run.
+    In a DAG, pool and slots belong to a task, and its mapped instances share them. A DAG that sets them would
+    need a task for each cluster and number of GPUs, which depend on files that people edit while sweeps run.
     """
     if dag_run is None:
         return

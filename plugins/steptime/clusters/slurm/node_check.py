@@ -80,14 +80,14 @@ class _Node(BaseModel):
     faults: tuple[str, ...]
 
 
-class _Report(BaseModel):
+class _CheckedNodes(BaseModel):
     nodes: tuple[_Node, ...]
 
 
 def refused_nodes(report: bytes) -> Mapping[str, str]:
     """Return by its name why each node was refused, from the check's file; none if there is no such file."""
     try:
-        nodes = _Report.model_validate_json(report).nodes
+        nodes = _CheckedNodes.model_validate_json(report).nodes
     except ValidationError:
         return {}
     return {node.node: "; ".join(node.faults) for node in nodes if node.faults}

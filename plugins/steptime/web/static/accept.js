@@ -5,7 +5,7 @@ import { send } from "./server.js";
 /** Whether a run of a trend is of a level that somebody may want to accept. */
 export const standsOut = ({ verdict, suspicion, level_s: level }) => (["slower", "faster"].includes(verdict) && suspicion !== "dismissed") || level != null;
 
-/** Put into `box` what accepts the level that a run shows, where somebody may; `then` is called afterwards. */
+/** Put into `box` what accepts the level that a run shows, if the user may; `then` is called afterwards. */
 export function drawAccept(box, { job_name: jobName }, mayAccept, then) {
   box.hidden = !mayAccept;
   const start = element("button", { type: "button", title: "The baseline begins anew with this level", onclick: ask }, "Accept this level …");

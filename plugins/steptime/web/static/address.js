@@ -19,7 +19,7 @@ export function followAddress(show) {
   });
 }
 
-/** What the address says, without the DAG run's scope. */
+/** What the address has, without the DAG run's scope. */
 export function current() {
   return new URLSearchParams([...new URLSearchParams(location.search)].filter(([key, value]) => value && !(scope.size && SCOPE.includes(key))));
 }
@@ -43,7 +43,7 @@ function changed(query, values) {
   return next;
 }
 
-/** Change some values in place, where a step back would be of no use. */
+/** Change some values in place, if a step back would be of no use. */
 export const keep = (values) => remember("replaceState", changed(current(), values));
 
 /** The same, and show it. */
@@ -52,7 +52,7 @@ export function stay(values) {
   arrived();
 }
 
-/** Go where some values are changed, and show it. */
+/** Change some values, and show what the new address has. */
 export function go(values) {
   remember("pushState", changed(current(), values));
   arrived();

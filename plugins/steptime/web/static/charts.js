@@ -13,7 +13,7 @@ export function colour(name) {
   return value;
 }
 
-/** Draw a chart on a canvas, in today's colours; `described` is what people hear who do not see it. */
+/** Draw a chart on a canvas, in today's colours; `described` is read out to people who do not see it. */
 export function draw(canvas, config, described) {
   Chart.getChart(canvas)?.destroy();
   Chart.defaults.color = colour("--quiet");
@@ -46,7 +46,7 @@ function roundTicks(min, max) {
   return values.filter((value) => value >= min && value <= max).map((value) => ({ value }));
 }
 
-/** An axis that is fitted to its values: it does not begin at zero, and is logarithmic where they are far apart. */
+/** An axis that is fitted to its values: it does not begin at zero, and is logarithmic if they are far apart. */
 export function valueAxis(values, unit) {
   const logarithmic = spread(values) > LOGARITHMIC_FROM;
   const title = { display: true, text: logarithmic ? `${unit} (logarithmic)` : unit };

@@ -45,7 +45,7 @@ function open(name) {
   shown = name;
 }
 
-/** Show what the address says: the view, and the run over it. */
+/** Show what the address names: the view, and the run over it. */
 async function show() {
   giveUp();
   await readColumns();

@@ -24,7 +24,7 @@ function facts(pairs) {
 
 const OF_ITS_SCALE = ["scaling_efficiency_low_percent", "scaling_efficiency_high_percent"];
 
-/** The efficiency is the run's own; the interval is that of the mean of all jobs of its scale, and says so. */
+/** The efficiency is the run's own; the interval is that of the mean of all jobs of its scale, as its text states. */
 function numbers(run) {
   const own = Object.fromEntries(OF_ITS_SCALE.map((name) => [name, null]));
   const [low, high] = OF_ITS_SCALE.map((name) => significant(run[name], 3));
@@ -73,7 +73,7 @@ function settings(run, record) {
   });
 }
 
-/** What checks found: one line where all passed, to be opened. */
+/** What checks found: one line to be opened if all passed. */
 function checkList(checks) {
   if (!checks.every(({ passed }) => passed)) return everyCheck(checks);
   return element("details", { className: "passed" }, element("summary", {}, checks.length === 1 ? "The check passed" : `All ${checks.length} checks passed`), everyCheck(checks));

@@ -174,7 +174,7 @@ function costOf(all) {
 function openRow({ target }) {
   const row = target.closest("tr[data-job]");
   if (!row || target.closest("a") || !getSelection().isCollapsed) return;
-  row.querySelector(".open").focus(); // where the focus returns to
+  row.querySelector(".open").focus(); // the focus returns here
   go({ run: row.dataset.job });
 }
 

@@ -42,7 +42,7 @@ export function open(box) {
   const listing = element("section", { id: "listing", ariaLabel: "Runs" });
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; } });
   box.append(form, multiples, element("p", { className: "footnote" },
-    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale measured together, or where only one was, to the smallest of the nearest earlier runs. "
+    "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale measured together, or, if only one was, to the smallest of the nearest earlier runs. "
     + "Whiskers, and scale mean from and to: 95 % interval of the mean of a scale's jobs, from three on. Dashed: 100 %. Triangles: the publication, relative to its own number at the same smallest scale. "
     + `Crosses: below the publication. Publication: ${meaningOf("against_publication")}`), listing);
   parts = { choice, multiples, listing, drawRows };

@@ -1,4 +1,4 @@
-// What the pages' server answers. What goes wrong becomes one sentence that says what to do.
+// What the pages' server answers. What goes wrong becomes one sentence with what to do.
 
 let reading = new AbortController();
 
@@ -23,13 +23,13 @@ export async function readText(address, options = {}) {
   if (reply.ok) return reply.text();
   if (reply.status === 401) throw new Error("Your session has ended: log in to Airflow again.");
   const { detail } = await reply.json().catch(() => ({}));
-  throw new Error(typeof detail === "string" ? detail : `Airflow's API server answered with status ${reply.status}: its log says why.`);
+  throw new Error(typeof detail === "string" ? detail : `Airflow's API server answered with status ${reply.status}: its log has the reason.`);
 }
 
 /** An answer as it is meant. */
 export const read = async (address) => JSON.parse(await readText(address));
 
-/** An answer, or the one of before where it says the same and is shown: what need not be drawn anew keeps its focus. */
+/** An answer, or the one before if it is the same and is shown: what need not be drawn anew keeps its focus. */
 export async function readNew(before, address) {
   const text = await readText(address);
   const isShown = text === before?.text && !document.querySelector("#message .failure");

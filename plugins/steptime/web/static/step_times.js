@@ -26,7 +26,7 @@ const STEP_TIME = {
   published,
 };
 
-/** Draw them in a section; it is hidden where no model has several scales. */
+/** Draw them in a section, which is hidden if no model has several scales. */
 export function drawStepTimes(section, rows) {
   const measured = rows.filter((row) => row.state === "valid" && row.mode === "performance" && row.step_time_mean_s);
   const models = [...modelsOf(measured)].filter(([, some]) => some.some(({ gpus }) => gpus !== some[0].gpus));

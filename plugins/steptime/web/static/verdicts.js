@@ -14,7 +14,7 @@ export function verdictBadge({ verdict, suspicion }) {
   return element("span", { className: `judged ${moved ? `${verdict} ${suspicion}` : verdict.replaceAll(" ", "-")}` }, words.filter(Boolean).join(", "));
 }
 
-/** Whether a run passes its publication; nothing where none is known. */
+/** Whether a run passes its publication; nothing if none is known. */
 export function publicationBadge({ against_publication: verdict }) {
   return verdict ? element("span", { className: verdict === "passes" ? "state valid" : "state warned" }, verdict) : "";
 }
