@@ -68,7 +68,7 @@ class Ending:
         self._write_once("completed", None)
 
     def failed(self, error: BaseException) -> int:
-        """Leave the reason to the other ranks, and write it as rank 0; gives the exit code.
+        """Leave the reason to the other ranks, and write it as rank 0; return the exit code.
 
         Called again, or by another thread, it does nothing: the first reason counts.
         """
@@ -85,7 +85,7 @@ class Ending:
         return self.failed_by(self.left_by_another() or own)
 
     def failed_by(self, failure: RankFailure) -> int:
-        """End as failed for a reason that is known; gives the exit code."""
+        """End as failed for a reason that is known; return the exit code."""
         if failure.rank == self.launch.rank:
             self._leave(failure)
         self._write_once("failed", failure)

@@ -14,7 +14,7 @@ from trainer.watchdog import HangLimits, watched
 
 
 def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
-    """Call `train`, watched, and write down how it ended in the folder `output`; gives the exit code."""
+    """Call `train`, watched, and write down how it ended in the folder `output`; return the exit code."""
     try:
         launch = read_launch()
         limits = HangLimits.read(os.environ)

@@ -34,7 +34,7 @@ def versions() -> dict[str, str | None]:
 
 
 def check_versions() -> str | None:
-    """Refuse releases of NeMo that this trainer is not written for; gives a remark on those not tried.
+    """Refuse releases of NeMo that this trainer is not written for; return a remark on those not tried.
 
     Raises:
         TrainerError: with the version that is installed, and those that can be.

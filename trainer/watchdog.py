@@ -152,7 +152,7 @@ def stacks(rank: int) -> str:
 
 
 def _exchange(folder: Path, text: str, rank: int, ranks: int, within_s: float) -> list[int]:
-    """Leave this rank's stacks and wait for those of the others; gives the ranks that left none.
+    """Leave this rank's stacks and wait for those of the others; return the ranks that left none.
 
     Only rank 0 needs to wait for all, as it ends the job; the others wait for rank 0.
     """

@@ -91,7 +91,7 @@ def wait_for_results(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Follow a DAG run and print its results, and why it failed if it did; `of` and `terse` as in `follow`.
 
-    Gives the results, and whether all went well: nothing failed, and each of them is valid.
+    Returns the results, and whether all went well: nothing failed, and each of them is valid.
     """
     try:
         ended = follow(client, dag_run, of=of, terse=terse)

@@ -1,7 +1,7 @@
 """What every kind of cluster offers: submit by unique name, look up by name, poll many, cancel, read files.
 
 Backends are asynchronous because triggers wait for hundreds of jobs on one event loop; a backend never blocks
-it. A job's identity is its unique name: a lost reply or a killed worker is answered by looking the name up.
+it. A job's identity is its unique name: after a lost reply or a killed worker the name is looked up.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ class JobSpec(Frozen):
 
     @property
     def all_files(self) -> dict[str, str]:
-        """`files` and the script. Raises UserError for one that would leave the folder or be the script."""
+        """`files` and the script. Raises UserError for one outside the folder or with the script's name."""
         for name in self.files:
             if "/" in name or name in ("", ".", "..", SCRIPT_FILE):
                 raise UserError(
@@ -115,7 +115,7 @@ class JobStatus(Frozen):
 
 
 class Staged(Frozen):
-    """What lies ready on the cluster for a run, by content: enough to build the same environment again."""
+    """What is prepared on the cluster for a run, by content: enough to build the same environment again."""
 
     python: str | None
     """Interpreter of the trainer's venv on the cluster; None in a container, which has its own."""
@@ -131,7 +131,7 @@ class Staged(Frozen):
     image_digest: str | None = None
     """`sha256:…` of the registry's manifest, if the import reports it: what images are known by."""
     image_sha256: str | None = None
-    """Of the image's file on the cluster, by which a changed file is seen; every import makes another one."""
+    """Of the image's file on the cluster, to notice a changed file; every import makes another one."""
     image_environment: dict[str, str] = Field(default_factory=dict)
     """Variables that the image brings, if the container program (bwrap) does not set them."""
 

@@ -55,7 +55,7 @@ class ClusterConfig(Frozen):
     container: str = "none"
     """What runs a recipe's image, of `plug_points.CONTAINERS`; `none`: the trainer runs in its own venv."""
     container_mounts: tuple[str, ...] = ()
-    """Folders that containers see beside `work_dir`, at the same path; `/data:ro` to be read alone."""
+    """Folders that containers see besides `work_dir`, at the same path; `/data:ro` for reading only."""
     import_in_job: bool = False
     """Whether images are imported by a job, because the login node may not or cannot."""
     import_partition: str | None = None
@@ -65,13 +65,13 @@ class ClusterConfig(Frozen):
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
     """Variables of every job here; a run's own win over them, and they over the workload's."""
     permitted_variables: tuple[str, ...] = ()
-    """Of the variables that lead to code, those that a run may bring here. Every such list has patterns."""
+    """Which of the variables that lead to code a run may set here. Every such list has patterns."""
     permitted_images: tuple[str, ...] | None = None
     """The images that jobs may run in, by their whole names; None for all."""
     setup: tuple[str, ...] = ()
     """Lines of bash that every job script here runs before all else, such as `module load cuda`.
 
-    They are the file's author's: a run cannot bring any.
+    Only the file's author writes them: a run cannot add any.
     """
     python: str = "python3.11"
     """The interpreter on the cluster that the trainer's venv is made from."""
@@ -80,7 +80,7 @@ class ClusterConfig(Frozen):
     resubmissions: NonNegativeInt = Field(2, validation_alias=AliasChoices("resubmissions", "fresh_jobs"))
     """How often a run is resubmitted after the cluster failed its job, as by a dead node or a preemption.
 
-    Files of before call it `fresh_jobs`.
+    Older files call it `fresh_jobs`.
     """
     patience_h: PositiveFloat = 12
     """Hours for which the cluster may be out of reach before a task that asks it gives up.
@@ -154,7 +154,7 @@ class ClusterConfig(Frozen):
 
     @property
     def seconds_before_training(self) -> int:
-        """What a job may need beside the time limit of its run."""
+        """What a job may need in addition to the time limit of its run."""
         return 0
 
     def check(self, run: Run) -> None:
@@ -200,7 +200,7 @@ class ClusterConfig(Frozen):
     def placement_test(self, run: Run) -> tuple[str, ...] | None:
         """Return a command for the login node that fails if no nodes here could ever take the run.
 
-        None if nodes cannot be chosen here, which `avoiding` cannot change either.
+        None if nodes cannot be chosen here: then `avoiding` changes nothing either.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""What a backend needs to log in to a cluster. Whoever keeps it (Airflow, a test) is passed in."""
+"""What a backend needs to log in to a cluster. Its keeper (Airflow, a test) is passed in."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +25,7 @@ class Connection:
     login: str = ""
     password: str = field(default="", repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What its kind has beside: a key file, a host key, a project."""
+    """What else its kind has: a key file, a host key, a project."""
 
 
 Connections = Callable[[str], Awaitable[Connection]]

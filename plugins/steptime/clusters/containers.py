@@ -1,7 +1,7 @@
 """How a command is started inside a recipe's image: srun's options, and what stands before the command.
 
-Folders appear inside at the paths that they have outside. A job writes into its own; what it shares with
-others is there to be read.
+Folders appear inside at the paths that they have outside. A job writes into its own folder; what it shares
+with others is read-only.
 """
 
 import re
@@ -19,7 +19,7 @@ _PATH = re.compile(r"/[A-Za-z0-9._+@=/-]*", re.ASCII)
 
 
 _HOST_FILES = ("/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/passwd", "/etc/resolv.conf")
-"""Who the user is and where other nodes are: known by the machine and not by an image."""
+"""Who the user is and where other nodes are: the machine knows that, and an image does not."""
 
 _TEMPORARY = "/tmp"  # noqa: S108 (a file system in memory, of the container alone)
 
@@ -75,7 +75,7 @@ class ImageForm(StrEnum):
 
 
 class Inside(NamedTuple):
-    """What a container gets beside its command."""
+    """What a container gets besides its command."""
 
     image: str
     """Path on the cluster."""

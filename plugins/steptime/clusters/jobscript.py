@@ -1,8 +1,8 @@
 """From a planned run to a job: unique name, folder as in the recipe documents, script and files.
 
 In a script's template every value is quoted for the shell as it is inserted, whatever the template's author
-does: values of users are data and are never read by a shell. The lines that a cluster's file brings (`setup`)
-are the only exception, and bear a type of their own.
+does: values of users are data and are never read by a shell. The lines of a cluster's file (`setup`) are the
+only exception, and have a type of their own.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _TRACKER = "latest_train_state.pt"
 
 
 class Bash(str):
-    """Text that a script has as it stands: lines of a cluster's file, and never anything of a run."""
+    """Text that a script has unquoted: lines of a cluster's file, and never anything of a run."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ def job_spec(
 
     Raises:
         UserError: the experiment or an environment variable cannot be named so, the run needs a container
-            that the cluster does not run, or it asks the cluster for what it cannot give or does not permit.
+            that the cluster does not run, or it asks for what the cluster cannot give or does not permit.
     """
     config.check_permitted(run)
     if not _EXPERIMENT.fullmatch(run.experiment):

@@ -35,8 +35,8 @@ def wants_nsight(run: Run) -> bool:
 def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
     """Wrap the command in Nsight Systems if it is a profile run on GPUs and that is installed.
 
-    Every rank is started so. Those that are to be profiled call for it (cudaProfilerStart) at the first step,
-    and only they leave a report.
+    Every rank is started so. Those to be profiled start it at the first step (cudaProfilerStart), and only
+    they leave a report.
     """
     if run.profile is None or not wants_nsight(run):
         return tuple(command)

@@ -1,8 +1,9 @@
 """What piles up on this machine and can go: notes of ended jobs whose folders are gone, and copies of logs.
 
-A job's notes are its name: without them another job could get it, and with it the folder, the log and the
-record of the first. So notes only go after the job's folder has gone. Nothing that a live job uses is
-touched: a job has ended only by its last word, and its runner's lock and that of submitting are held.
+A job's notes reserve its name: without them another job could get it, and with it the folder, the log and
+the record of the first. So notes only go after the job's folder has gone. Nothing that a live job uses is
+touched: only `ended.json` shows that a job has ended, and its runner's lock and that of submitting are held
+meanwhile.
 """
 
 import os
@@ -19,7 +20,7 @@ from steptime.clusters.local.state import Ended, JobFolder, LocalJob, lock_if_fr
 from steptime.settings import collected_logs_dir
 
 _REMOVED = "removed"
-"""Beside the jobs' folders: what is being taken away, under a name that nobody looks for."""
+"""A folder beside the jobs': what is being removed has a name there that nobody looks for."""
 
 
 class Old(NamedTuple):
@@ -64,7 +65,7 @@ def _old_jobs(state: Path, before: float, *, dry_run: bool) -> Iterator[Old]:
 
 
 def _take_away(state: Path, job: JobFolder) -> bool:
-    """Remove a job's folder unless its runner lives: at one stroke first, as others may look at it."""
+    """Remove a job's folder unless its runner lives: renamed first, as others may look at it."""
     with locked(state / "submit.lock"):
         lock = open_lock(job.runner_lock)
         try:

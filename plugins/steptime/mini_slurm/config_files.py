@@ -53,7 +53,7 @@ def write_all(layout: SlurmLayout) -> None:
 
 
 def write_plugstack(layout: SlurmLayout, text: str) -> bool:
-    """Write which SPANK plugins steps are started with; whether that is a change."""
+    """Write which SPANK plugins steps are started with; return whether that is a change."""
     path = _plugstack(layout)
     if path.exists() and path.read_text() == text:
         return False

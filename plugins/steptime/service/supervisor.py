@@ -112,7 +112,7 @@ class Component:
         log.info("%s started, process %d", self.name, self.process.pid)
 
     def keep(self, now: float) -> bool:
-        """Notice its end, and start it when its pause is over; whether anything changed."""
+        """Notice its end, and start it when its pause is over; return whether anything changed."""
         if self.process is None:
             if now < self._start_at:
                 return False

@@ -31,7 +31,7 @@ def live_runs(client: AirflowClient, sweep: DagRun) -> list[DagRun]:
 
 
 def cancel_sweep(client: AirflowClient, sweep: DagRun) -> list[DagRun]:
-    """Mark a sweep's DAG run and those of its cells as failed; gives what it has ended, once it has.
+    """Mark a sweep's DAG run and those of its cells as failed; return what it has ended, once it has.
 
     Their own tasks end their jobs. Raises SystemFailure if something still runs after five minutes.
     """

@@ -31,7 +31,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @contextmanager
 def claimed(thing: Path, doing: str) -> Iterator[int]:
-    """Hold the claim on `thing`, once nobody else does; gives the lock, for what must not outlive it.
+    """Hold the claim on `thing`, once nobody else does; return the lock, for what must not outlive it.
 
     Whoever waits prints it, with the words `doing`, as in `build of`. Whoever loses the claim, as it stood
     still for longer than the lease, is ended with its process group: another is at it.
@@ -59,7 +59,7 @@ def claimed(thing: Path, doing: str) -> Iterator[int]:
 
 
 def _lock(lock: int, waits: str) -> tuple[bool, bool]:
-    """Take the lock; gives whether locks work here, and whether there was a wait."""
+    """Take the lock; return whether locks work here, and whether there was a wait."""
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,7 +140,7 @@ def _renew(claim: Path, owner: str, ended: threading.Event) -> None:
 
 
 def run_holding(lock: int, argv: Sequence[str]) -> tuple[int, str]:
-    """Run a command and print its output as it comes; gives its exit code and the last lines.
+    """Run a command and print its output as it comes; return its exit code and the last lines.
 
     The command holds the lock, too: should this process be killed, nobody begins anew before it has ended.
     """

@@ -41,7 +41,7 @@ def script_files() -> dict[str, bytes]:
 
 
 async def copy_scripts(cluster: Cluster, config: ClusterConfig) -> PurePosixPath:
-    """Put the scripts on the cluster, by content; gives their folder."""
+    """Put the scripts on the cluster, by content; return their folder."""
     contents = await asyncio.to_thread(script_files)
     digest = hashlib.sha256(b"".join(contents.values())).hexdigest()[:16]
     folder = PurePosixPath(config.root, "staging", digest)

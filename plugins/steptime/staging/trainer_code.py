@@ -16,7 +16,7 @@ async def stage_trainer(
 ) -> tuple[str, str]:
     """Copy the package folder `source` to the cluster unless its content is there.
 
-    Gives the folder on the cluster that holds the package, and the SHA-256 of its content (names and files).
+    Returns the package's folder on the cluster, and the SHA-256 of its content (names and files).
     Raises SystemFailure if it cannot be written, or if somebody has changed the copy.
     """
     files = await asyncio.to_thread(_read_package, source)

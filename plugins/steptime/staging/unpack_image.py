@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _unpack(image: Path, folder: Path, lock: int) -> str | None:
-    """Unpack; gives what went wrong."""
+    """Unpack; return what went wrong."""
     part = folder.parent / f".{folder.name}.part"
     if part.exists():
         print(f"removing what was half unpacked: {part}", flush=True)

@@ -17,7 +17,7 @@ _LOCKED_FOR = "3.11"
 async def stage_venv(
     cluster: Cluster, config: ClusterConfig, *, lock: Path, bootstrap: Path, report: Callable[[str], None]
 ) -> tuple[str, str]:
-    """Build the environment unless it is there; gives its interpreter on the cluster and the lock's SHA-256.
+    """Build the environment unless it is there; return its interpreter on the cluster and the lock's SHA-256.
 
     Args:
         cluster: the cluster.

@@ -193,7 +193,7 @@ class LogFollower:
         self._kept_offset = offset
 
     def _take_in(self, news: Sequence[Step | Problem]) -> bool:
-        """Take in what is new; whether a problem was reported."""
+        """Take in what is new; return whether a problem was reported."""
         told = False
         for one in news:
             if isinstance(one, Problem):

@@ -49,7 +49,7 @@ from steptime.process_identity import boot_id, start_tick
 from steptime.recipes.models import Run
 
 _CANCEL_MARGIN_S = 60
-"""How long beyond the grace a cancelled job may take to be gone: the machine may be busy."""
+"""How long after the grace a cancelled job may take to be gone: the machine may be busy."""
 
 
 class LocalConfig(ClusterConfig):
@@ -226,7 +226,7 @@ class LocalCluster:
         return self._described(submitted)
 
     def _take_place(self, job: JobFolder, held: list[int]) -> tuple[int, int, str]:
-        """The last place in the queue: descriptors of the two locks that go to the runner, and the ticket."""
+        """Take the last place in the queue; return two locks' descriptors for the runner, and the ticket."""
         held.append(lock := open_lock(job.runner_lock))
         fcntl.flock(lock, fcntl.LOCK_EX)
         counter = self._state / "tickets"
@@ -313,7 +313,7 @@ class LocalCluster:
 
 
 def _press_to_end(job: JobFolder) -> bool:
-    """Write down that the job is to end and wake its runner; whether it has ended (or never was)."""
+    """Write down that the job is to end and wake its runner; return whether it has ended (or never was)."""
     if job.read(LocalJob) is None or job.read(Ended) is not None:
         return True
     if not job.cancel_wish.exists():

@@ -11,7 +11,7 @@ from steptime.clusters.command_output import collect
 from steptime.errors import SystemFailure
 
 _NOT_PASSED_ON = {"PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"}
-"""They are about the environment that steptime runs in, and a command may start another Python."""
+"""Variables about the environment that steptime runs in: a command may start another Python."""
 
 
 async def run_command(

@@ -3,8 +3,8 @@
 `LocalCluster.submit` starts it as `python -I -m steptime.clusters.local.runner STATE NAME TICKET LOCK PLACE`;
 the last two are descriptors of locks that are held already. It leaves its starter's session, process group
 and family, so it survives whatever happens there; and it adopts every orphan among the job's processes (as a
-child subreaper), so that none escapes by leaving the job's session. It sleeps in the kernel: jobs that wait
-cost a running measurement nothing.
+child subreaper), so that none escapes by leaving the job's session. It sleeps in the kernel, so waiting jobs
+take nothing away from a running measurement.
 """
 
 import ctypes
@@ -94,7 +94,7 @@ def _wait_for_turn(place: Path) -> None:
 
 
 def _take_slots(state: Path, submitted: LocalJob) -> list[int]:
-    """Take the job's slots, waiting for them, and write its name into each; gives the locks' descriptors.
+    """Take the job's slots, waiting for them, and write its name into each; return the locks' descriptors.
 
     Only the first in the queue is here, so holding some while waiting for others cannot deadlock.
     """
@@ -196,7 +196,7 @@ def _end_of_script(returncode: int) -> Ended:
 def _end_tree(process: "subprocess.Popen[bytes]", grace_s: float) -> tuple[int, list[int]]:
     """End all that is left of the job: SIGTERM, and SIGKILL after the grace.
 
-    Gives the number of processes that had to be ended, and the ids of those that cannot be killed.
+    Returns the number of processes that had to be ended, and the ids of those that cannot be killed.
     """
     asked: set[psutil.Process] = set()
     kill_at = time.monotonic() + grace_s
@@ -219,7 +219,7 @@ def _end_tree(process: "subprocess.Popen[bytes]", grace_s: float) -> tuple[int, 
 
 
 def _reap(process: "subprocess.Popen[bytes]") -> bool:
-    """Collect every child that has ended; whether any child is left."""
+    """Collect every child that has ended; return whether any child is left."""
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -39,7 +39,7 @@ from steptime.files import write_whole
 from steptime.process_identity import boot_id
 
 JOB_ID_VARIABLE = "STEPTIME_JOB_ID"
-"""Set in the environment of each job's processes: by it those are found that outlive a killed runner."""
+"""Set in the environment of each job's processes, to find those that outlive a killed runner."""
 
 _CLEAN_PASSES = 2
 """A process that is just starting another program has no environment to be seen for an instant."""

@@ -227,7 +227,7 @@ class RunaiClient:
             return self._token
 
     async def _renew_token(self) -> float:
-        """Ask for a token; gives the seconds to wait before asking again, 0 if it came."""
+        """Ask for a token; return the seconds to wait before asking again, 0 if it came."""
         import httpx
 
         credentials = {
