@@ -53,8 +53,10 @@ def grow(url: str, count: int) -> None:
         _progress(f"{numbers.stop} of {count} runs written")
     judge_all(Store(url), lambda done, of: _progress(f"{done} of {of} series judged"))
     with read_connection(url) as connection:
-        if connection.dialect.name == "postgresql":  # which does it by itself, within a minute or so
-            connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM ANALYZE")
+        if connection.dialect.name == "postgresql":
+            plain = connection.execution_options(isolation_level="AUTOCOMMIT")
+            plain.exec_driver_sql("SELECT setval('runs_id_seq', max(id)) FROM runs")
+            plain.exec_driver_sql("VACUUM ANALYZE")  # as it does by itself, within a minute or so
 
 
 def _one_run() -> Like:
@@ -118,6 +120,7 @@ def _identity(number: int, part: float) -> Row:
         "scaling": "strong" if size == 1 else "weak",
         "mode": "profile" if number % PROFILE_EVERY == 0 else "performance",
         "gpus": gpus,
+        "data_parallel": gpus,
         "label": f"size{size}·{dtype}·{gpus}",
         "sweep": "nightly" if newer else "weekly",
         "sweep_run": f"scaling_sweep/made_{sweep_run}",

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.config import load_cluster
@@ -27,9 +28,14 @@ CHECKS = 12
 STEP_S, NOISE = 0.2, 0.01
 
 
-def made_results(names: Sequence[str], steps: int) -> list[Result]:
-    """A valid result for each job name, of one run with so many steps each."""
+def made_results(names: Sequence[str], steps: int, cluster: str = "local", **recipe: Any) -> list[Result]:
+    """A valid result for each job name, of one run with so many steps each.
+
+    It is of another series by its cluster, and by fields of its recipe, where these are given.
+    """
     run = plan(REQUEST.model_copy(update={"max_steps": steps})).runs[0]
+    changed = {"cluster": cluster, "recipe": run.recipe.model_copy(update=recipe)}
+    run = run.model_copy(update=changed)
     config, now = load_cluster("local"), time.time()
     spec = job_spec(run, STAGED, config, identity="benchmark", started=int(now))
     made_by = Provenance(

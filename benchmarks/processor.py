@@ -1,6 +1,7 @@
-"""The processor time of what answers: this process or another one, and a PostgreSQL on this machine."""
+"""What answers take of this machine: time of its processor, with that of a PostgreSQL on it, and memory."""
 
 import time
+from pathlib import Path
 
 import psutil
 
@@ -42,3 +43,9 @@ def _postmaster(url: str) -> psutil.Process | None:
         return backend.parent() if "postgres" in backend.name() else None
     except psutil.Error:
         return None
+
+
+def highest_mb(process_id: int) -> float:
+    """The most memory that a process has had, in MB."""
+    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

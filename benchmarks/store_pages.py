@@ -1,4 +1,4 @@
-"""What people wait for on a store of half a year: each page's data, exports, and the moving of old steps.
+"""What people wait for on a store of half a year: each page's data, and exports.
 
     python benchmarks/store_pages.py [--runs 100000] [--into URL] [--json]
     python benchmarks/store_pages.py --plans [--into URL]
@@ -22,14 +22,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx  # noqa: TID253 - nothing imports a benchmark
 
 from figures import Figure, add_form, show
 from large_store import grow
 from page_server import Asked, make_app, pages, serving
-from processor import Processor
+from processor import Processor, highest_mb
 from query_plans import plan, queries_of
 from steptime.results.store import Store
 
@@ -126,12 +125,6 @@ def export(url: str, form: str, *options: str) -> tuple[float, float, float]:
     if done.returncode:
         raise SystemExit(f"the export as {form} failed: {done.stderr}")
     return time.perf_counter() - begin, int(done.stderr.split()[-2]) / 1024, size / 1e6
-
-
-def highest_mb(process_id: int) -> float:
-    """The most memory that a process has had, in MB."""
-    lines = Path(f"/proc/{process_id}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def print_plans(store: Store) -> None:

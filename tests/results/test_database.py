@@ -184,6 +184,20 @@ def test_an_address_without_the_databases_name_is_one_of_postgresql() -> None:
     assert Store("postgresql://").exists()
 
 
+def test_a_bulk_load_that_fails_is_named_and_leaves_nothing(store_url: str, make_result: MakeResult) -> None:
+    store = Store(store_url)
+    store.publish(make_result("job"))
+    before = store.steps("job")
+    rows = [(1, 100, 100), (1, 0, 0)]  # the second is there
+
+    with (
+        pytest.raises(SystemFailure, match=r"(?i)unique.*: check the database"),
+        database.write_transaction(store_url) as connection,
+    ):
+        database.load(connection, schema.steps, ("run_id", "position", "global_step"), rows)
+    assert store.steps("job") == before
+
+
 def test_a_full_disk_leaves_the_store_as_it_was(
     tmp_path: Path, make_result: MakeResult, request: pytest.FixtureRequest
 ) -> None:

@@ -263,7 +263,7 @@ def _insert_run(connection: "Connection", tables: Mapping[str, Sequence[Mapping[
     from steptime.results.schema import runs, searched
 
     own = _known(runs, tables["runs"][0])
-    run_id = connection.scalar(insert(connection, runs).values(own).returning(runs.c.id))
+    run_id = connection.scalar(insert(connection.dialect.name, runs).values(own).returning(runs.c.id))
     connection.execute(searched.insert().values(run_id=run_id, **searched_row(own)))
     for table in _children():
         rows = [_known(table, row) | {"run_id": run_id} for row in tables.get(table.name, ())]

@@ -179,7 +179,7 @@ def write_taken(
             continue
         taken = {"started_at": times[0], "ended_at": times[1]}
         row = {"job_name": name, **of_run, **taken, "counts_until": times[1]}
-        added = insert(connection, table).values(row)
+        added = insert(connection.dialect.name, table).values(row)
         connection.execute(added.on_conflict_do_update(index_elements=[table.c.job_name], set_=taken))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.recipes.models import Mode
 from steptime.results.columns import COMPUTED, Row, of_series
-from steptime.results.database import lock_series, read_connection, write_transaction
+from steptime.results.database import dicts, lock_series, read_connection, write_transaction
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -97,7 +97,7 @@ def _rows_of(connection: "Connection", family: Row) -> list[Row]:
         .where(*(runs.c[name] == value for name, value in family.items()))
         .order_by(runs.c.submitted_at, runs.c.id)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return list(dicts(connection.execute(query)))
 
 
 def efficiencies(rows: Sequence[Row], since: float = -math.inf) -> dict[int, Row]:

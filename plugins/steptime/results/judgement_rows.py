@@ -5,6 +5,7 @@ A series is named by the columns of `runs` and their values.
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from steptime.results.columns import COLUMNS
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 Key = Mapping[str, Any]
 
 
+@cache
 def columns() -> tuple[str, ...]:
     """The names of a judgement's columns, without that of its run."""
     from steptime.results.schema import judgements, own_columns
@@ -44,7 +46,7 @@ def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
     """Keep that somebody has accepted the level that begins with a run; the last one to do so counts."""
     from steptime.results.schema import accepted_levels
 
-    added = insert(connection, accepted_levels).values(run_id=run_id, **accepted)
+    added = insert(connection.dialect.name, accepted_levels).values(run_id=run_id, **accepted)
     connection.execute(added.on_conflict_do_update(index_elements=[accepted_levels.c.run_id], set_=accepted))
 
 
@@ -77,8 +79,8 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
 
     of_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
     kept = {
-        (row["run_id"], row["figure"], row["kind"]): dict(row)
-        for row in connection.execute(select(judgements).where(judgements.c.run_id.in_(of_series))).mappings()
+        (row["run_id"], row["figure"], row["kind"]): row
+        for row in dicts(connection.execute(select(judgements).where(judgements.c.run_id.in_(of_series))))
     }
     wanted = {
         (run_id, row["figure"], row["kind"]): {"run_id": run_id} | _as_json(row)
@@ -168,7 +170,7 @@ def keep_pending(connection: "Connection", raised_by: str, news: Mapping[int, st
 
     if news:
         raiser = connection.scalar(select(runs.c.id).where(runs.c.job_name == raised_by))
-        added = insert(connection, pending_notifications)
+        added = insert(connection.dialect.name, pending_notifications)
         added = added.on_conflict_do_update(
             index_elements=pending_notifications.primary_key.columns,
             set_={"verdict": added.excluded.verdict},

@@ -3,14 +3,17 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from steptime.logs.models import Step
 from steptime.results import efficiency
 from steptime.results.charges import write_taken
 from steptime.results.columns import COLUMNS
-from steptime.results.database import insert, write_transaction
+from steptime.results.database import insert, load, write_transaction
 from steptime.results.differences import made_sha256
 from steptime.results.models import Result
 from steptime.results.record import recorded_attempts
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
     Then = Callable[[Connection], None]
 
+_STEP = tuple(field.name for field in fields(Step))
+"""Columns of a step, as its fields are called."""
+
 
 def write(url: str, result: Result, then: "Then | None" = None) -> bool:
     """Store a run with all that belongs to it; False where exactly this is already there.
@@ -34,7 +40,7 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
 
     run = run_row(result)
     children = {
-        schema.steps: [asdict(step) for step in result.log.steps],
+        schema.steps: [],  # below: there may be many
         schema.step_files: [],  # of a run that is read anew after its steps were moved
         schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
         schema.validations: [check.model_dump() for check in result.verdict.checks],
@@ -45,20 +51,21 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
     with write_transaction(url) as connection:
         # Before the run's own row, for all in this order: they never wait for each other in a circle.
         efficiency.lock(connection, run)
-        run_id = _upsert(connection, schema.runs, run)
+        run_id = connection.scalar(_upsert(connection.dialect.name), run)
         if run_id is None:
             return False
         for table, rows in children.items():
             connection.execute(table.delete().where(table.c.run_id == run_id))
             if rows:
                 connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
+        load(connection, schema.steps, ("run_id", "position", *_STEP), _steps(run_id, result.log.steps))
         record = {
             "run_id": run_id,
             "content": result.record,
             "sha256": sha256,
             "made_sha256": made_sha256(result.record),
         }
-        kept = insert(connection, schema.records).values(record)
+        kept = insert(connection.dialect.name, schema.records).values(record)
         connection.execute(kept.on_conflict_do_nothing(index_elements=[schema.records.c.run_id]))
         ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
         ends |= {result.job.name: result.status}
@@ -69,16 +76,27 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
     return True
 
 
-def _upsert(connection: "Connection", runs: "Table", row: Mapping[str, Any]) -> int | None:
-    """Insert or replace the run; its id, or None if the same content is there already."""
-    added = insert(connection, runs).values(row)
-    upsert = added.on_conflict_do_update(
+def _steps(run_id: int, steps: Iterable[Step]) -> Iterator[tuple[Any, ...]]:
+    """The rows of steps, in the order of `_STEP`."""
+    values = attrgetter(*_STEP)
+    return ((run_id, position, *map(_storable, values(step))) for position, step in enumerate(steps))
+
+
+@cache
+def _upsert(dialect: str) -> Any:
+    """What inserts a run or replaces it, and gives its id, or None if the same content is there already.
+
+    Kept: to make it takes longer than to insert a run.
+    """
+    from steptime.results.schema import runs
+
+    added = insert(dialect, runs)
+    names = (*(column.name for column in COLUMNS if column.take), "content_sha256")
+    return added.on_conflict_do_update(
         index_elements=[runs.c.job_name],
-        set_={name: added.excluded[name] for name in row if name != "job_name"},
+        set_={name: added.excluded[name] for name in names if name != "job_name"},
         where=runs.c.content_sha256 != added.excluded.content_sha256,
-    )
-    run_id: int | None = connection.scalar(upsert.returning(runs.c.id))
-    return run_id
+    ).returning(runs.c.id)
 
 
 def _numbered(table: "Table", run_id: int, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -103,6 +121,7 @@ def run_row(result: Result) -> dict[str, Any]:
 
 def _parsed_log_row(result: Result) -> dict[str, Any]:
     # Through pydantic's JSON, which knows no NaN: PostgreSQL refuses it.
-    whole = json.loads(result.model_dump_json(include={"measurement", "log"}))
-    log = {name: value for name, value in whole["log"].items() if name not in ("steps", "checkpoints")}
-    return {"measurement": whole["measurement"], "log": log}
+    measured = result.measurement
+    measurement = None if measured is None else json.loads(measured.model_dump_json())
+    log = json.loads(result.log.model_dump_json(exclude={"steps", "checkpoints"}))
+    return {"measurement": measurement, "log": log}
