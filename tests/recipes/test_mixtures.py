@@ -159,6 +159,19 @@ def test_a_number_by_another_formula_is_that_formulas(config: Path) -> None:
     assert flops * 512 / row.step_time_s / 256 / 1e12 == pytest.approx(row.tflops_per_gpu, abs=0.1)
 
 
+def test_llama_4s_logged_tflops_are_of_twice_as_many_gpus() -> None:
+    """NeMo logs them by its formula of Llama 3, full attention and dense, with that model's vocabulary."""
+    (recipe,) = recipes(LLAMA, gpu_type="gb200", gpus=128, dtype="bf16")
+    row, model = published_performance(recipe), recipe.model
+    assert row is not None
+    assert row.step_time_s is not None
+    dense = {"architecture": "llama", "moe": None, "gated_linear_unit": None, "kv_channels": None}
+    flops = model_flops(model.model_copy(update=dense | {"vocab_size": 128_256}), "llama3.1-25.04")
+    tflops = flops * recipe.global_batch_size / row.step_time_s / 1e12
+    assert round(tflops / 128, 2) == 1057.06
+    assert tflops / 256 == pytest.approx(row.tflops_per_gpu, rel=0.002)
+
+
 @pytest.mark.parametrize(
     ("name", "size", "total", "active"),
     [
