@@ -15,6 +15,10 @@ OF_PEOPLE = re.compile(
 NAMES = re.compile(r"`[^`]*`|\$?\bsaid\b(?==|\")")
 """What is quoted, and a variable of job scripts."""
 PROPERTIES = {"property", "cached_property", "functools.cached_property"}
+NO_PLACE = re.compile(
+    r"\b(?:None|False|True|empty|nothing|none|[Nn]o error|only|[Aa]lso|as|fails|Raises? \w+) where\b"
+)
+"""A condition: "where" is for places."""
 FRAGMENT = re.compile(
     r"(?:The|An?|What|Whether|Which|How|Where|When|Why|Those|These|Its|Each|Every|Everything|All|One|Of|None)\b"
 )
@@ -56,12 +60,16 @@ def test_texts_of_programs_log_print_and_name() -> None:
     assert not wrong, "write logs, prints, reports, states, names, has or shows:\n" + "\n".join(wrong)
 
 
+def test_where_is_for_places() -> None:
+    wrong = [f"{place}: {found[0]}" for place, text in texts() for found in [NO_PLACE.search(text)] if found]
+    assert not wrong, "write if, when or because:\n" + "\n".join(wrong)
+
+
 def test_docstrings_of_public_functions_are_sentences() -> None:
     """In the imperative or the plain present; a property is named by a noun."""
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {text.splitlines()[0]}"
-        for path, module in parsed(PACKAGE)
-        if path.parent.name not in {"recipes", "results"}
+        for path, module in (*parsed(PACKAGE), *parsed(ROOT / "trainer"))
         for node in ast.walk(module)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if not node.name.startswith("_")

@@ -105,7 +105,7 @@ class History(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """One line a step."""
+        """Write a line for each step."""
         if self.file:
             write_step(
                 self.file,

@@ -15,7 +15,7 @@ REMEMBERED_STEPS = 50
 
 
 def peak_resident_bytes(*_: Any) -> int:
-    """The most memory that this process has had resident."""
+    """Return the most memory that this process has had resident."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
@@ -44,7 +44,7 @@ class Progress:
     run: PlannedRun | None = None
     """None until the plan has been read."""
     imports_s: float | None = None
-    """What the import of NeMo took; None where nobody has measured it."""
+    """What the import of NeMo took; None if nobody has measured it."""
     step: int | None = None
     """The last global step that has ended."""
     steps_trained: int = 0

@@ -32,7 +32,7 @@ def started(
     loop: Loop = "nemo",
     imports_s: float | None = None,
 ) -> dict[str, Any]:
-    """What really runs: parallelism as it was set up, sizes, versions, measured peak, seconds of imports."""
+    """Record what really runs: parallelism as set up, sizes, versions, measured peak, seconds of imports."""
     recipe = run.recipe
     return {
         "schema": 1,
@@ -60,10 +60,10 @@ def started(
 
 
 def bound_to_numa_node() -> bool:
-    """Whether the job's script has bound this rank to the cores and memory of a NUMA node."""
+    """Return whether the job's script has bound this rank to the cores and memory of a NUMA node."""
     return "STEPTIME_NUMA_NODE" in os.environ
 
 
 def own_node_name() -> str:
-    """This node's name: Slurm's own if it has one, as several of its nodes may be on one host."""
+    """Return this node's name: Slurm's own if it has one, as several of its nodes may be on one host."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()

@@ -48,7 +48,7 @@ class KnownRecipe(Frozen):
     active: PositiveFloat | None = None
     """Those that one token passes, in billions; None if upstream states none."""
     seq_length: tuple[PositiveInt, ...] = Field(min_length=1)
-    """Tokens of a sample: the recipe's own, by type of GPU where these differ."""
+    """Tokens of a sample: the recipe's own, by type of GPU if these differ."""
 
 
 class BridgeRelease(Frozen):
@@ -67,7 +67,7 @@ class BridgeRelease(Frozen):
     arguments: tuple[str, ...]
     overrides: tuple[str, ...] = ()
     given: dict[str, str] = Field(default_factory=dict)
-    """By what a row may not have (`OPTIONAL`): the argument where it has it; without one, it cannot."""
+    """By what a row may lack (`OPTIONAL`): the argument if it has it; else it must lack it."""
     missing: dict[str, str] = Field(default_factory=dict)
     """The argument for a row without it; if there is none, upstream's recipe has its own."""
     modes: dict[Mode, tuple[str, ...]] = Field(default_factory=dict)
@@ -104,7 +104,7 @@ def _unknown_words(text: str, place: Location) -> Iterator[Mistake]:
 
 
 def release_of(image: str | None) -> BridgeRelease:
-    """The release of Megatron-Bridge in an image. Raises UserError: nobody knows, or an entry is broken."""
+    """Return the release of Megatron-Bridge in an image. Raises UserError if it is unknown or broken."""
     path = bridge_file()
     by_tag = _by_tag(path, state_of(path))
     release = by_tag.get("" if image is None else image.partition("@")[0].rpartition("/")[2])
@@ -128,7 +128,7 @@ def _by_tag(_path: Path, _state: tuple[int, int]) -> dict[str, BridgeRelease]:
 
 
 def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
-    """What of a recipe its image has not, placed in the model. Raises UserError: it has no known release."""
+    """Return what of a recipe its image lacks, placed in the model. Raises UserError for no known release."""
     known, of = release_of(image).recipes, f"Megatron-Bridge in {image}"
     if model.family not in known:
         return Mistake.of(unknown_value("family", model.family, known, of=of), "family")
@@ -147,12 +147,12 @@ def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
 
 
 def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
-    """What is known of a recipe; None if nothing is. Raises UserError: its image has no known release."""
+    """Return what is known of a recipe, or None. Raises UserError if its image has no known release."""
     return release_of(image).recipes.get(model.family, {}).get(model.recipe)
 
 
 def set_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:
-    """Which of these arguments the releases in images set by themselves, for a row or for a run."""
+    """Return which of these arguments the releases in images set by themselves, for a row or for a run."""
     of_release = set()
     for image in images:
         with suppress(UserError):  # an image of no known release: its own problem
@@ -170,7 +170,7 @@ def misfit(
     dtype: str,
     spread: ModelParallelism | Parallelism,
 ) -> str | None:
-    """What of a row the release in its image does not do; None if nothing. Raises UserError: no release."""
+    """Return what of a row the release in its image cannot do, or None. Raises UserError for no release."""
     release = release_of(image)
     if gpu_type not in release.gpu_types:
         return f"{image} has recipes for {', '.join(release.gpu_types)}, and not for {gpu_type}"
@@ -184,7 +184,7 @@ def misfit(
 
 
 def bridge_command(run: Run) -> tuple[str, ...]:
-    """The script in the image and its arguments, for the run of a recipe by name. Raises UserError."""
+    """Return the script in the image and its arguments, to run a recipe by name. Raises UserError."""
     recipe, model = run.recipe, run.recipe.model
     if not isinstance(model, NamedRecipe):
         raise UserError(f"{run.label} is no recipe of Megatron-Bridge by name: give its model as one.")
@@ -213,7 +213,7 @@ def bridge_command(run: Run) -> tuple[str, ...]:
 
 
 def scripts_folder(run: Run) -> str | None:
-    """The folder in the image whose modules the script imports; None for a run of the shipped trainer."""
+    """Return the image's folder of modules that the script imports; None if the shipped trainer runs."""
     if not isinstance(run.recipe.model, NamedRecipe):
         return None
     return release_of(run.recipe.image).script.rpartition("/")[0]
@@ -249,13 +249,13 @@ def _words_of_run(run: Run) -> dict[str, str | int]:
 
 
 def bridge_file() -> Path:
-    """The file of the releases: the shipped one for a config folder of before, which has none."""
+    """Return the file of the releases: the shipped one if an older config folder has none."""
     own = config_dir() / "megatron_bridge.yaml"
     return own if own.exists() else shipped("config") / "megatron_bridge.yaml"
 
 
 def broken_releases() -> BrokenFiles | None:
-    """Everything that is wrong with the file of releases; None if nothing is."""
+    """Return everything that is wrong with the file of releases, or None if nothing is."""
     return broken_entries(_document, BridgeRelease)
 
 

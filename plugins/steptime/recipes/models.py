@@ -174,7 +174,7 @@ class Parallelism(Frozen):
     context: PositiveInt = 1
     virtual_pipeline: PositiveInt | None = None
     first_stage_layers: PositiveInt | None = None
-    """Layers of the first stage, where it has not as many as those between; None where it has."""
+    """Layers of the first stage, where it has not as many as those between; None if it has."""
     last_stage_layers: PositiveInt | None = None
     expert: PositiveInt | None = None
     """Ranks that the experts of a layer are dealt to; they are ranks of the others, not further ones."""

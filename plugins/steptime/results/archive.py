@@ -158,7 +158,7 @@ def _tables(store: Store, job_name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _files_of(row: Mapping[str, Any]) -> list[Path]:
-    """The files beside a run's log that people read; none where this machine has no log of it."""
+    """The files beside a run's log that people read; none if this machine has no log of it."""
     log = PurePosixPath(row["log_path"])
     collected = settings.collected_logs_dir() / row["cluster"] / row["job_name"]
     folder = next((one for one in (collected, Path(log.parent)) if (one / log.name).is_file()), None)

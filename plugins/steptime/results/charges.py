@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def budget_balances(
     clusters: Iterable[str], runs: Sequence[Run] = (), *, now: float | None = None
 ) -> list[BudgetBalance]:
-    """How the budgets of clusters stand, and what runs ask of them; none if no cluster has one.
+    """Return how the budgets of clusters stand and what runs ask of them; none if no cluster has one.
 
     Nothing is written. Raises UserError for a cluster's file that is broken, SystemFailure if the store
     cannot be asked.
@@ -134,7 +134,7 @@ def withdraw_plans(held_by: Iterable[str], clusters: Iterable[str]) -> None:
 
 
 def open_commitments(cluster: str) -> tuple[set[str], set[str]]:
-    """Names of the jobs on a cluster whose end is not known yet, and the DAG runs that hold plans there."""
+    """Return the jobs on a cluster whose end is not known yet, and the DAG runs that hold plans there."""
     from sqlalchemy import select
 
     from steptime.results.schema import charges as table

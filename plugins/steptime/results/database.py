@@ -49,20 +49,23 @@ _migrated: set[tuple[int, str]] = set()
 
 @contextmanager
 def read_connection(url: str) -> "Iterator[Connection]":
-    """A connection to read with. Raises SystemFailure if the database fails, UserError for no address."""
+    """Open a connection to read with.
+
+    Raises SystemFailure if the database fails, UserError if the address is none.
+    """
     with _named_failures(url), _engine(url).connect() as connection:
         yield connection
 
 
 @contextmanager
 def write_transaction(url: str) -> "Iterator[Connection]":
-    """One transaction: committed at the end, undone whole by an exception. Raises as `read_connection`."""
+    """Open a transaction: committed at the end, undone whole by an exception. Raises as `read_connection`."""
     with _named_failures(url), _for_writing(_engine(url)).begin() as connection:
         yield connection
 
 
 def read_rows(url: str, query: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """The rows of a query in SQL, its values named as `:gpus`. Raises as `read_connection`.
+    """Return the rows of a query in SQL with values named as `:gpus`. Raises as `read_connection`.
 
     Of an SQLite file at the newest revision they are read without SQLAlchemy: to import that takes a third of
     a plan's time.
@@ -83,13 +86,13 @@ def read_rows(url: str, query: str, values: Mapping[str, Any]) -> list[tuple[Any
 
 
 def dicts(result: "Result[Any]") -> Iterator[dict[str, Any]]:
-    """The rows by their columns' names; of many, in half the time of SQLAlchemy's own mappings."""
+    """Return the rows as dicts by column name, in half the time of SQLAlchemy's own mappings."""
     names = tuple(result.keys())
     return (dict(zip(names, row, strict=True)) for row in result)
 
 
 def insert(dialect: str, table: "Table") -> Any:
-    """An INSERT that knows conflicts, which SQLAlchemy has for each kind of database apart."""
+    """Return an INSERT that handles conflicts, which SQLAlchemy has for each kind of database apart."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     kind = sqlite if dialect == "sqlite" else postgresql
@@ -139,16 +142,19 @@ class ReadStore(Protocol):
     dags: frozenset[str] | None
 
     def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
-        """A query of runs without those that the reader may not read."""
+        """Return a query of runs without those that the reader may not read."""
         ...
 
     def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
-        """The rows that a query of runs has of these jobs, as far as the reader may read them."""
+        """Return the rows that a query of runs has of these jobs, as far as the reader may read them."""
         ...
 
 
 def exists(url: str) -> bool:
-    """False for an SQLite file that nothing was written to yet: already reading would make it."""
+    """Return whether anything was written to an SQLite file yet; True for PostgreSQL.
+
+    To read from a file that is not there would already create it.
+    """
     if plain := _PLAIN_FILE.fullmatch(url):
         return Path(plain[1]).exists()  # without SQLAlchemy, as in `read_rows`
     parsed = _parse(url)

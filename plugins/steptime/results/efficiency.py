@@ -24,7 +24,7 @@ CONFIDENCE = 0.95
 FEWEST_REPEATS = 3
 """Of both scales, for an interval: resampled pairs would cover the truth in 7 of 10 cases only."""
 EARLIER_S = 7 * 86_400.0
-"""Runs are compared with the smallest scale of so long, where their own sweep or DAG run has only one."""
+"""Runs are compared with the smallest scale of this time if their own sweep or DAG run has only one."""
 
 _FAMILY = (*of_series("model", "variant", "mode"), "dag_id")
 _REPEATED = (*of_series("spread"), "global_batch_size", "micro_batch_size")
@@ -101,7 +101,7 @@ def _rows_of(connection: "Connection", family: Row) -> list[Row]:
 
 
 def efficiencies(rows: Sequence[Row], since: float = -math.inf) -> dict[int, Row]:
-    """What `COMPUTED` names, by the id of each run submitted since then that has a base.
+    """Return the values of `COMPUTED` by run id, for each run submitted since then that has a base.
 
     `rows` are the valid runs of one family, oldest first.
     """
@@ -139,7 +139,7 @@ def efficiencies(rows: Sequence[Row], since: float = -math.inf) -> dict[int, Row
 
 
 def interval(rates: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
-    """Between which percent the efficiency of a scale is, by a bootstrap over its jobs and those of its base.
+    """Return the percents between which the efficiency of a scale is, by a bootstrap over both scales' jobs.
 
     None with fewer than `FEWEST_REPEATS` of either. The same numbers give the same interval: the dice have a
     seed. The percentiles are those that Student's t asks of so few jobs, else the interval would be too

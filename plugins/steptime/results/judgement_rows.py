@@ -22,14 +22,14 @@ Key = Mapping[str, Any]
 
 @cache
 def columns() -> tuple[str, ...]:
-    """The names of a judgement's columns, without that of its run."""
+    """Return the names of a judgement's columns, without the one that names its run."""
     from steptime.results.schema import judgements, own_columns
 
     return tuple(column.name for column in own_columns(judgements))
 
 
 def runs_of(connection: "Connection", key: Key) -> list[dict[str, Any]]:
-    """The valid runs of a series with their ids, oldest first."""
+    """Return the valid runs of a series with their ids, oldest first."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -51,7 +51,7 @@ def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
 
 
 def accepted(connection: "Connection", key: Key) -> dict[str, dict[str, Any]]:
-    """The jobs of a series with which an accepted level begins: the note, and who accepted it when."""
+    """Return the jobs at which an accepted level of a series begins: the note, and who accepted it when."""
     from sqlalchemy import select
 
     from steptime.results.schema import accepted_levels, own_columns, runs
@@ -62,7 +62,7 @@ def accepted(connection: "Connection", key: Key) -> dict[str, dict[str, Any]]:
 
 
 def record(connection: "Connection", job_name: str) -> str:
-    """The record of a run."""
+    """Return the record of a run."""
     from sqlalchemy import select
 
     from steptime.results.schema import records, runs
@@ -99,9 +99,9 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
 
 
 def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
-    """Valid runs with their judgements against their history, latest submitted first.
+    """Return valid runs with their judgements against their history, latest submitted first.
 
-    `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None where there is
+    `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None if there is
     none: a run without a number, or one of a store of before. `drift` is what a drift of the series rests on
     that ends with the run.
     """
@@ -113,9 +113,9 @@ def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[d
 
 
 def latest_judged_rows(store: "Store", since: float, limit: int) -> list[dict[str, Any]]:
-    """The same of the latest runs of every series that has run since then (Unix time).
+    """Return the same for the latest runs of every series that has run since then (Unix time).
 
-    That is so many of each, and those that were submitted together with the last of them.
+    That is `limit` runs of each, and those that were submitted together with the last of them.
     """
     from sqlalchemy import func, select
 
@@ -152,7 +152,7 @@ def _with_judgements() -> "Select[*tuple[Any, ...]]":
 
 
 def verdicts(connection: "Connection", key: Key) -> dict[str, str]:
-    """How the judged runs of a series stand against their history, by job."""
+    """Return how the judged runs of a series stand against their history, by job."""
     from sqlalchemy import select
 
     from steptime.results.schema import judgements, runs
@@ -180,7 +180,7 @@ def keep_pending(connection: "Connection", raised_by: str, news: Mapping[int, st
 
 
 def pending(store: "Store", raised_by: str) -> dict[str, str]:
-    """The verdicts that a job has raised and not notified of, by the job they are about; oldest first."""
+    """Return the verdicts a job has raised but not notified of, by the job they are about, oldest first."""
     from sqlalchemy import select
 
     from steptime.results.schema import pending_notifications, runs
@@ -213,7 +213,7 @@ def remove_pending(connection: "Connection", raised_by: str, about: str) -> None
 
 
 def submitted_at(store: "Store", job_names: Iterable[str]) -> dict[str, float]:
-    """When these jobs were submitted, in Unix time; unknown ones are left out."""
+    """Return when these jobs were submitted, in Unix time; unknown jobs are left out."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs

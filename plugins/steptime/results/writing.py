@@ -31,7 +31,7 @@ _STEP = tuple(field.name for field in fields(Step))
 
 
 def write(url: str, result: Result, then: "Then | None" = None) -> bool:
-    """Store a run with all that belongs to it; False where exactly this is already there.
+    """Store a run with all that belongs to it; return False if exactly this is there already.
 
     `then` is called within the same transaction, once the run is in it. The run's row is the lock: concurrent
     writers of one run take turns.
@@ -113,7 +113,7 @@ def _storable(value: Any) -> Any:
 
 
 def run_row(result: Result) -> dict[str, Any]:
-    """The row of `runs` that a result is stored as."""
+    """Return the row of `runs` that a result is stored as."""
     row = {column.name: column.take(result) for column in COLUMNS if column.take}
     row["content_sha256"] = hashlib.sha256(result.model_dump_json().encode()).hexdigest()
     return {name: _storable(value) for name, value in row.items()}
