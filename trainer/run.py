@@ -260,9 +260,10 @@ def _check(run: PlannedRun) -> None:
     recipe, parallelism, shape = run.recipe, run.recipe.parallelism, run.recipe.model
     if run.mode not in MODES:
         raise TrainerError(f"mode '{run.mode}' is not one this trainer has; it has: {', '.join(MODES)}.")
-    for name in ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"):
-        _positive(name, getattr(shape, name))
-    for name in ("vocab_size", "seq_length"):
+    for name in (
+        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+        *("vocab_size", "seq_length"),
+    ):
         _positive(name, getattr(shape, name))
     for name in ("tensor", "pipeline", "context", "data"):
         _positive(f"parallelism {name}", getattr(parallelism, name))

@@ -128,12 +128,8 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     series, job_name = Series.of_row(row), row["job_name"]
     with write_transaction(store.url) as connection:
         lock_series(connection, series.key)
-        judged = (
-            _judge_rows(connection, series, judgement_rows.runs_of(connection, series.key))
-            if series.is_judged
-            else []
-        )
-        by_name = {one.run.job_name: one for one in judged}
+        runs = judgement_rows.runs_of(connection, series.key) if series.is_judged else []
+        by_name = {one.run.job_name: one for one in _judge_rows(connection, series, runs)}
         if job_name not in by_name:
             raise UserError(f"run {job_name} is not judged, so that there is no level to accept.")
         first = by_name[by_name[job_name].began_with].run
@@ -212,19 +208,16 @@ def _as_stored(
     It is also judged now if the reader may not read all of its runs: what is kept rests on those as well.
     """
     if all(row["rules"] == RULES for row in rows) and series not in hidden:
-        runs = judged_runs(rows)
-        return [
-            Judged(
-                run,
-                _standing(run.row),
-                tuple(run.row["changes"]),
-                _drift(run.row["drift"]),
-                Placement.stored(run.row["rests_on"]),
-            )
-            for run in runs
-        ]
+        return [_as_kept(run) for run in judged_runs(rows)]
     names = {row["job_name"] for row in rows}
     return [one for one in reversed(judged_now(store, series)) if one.run.job_name in names]
+
+
+def _as_kept(run: JudgedRun) -> Judged:
+    """A run as its row, with the columns of its judgement, has it."""
+    row = run.row
+    placement = Placement.stored(row["rests_on"])
+    return Judged(run, _standing(row), tuple(row["changes"]), _drift(row["drift"]), placement)
 
 
 def judged_now(store: Store, series: Series) -> list[Judged]:

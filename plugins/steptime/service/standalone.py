@@ -89,33 +89,16 @@ def up(
     does not get ready within `timeout_s`; everything is stopped then.
     """
     with _lock(announce):
-        service = running()
-        if service is not None:
+        before = running()
+        if before is None:
+            service = _start_ready(announce, port, timeout_s)
+        else:
+            service = before
             announce("Airflow is running already; looking at its health")
             _wait_until_ready(service, announce, timeout_s)
-            with service.client() as client:
-                set_pools(client, announce)
-            return service, True
-        leftover = _recorded()
-        if leftover is not None:
-            _end_session(leftover, announce)
-        while True:
-            free = _free_port(port, leftover, announce)
-            announce(f"starting Airflow on port {free}")
-            service = _start(free)
-            try:
-                _wait_until_ready(service, announce, timeout_s)
-            except _PortTaken:
-                announce(f"another program has taken port {service.port} meanwhile; starting again")
-                _end_session(service, announce)
-            except BaseException:
-                announce("stopping what was started")
-                _end_session(service, announce)
-                raise
-            else:
-                with service.client() as client:
-                    set_pools(client, announce)
-                return service, False
+        with service.client() as client:
+            set_pools(client, announce)
+        return service, before is not None
 
 
 def down(announce: Announce) -> bool:
@@ -202,6 +185,28 @@ def _listens(service: Service) -> bool:
                 if connection.status == psutil.CONN_LISTEN and connection.laddr.port == service.port:
                     return True
     return False
+
+
+def _start_ready(announce: Announce, port: int | None, timeout_s: float) -> Service:
+    """Start Airflow on a free port and wait until it is ready; stop everything if that fails."""
+    leftover = _recorded()
+    if leftover is not None:
+        _end_session(leftover, announce)
+    while True:
+        free = _free_port(port, leftover, announce)
+        announce(f"starting Airflow on port {free}")
+        service = _start(free)
+        try:
+            _wait_until_ready(service, announce, timeout_s)
+        except _PortTaken:
+            announce(f"another program has taken port {service.port} meanwhile; starting again")
+            _end_session(service, announce)
+        except BaseException:
+            announce("stopping what was started")
+            _end_session(service, announce)
+            raise
+        else:
+            return service
 
 
 def _start(port: int) -> Service:

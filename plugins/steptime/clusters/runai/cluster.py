@@ -294,23 +294,15 @@ class RunaiCluster:
 
     async def _status(self, job: RunaiJob, workload: Workload | None, at: float) -> JobStatus:
         """The job's state; if the list lacks it, the job itself is asked for before it is called gone."""
-        notes = self._notes(job.name)
         workload = workload or await self._client.workload(job.workload_id)
         if workload is None or workload.get("deletedAt"):
-            if at - job.submitted_at < _LISTED_WITHIN_S:
-                noted = await asyncio.to_thread(notes.notes)
-                if noted.stop is None:
-                    return JobStatus(state=JobState.QUEUED, reason="accepted, and not yet listed")
-            status = vanished(job.name, await asyncio.to_thread(notes.notes), where=self.name)
-            if status.state is not JobState.UNKNOWN:
-                self._ended[job.name] = status
-            return status
+            return await self._without_workload(job, at)
         phase = str(workload.get("phase"))
         since_s = at - (unix_time(workload.get("phaseUpdatedAt")) or at)
         if phase == "Degraded" and since_s >= self._config.degraded_after_s:
             await self._end_degraded(job, since_s)
         # Read after the phase was asked for: what a pod notes comes before its phase.
-        noted = await asyncio.to_thread(notes.notes)
+        noted = await asyncio.to_thread(self._notes(job.name).notes)
         if (phase == "Unknown" or phase not in MEANING) and since_s >= self._config.unknown_after_s:
             reason = f"Run:ai has called its phase '{phase}' for {since_s:.0f} s"
             return JobStatus(state=JobState.UNKNOWN, reason=reason)
@@ -318,6 +310,16 @@ class RunaiCluster:
         if phase == "Failed" and not noted.ends:
             status = await self._with_event(job, status)
         if phase in ENDED:
+            self._ended[job.name] = status
+        return status
+
+    async def _without_workload(self, job: RunaiJob, at: float) -> JobStatus:
+        """The state of a job whose workload is not listed yet, or was deleted."""
+        noted = await asyncio.to_thread(self._notes(job.name).notes)
+        if at - job.submitted_at < _LISTED_WITHIN_S and noted.stop is None:
+            return JobStatus(state=JobState.QUEUED, reason="accepted, and not yet listed")
+        status = vanished(job.name, noted, where=self.name)
+        if status.state is not JobState.UNKNOWN:
             self._ended[job.name] = status
         return status
 
