@@ -61,6 +61,7 @@ def _rows(*arguments: object) -> list[dict[str, Any]]:
 
 
 def test_one_row_a_run_with_its_state(logs: Path) -> None:
+    assert _run(logs, "--window", "35:44").startswith("8 runs: 2 complete, 3 incomplete, 3 failed.\n")
     rows = _rows(logs, "--window", "35:44")
     states = {Path(row["log_path"]).name: row["state"] for row in rows}
     assert states == {

@@ -80,8 +80,32 @@ def test_what_does_not_fit_is_hidden_whole_and_named(
 
 def test_a_plan_keeps_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "terminal_width", lambda: 60)
-    (head,) = headings(printed("plan llama3.1 --size 8b --gpus 8-128"))
+    shown = printed("plan llama3.1 --size 8b --gpus 8-128")
+    assert shown.startswith("5 jobs, at most ")
+    (head,) = headings(shown)
     assert "GPU-hours ≤" in head
+
+
+def test_dates_and_other_short_cells_stay_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"when": "2026-11-24 03:49", "verdict": "insufficient history", "changed": "NCCL_ALGO to Ring"}
+    for width, changed in ((63, " NCCL_ALGO to Ring │"), (62, "")):
+        monkeypatch.setattr(output, "terminal_width", lambda width=width: width)
+        output.show([row], output.Format.TABLE, called="rows", wide=False)
+        table, _, hidden = capsys.readouterr().out.rpartition("┘")
+        assert f"│ 2026-11-24 03:49 │ insufficient history │{changed}\n" in table
+        assert hidden.strip() == ("" if changed else "1 column hidden: changed; --wide shows it")
+
+
+def test_a_terminal_too_narrow_for_short_cells_breaks_them_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "terminal_width", lambda: 18)
+    output.show([{"when": "2026-11-24 03:49"}], output.Format.TABLE, called="rows", wide=False)
+    shown = capsys.readouterr().out
+    assert max(map(len, table_of(shown))) <= 18
+    assert "│ 2026-11-24     │\n│ 03:49" in shown
 
 
 def test_numbers_of_a_column_have_equal_decimals(capsys: pytest.CaptureFixture[str]) -> None:

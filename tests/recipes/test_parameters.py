@@ -3,7 +3,7 @@
 import pytest
 
 from steptime.recipes.models import ModelShape
-from steptime.recipes.parameters import contradiction, count_parameters
+from steptime.recipes.parameters import Parameters, contradiction, count_parameters
 from steptime.recipes.workloads import list_workloads, load_workload
 
 SHAPES = {
@@ -26,6 +26,12 @@ def test_they_are_those_of_the_models_that_are_built() -> None:
             counted = count_parameters(shape)
             assert counted is not None
             assert counted.total == counted.active == pytest.approx(BUILT[size], rel=2e-4)
+
+
+def test_they_are_written_as_people_write_them() -> None:
+    large = Parameters(1_026_000_000_000, 32_600_000_000)
+    assert str(large) == "1.03t, 32.6b active"
+    assert [str(Parameters(count, None)) for count in (999_600_000_000, 8_030_261_248)] == ["1t", "8.03b"]
 
 
 def test_every_shipped_size_is_what_its_name_says() -> None:

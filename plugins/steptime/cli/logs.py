@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -95,6 +96,7 @@ def _rows(runs: Sequence[tuple[Path, ...]], window: Window | None) -> list[dict[
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wide: bool) -> None:
+    typer.echo(_in_words(rows))
     lines = [
         {**row, "log_path": name, "window": row["window"] and f"{row['window']} ({row['window_from']})"}
         for name, row in zip(names, rows, strict=True)
@@ -113,6 +115,15 @@ def _print_table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wid
         for what in ("reason", "warnings"):
             if row[what]:
                 typer.echo(f"{heading}: {row['state'] if what == 'reason' else 'note'}: {row[what]}")
+
+
+def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many runs the logs are of, and what became of them."""
+    states = Counter(row["state"] for row in rows)
+    ended = ", ".join(
+        f"{states[state]} {state}" for state in ("complete", "incomplete", "failed") if states[state]
+    )
+    return f"{len(rows):,} run{'' if len(rows) == 1 else 's'}: {ended}."
 
 
 @contextmanager

@@ -42,6 +42,9 @@ FORMAT_OPTION = typer.Option(
 """Use as `output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE`."""
 
 
+_SHORT_CELL = 24
+"""Columns of the terminal: a date or a verdict in two lines makes each row of the table two lines high."""
+
 WIDE_OPTION = typer.Option("--wide", help="Every column of the table, however narrow the terminal is.")
 """Use as `wide: Annotated[bool, WIDE_OPTION] = False`."""
 
@@ -167,12 +170,12 @@ class _Shown(NamedTuple):
     """Of those that do not fit the highest is left out first, and 0 never."""
 
     @property
-    def widths(self) -> tuple[int, int]:
-        """That of its longest word, which is never broken, and that of its longest cell."""
+    def widths(self) -> tuple[int, int, int]:
+        """Those of its longest word, which is never broken, of its longest short cell, and of its longest."""
         texts = [self.title, *self.cells]
-        return max(cell_len(word) for text in texts for word in (text.split() or [""])), max(
-            map(cell_len, texts)
-        )
+        word = max((cell_len(word) for text in texts for word in text.split()), default=0)
+        short = (width for width in map(cell_len, self.cells) if width <= _SHORT_CELL)
+        return word, max([word, *short]), max(map(cell_len, texts))
 
 
 def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
@@ -200,9 +203,9 @@ def _frame(columns: Sequence[_Shown]) -> int:
     return 3 * len(columns) + 1
 
 
-def _least_width(columns: Sequence[_Shown]) -> int:
-    """The least that a table of these takes without breaking a word."""
-    return sum(column.widths[0] for column in columns) + _frame(columns)
+def _least_width(columns: Sequence[_Shown], *, cells: bool) -> int:
+    """The least that a table of these takes without breaking a word, or a short cell."""
+    return sum(column.widths[cells] for column in columns) + _frame(columns)
 
 
 def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) -> None:
@@ -211,7 +214,7 @@ def _print_fitting(columns: Sequence[_Shown], title: str | None, *, wide: bool) 
     Redirected and `wide` output has all.
     """
     kept, width = list(columns), None if wide else terminal_width()
-    while width is not None and _least_width(kept) > width:
+    while width is not None and _least_width(kept, cells=True) > width:
         least = max(reversed(kept), key=lambda column: column.priority)
         if not least.priority:
             break
@@ -227,10 +230,13 @@ def _print_table(columns: Sequence[_Shown], title: str | None, width: int | None
 
     Lines that a narrow terminal wraps can be read, and be made wider; words broken into letters cannot.
     """
-    widths = [column.widths[0 if width else 1] for column in columns]
+    whole = [column.widths[2] for column in columns]
+    widths = whole
     if width is not None:
-        spare = max(0, width - _least_width(columns))
-        wanted = [longest - word for word, longest in (column.widths for column in columns)]
+        cells = _least_width(columns, cells=True) <= width
+        widths = [column.widths[cells] for column in columns]
+        spare = max(0, width - _least_width(columns, cells=cells))
+        wanted = [longest - least for longest, least in zip(whole, widths, strict=True)]
         for index in sorted(range(len(columns)), key=lambda index: wanted[index]):
             given = min(spare, wanted[index])
             widths[index] += given

@@ -168,6 +168,8 @@ def show_plan(
     note = f"{format_at_most(len(rows), planned.gpu_hours_max)} on cluster '{asked.cluster}'"
     if asked.gpu_type != planned.cluster_gpu_type:
         note += f", which has no {asked.gpu_type} and could not run them"
+    typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
+    typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if output_format is Format.TABLE:
         counted = parameters_of(first)
         size = first.size if counted is None else f"{first.size} ({counted} parameters)"
@@ -189,8 +191,6 @@ def show_plan(
         if scripts:
             rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
         show(rows, output_format, called="runs")
-    typer.echo(f"{note}. Nothing was submitted.", err=output_format is not Format.TABLE)
-    typer.echo(cost.sentence, err=output_format is not Format.TABLE)
     if asked.gpu_type == planned.cluster_gpu_type:
         check_plan(planned)
         check_budgets(planned.all_runs, err=output_format is not Format.TABLE)

@@ -101,10 +101,12 @@ def show_results(
     """Print rows of the metrics store as they come, and below a table what its readers must know."""
     from steptime.results.columns import COLUMNS
     from steptime.results.report import compared, notes
+    from steptime.results.totals import totals_of
 
     if output_format is not Format.TABLE:
         show_columns(rows, COLUMNS, output_format, called="results")
     elif listed := list(rows):
+        typer.echo(f"{totals_of(listed).sentence}.")
         columns, title = compared(listed, full_names=full_names)
         show_table(listed, columns, title=title, wide=wide)
         for note in notes(listed):

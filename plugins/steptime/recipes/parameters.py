@@ -20,6 +20,9 @@ _TOLERANCE = 0.2
 """By which a name may round: 15b has 15.6 billion, and a model of another kind differs by a multiple."""
 
 
+_UNITS = (("t", 1e12), ("b", 1e9), ("m", 1e6))
+
+
 class Parameters(NamedTuple):
     """Of a model, without the layers that predict further tokens: only training has these."""
 
@@ -35,7 +38,8 @@ class Parameters(NamedTuple):
 
 
 def _brief(number: int) -> str:
-    unit, divisor = ("b", 1e9) if number >= 1e9 else ("m", 1e6)
+    # What three digits round to 1,000 is one of the next unit.
+    unit, divisor = next((one for one in _UNITS if number >= 0.9995 * one[1]), _UNITS[-1])
     return f"{number / divisor:.3g}{unit}"
 
 

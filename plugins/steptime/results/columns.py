@@ -351,7 +351,7 @@ COLUMNS = (
         lambda result: result.job.submitted_at,
         heading="submitted",
         required=True,
-        priority=6,
+        priority=1,
     ),
     Column(
         "started_at",

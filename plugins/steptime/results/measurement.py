@@ -91,7 +91,7 @@ class Measurement(Frozen):
     ] = None
     tokens_per_s_per_gpu: Annotated[
         float | None,
-        _column("The same for each GPU.", heading="tokens/s/GPU", priority=1, decimals=2, in_events=True),
+        _column("The same for each GPU.", heading="tokens/s/GPU", priority=2, decimals=2, in_events=True),
     ] = None
     mfu_percent: Annotated[
         float | None,

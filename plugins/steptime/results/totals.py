@@ -1,6 +1,9 @@
 """What many runs took together."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 from steptime.durations import duration
 
@@ -26,6 +29,14 @@ class Totals:
             waits = duration(self.mean_queue_wait_s), duration(self.longest_queue_wait_s)
             parts.append(f"in the queue for {waits[0]} on average, {waits[1]} at most")
         return " · ".join(parts)
+
+
+def totals_of(rows: Sequence[Mapping[str, Any]]) -> Totals:
+    """Sum up these rows of the store."""
+    waits = [row["queue_wait_s"] for row in rows if row["queue_wait_s"] is not None]
+    rejected = sum(row["state"] == "rejected" for row in rows)
+    hours = sum(row["gpu_hours"] or 0.0 for row in rows)
+    return Totals(len(rows), rejected, hours, fmean(waits) if waits else None, max(waits, default=None))
 
 
 def _hours(hours: float) -> str:
