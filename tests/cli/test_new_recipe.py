@@ -11,7 +11,7 @@ from steptime.cli import app
 from steptime.errors import UserError
 from steptime.recipes.megatron_bridge import bridge_command
 from steptime.recipes.planning import parse_request, plan, require_runnable
-from steptime.recipes.workloads import load_workload
+from steptime.recipes.workloads import list_workloads, load_workload
 
 
 @pytest.fixture
@@ -74,6 +74,24 @@ def test_a_recipe_by_name_is_one_that_its_release_starts(folders: tuple[Path, Pa
     ours = {"workload", "title", "document", "dag_id", "experiment", "performance"}
     assert run.recipe.model_dump(exclude=ours) == printed.recipe.model_dump(exclude=ours)
     assert bridge_command(run) == bridge_command(printed)
+
+
+def test_it_may_be_the_first_workload_of_a_configuration(folders: tuple[Path, Path]) -> None:
+    shutil.rmtree(folders[0])
+    new("qwen4-26.08", "--megatron-bridge")
+    assert list_workloads() == ("qwen4-26.08",)
+
+
+def test_in_a_folder_that_is_no_configuration_nothing_is_written(folders: tuple[Path, Path]) -> None:
+    workloads, dags = folders
+    shipped = settings.shipped("config")
+    shutil.rmtree(workloads.parent)
+    workloads.parent.mkdir()
+    assert refusal("qwen4-26.08", "--megatron-bridge") == (
+        f"'{workloads.parent}' (STEPTIME_CONFIG_DIR) has no clusters, flops.yaml, gpus.yaml, "
+        f"megatron_bridge.yaml: copy the shipped folder '{shipped}' there first."
+    )
+    assert (list(workloads.parent.iterdir()), list(dags.iterdir())) == ([], [])
 
 
 def test_a_file_has_one_kind(folders: tuple[Path, Path]) -> None:

@@ -8,8 +8,9 @@ import typer
 
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.files import write_whole
+from steptime.recipes.config_files import names_in
 from steptime.recipes.workloads import load_workload, load_workloads
-from steptime.settings import config_dir, dags_dir
+from steptime.settings import config_dir, dags_dir, shipped
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -53,6 +54,7 @@ def new_recipe(
         ),
         dags_dir() / f"{dag_id}.py": "new_dag.py.j2",
     }
+    _require_configuration()
     _require_new(name, dag_id, list(files))
     values = {"name": name, "family": family, "title": family.capitalize(), "dag_id": dag_id, "moe": moe}
     for path, template in files.items():
@@ -69,12 +71,24 @@ def new_recipe(
     typer.echo(f"what would run: steptime plan {name}{gpu_type}")
 
 
+def _require_configuration() -> None:
+    """Raise UserError for a folder without what each workload is read with."""
+    folder = config_dir()
+    read = ("clusters", "flops.yaml", "gpus.yaml", "megatron_bridge.yaml")
+    if missing := [name for name in read if not (folder / name).exists()]:
+        raise UserError(
+            f"'{folder}' (STEPTIME_CONFIG_DIR) has no {', '.join(missing)}: copy the shipped folder "
+            f"'{shipped('config')}' there first."
+        )
+
+
 def _require_new(name: str, dag_id: str, files: list[Path]) -> None:
     """Raise UserError if a file is there already, or the DAG is another workload's."""
     for path in files:
         if path.exists() or path.is_symlink():
             raise UserError(f"'{path}' is there already: choose another name, or remove it.")
-    for workload in load_workloads()[0]:
+    there = load_workloads()[0] if names_in(config_dir() / "workloads") else ()
+    for workload in there:
         if workload.dag_id == dag_id:
             raise UserError(
                 f"the DAG '{dag_id}' of '{name}' is that of {workload.workload} already: choose another "
