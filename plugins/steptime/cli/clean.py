@@ -1,4 +1,4 @@
-"""`steptime clean`: take away what this machine keeps of jobs long ended."""
+"""`steptime clean`: remove what this machine keeps of jobs that ended long ago."""
 
 import time
 from datetime import datetime

@@ -96,9 +96,9 @@ def judge(
         bool, typer.Option("--all", help="Every run of the store. It has to be given: nothing else is meant.")
     ] = False,
 ) -> None:
-    """Judge runs anew: those of a store of before, or after a steptime that judges otherwise.
+    """Judge runs anew, in an older store or after an update of steptime that judges differently.
 
-    Runs are judged as they are published. This judges all of them again and keeps what comes of it.
+    Runs are judged as they are published. This judges all of them again and keeps the judgements.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -153,7 +153,7 @@ def accept(
 
 
 def _compare(store: "Store", runs: list[str], since: str | None, sweep: str | None) -> "Comparison":
-    """The comparison that was asked for. Raises UserError if that is none, or several."""
+    """The comparison that was asked for. Raises UserError if none was, or several."""
     from steptime.judging.comparison import compare_runs, compare_since, compare_sweep
 
     asked = [name for name, value in (("two runs", runs), ("--since", since), ("--sweep", sweep)) if value]

@@ -1,4 +1,4 @@
-"""`steptime demo`: the whole way once, from nothing to results that were measured on this machine."""
+"""`steptime demo`: from nothing to results that were measured on this machine."""
 
 import asyncio
 import threading
@@ -76,7 +76,7 @@ def demo(
 def _begin_to_stage(run: "Run") -> "Future[Staged]":
     """Stage what the run needs while Airflow starts: the DAG run's own `stage` then finds it there.
 
-    In a thread that holds nobody up: whoever interrupts the demo need not wait for pip.
+    It runs in a daemon thread: interrupting the demo does not wait for pip.
     """
     staged: Future[Staged] = Future()
 

@@ -127,7 +127,7 @@ def progress(found: Sequence[RunLine], of: int, now: float, last_word: LastWord 
 
 
 def _about(seconds: float) -> str:
-    """No more precise than a guess can be: in tens of seconds, from two minutes on in minutes."""
+    """A rough time: in tens of seconds, and from two minutes on in minutes."""
     return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 115 else f"{seconds / 60:.0f} min"
 
 

@@ -99,7 +99,7 @@ def down(
 ) -> None:
     """Cancel the mini Slurm's jobs, stop it, and see that no process of it is left.
 
-    The accounting is kept: the next 'steptime slurm up' knows the jobs of before.
+    The accounting is kept: the next 'steptime slurm up' knows the earlier jobs.
     """
     from steptime.mini_slurm import login, service
     from steptime.service import connection_file

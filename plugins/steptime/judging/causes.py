@@ -37,7 +37,7 @@ class Evidence:
     jobs: frozenset[str]
     nodes: frozenset[str]
     leaning: Direction | None
-    """Which way it is off, by itself."""
+    """In which direction it is off, by itself."""
     moved: Direction | None
     """Which way its cell has moved, as it stands with this run."""
     change: float
@@ -104,7 +104,7 @@ def _evidence(series: Series, judged: Judged, submitted_at: Mapping[str, float])
 
 
 def _by_nodes(runs: Iterable[Evidence]) -> list[Evidence]:
-    """One for each cell and its nodes: that a cell is slow again on the same nodes is no more evidence."""
+    """One run for each cell and its nodes: a cell that is slow there again is no more evidence."""
     groups: dict[tuple[Series, frozenset[str]], list[Evidence]] = defaultdict(list)
     for run in runs:
         groups[run.cell, run.nodes].append(run)
@@ -125,9 +125,10 @@ def _together(runs: Sequence[Evidence]) -> Evidence:
 
 
 def _slow_nodes(runs: Collection[Evidence]) -> Iterator[CommonCause]:
-    """Nodes whose runs are slower more often than chance has it, the clearest first; each without the last's.
+    """Yield nodes whose runs are slower more often than by chance, the clearest first.
 
-    By Fisher's exact test of slow or not, on the node or not.
+    Fisher's exact test compares slow or not with on the node or not. The runs of a node that was found are
+    left out when the next one is looked for.
     """
     from scipy import stats
 
@@ -171,7 +172,7 @@ def _slow(runs: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _moved_together(cluster: str, runs: Collection[Evidence]) -> Iterator[CommonCause]:
-    """That many cells of a cluster began to move the same way within a week; one run of each is given."""
+    """Yield that many cells of a cluster began to move the same way within a week; `runs` has one of each."""
     from scipy import stats
 
     directions: tuple[Direction, ...] = ("slower", "faster")

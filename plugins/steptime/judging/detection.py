@@ -110,7 +110,7 @@ def _quantile(probability: float, degrees_of_freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of a series after a run, and what the next one is judged by."""
+    """What is known of a series after a run, and what the next run is judged by."""
 
     state: State = "insufficient history"
     direction: Direction | None = None

@@ -1,4 +1,4 @@
-"""What runs are expected to take, beside what they may at most: by their series, else by the publication."""
+"""What runs are expected to take, besides what they may take at most: by their series or the publication."""
 
 import statistics
 from collections import Counter

@@ -1,6 +1,6 @@
-"""Findings: of each cell of a comparison whether it got slower, on what that rests, and one sentence.
+"""Findings: whether each cell of a comparison got slower, what that rests on, and one sentence.
 
-Which of many are chance is decided here, as it depends on which are compared.
+Which of many findings are chance is decided here, as it depends on which cells are compared.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ class Finding:
     changes: tuple[str, ...] = ()
     """What changed between its last usual run and the first that was not, if it is slower or faster."""
     fresh_runs: str | None = None
-    """What starts the runs that a suspicion waits for; None if today's recipes have no such run."""
+    """The command for the runs that a suspicion waits for; None if today's recipes have no such run."""
     drift: Drift | None = None
     """How it drifted slower, if no run of it did."""
     drift_since: float | None = None
@@ -63,8 +63,8 @@ class Finding:
     def fresh_runs_wanted(self) -> int:
         """How many fresh runs decide whether the cell got slower; 0 if nobody waits for any.
 
-        Of every such suspicion, reported or not: fresh runs that waited for the report would come a week
-        late for what the number of cells hides.
+        For every such suspicion, reported or not: if fresh runs waited for the report, they would come a week
+        late for slowdowns that the number of cells hides.
         """
         standing = self.standing
         if (standing.state, standing.direction) != ("suspected", "slower"):

@@ -88,7 +88,7 @@ def reject(store: Store, result: Result) -> bool:
 
 
 def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _all: None) -> int:
-    """Judge every run of the store anew, and compute how each scales; how many series that were.
+    """Judge every run of the store anew, and compute how each scales; return how many series there were.
 
     `each` is called after each series, with the number of those done and of all.
     """
@@ -203,7 +203,7 @@ def _hidden(store: Store) -> set[Series]:
 def _as_stored(
     store: Store, series: Series, rows: Sequence[Mapping[str, Any]], hidden: Collection[Series]
 ) -> list[Judged]:
-    """How a series stood after each of its runs, latest first; judged now for a store of before.
+    """How a series stood after each of its runs, latest first; judged now if the store is an older one.
 
     It is also judged now if the reader may not read all of its runs: what is kept rests on those as well.
     """
@@ -275,7 +275,7 @@ def _judge_with_news(result: Result, connection: "Connection") -> None:
         for one in judged
         if one.is_news
         and one.standing.direction == "slower"
-        # In a store of before runs may not have been judged yet: their news are old.
+        # In an older store runs may not have been judged yet: their news are old.
         and (one.run.job_name in stood or one.run.job_name == own)
         and one.standing.state != stood.get(one.run.job_name)
     }

@@ -19,7 +19,7 @@ _OfAttempts = Sequence[Sequence[Checkpoint]]
 
 
 class Assembly:
-    """Takes in the logs of one run, and gives what they have."""
+    """Takes in the logs of one run, and returns what they have."""
 
     def __init__(self) -> None:
         self._path = ""
@@ -39,7 +39,7 @@ class Assembly:
         """What is wrong with the log itself, by kind."""
 
     def read(self, path: str, pieces: Iterable[bytes]) -> None:
-        """Take in the run's first log, or its next. Pieces of a broken archive end in an EOFError."""
+        """Take in the run's first log, or its next. The pieces of a broken archive end in an EOFError."""
         if self._path:
             self._attempt_ended()
         self._path = path

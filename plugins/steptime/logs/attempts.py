@@ -50,7 +50,7 @@ class Attempts:
         self.ranks.clear()
 
     def add(self, event: StepsPrinted) -> list[Step | Problem]:
-        """Take in printed steps. Only those that are new are read, and given, each behind its restart."""
+        """Take in printed steps. Only new ones are read and yielded, each after its restart."""
         news: list[Step | Problem] = []
         new: list[int] = []
         counts_repeats = not event.log_format.redraws

@@ -49,7 +49,7 @@ _EXCEPTION = re.compile(rb"(?:^|[\s\]:>])" + _NAME + rb"(?:: ?(?P<text>.{0,300})
 class Failures:
     """Reads the signs of a failure in the lines of a log.
 
-    They are fatal if training cannot have gone on in good order; else it failed only if steps are missing.
+    They are fatal if training cannot have gone on properly; else it failed only if steps are missing.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ def incomplete(
     """Report steps that are missing, or are not of the plan from `first` to `last`, if that is known.
 
     `begin` and `end` are the steps with which the log should begin and end, if they are known. A log with a
-    line every tenth step has no gaps: that is named as what it is.
+    line every tenth step has no gaps; its interval is named instead.
     """
     if end is not None and numbers[-1] < end:
         missing = range(numbers[-1] + 1, end + 1)
@@ -69,7 +69,7 @@ def incomplete(
 
 
 def restarted(after: int, at: int, retrained: Sequence[int], *, from_scratch: bool) -> Problem:
-    """Training went back, or on in a new attempt: what earlier ones trained from there does not count."""
+    """Report that training went back or began anew: what was trained from there before does not count."""
     message = f"training was restarted: after step {after} it went on at step {at}"
     if from_scratch or not retrained:
         message += ", and only the new attempt counts" if from_scratch else ""

@@ -19,7 +19,7 @@ from steptime.recipes.models import Mode
 
 _CUT_NUMBER = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{1,40}$")
 _DENSE_BYTES = 1000
-"""A log that has a line with a word in less than so many bytes is read by what its lines look like."""
+"""A log with a marked line in at least every so many bytes is read by what its lines look like."""
 _PROFILE_WORDS = (
     b"range started in the application",  # Nsight Systems
     b"profiling setup with start_step",  # NeMo 2
@@ -40,7 +40,7 @@ _Reader = LogFormat | Callable[..., Iterable[Event]]
 
 @cache
 def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
-    """Who reads the lines that bear some words, in the order in which they read one."""
+    """The readers of lines with certain words, in the order in which they read a line."""
     formats = [LOG_FORMATS.load(name) for name in LOG_FORMATS.names()]
     return [
         *((log_format.words, log_format) for log_format in formats),

@@ -1,4 +1,4 @@
-"""The product of `logs`: what one training log has, and nothing that it has not."""
+"""The product of `logs`: what one training log has, and nothing else."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from steptime.recipes.models import Mode
 class Step:
     """One training step as logged; None if the format has no such value.
 
-    No model: there may be a million of them, and to make one takes a tenth of the time.
+    Not a pydantic model: there may be a million of them, and making one takes a tenth of the time.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Frozen.model_config

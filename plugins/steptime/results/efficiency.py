@@ -52,7 +52,7 @@ def compute(connection: "Connection", run: Row) -> None:
 
 
 def compute_all(url: str) -> None:
-    """Store how every run of the store at this address scales: one of before does not know it."""
+    """Store how every run of the store at this address scales: an older store does not know it."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs

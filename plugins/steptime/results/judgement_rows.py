@@ -102,7 +102,7 @@ def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[d
     """Return valid runs with their judgements against their history, latest submitted first.
 
     `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None if there is
-    none: a run without a number, or one of a store of before. `drift` is what a drift of the series rests on
+    none: a run without a number, or one of an older store. `drift` is what a drift of the series rests on
     that ends with the run.
     """
     from steptime.results.schema import runs

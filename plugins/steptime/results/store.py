@@ -334,7 +334,7 @@ class Store:
         """
         row = self._children("readings", job_name)[0]
         log = {"format" if name == "dialect" else name: value for name, value in row["log"].items()}
-        return row | {"log": log}  # rows of before have it as `dialect`
+        return row | {"log": log}  # older rows have it as `dialect`
 
     def record_differences(self, result: Result) -> list[str]:
         """Return how the record that is kept of this run differs from the result's; it is not replaced."""

@@ -17,7 +17,7 @@ from steptime.tracking.patience import Silence
 from steptime.tracking.watching import watch
 
 _GRACE_S = 3600.0
-"""Beyond its time limit, in which the cluster ends the job and reports that."""
+"""After its time limit: in this time the cluster ends the job and reports that."""
 
 
 class Overdue(SystemFailure):
@@ -112,7 +112,7 @@ class JobFollower:
         """Unix time, seconds."""
 
     async def observe(self, cluster: Cluster, status: JobStatus) -> JobStatus | None:
-        """Take in what a poll found, and what the log has grown by; the status once the job has ended.
+        """Take in what a poll found, and what the log has grown by; return the status once the job has ended.
 
         Raises Overdue.
         """

@@ -20,7 +20,7 @@ _STEPS_ON_LINES_OF_THEIR_OWN = 5
 """When more steps than these came since the last look, one line sums them up."""
 _LONGEST_SILENCE_S = 60
 _WITHIN_S = 2.0
-"""For which a look waits for the log; what is not read by then is read on meanwhile."""
+"""How long a look waits for the log; what is not read by then is read in the background."""
 _AT_END_WITHIN_S = 10.0
 _READ_WITHIN_S = 120.0
 """One piece; clusters have limits of their own, which are shorter."""
@@ -35,7 +35,7 @@ _KNOWN_BYTES = 512
 class LogFollower:
     """Reads what a training's log has grown by, and reports its steps and its problems, each once.
 
-    Reading goes on beside who looks. If it fails or takes too long, a warning is logged, and it is tried
+    Reading goes on in the background. If it fails or takes too long, a warning is logged, and it is tried
     again after growing pauses.
     """
 

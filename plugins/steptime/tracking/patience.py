@@ -38,7 +38,7 @@ class Silence:
         self._answered_at, self._warned_at = now, None
 
     def missed(self, error: Exception) -> None:
-        """It has not. Raises OutOfReach once that has lasted longer than its patience."""
+        """Note that the cluster has not answered. Raises OutOfReach after longer than its patience."""
         now = time.monotonic()
         silent_s = now - self._answered_at
         if silent_s > self._patience_s:

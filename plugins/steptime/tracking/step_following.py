@@ -47,12 +47,12 @@ class KeptSteps(Frozen):
 
 
 class StepFollower:
-    """Gives what is new in a growing log, once: steps as they come, the first sign of each kind of trouble.
+    """Returns what is new in a growing log, once: steps as they come, the first sign of each kind of trouble.
 
     Feed it the log's bytes in order, in pieces of any size. A step that several ranks print, or that a bar
-    draws again, is given once; after a restart, which is given as a problem, the steps are given again.
+    draws again, is returned once; after a restart, which is returned as a problem, the steps come again.
 
-    `kept` is what another one gave for the lines before.
+    `kept` is what another follower kept of the lines before.
     """
 
     def __init__(self, kept: KeptSteps | None = None) -> None:

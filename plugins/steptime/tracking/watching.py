@@ -15,9 +15,9 @@ _FIRST_RETRY_S = 5.0
 """Used if the cluster's configuration cannot be read."""
 _LONGEST_BACK_OFF_S = 60.0
 _ANSWERED_AT_ONCE = 20
-"""Jobs. Who waits for them reads their logs next: all at once would hold up all else on the event loop."""
+"""Jobs. Their logs are read next: all at once would hold up everything else on the event loop."""
 _BREATH_S = 0.005
-"""Between so many and the next, in which the loop turns for others: a quarter of a second for a thousand."""
+"""Pause between so many and the next, for others on the loop: a quarter of a second for a thousand."""
 
 
 class ClusterWatch:

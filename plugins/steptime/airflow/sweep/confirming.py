@@ -95,7 +95,7 @@ class ConfirmOperator(BaseOperator):
         return added
 
     def _committed(self, context: Context, fresh: list[Cell], added: list[Cell]) -> list[Cell]:
-        """All of them, if the cluster's budget has room; else those of before."""
+        """All of them, if the cluster's budget has room; else those that were planned before."""
         wanted = [*fresh, *added]
         runs = {f"{cell.dag_id}/{run_id_of(context['ti'], cell, 1)}": runs_of(cell) for cell in wanted}
         try:

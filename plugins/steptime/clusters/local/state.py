@@ -66,7 +66,7 @@ class LocalJob:
     submitted_at: float
     boot_id: str
     installation: dict[str, Any] | None = None
-    """An `Installation`; None in records of before there were any."""
+    """An `Installation`; None in older records."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class RunaiJob:
     time_limit_s: int
     submitted_at: float
     installation: dict[str, Any] | None = None
-    """An `Installation`; None in notes of before there were any."""
+    """An `Installation`; None in older notes."""
 
     def job(self, cluster: str) -> Job:
         """Return the job as others know it."""
