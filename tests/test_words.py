@@ -33,6 +33,8 @@ KEPT = {
     "Times as people say them.",
 }
 """What is of people, or is stored so."""
+PRINTED = " but it says: "
+"""In a drill's outcome, as it was printed."""
 
 
 @functools.cache
@@ -49,11 +51,19 @@ def texts() -> Iterator[tuple[str, str]]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", " ".join(node.value.split())
 
 
+def pages() -> Iterator[tuple[str, str]]:
+    """Each line of the documentation, behind its place; `STATUS.md` and decisions report what was then."""
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))):
+        if path.name != "STATUS.md":
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                yield f"{path.relative_to(ROOT)}:{number}", line
+
+
 def test_texts_of_programs_log_print_and_name() -> None:
     wrong = [
         f"{place}: {found[0]}"
-        for place, text in texts()
-        if text not in KEPT
+        for place, text in (*texts(), *pages())
+        if text not in KEPT and PRINTED not in text
         for found in [OF_PEOPLE.search(NAMES.sub("", text))]
         if found
     ]
@@ -61,7 +71,12 @@ def test_texts_of_programs_log_print_and_name() -> None:
 
 
 def test_where_is_for_places() -> None:
-    wrong = [f"{place}: {found[0]}" for place, text in texts() for found in [NO_PLACE.search(text)] if found]
+    wrong = [
+        f"{place}: {found[0]}"
+        for place, text in (*texts(), *pages())
+        for found in [NO_PLACE.search(text)]
+        if found
+    ]
     assert not wrong, "write if, when or because:\n" + "\n".join(wrong)
 
 
