@@ -47,28 +47,24 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     assert None not in (arguments["queue_s"], arguments["run_s"]), "else it would be waited for ever"
 
 
-def test_searches_for_garbage_leave_out_what_was_there_when_waits_doubled(
+def test_searches_for_garbage_leave_out_what_was_there_when_waits_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept, searched = [], []
-
-    class Keeping(WaitingTrigger):
+    class AtOnce(WaitingTrigger):
         async def event(self) -> TriggerEvent:
-            kept.append([[] for _ in range(5_000)])
-            searched.append(len(gc.get_objects()))
-            await asyncio.sleep(0.001)
             searched.append(len(gc.get_objects()))
             return TriggerEvent(None)
 
     monkeypatch.setattr(base, "SETTLING_S", 0)
-    monkeypatch.setattr(base, "_IN_FULL_SWING_S", 0)
     monkeypatch.setattr(base, "_WAITS_BEGUN", itertools.count(1))
     gc.unfreeze()
-    before = len(gc.get_objects())
+    before, searched, kept = len(gc.get_objects()), [], []
     for _ in range(4):
-        asyncio.run(event_of(Keeping()))
-    assert before > 100_000, "what Airflow has imported"
-    assert [round(count / 5_000) for count in searched] == [1, 0, 1, 0, 1, 1, 1, 0]
+        asyncio.run(event_of(AtOnce()))
+        kept.append([[] for _ in range(5_000)])
+    first, second, third, fourth = searched
+    assert before > 100_000 > 100 * first, "what Airflow has imported"
+    assert max(second, fourth) < 5_000 < third, "what came since then, each time that waits are twice as many"
 
 
 def test_a_tasks_own_patience_wins_over_the_clusters_files(

@@ -36,8 +36,6 @@ _KILL_WITHIN_S = 4.0
 _ASKED_AGAIN_AFTER_S = 0.5
 _WAITS_BEGUN = itertools.count(1)
 """Of this process, however many have ended since."""
-_IN_FULL_SWING_S = 60.0
-"""After which a wait, and those that began with it, have what they keep."""
 _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "upstream_failed")
 """States of a task that was deleted or cleared or has ended; in all others somebody goes on with it."""
 
@@ -77,12 +75,11 @@ def _freeze_at_doublings(waits_begun: int) -> None:
     """Exempt all living objects from garbage collection, at the first, second, fourth, … wait of a process.
 
     A full collection looks through everything that Airflow has imported, which holds up the triggerer's event
-    loop for a quarter of a second; what a thousand waits keep takes a sixteenth. Frozen objects are freed as
-    usual once nothing refers to them; only cycles among them stay, and these are few, as freezes get rarer.
+    loop for a quarter of a second. Frozen objects are freed as usual once nothing refers to them; only cycles
+    among them stay, and these are few, as freezes get rarer.
     """
     if waits_begun.bit_count() == 1:
         gc.freeze()
-        asyncio.get_running_loop().call_later(_IN_FULL_SWING_S, gc.freeze)
 
 
 def dag_run_of(context: Context) -> str:
