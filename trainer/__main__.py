@@ -28,7 +28,7 @@ exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train one planned run; the exit code is whose turn it is."""
+    """Train one planned run; return the exit code, which shows whose fault an error is."""
     arguments = _parser().parse_args(argv)
     return to_its_end(arguments.output, lambda launch, ending: _train(arguments, launch, ending))
 

@@ -125,7 +125,7 @@ class History(Callback):
 class ExpertSpread(Callback):
     """Refuses a checkpoint of another expert parallelism, on the CPU.
 
-    There the experts of several ranks have an optimizer of their own, whose state fits no other.
+    There the experts of several ranks have an optimizer of their own, whose state fits no other layout.
     """
 
     def __init__(self, run: PlannedRun):
@@ -196,7 +196,7 @@ class Records(Callback):
     ) -> None:
         """Note the step, for the watchdog and the end, and log its wall time.
 
-        NeMo's own time stops before the GPU has done all of the step, and leaves out what lies between two.
+        NeMo's own time stops before the GPU has finished the step, and leaves out what lies between steps.
         The bar of release 24.11 had none.
         """
         self.progress.step_ended(trainer.global_step - 1)
@@ -211,5 +211,5 @@ class Records(Callback):
         self.progress.highest_memory_bytes = int(ranks.highest(self.progress.own_peak_memory()))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Print why it ends early, at once: to take the ranks apart may take long, or not come to its end."""
+        """Print at once why it ends early: taking the ranks apart may take long, or never end."""
         self.ending.failed(exception)

@@ -1,7 +1,7 @@
 """How large checkpoints are and how fast they go: measured around NeMo's own saving and loading.
 
 The size is that of the files in `weights/` once every rank has written; the times are this rank's, which
-waits for the others. If ranks of data parallelism load the same files, these count once.
+waits for the others. Files that several data-parallel ranks load count once.
 """
 
 import time
@@ -59,7 +59,7 @@ class _AsyncIO(AsyncFinalizableCheckpointIO):
         self.under_way.append((path, began_at, time.perf_counter() - began_at))
 
     def maybe_finalize_save_checkpoint(self, blocking: bool = False) -> bool:
-        """Note the saves that are whole now; they are so in the order in which they began."""
+        """Note the saves that are whole now; saves end in the order in which they began."""
         finalized = bool(super().maybe_finalize_save_checkpoint(blocking))
         while len(self.under_way) > self.async_calls_queue.get_num_unfinalized_calls():
             path, began_at, blocked_s = self.under_way.pop(0)

@@ -48,7 +48,7 @@ class SyntheticData(MockDataModule):
         return {"consumed_samples": self.data_sampler.compute_consumed_samples(steps)}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Continue the stream behind the samples that the checkpoint's run consumed."""
+        """Continue the stream after the samples that the checkpoint's run consumed."""
         self.data_sampler.init_consumed_samples = state_dict["consumed_samples"]
         self.data_sampler.prev_consumed_samples = state_dict["consumed_samples"]
         self.data_sampler.if_first_step = 1

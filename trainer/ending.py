@@ -1,7 +1,7 @@
 """How a run ends: one line of JSON, `steptime.result`, written by rank 0 whatever ends it.
 
 A rank that fails leaves its reason in a file before it ends. So rank 0, which then loses its connections or
-gets the launcher's SIGTERM, can write the cause and not its own trouble, in the log that people read.
+gets the launcher's SIGTERM, can log the cause, and not its own trouble.
 """
 
 import json
@@ -92,7 +92,7 @@ class Ending:
         return failure.exit_code
 
     def terminated(self, signal_name: str) -> None:
-        """Whoever started this program ends it: as another rank has failed, or for reasons of its own."""
+        """End because the launcher demands it: another rank has failed, or for reasons of its own."""
         failure = self.left_by_another()
         if failure is not None:
             self._write_once("failed", failure)

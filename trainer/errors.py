@@ -1,8 +1,8 @@
-"""What ends a training early with one sentence, by whose turn it is; exit codes as in the pipeline."""
+"""What ends a training early with one sentence, by whose fault it is; exit codes as in the pipeline."""
 
 
 class TrainerError(Exception):
-    """What was asked cannot be: the plan, the launch or the checkpoint is wrong. Exit code 1."""
+    """The request is impossible: the plan, the launch or the checkpoint is wrong. Exit code 1."""
 
     exit_code = 1
 

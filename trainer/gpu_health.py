@@ -40,17 +40,17 @@ _HARDWARE_XIDS = {
     120: "GSP error",
     140: "unrecovered ECC error",
 }
-"""Xid errors that are of the hardware (NVIDIA's catalogue of Xid errors). Others, as 13, 31, 43 and 45, are
-left by programs that failed, on a node that is well."""
+"""Xid errors of the hardware (NVIDIA's catalogue of Xid errors). Others, such as 13, 31, 43 and 45, are
+left by programs that failed, on a healthy node."""
 _XID = re.compile(r"\[\s*(?P<at_s>\d+\.\d+)\] NVRM: Xid \(PCI:(?P<device>[^)]*)\): (?P<xid>\d+)")
 
 
 class CannotTell(Exception):
-    """What was asked is not known here, which is no fault of the node."""
+    """The answer is not known here, which is no fault of the node."""
 
 
 class NodeFault(Exception):
-    """The node itself reports that it is not well."""
+    """The node itself reports a fault."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What makes steps fast on GPUs: number formats, fused kernels, CUDA graphs, communication beside products.
 
-Its plan has which of it a run uses (`Settings`). What stands here is the same in all documents' releases:
+The plan names what of this a run uses (`Settings`). What stands here is the same in all documents' releases:
 the number formats of nemo.collections.llm.recipes.precision, as NeMo's performance scripts change them.
 """
 

@@ -6,7 +6,7 @@ a resumed run could not be compared with an uninterrupted one.
 
 LEARNING_RATE = 3e-4
 WARMUP_STEPS = 10
-"""Over which the rate rises linearly; it is constant afterwards."""
+"""Steps over which the rate rises linearly; it is constant afterwards."""
 BETAS = (0.9, 0.95)
 EPSILON = 1e-5
 WEIGHT_DECAY = 0.1

@@ -60,4 +60,4 @@ class NemoConfig:
     config: str
     """Name of the class in nemo.collections.llm."""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What is otherwise than the class has it, beside the sizes."""
+    """What differs from the class, besides the sizes."""

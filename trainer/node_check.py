@@ -1,9 +1,9 @@
 """`python -m trainer.node_check`: looks at every node of a job before it trains, as many ranks as will train.
 
 First each node reports its memory and its GPUs, then each rank multiplies matrices, then all of them reduce a
-tensor. A node that is not well is named in `node_check.json`, and every rank ends with REFUSED. Whatever
-hinders the check itself (no torch, ranks that do not meet, an all-reduce that fails) judges no node: it ends
-with another code, and the training may begin.
+tensor. A faulty node is named in `node_check.json`, and every rank ends with REFUSED. If the check itself
+fails (no torch, ranks that do not meet, an all-reduce that fails), no node is judged: it ends with another
+code, and the training may begin.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The CPU answering for CUDA.
 
 NeMo and Megatron-Core name CUDA throughout: `device="cuda"`, `.cuda()`, streams, memory statistics.
-`cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated, the arithmetic, the collectives
-(gloo) and the checkpoint files are real. Every bend is in this module with its reason; if the plan is for
+`cpu_as_cuda` lets them run unmodified on the CPU: nothing is simulated; the arithmetic, the collectives
+(gloo) and the checkpoint files are real. Every patch is in this module with its reason; if the plan is for
 GPUs none of them is installed.
 """
 
@@ -22,7 +22,7 @@ from trainer.progress import peak_resident_bytes
 
 @contextlib.contextmanager
 def cpu_as_cuda() -> Iterator[None]:
-    """While this lasts, what asks torch for CUDA gets the CPU."""
+    """Let code that asks torch for CUDA get the CPU, within this context."""
     with contextlib.ExitStack() as bends:
         for owner, name, answer in _BENDS:
             bends.enter_context(_replaced(owner, name, answer))
@@ -86,7 +86,7 @@ class _InOrder:
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def nothing(self, *_: Any, **__: Any) -> None:
-        """Record, wait or synchronize: nothing is outstanding."""
+        """Record, wait or synchronize: there is nothing to wait for."""
 
     record = wait = wait_stream = wait_event = synchronize = nothing
 
