@@ -36,14 +36,20 @@ def torchao_wheel(trainer_python: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def train(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
+def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTrainer]:
+    """A process with NeMo imported, for all tests that need it."""
+    trainer = WarmTrainer(trainer_python, tmp_path_factory.mktemp("warm_trainer"))
+    yield trainer
+    trainer.stop()
+
+
+@pytest.fixture(scope="session")
+def train(warm_trainer: WarmTrainer) -> Train:
     """A function that trains a run in a folder: `train(run, folder, program=None)`, see `WarmTrainer`.
 
     What torchrun does is not part of it: for that take `train_in_job`.
     """
-    trainer = WarmTrainer(trainer_python, tmp_path_factory.mktemp("warm_trainer"))
-    yield trainer.train
-    trainer.stop()
+    return warm_trainer.train
 
 
 @pytest.fixture(scope="session")

@@ -130,7 +130,7 @@ def _package(folder: Path, sources: list[Path]) -> Path:
 
 
 class WarmTrainer:
-    """A process that has NeMo imported and trains what it is asked for: programs/train_each.py.
+    """A process that has NeMo imported and runs what it is asked for: programs/train_each.py.
 
     A start takes some 10 s of imports in each rank, more than a test's training; here they are made once.
     """
@@ -150,20 +150,24 @@ class WarmTrainer:
             )
 
     def train(self, run: Run, folder: Path, program: str | None = None) -> Trained:
-        """Train a run in a folder; a hang ends with the whole process group."""
+        """Train a run in a folder, by the trainer or a program in its place."""
+        arguments = ["run.json", "--history", "history.jsonl"]
         write_run(run, folder)
+        return self.run(program, arguments, folder=folder, ranks=run.recipe.parallelism.world_size)
+
+    def run(self, program: str | None, arguments: list[str], *, folder: Path, ranks: int = 1) -> Trained:
+        """Run a program that imports NeMo; a hang ends with the whole process group."""
+        asked = {"folder": str(folder), "ranks": ranks, "program": program, "arguments": arguments}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(JOB_TIMEOUT_S, os.killpg, (self._process.pid, signal.SIGKILL))
         late.start()
         try:
-            print(
-                json.dumps({"folder": str(folder), "program": program}), file=self._process.stdin, flush=True
-            )
+            print(json.dumps(asked), file=self._process.stdin, flush=True)
             exit_code = self._process.stdout.readline()
         finally:
             late.cancel()
-        assert exit_code, f"{self._errors.read_text()}\nthe training did not end within {JOB_TIMEOUT_S} s"
+        assert exit_code, f"{self._errors.read_text()}\nit did not end within {JOB_TIMEOUT_S} s"
         log = (folder / "log.out").read_text(encoding="utf-8")
         return Trained(exit_code=int(exit_code), log=log, folder=folder)
 

@@ -86,14 +86,15 @@ def test_a_diverging_run_stops_at_the_first_loss_that_is_no_number(train: Train,
     assert [str(loss) for loss in losses if loss - loss != 0] == [match[2]]
 
 
-def test_a_hanging_rank_ends_the_run_with_all_stacks(train_in_job: Train, tmp_path: Path) -> None:
-    failed, problem = _failed(
-        train_in_job,
-        _two_ranks(),
-        tmp_path,
-        HANG,
-        exit_code=1,  # as torchrun has it
-    )
+@pytest.mark.parametrize(
+    ("way", "exit_code"),
+    [("train", 2), pytest.param("train_in_job", 1, marks=pytest.mark.exhaustive, id="as torchrun has it")],
+)
+def test_a_hanging_rank_ends_the_run_with_all_stacks(
+    request: pytest.FixtureRequest, tmp_path: Path, way: str, exit_code: int
+) -> None:
+    train: Train = request.getfixturevalue(way)
+    failed, problem = _failed(train, _two_ranks(), tmp_path, HANG, exit_code)
     assert re.fullmatch(
         r"the training hangs: no step has ended within \d+ s of step 3, and the median step takes "
         r"[\d.]+ s; the stacks of 2 ranks are in the log\.",

@@ -27,7 +27,7 @@ WITH_BAR = "nemotron4-340b-24.11"
 """The same model as the later Nemotron4, logged by NeMo's progress bar."""
 SAVED_AT = 5
 END = 7
-GBS = 8
+GBS = 4
 ROUNDING = 2e-6
 """Relative, float32: other orders of summation, between ranks and between tensor-parallel halves."""
 DATA_2 = Parallelism(data=2)
@@ -82,7 +82,7 @@ def test_it_trains_and_learns(trainings: Trainings, family: str) -> None:
     assert one_rank.exit_code == 0, one_rank.log
     assert list(one_rank.losses) == list(range(END))
     assert one_rank.losses[0] == pytest.approx(math.log(4096), abs=0.2)
-    assert one_rank.losses[END - 1] < one_rank.losses[0] - 0.5
+    assert one_rank.losses[END - 1] < one_rank.losses[0] - 0.4
     assert one_rank.record("result")["state"] == "completed"
 
 
@@ -103,7 +103,7 @@ def test_the_release_of_24_11_logs_by_nemos_progress_bar(trainings: Trainings) -
     bars = [bar for bar in re.split("[\r\n]+", text) if bar.startswith("Epoch 0: ") and "train_step" in bar]
     assert re.fullmatch(
         r"Epoch 0: : 100%\|\S+\| 7/7 \[\d\d:\d\d<\d\d:\d\d, .*global_step=6\.000, .*reduced_train_loss=\d.*, "
-        r"train_step_timing in s=[\d.e-]+, consumed_samples=56\.00\]",
+        r"train_step_timing in s=[\d.e-]+, consumed_samples=28\.00\]",
         bars[-1],
     ), bars[-1]
     log = read_log(trained.folder / "log.out", max_steps=END)

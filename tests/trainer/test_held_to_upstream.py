@@ -24,7 +24,7 @@ from .held_to_upstream import (
     nemo_1_settings,
     unexplained,
 )
-from .jobs import ROOT, start_trainer
+from .jobs import ROOT, WarmTrainer
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
@@ -88,15 +88,15 @@ def planned(row: ConfigurationRow, **mode: Any) -> Run:
 
 
 @pytest.fixture(scope="module")
-def of_runs(config: Path, trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def of_runs(config: Path, warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder = tmp_path_factory.mktemp("settings")
     program = Path(__file__).parent / "programs" / "flat_settings.py"
 
     def found(runs: list[Run]) -> list[dict[str, Any]]:
         (folder / "runs.json").write_text(json.dumps([run.model_dump(mode="json") for run in runs]))
         files = [str(folder / "runs.json"), str(folder / "settings.json")]
-        done = start_trainer([trainer_python, str(program)], files, cwd=folder)
-        assert done.returncode == 0, done.stdout
+        done = warm_trainer.run(str(program), files, folder=folder)
+        assert done.exit_code == 0, done.log
         in_nemo = json.loads((folder / "settings.json").read_text())
         for run, settings_of_run in zip(runs, in_nemo, strict=True):
             if run.recipe.workload == NEMO_1:

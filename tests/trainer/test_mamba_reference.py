@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from .jobs import start_trainer
+from .jobs import WarmTrainer
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 
-def test_it_is_the_recurrence(trainer_python: str, tmp_path: Path) -> None:
+def test_it_is_the_recurrence(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
     """Outputs and gradients, where the length is a multiple of the chunk, is none, and is below one."""
     program = Path(__file__).parent / "programs" / "compare_mamba.py"
-    done = start_trainer([trainer_python, str(program)], [], cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    errors = json.loads(done.stdout.splitlines()[-1])
+    done = warm_trainer.run(str(program), [], folder=tmp_path)
+    assert done.exit_code == 0, done.log
+    errors = json.loads(done.log.splitlines()[-1])
     assert set(errors["scans"]) == {"12 by 4", "13 by 4", "3 by 8"}
     for error in errors["scans"].values():
         assert set(error) == {"y", "x", "dt", "a", "b", "c"}

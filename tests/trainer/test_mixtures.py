@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 SAVED_AT = 5
 END = 7
-GBS = 8
+GBS = 4
 ROUNDING = 2e-6
 """Relative, float32: other orders of summation, between ranks and between the tokens of an expert."""
 ONE_RANK = Parallelism(data=1, virtual_pipeline=1)

@@ -8,20 +8,20 @@ import pytest
 
 from steptime.recipes.planning import PlanRequest, plan
 
-from .jobs import start_trainer, write_run
+from .jobs import WarmTrainer, write_run
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")
-def told(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def told(warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Of a row that a document has."""
     folder = tmp_path_factory.mktemp("on_gpus")
     (run,) = plan(PlanRequest(workload="nemotron4", gpu_type="h100", size="15b", gpus="16")).runs
     program = Path(__file__).parent / "programs" / "on_gpus.py"
-    done = start_trainer([trainer_python, str(program)], write_run(run, folder), cwd=folder)
-    assert done.returncode == 0, done.stdout
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    done = warm_trainer.run(str(program), write_run(run, folder), folder=folder)
+    assert done.exit_code == 0, done.log
+    found: dict[str, Any] = json.loads(done.log.splitlines()[-1])
     return found
 
 

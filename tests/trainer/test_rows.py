@@ -18,7 +18,7 @@ from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Recipe, Run
 from steptime.recipes.planning import PlanRequest, plan
 
-from .jobs import ROOT, start_trainer
+from .jobs import ROOT, WarmTrainer
 
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
@@ -93,15 +93,15 @@ def planned_rows() -> list[Run]:
 
 
 @pytest.fixture(scope="module")
-def report(clusters: None, trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(clusters: None, warm_trainer: WarmTrainer, tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("rows")
     runs = planned_rows()
     asked, built = folder / "asked.json", folder / "built.json"
     content = {"runs": [run.model_dump(mode="json") for run in runs], "recipes": list(NEMO_RECIPES.values())}
     asked.write_text(json.dumps(content))
     program = Path(__file__).parent / "programs" / "build_rows.py"
-    done = start_trainer([trainer_python, str(program)], [str(asked), str(built)], cwd=folder)
-    assert done.returncode == 0, done.stdout
+    done = warm_trainer.run(str(program), [str(asked), str(built)], folder=folder)
+    assert done.exit_code == 0, done.log
     content = json.loads(built.read_text())
     return Report(list(zip(runs, content["rows"], strict=True)), content["recipes"], content["precisions"])
 

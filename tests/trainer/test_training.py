@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 SAVED_AT = 6
 END = 8
-GBS = 16
+GBS = 4
 """The same for every number of ranks, so that all runs see the same batches."""
 ROUNDING = 2e-6
 """Relative, float32: other orders of summation, between ranks and between tensor-parallel halves."""
@@ -149,7 +149,7 @@ def test_a_profile_has_the_planned_steps_of_the_planned_ranks(train: Train, tmp_
 def test_two_ranks_save_at_the_end(saved: Trained) -> None:
     assert saved.exit_code == 0, saved.log
     (checkpoint,) = saved.checkpoints.iterdir()
-    assert checkpoint.name == "default--None=0.0000-epoch=0-consumed_samples=96.0"
+    assert checkpoint.name == "default--None=0.0000-epoch=0-consumed_samples=24.0"
     files = {file.name for file in (checkpoint / "weights").glob("*.distcp")}
     assert {name[:3] for name in files} == {"__0", "__1"}  # both ranks write
     assert re.search(
@@ -175,7 +175,7 @@ def test_load_continues_as_if_uninterrupted(
         "consumed_samples": SAVED_AT * GBS,
     }
     assert "Global Checkpoint Load : Rank : 0 : Start time :" in loaded.log
-    assert [line["consumed_samples"] for line in loaded.step_lines] == ["112", "128"]
+    assert [line["consumed_samples"] for line in loaded.step_lines] == ["28", "32"]
     assert list(loaded.losses) == [SAVED_AT, SAVED_AT + 1]
     # The first loss needs the weights and the data, the second also the optimizer's state and its rate.
     for expected, step in zip(uninterrupted.history[SAVED_AT:], loaded.history, strict=True):

@@ -1,11 +1,13 @@
 """Train what is asked for, one run after the other, with NeMo imported once.
 
-Each line of the standard input is a JSON object: `folder`, which holds a `run.json`, and `program`, a Python
-file that is run in place of the trainer, or null. For each, a line of the standard output has the ranks'
-highest exit code.
+Each line of the standard input is a JSON object: `folder`, in which it runs, `ranks`, `program`, a Python
+file that is run in place of the trainer, or null, and `arguments`. For each, a line of the standard output
+has the ranks' highest exit code.
 
 Each rank is a fork of this process with the environment that torchrun gives it, which runs the trainer's own
-`main` and writes to the folder's `log.out`. All else (processes, gloo, checkpoints) is as in a job.
+`main` and writes to the folder's `log.out`. All else (processes, gloo, checkpoints) is as in a job, but for
+two things that would take most of the time of a short training: the peak is measured by smaller matrices, and
+no process imports torch anew to collect what the writers of a checkpoint have done.
 """
 
 import json
@@ -23,16 +25,15 @@ def main() -> None:
 
     with heavy_imports():
         import trainer.cpu.cpu_layers
-        import trainer.training  # noqa: F401
+        import trainer.cpu.peak
+        import trainer.training
+    trainer.cpu.peak.SIZE = 1024
     for line in sys.stdin:
-        asked = json.loads(line)
-        print(_trained(Path(asked["folder"]), asked["program"]), flush=True)
+        print(_trained(**json.loads(line)), flush=True)
 
 
-def _trained(folder: Path, program: str | None) -> int:
+def _trained(folder: str, ranks: int, program: str | None, arguments: list[str]) -> int:
     """The highest exit code of a run's ranks."""
-    parallelism = json.loads((folder / "run.json").read_text())["recipe"]["parallelism"]
-    ranks = parallelism["tensor"] * parallelism["pipeline"] * parallelism["data"]
     environment = {
         "WORLD_SIZE": ranks,
         "LOCAL_WORLD_SIZE": ranks,
@@ -46,19 +47,23 @@ def _trained(folder: Path, program: str | None) -> int:
         if child == 0:
             os.environ.update({name: str(value) for name, value in environment.items()})
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0")
-            _train(folder, program)
+            _train(folder, program, arguments)
         children.append(child)
     return max(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children)
 
 
-def _train(folder: Path, program: str | None) -> None:
+def _train(folder: str, program: str | None, arguments: list[str]) -> None:
     """In a process of its own, which it ends."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
     os.chdir(folder)
     log = os.open("log.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.argv = ["trainer", "run.json", "--history", "history.jsonl"]
+    sys.argv = [program or "trainer", *arguments]
+    # Megatron would spawn it, and forking is safe only now, before there are threads.
+    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
     code = 1  # of what raises something
     try:
         if program is None:
@@ -66,7 +71,9 @@ def _train(folder: Path, program: str | None) -> None:
 
             code = train()
         else:
+            sys.path.insert(0, str(Path(program).parent))
             runpy.run_path(program, run_name="__main__")
+            code = 0
     except SystemExit as ended:
         code = int(ended.code or 0)
     except BaseException:
