@@ -248,7 +248,8 @@ def test_a_recipe_that_another_image_has_not_is_not_started() -> None:
         program_of(run_of(recipe))
     assert str(refused.value) == (
         "nemotron3-26.04 super cannot be started: unknown recipe 'nemotron_3_super' of Megatron-Bridge in "
-        "nemo:26.02, family nemotronh: did you mean 'nemotronh_56b'? Valid are: nemotronh_56b."
+        "nemo:26.02, family nemotronh: did you mean 'nemotronh_56b'? Valid are: nemotronh_56b; add "
+        "one that your own image pre-trains to config/megatron_bridge.yaml."
     )
 
 
@@ -267,6 +268,7 @@ IMAGE, OLDER = "nvcr.io/nvidia/nemo:26.02", "nvcr.io/nvidia/nemo:25.11"
 THE_MODEL = "    model: {architecture: "
 THE_ROWS = "      - gpu_types: [gb300, gb200, b300, b200]"
 THE_ROWS_OF_H100 = "      - gpu_types: [h100]"
+OF_YOURS = "add one that your own image pre-trains to config/megatron_bridge.yaml."
 MISTAKES = {
     "no recipe": (
         ("recipe: gpt_oss_120b, ", ""),
@@ -285,7 +287,7 @@ MISTAKES = {
         (
             THE_MODEL,
             f"{IN_SIZE}.model.recipe: unknown recipe 'gpt_oss_12ob' of Megatron-Bridge in {IMAGE}, family "
-            "gpt_oss: did you mean 'gpt_oss_120b'? Valid are: gpt_oss_120b.",
+            f"gpt_oss: did you mean 'gpt_oss_120b'? Valid are: gpt_oss_120b; {OF_YOURS}",
         ),
     ),
     "a recipe of a later release": (
@@ -293,7 +295,7 @@ MISTAKES = {
         (
             THE_MODEL,
             f"{IN_SIZE}.model.recipe: unknown recipe 'gpt_oss_20b' of Megatron-Bridge in {IMAGE}, family "
-            "gpt_oss: did you mean 'gpt_oss_120b'? Valid are: gpt_oss_120b.",
+            f"gpt_oss: did you mean 'gpt_oss_120b'? Valid are: gpt_oss_120b; {OF_YOURS}",
         ),
     ),
     "a family that there is not": (
@@ -301,7 +303,7 @@ MISTAKES = {
         (
             THE_MODEL,
             f"{IN_SIZE}.model.family: unknown family 'gptoss' of Megatron-Bridge in {IMAGE}: did you mean "
-            "'gpt_oss'? Valid are: deepseek, gpt_oss, llama, nemotronh, qwen.",
+            f"'gpt_oss'? Valid are: deepseek, gpt_oss, llama, nemotronh, qwen; {OF_YOURS}",
         ),
     ),
     "samples of another length": (

@@ -131,11 +131,11 @@ def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
     """Return what of a recipe its image lacks, placed in the model. Raises UserError for no known release."""
     known, of = release_of(image).recipes, f"Megatron-Bridge in {image}"
     if model.family not in known:
-        return Mistake.of(unknown_value("family", model.family, known, of=of), "family")
+        return _unknown("family", unknown_value("family", model.family, known, of=of))
     recipes = known[model.family]
     if model.recipe not in recipes:
-        error = unknown_value("recipe", model.recipe, recipes, of=f"{of}, family {model.family}")
-        return Mistake.of(error, "recipe")
+        of = f"{of}, family {model.family}"
+        return _unknown("recipe", unknown_value("recipe", model.recipe, recipes, of=of))
     lengths = recipes[model.recipe].seq_length
     if model.seq_length not in lengths:
         return Mistake(
@@ -144,6 +144,11 @@ def misnamed(model: NamedRecipe, image: str | None) -> Mistake | None:
             ("seq_length",),
         )
     return None
+
+
+def _unknown(field: str, error: UserError) -> Mistake:
+    add = f"; add one that your own image pre-trains to config/{bridge_file().name}"
+    return Mistake(str(error).removesuffix(".") + add, (field,))
 
 
 def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
