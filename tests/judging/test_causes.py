@@ -81,7 +81,7 @@ def test_a_bad_node_is_named_with_the_cells_that_ran_there(
     explained = {row["cell"]: row["cause"] for row in told["cells"] if row["cause"]}
     assert set(explained) == on_node
     assert set(explained.values()) == {"node n07"}
-    assert f"; {len(on_node)} by node n07" in told["sentence"]
+    assert f"; moved together: {len(on_node)} by node n07" in told["sentence"]
     assert told["remarks"][0].startswith(f"node n07: slower in {len(on_node)} of the {len(on_node)} cells ")
     assert not any("common-mode" in remark for remark in told["remarks"])
 
@@ -94,7 +94,7 @@ def test_cells_that_move_together_are_named_with_what_all_have_changed(
 
     explained = [row["cell"] for row in told["cells"] if row["cause"] == "common-mode"]
     assert len(explained) > 0.6 * len(MANY_CELLS)
-    assert f"; {len(explained)} by common-mode" in told["sentence"]
+    assert f"; moved together: {len(explained)} by common-mode" in told["sentence"]
     (remark, *others) = told["remarks"]
     assert remark.startswith(f"common-mode: {len(explained)} of 24 cells on local are slower together, by ")
     assert remark.endswith("; changed: NCCL_ALGO none → Ring")

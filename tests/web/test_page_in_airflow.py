@@ -58,17 +58,17 @@ def test_a_run_has_an_address_and_its_checks_are_one_line(page: Page) -> None:
 
 def test_a_run_is_laid_beside_another(page: Page, publish: Publish) -> None:
     publish("usual", step_times=[1.0] * 20)
-    publish("slow", step_times=[1.5] * 20, environment={"OMP_NUM_THREADS": "2"})
+    publish("slow", step_times=[1.5123] * 20, environment={"OMP_NUM_THREADS": "2"})
     frame = opened(page, f"{RUNS}&run=slow")
     frame.locator("#other").fill("usu")
     page.keyboard.press("Enter")
     beside = frame.locator("#differences")
-    expect(beside.locator("tr", has_text="Step time, s").first).to_contain_text("+50.0 %")
+    expect(beside.locator("tr", has_text="Step time, s").first).to_have_text("Step time, s1.5121.000+51.2 %")
     expect(beside.locator("tr", has_text="OMP_NUM_THREADS")).to_contain_text("2")
     drawn = frame.locator("#overlay").evaluate(
         "(canvas) => Chart.getChart(canvas).data.datasets.map(({label, data}) => [label, data.at(-1).y])"
     )
-    assert drawn == [["slow", 1.5], ["usual", 1.0]]
+    assert drawn == [["slow", 1.5123], ["usual", 1.0]]
     assert page.url.endswith("run=slow&with=usu")
     page.reload()
     expect(beside).to_contain_text("slow beside usual")

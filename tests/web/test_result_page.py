@@ -68,7 +68,7 @@ def test_runs_stand_below_their_dag_run_latest_first(page: Page) -> None:
 @pytest.mark.usefixtures("sweep")
 def test_a_dag_runs_tab_has_its_runs_only(page: Page) -> None:
     frame = opened(page, TAB)
-    expect(frame.locator("#summary")).to_contain_text("5 runs")
+    expect(frame.locator(".totals")).to_contain_text("5 runs")
     expect(frame.locator("tr.group")).to_have_count(0)
 
 
@@ -97,7 +97,7 @@ def test_the_tab_of_a_sweep_has_its_cells_their_verdicts_and_its_cost(
     expect(frame.locator("#summary strong")).to_contain_text(
         "2 cells: 1 slower, 0 faster, 1 unchanged; worst"
     )
-    expect(frame.locator("#summary")).to_contain_text("2 runs")
+    expect(frame.locator("#summary")).to_have_text(re.compile(r"; 1 waits for fresh runs\.$"))
     expect(frame.locator(".totals")).to_contain_text(
         "2 cells · 2 runs · 0.0321 GPU-hours · in the queue for 2 s"
     )
@@ -196,10 +196,12 @@ def test_filters_are_kept_in_the_address(page: Page) -> None:
     assert page.url.endswith("/plugin/step-times/steptime/?view=runs&mode=performance&gpus=2")
     frame.locator("#search").fill("OLD")
     expect(frame.locator("tbody tr[data-job]")).to_have_count(1)
+    typed_at = frame.locator("#search").bounding_box()
     frame.locator("#search").fill("none of them")
-    expect(frame.locator("#message")).to_contain_text("No run matches these filters.")
+    expect(frame.locator("main")).to_contain_text("No run matches these filters.")
     expect(frame.locator("#charts")).to_be_hidden()
-    frame.locator("#message button").click()
+    assert frame.locator("#search").bounding_box() == typed_at, "it moves while somebody types in it"
+    frame.get_by_role("button", name="Reset filters").click()
     expect(frame.locator("#summary")).to_have_text("6 runs")
     assert page.url.endswith("/steptime/?view=runs")
 
@@ -360,6 +362,7 @@ def test_a_dag_run_that_ended_without_results_says_why(page: Page, monkeypatch: 
     monkeypatch.setattr(answers, "why_without_results", lambda *_: why)
     frame = opened(page, TAB)
     expect(frame.locator("#message")).to_have_text(why.capitalize())
+    expect(frame.locator("#summary")).to_be_empty()
 
 
 def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, publish: Publish) -> None:

@@ -33,12 +33,16 @@ def scales(publish: Callable[..., Result]) -> None:
 @pytest.mark.usefixtures("scales")
 def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> None:
     frame = opened(page, f"{NAVIGATION}?view=scaling")
-    expect(frame.locator("#summary")).to_have_text("llama31/new: how 2 models scale")
+    expect(frame.locator("#summary")).to_have_text(
+        "2 models; lowest efficiency 50.0 % (small·fp32·2) in llama31/new."
+    )
     drawn = [frame.locator(f"#scaling-{index}").evaluate(LINES) for index in range(2)]
     # Weak scaling: a step of two ranks that takes 1.25 as long has 80 % of the tokens per second and rank.
     assert sorted(drawn) == [[[[1, 100], [2, 50]]], [[[1, 100], [2, 80]]]]
     frame.locator("#together").select_option("llama31/old")
-    expect(frame.locator("#summary")).to_have_text("llama31/old: how 1 model scales")
+    expect(frame.locator("#summary")).to_have_text(
+        "1 model; lowest efficiency 100.0 % (tiny·fp32·1) in llama31/old."
+    )
     assert page.url.endswith("?view=scaling&together=llama31%2Fold")
     assert frame.locator("#scaling-0").evaluate(LINES) == [[[1, 100], [4, 100]]]
     expect(frame.locator("canvas")).to_have_count(1)
@@ -48,7 +52,9 @@ def test_the_latest_dag_run_is_drawn_and_another_can_be_chosen(page: Page) -> No
 def test_the_tab_of_a_dag_run_has_its_own(page: Page) -> None:
     frame = opened(page, TAB)
     frame.get_by_role("link", name="Scaling").click()
-    expect(frame.locator("#summary")).to_have_text("llama31/new: how 2 models scale")
+    expect(frame.locator("#summary")).to_have_text(
+        "2 models; lowest efficiency 50.0 % (small·fp32·2) in llama31/new."
+    )
     expect(frame.locator("#together")).to_be_hidden()
 
 
@@ -87,6 +93,17 @@ def test_published_points_are_triangles_and_what_is_below_is_crossed(page: Page)
         gpus: "crossRot" if f"8b·fp8·{gpus}" == BELOW else "circle" for gpus in published
     }
     assert re.search(r"fp8 .* at 32, below the publication, ", chart.get_attribute("aria-label") or "")
+    # A line stands once in the legend, for its published points, too.
+    legend = "(canvas) => Chart.getChart(canvas).legend.legendItems.map(({text}) => text)"
+    assert chart.evaluate(legend) == ["bf16", "fp8"]
+    hidden = """(canvas) => {
+        const chart = Chart.getChart(canvas);
+        chart.legend.options.onClick.call(chart.legend, null, chart.legend.legendItems[0], chart.legend);
+        return chart.data.datasets.filter((_, at) => !chart.isDatasetVisible(at)).map(({label}) => label);
+    }"""
+    gone = chart.evaluate(hidden)
+    assert {"bf16", "bf16, published"} <= set(gone)
+    assert not any(label.startswith("fp8") for label in gone)
     crossed = frame.locator("tr[data-job]").filter(has=page.get_by_role("button", name=BELOW, exact=True))
     expect(crossed).to_contain_text("below")
 
@@ -115,7 +132,9 @@ def test_a_scale_alone_is_drawn_relative_to_an_earlier_run(
     publish("one", gpus=1, step_times=[1.0] * 20, dag_run_id="old", submitted_at=1.78e9)
     publish("two", gpus=2, step_times=[1.25] * 20, dag_run_id="new")
     frame = opened(page, f"{NAVIGATION}?view=scaling&together=llama31/new")
-    expect(frame.locator("#summary")).to_have_text("llama31/new: how 1 model scales")
+    expect(frame.locator("#summary")).to_have_text(
+        "1 model; lowest efficiency 80.0 % (tiny·fp32·2) in llama31/new."
+    )
     assert frame.locator("#scaling-0").evaluate(LINES) == [[[2, 80]]]
 
 

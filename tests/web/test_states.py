@@ -32,6 +32,22 @@ STICKING_OUT = """() => {
 }"""
 """What is wider than its place, boxes apart that are there to be scrolled, and what lies in them."""
 
+BADLY_DRAWN = """() => Object.values(window.Chart?.instances ?? {}).flatMap((chart) => {
+    const { left, right, top, bottom } = chart.chartArea, { id } = chart.canvas;
+    const seen = chart.options.clip || 0;
+    const whole = ({ x, y, options: { radius } }) =>
+        Math.min(x - left, right - x, y - top, bottom - y) - radius >= -seen;
+    const sets = chart.data.datasets.map((set, index) => [set, chart.getDatasetMeta(index).data]);
+    const cut = sets.filter(([, points]) => points.some((one) => one.options.radius && !whole(one)));
+    const steps = ({ type, ticks }) => type !== "linear" ? [] : ticks.slice(2).map((tick, index) =>
+        (tick.value - ticks[index + 1].value) / (ticks[1].value - ticks[0].value));
+    const uneven = Object.values(chart.scales).filter((scale) => scale.options.display)
+        .filter((scale) => steps(scale).some((step) => Math.abs(step - 1) > 0.01));
+    return [...cut.map(([{ label }]) => `${id}: points of ${label} are cut`),
+        ...uneven.map(({ id: axis, ticks }) => `${id}: ${axis} has ${ticks.map(({ value }) => value)}`)];
+})"""
+"""Charts with points that their edges cut, or with uneven steps from one number of an axis to the next."""
+
 
 def shown(page: Page, address: str, drawn: str) -> None:
     """One view alone, without Airflow around it."""
@@ -56,7 +72,7 @@ def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterato
     expect(page.locator("#detail")).to_be_hidden()
     yield "Runs"
     page.locator("#search").fill("none of them")
-    expect(page.locator("#message")).to_be_visible()
+    expect(page.get_by_text("No run matches these filters.")).to_be_visible()
     yield "Runs, none of which matches"
     shown(page, f"?view=trend&series={SLOWER}", "#trend")
     yield "Trend"
@@ -104,6 +120,6 @@ def test_axe_finds_nothing_and_nothing_sticks_out(
         for state in states(watched.page, monkeypatch, report):
             by_axe = Axe().run(watched.page)
             rules = [f"{one['id']}: {one['nodes'][0]['html']}" for one in by_axe.response["violations"]]
-            wrong = [*rules, *watched.page.evaluate(STICKING_OUT)]
+            wrong = [*rules, *watched.page.evaluate(STICKING_OUT), *watched.page.evaluate(BADLY_DRAWN)]
             found |= {state: wrong} if wrong else {}
     assert not found

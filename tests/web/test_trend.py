@@ -112,6 +112,9 @@ def test_a_drift_and_an_accepted_level_are_marked(
     expect(frame.locator("tr[data-run='run-03']")).to_contain_text("half of it (somebody)")
     expect(frame.locator("#drift")).to_contain_text("It drifts slowly, by ")
     assert "level" in labels
+    # The caption names what is drawn, and nothing else.
+    expect(frame.locator("figcaption")).to_contain_text("flag: level accepted; violet: level")
+    expect(frame.locator("figcaption")).not_to_contain_text("published")
 
 
 def test_a_level_is_accepted_on_the_page_with_a_reason(

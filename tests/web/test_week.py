@@ -1,6 +1,9 @@
 """What got slower, on the page: half a year of 60 cells with planted changes, told in one sentence."""
 
+import re
+
 import pytest
+from browser import Watched
 from playwright.sync_api import FrameLocator, Page, expect
 from sixty_cells import ACCEPTED, BELOW, DRIFT, STEP, Stores, named, planted
 from web.framed import NAVIGATION, column, opened
@@ -26,12 +29,33 @@ def test_exactly_what_is_planted_is_named(page: Page, half_year: Stores) -> None
     expect(frame.locator("tr[data-cell]")).to_have_count(60)
     assert named(rows(frame)) == planted(half_year)
     expect(frame.locator("#summary")).to_contain_text("60 cells: ")
-    expect(frame.locator("#summary")).to_contain_text(f" by node {half_year.bad_node}; ")
-    expect(frame.locator("#summary")).to_contain_text("1 drifts slowly")
+    expect(frame.locator("#summary")).to_have_text(
+        re.compile(
+            rf"; moved together: \d+ by node {half_year.bad_node}, \d+ by common-mode; 1 drifts slowly\.$"
+        )
+    )
     remarks = frame.locator(".remarks li")
     expect(remarks.first).to_contain_text(f"node {half_year.bad_node}: slower in ")
     expect(remarks.filter(has_text=f"{DRIFT}: drifts slowly")).to_have_count(1)
     expect(frame.locator(".totals")).to_contain_text("60 cells · ")
+
+
+def test_a_small_screen_has_every_number_and_a_telephone_the_verdicts(page: Page) -> None:
+    for width, last in ((1366, "queue_wait_s"), (400, "change_percent")):
+        page.set_viewport_size({"width": width, "height": 768})
+        frame = opened(page, NAVIGATION)
+        box = frame.locator(f"th[data-key={last}]").bounding_box()
+        assert box
+        assert box["x"] + box["width"] <= width - 20
+
+
+def test_a_store_that_fails_shows_no_empty_table(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://nowhere")
+    frame = opened(watched.page, NAVIGATION)
+    expect(frame.locator("#message .failure")).to_be_visible()
+    expect(frame.locator("table")).to_be_hidden()
+    expect(frame.locator("#period")).to_have_value("7")
+    watched.complaints.clear()  # Chromium's, of the answer 503
 
 
 def test_nothing_is_named_where_nothing_was_planted(

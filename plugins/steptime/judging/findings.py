@@ -146,8 +146,9 @@ class Comparison:
         if counts["slower"]:
             worst = self.findings[0]
             sentence += f"; worst {self.names[0]} {worst.change_percent:+.1f} %, {worst.standing.state}"
-        for cause in self.causes:
-            sentence += f"; {len(cause.cells)} by {cause.name}"
+        if self.causes:
+            together = ", ".join(f"{len(cause.cells)} by {cause.name}" for cause in self.causes)
+            sentence += f"; moved together: {together}"
         if drifting := sum(one.drift is not None for one in self.findings):
             sentence += f"; {drifting} drift{'s' if drifting == 1 else ''} slowly"
         if waiting := sum(one.fresh_runs_wanted > 0 for one in self.findings):

@@ -297,7 +297,6 @@ COLUMNS = (
         heading="efficiency",
         unit="%",
         priority=2,
-        significant=3,
         decimals=1,
     ),
     *(

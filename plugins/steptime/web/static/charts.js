@@ -3,6 +3,7 @@ import { byId, element } from "./dom.js";
 import { significant } from "./format.js";
 
 const LOGARITHMIC_FROM = 8; // ratio of the largest to the smallest value
+const WHOLE_POINT_PX = 8; // so far outside the axes is drawn what lies on them
 
 /** A colour of the style sheet as the theme has it now. */
 export function colour(name) {
@@ -21,7 +22,7 @@ export function draw(canvas, config, described) {
   Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
   Chart.defaults.font.size = 12;
   canvas.setAttribute("aria-label", described);
-  const options = { animation: false, maintainAspectRatio: false, ...config.options };
+  const options = { animation: false, maintainAspectRatio: false, clip: WHOLE_POINT_PX, ...config.options };
   return new Chart(canvas, { ...config, options });
 }
 
@@ -56,13 +57,23 @@ export function valueAxis(values, unit) {
   return { type: "logarithmic", title, ticks, min, max, afterBuildTicks: (axis) => { axis.ticks = roundTicks(min, max); } };
 }
 
-export function rankAxis(ranks, unit) {
-  const logarithmic = spread(ranks) > LOGARITHMIC_FROM;
-  const margin = logarithmic ? [ranks[0] / 1.15, ranks.at(-1) * 1.15] : [ranks[0] - 0.25, ranks.at(-1) + 0.25];
+/** An axis of percent, fitted to its values but for the room around 100. */
+export function percentAxis(values) {
+  const [low, high] = [Math.min(90, ...values), Math.max(105, ...values)];
+  const stepSize = [5, 10, 25, 50].find((step) => (high - low) / step <= 8) ?? 100;
   return {
-    type: logarithmic ? "logarithmic" : "linear",
-    min: margin[0],
-    max: margin[1],
+    min: Math.floor(low / stepSize) * stepSize, max: Math.ceil(high / stepSize) * stepSize,
+    title: { display: true, text: "%" }, ticks: { stepSize },
+  };
+}
+
+/** An axis of scales: people double them, so that each doubling is as wide. */
+export function rankAxis(ranks, unit) {
+  const margin = Math.max(1.15, spread(ranks) ** 0.03);
+  return {
+    type: "logarithmic",
+    min: ranks[0] / margin,
+    max: ranks.at(-1) * margin,
     title: { display: true, text: `${unit}s` },
     afterBuildTicks: (axis) => { axis.ticks = ranks.map((value) => ({ value })); },
     ticks: { callback: (value) => String(value), autoSkip: true, maxRotation: 0 },

@@ -3,7 +3,7 @@ import { keep } from "./address.js";
 import { colour, draw, figureFor } from "./charts.js";
 import { capitalised, choices, comparedNumbers } from "./columns.js";
 import { element } from "./dom.js";
-import { fixed, significant } from "./format.js";
+import { decimals, fixed } from "./format.js";
 import { read, rowsOf } from "./server.js";
 import { attempt } from "./messages.js";
 
@@ -23,8 +23,10 @@ function changeOf(one, other) {
   return `${percent > 0 ? "+" : ""}${change(percent)} %`;
 }
 
-const numbers = ({ run, other }) => comparedNumbers(run, other).map(({ heading, unit, name, significant: digits }) =>
-  [[capitalised(heading), unit].filter(Boolean).join(", "), significant(run[name], digits), significant(other[name], digits), changeOf(run[name], other[name])]);
+const numbers = ({ run, other }) => comparedNumbers(run, other).map(({ heading, unit, name, significant, decimals: most }) => {
+  const both = [run[name], other[name]];
+  return [[capitalised(heading), unit].filter(Boolean).join(", "), ...both.map(fixed(decimals(both, significant, most))), changeOf(...both)];
+});
 
 /** Draw the step times of both over each other, if they are shown. */
 export function drawOverlay(canvas, { run, other, step_times: times }) {

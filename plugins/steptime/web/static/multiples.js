@@ -58,7 +58,7 @@ const intervals = {
 function datasets(lines, quantity) {
   return [...lines].flatMap(([name, rows], index) => {
     const line = colour(`--series-${(index % COLOURS) + 1}`);
-    const base = { label: name || quantity.name, borderColor: line, backgroundColor: line };
+    const base = { line: index, label: name || quantity.name, borderColor: line, backgroundColor: line };
     const points = pointsOf(rows, quantity);
     const repeats = points.flatMap(({ x, rows: some }) => (some.length > 1 ? some.map((row) => ({ x, y: quantity.of(row) })) : []));
     const [ideal, published] = [quantity.ideal(points), quantity.published(rows)];
@@ -76,6 +76,13 @@ function described(model, unit, sets, quantity) {
   const point = (one) => `${quantity.write(one.y)} at ${one.x}${noteOf(one, quantity)}`;
   const lines = sets.filter(({ kind }) => !kind).map(({ label, data }) => `${label} ${data.map(point).join(", ")}`);
   return `${quantity.name} of ${model} over ${unit}s: ${lines.join("; ")}`;
+}
+
+/** A line in the legend stands for all that is drawn of it. */
+function showOrHide(_, { datasetIndex: clicked }, { chart }) {
+  const [shown, { line }] = [!chart.isDatasetVisible(clicked), chart.data.datasets[clicked]];
+  chart.data.datasets.forEach((set, index) => set.line === line && chart.setDatasetVisibility(index, shown));
+  chart.update();
 }
 
 const noteOf = ({ low, high, below }, { write }) =>
@@ -99,7 +106,7 @@ function drawModel(canvas, model, rows, quantity) {
       },
       scales: { x: rankAxis(scales, unit), y: quantity.axis(values) },
       plugins: {
-        legend: { position: "bottom", labels: { boxWidth: 12, boxHeight: 12, filter: ({ datasetIndex }) => !UNNAMED.includes(sets[datasetIndex].kind) } },
+        legend: { position: "bottom", onClick: showOrHide, labels: { boxWidth: 12, boxHeight: 12, filter: ({ datasetIndex }) => !sets[datasetIndex].kind } },
         tooltip: {
           filter: ({ dataset }) => !UNNAMED.includes(dataset.kind),
           callbacks: { title: ([item]) => (item ? `${item.parsed.x} ${unit}${item.parsed.x === 1 ? "" : "s"}` : ""), label: ({ dataset, parsed, raw }) => `${dataset.label}: ${quantity.write(parsed.y)}${noteOf(raw, quantity)}` },

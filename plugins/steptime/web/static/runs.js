@@ -8,7 +8,7 @@ import { readNew, rowsOf } from "./server.js";
 import { announce, attempt, summarise } from "./messages.js";
 import { drawStepTimes } from "./step_times.js";
 import { makeTable, unitOf, unitTitle } from "./table.js";
-import { publicationBadge, signed, verdictBadge } from "./verdicts.js";
+import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = scope.size ? "This DAG run" : "Runs";
 
@@ -63,7 +63,7 @@ function ofItsCell(row) {
 }
 
 function runCell(row) {
-  return element("button", { type: "button", className: "open", title: row.job_name }, row.label);
+  return element("button", { type: "button", className: "open", title: row.job_name }, ...cellName(row.label));
 }
 
 function logCell(row) {
@@ -119,7 +119,7 @@ function drawFilters() {
 }
 
 function explainEmpty() {
-  if (answer.all) announce(element("p", {}, "No run matches these filters."), element("button", { type: "button", onclick: reset }, "Reset filters"));
+  if (answer.all) announce(); // below the filters, which stay as they are while somebody types
   else if (answer.ended) announce(element("p", {}, `${capitalised(answer.ended)}.`.replace(/\.\.$/, ".")));
   else if (scope.size) announce(element("p", {}, "This DAG run has no results yet: each run appears when it has been validated."));
   else announce(element("p", {}, "No results yet. Trigger a DAG such as llama31, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
@@ -132,10 +132,12 @@ function summariseShown() {
   const shown = `${of}${rejected ? `, ${count(rejected)} rejected` : ""}${newest}`;
   const { sentence, took, remarks } = answer.comparison ?? { sentence: "", took: "", remarks: [] };
   const judged = rows.some(({ verdict: found }) => found);
-  if (judged) summarise(element("strong", {}, capitalised(sentence)), `. ${shown}`);
-  else summarise(shown);
+  const asCounted = shown === runsOf(answer.all); // what the line below has, too
+  if (judged) summarise(element("strong", {}, `${capitalised(sentence)}.`), ...(asCounted ? [] : [` ${shown}`]));
+  else summarise(answer.all ? shown : "");
   parts.took.textContent = took;
-  parts.took.hidden = !took || !rows.length;
+  parts.took.hidden = !took || !answer.all;
+  parts.unmatched.hidden = !answer.all || rows.length > 0;
   parts.remarks.replaceChildren(...remarks.map((remark) => element("li", {}, remark)));
 }
 
@@ -192,7 +194,8 @@ function toolbar() {
 /** Make what the view is made of: in the tab of a DAG run, as everywhere, the table comes first. */
 export function open(box) {
   const filtersForm = element("form", { className: "filters", ariaLabel: "Filters", onsubmit: (event) => event.preventDefault() });
-  const listing = element("section", { id: "listing", ariaLabel: "Runs" });
+  const listing = element("section", { id: "listing", ariaLabel: "Runs", hidden: true });
+  const unmatched = element("p", { hidden: true }, "No run matches these filters.");
   const charts = element("section", { id: "charts", ariaLabel: "Charts" });
   const [took, remarks] = [element("p", { className: "totals", hidden: true }), element("ul", { className: "remarks" })];
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; }, sections: byDagRun });
@@ -200,8 +203,8 @@ export function open(box) {
   listing.append(element("p", { className: "footnote" },
     "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale of the same sweep or DAG run, else of the nearest earlier runs. "
     + `Publication: ${meaningOf("against_publication")} MFU by different formulas must not be compared.`));
-  box.append(took, toolbar(), filtersForm, listing, remarks, charts);
-  parts = { filters: filtersForm, listing, charts, draw, took, remarks };
+  box.append(took, toolbar(), filtersForm, unmatched, listing, remarks, charts);
+  parts = { filters: filtersForm, unmatched, listing, charts, draw, took, remarks };
   answer = null;
 }
 

@@ -1,5 +1,6 @@
 // Scaling: efficiency over GPUs of one sweep run or DAG run, a small chart for each model, and the same as a table.
 import { current, go, scope } from "./address.js";
+import { percentAxis } from "./charts.js";
 import { columnsOf, meaningOf } from "./columns.js";
 import { element } from "./dom.js";
 import { fixed, timestamps } from "./format.js";
@@ -39,7 +40,7 @@ export function open(box) {
   const choice = element("select", { id: "together", onchange: ({ target }) => go({ together: target.value }) });
   const form = element("form", { className: "filters", hidden: scope.size > 0, onsubmit: (event) => event.preventDefault() }, element("label", {}, "Sweep run or DAG run", choice));
   const multiples = element("section", { id: "multiples", ariaLabel: "Charts, one for each model" });
-  const listing = element("section", { id: "listing", ariaLabel: "Runs" });
+  const listing = element("section", { id: "listing", ariaLabel: "Runs", hidden: true });
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.job = row.job_name; } });
   box.append(form, multiples, element("p", { className: "footnote" },
     "Efficiency: tokens/s per GPU (on CPUs: per rank) relative to the smallest scale measured together, or, if only one was, to the smallest of the nearest earlier runs. "
@@ -64,7 +65,7 @@ const EFFICIENCY = {
   of: (row) => row.scaling_efficiency_percent,
   interval: (row) => [row.scaling_efficiency_low_percent, row.scaling_efficiency_high_percent],
   write: (value) => `${percent(value)} %`,
-  axis: (values) => ({ min: Math.min(90, Math.floor(Math.min(...values) / 5) * 5), max: Math.max(105, Math.ceil(Math.max(...values) / 5) * 5), title: { display: true, text: "%" } }),
+  axis: percentAxis,
   ideal: (points) => [points[0], points.at(-1)].map(({ x }) => ({ x, y: 100 })),
   sharesIdeal: true,
   published: publishedPoints,
@@ -75,6 +76,11 @@ function explainEmpty() {
   else announce(element("p", {}, "No sweep run or DAG run has measured several scales. Type, for example:"), element("code", {}, "steptime run llama3.1 --gpus 1,2 --wait"));
 }
 
+function inWords(rows, models) {
+  const lowest = rows.reduce((a, b) => (b.scaling_efficiency_percent < a.scaling_efficiency_percent ? b : a));
+  return [element("strong", {}, `${models} model${models === 1 ? "" : "s"}; lowest efficiency ${percent(lowest.scaling_efficiency_percent)} % (${lowest.label})`), ` in ${answer.together}.`];
+}
+
 /** Draw what was read last, in today's colours and time zone. */
 export function redraw() {
   if (!answer) return;
@@ -83,7 +89,7 @@ export function redraw() {
   parts.choice.value = answer.together ?? "";
   const rows = rowsOf(answer).filter((row) => row.scaling_efficiency_percent != null);
   const models = modelsOf(rows);
-  summarise(rows.length ? `${answer.together}: how ${models.size} model${models.size === 1 ? " scales" : "s scale"}` : "");
+  summarise(...(rows.length ? inWords(rows, models.size) : []));
   if (rows.length) announce();
   else explainEmpty();
   drawMultiples(parts.multiples, models, EFFICIENCY);

@@ -65,7 +65,7 @@ function moveByKey(event) {
  */
 export function makeTable(box, { mark, sections = (rows) => [[null, rows]] }) {
   const table = element("table", {}, element("thead"), element("tbody"));
-  const scroller = element("div", { className: "scroller" }, table);
+  const scroller = element("div", { className: "scroller", hidden: true }, table);
   const shared = element("dl", { className: "shared" });
   box.append(shared, scroller);
   table.addEventListener("keydown", moveByKey);
@@ -87,6 +87,7 @@ export function makeTable(box, { mark, sections = (rows) => [[null, rows]] }) {
 
   return function draw(rows, columns) {
     redraw = () => draw(rows, columns);
+    scroller.hidden = false;
     const facts = { unit: unitOf(rows) };
     const [shown, same] = split(columns, rows);
     const rowOf = (row) => () => {

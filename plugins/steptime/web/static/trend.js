@@ -14,6 +14,8 @@ import { publicationBadge, signed, verdictBadge } from "./verdicts.js";
 export const title = "Trend";
 
 const DAY_S = 86400;
+const TICK_DAYS = [1, 7, 14, 28, 56, 182, 364, 1820]; // between dates on the axis, which go back from the newest run
+const MOST_TICKS = 9;
 const COLOURS = { slower: "--bad", faster: "--good", unchanged: "--series-1", "insufficient history": "--series-8" };
 const ADDED = {
   submitted_at: { cell: openCell, className: "run" },
@@ -40,7 +42,7 @@ export function open(box) {
   const choice = element("select", { id: "series", onchange: ({ target }) => go({ series: target.value }) });
   const form = element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, element("label", {}, "Series", choice));
   const charts = element("section", { className: "wide", ariaLabel: "Chart" });
-  const listing = element("section", { id: "listing", ariaLabel: "Runs of the series" });
+  const listing = element("section", { id: "listing", ariaLabel: "Runs of the series", hidden: true });
   const drawRows = makeTable(listing, { mark: (row, made) => { made.dataset.run = row.job_name; } });
   const [remark, drift] = [element("span"), element("span", { id: "drift" })];
   const accepting = element("section", { id: "accepting", ariaLabel: "Accept the level" });
@@ -101,7 +103,13 @@ function dateAxis(rows) {
   const format = new Intl.DateTimeFormat("en", { timeZone: timeZone(), day: "numeric", month: "short" });
   const [first, last] = [rows[0].submitted_at, rows.at(-1).submitted_at];
   const margin = Math.max((last - first) * 0.02, DAY_S / 4);
-  return { type: "linear", min: first - margin, max: last + margin, grid: { display: false }, ticks: { callback: (seconds) => format.format(seconds * 1000), maxRotation: 0, maxTicksLimit: 9 } };
+  const step = DAY_S * (TICK_DAYS.find((days) => (last - first) / DAY_S / days < MOST_TICKS) ?? TICK_DAYS.at(-1));
+  const dates = Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, index) => ({ value: last - index * step }));
+  return {
+    type: "linear", min: first - margin, max: last + margin, grid: { display: false },
+    afterBuildTicks: (axis) => { axis.ticks = dates.toReversed(); },
+    ticks: { callback: (seconds) => format.format(seconds * 1000), maxRotation: 0 },
+  };
 }
 
 function pointText({ raw: { row } }) {
@@ -110,10 +118,24 @@ function pointText({ raw: { row } }) {
   return [`${significant(row.judged_s)} s${known}: ${row.verdict}${suspicion}`, ...(row.against_publication === "below" ? ["below the publication"] : []), ...(row.changes ? row.changes.split("; ").map((one) => `changed: ${one}`) : []), ...(row.accepted ? [`accepted: ${row.accepted}`] : [])];
 }
 
+/** What is drawn, and nothing that is not. */
+function legend(rows, published, { range: [min, max, near], passes_until_s: passesUntil }) {
+  const marks = {
+    "band: usual for one run": rows.some(({ high_s: high }) => high != null),
+    "◆ confirmed": rows.some(({ suspicion }) => suspicion === "confirmed"),
+    "dotted: something changed": rows.some(({ changes }) => changes),
+    "flag: level accepted": rows.some(({ accepted }) => accepted),
+    "violet: level": rows.some(drifts),
+    "dashed: published": published != null && near,
+    "fine dots: passes it until there": passesUntil > min && passesUntil < max,
+  };
+  return ["seconds", ...Object.keys(marks).filter((words) => marks[words])].join("; ");
+}
+
 function drawChart(rows, label) {
   const { published_step_time_s: published, against_publication: mark } = rows.at(-1);
   const { range: [min, max, near], passes_until_s: passesUntil } = answer;
-  const [figure, canvas] = figureFor("trend", label, "seconds; band: usual for one run; ◆ confirmed; dotted: something changed; flag: level accepted; dashed: published; fine dots: passes it until there");
+  const [figure, canvas] = figureFor("trend", label, legend(rows, published, answer));
   for (const old of parts.charts.querySelectorAll("canvas")) Chart.getChart(old)?.destroy();
   parts.charts.replaceChildren(figure);
   draw(canvas, {

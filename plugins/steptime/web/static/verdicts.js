@@ -7,6 +7,12 @@ const change = fixed(1);
 /** A change in percent with its sign: above 0 is slower. */
 export const signed = (value) => (value > 0 ? "+" : "") + change(value);
 
+/** A cell's or run's name, which breaks before its mode alone, as in 70b·bf16·64·checkpoint save. */
+export function cellName(name) {
+  const [scale] = name.match(/^[^·]*(·[^·]*)?(·[^· ]*)?/);
+  return [element("span", { className: "whole" }, scale), element("wbr"), name.slice(scale.length)];
+}
+
 /** The verdict in its colour, with what its suspicion has come to. */
 export function verdictBadge({ verdict, suspicion }) {
   const moved = ["slower", "faster"].includes(verdict);

@@ -5,7 +5,7 @@ import { byId, element } from "./dom.js";
 import { readNew, rowsOf } from "./server.js";
 import { makeTable } from "./table.js";
 import { announce, summarise } from "./messages.js";
-import { publicationBadge, signed, verdictBadge } from "./verdicts.js";
+import { cellName, publicationBadge, signed, verdictBadge } from "./verdicts.js";
 
 export const title = "This week";
 
@@ -16,10 +16,10 @@ const PERIODS = { 1: "last day", 7: "last 7 days", 30: "last 30 days", 365: "las
 const ADDED = {
   cell: { cell: trendLink, className: "run", place: 1 },
   verdict: { cell: verdictBadge, place: 2 },
-  cause: { place: 3 },
-  change_percent: { write: signed, className: "main", place: 4 },
-  drift_percent: { write: signed, place: 5 },
-  changes: { heading: "changed", write: (value) => value, className: "words", place: 6 },
+  change_percent: { write: signed, className: "main", place: 3 },
+  cause: { place: 4 },
+  changes: { heading: "changed", write: (value) => value, className: "words", place: 5 },
+  drift_percent: { write: signed, place: 6 },
   judged_s: { place: 7 },
   baseline_s: { className: "quiet", place: 8 },
   step_time_over_published: { place: 9 },
@@ -35,7 +35,7 @@ let answer = null;
 let parts = null;
 
 function trendLink(row) {
-  const link = viewLink({ view: "trend", series: row.job_name }, row.cell);
+  const link = viewLink({ view: "trend", series: row.job_name }, ...cellName(row.cell));
   link.className = "open";
   return link;
 }
@@ -50,15 +50,16 @@ const days = () => (Object.hasOwn(PERIODS, current().get("days")) ? current().ge
 
 /** Make what the view is made of. */
 export function open(box) {
-  const [totals, remarks, listing] = [element("p", { className: "totals" }), element("ul", { className: "remarks" }), element("section", { id: "listing" })];
+  const [footnote, totals, remarks, listing] = [meanings(), element("p", { className: "totals" }), element("ul", { className: "remarks" }), element("section", { id: "listing", hidden: true })];
   listing.setAttribute("aria-label", "Cells");
   const draw = makeTable(listing, { mark: (row, made) => { made.dataset.cell = row.cell; made.dataset.verdict = row.verdict; } });
-  box.append(element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, periodChoice(), totals), listing, remarks, footnote());
-  parts = { totals, remarks, listing, draw };
+  box.append(element("form", { className: "filters", onsubmit: (event) => event.preventDefault() }, periodChoice(), totals), listing, remarks, footnote);
+  byId("period").value = days();
+  parts = { totals, remarks, listing, footnote, draw };
   answer = null;
 }
 
-const footnote = () => element("p", { className: "footnote" },
+const meanings = () => element("p", { className: "footnote", hidden: true },
   "Change: the runs judged over the baseline, above 0 is slower. Drift: how much slower its level is than its fastest was: advice. Least seen: the slowdown that one run of the cell shows in 4 of 5 cases. "
   + "Efficiency, GPU-hours and queue: of the newest run; efficiency relative to the smallest scale of its sweep or DAG run, else of the nearest earlier runs. A cell leads to its trend. "
   + `Publication: ${meaningOf("against_publication")}`);
@@ -68,9 +69,9 @@ export function redraw() {
   if (!answer) return;
   const rows = rowsOf(answer);
   byId("period").value = days();
-  summarise(element("strong", {}, capitalised(answer.sentence)), ".");
+  summarise(element("strong", {}, `${capitalised(answer.sentence)}.`));
   parts.totals.textContent = answer.took;
-  parts.listing.hidden = !rows.length;
+  parts.listing.hidden = parts.footnote.hidden = !rows.length;
   parts.remarks.replaceChildren(...answer.remarks.map((remark) => element("li", {}, remark)));
   if (rows.length) {
     announce();
