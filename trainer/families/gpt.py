@@ -10,7 +10,7 @@ from typing import Any
 
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from nemo.collections import llm
-from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel, default_layer_spec
+from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel, default_layer_spec, gpt_data_step
 
 from trainer.errors import TrainerError
 from trainer.families import vocabulary
@@ -44,7 +44,7 @@ def build_model(shape: ModelShape, device: str, device_options: dict[str, Any]) 
             **without_kernels(config_class),
             "transformer_layer_spec": mixture_layers,
         }
-    options = {**_layers(config_class, shape), **device_options}
+    options = {**_layers(config_class, shape), **_further_tokens(shape), **device_options}
     vocabulary_size, tokenizer = vocabulary(config_class, shape.vocab_size)
     sizes = {**_sizes(shape), **vocabulary_size}
     _check_fields(config_class, shape.nemo, taken={*sizes, *options})
@@ -99,6 +99,13 @@ def _layers(config_class: Any, shape: ModelShape) -> dict[str, Any]:
     if _layers_of(config_class) is not default_layer_spec:
         return {}
     return {"transformer_layer_spec": partial(get_gpt_decoder_block_spec, use_transformer_engine=True)}
+
+
+def _further_tokens(shape: ModelShape) -> dict[str, Any]:
+    """The last pipeline stage needs the tokens, too, to predict further ones; NeMo has them for DeepSeek."""
+    if shape.mtp_num_layers is None:
+        return {}
+    return {"data_step_fn": partial(gpt_data_step, use_mtp=True)}
 
 
 def _require_plain_layers(config_class: Any) -> None:
