@@ -67,7 +67,13 @@ def test_a_run_that_is_told_nothing_is_the_first_from_step_0() -> None:
 def test_one_way_of_spreading_is_given_and_the_others_are_one() -> None:
     assert Parallelism(data=3).model_dump() == {
         **{"tensor": 1, "pipeline": 1, "context": 1, "virtual_pipeline": None},
-        **{"expert": None, "expert_tensor": None, "data": 3},
+        **{
+            "first_stage_layers": None,
+            "last_stage_layers": None,
+            "expert": None,
+            "expert_tensor": None,
+            "data": 3,
+        },
     }
     assert Parallelism(tensor=2, pipeline=3, context=5, data=7, virtual_pipeline=11).world_size == 210
 
