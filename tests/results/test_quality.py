@@ -456,7 +456,7 @@ def test_great_expectations_leaves_nothing_behind(
     of_library = [logging.getLogger(f"great_expectations{name}") for name in ("", ".data_context.types.base")]
     for logger in of_library:
         logger.setLevel(logging.INFO)  # the second is given that as it is imported
-    row_checks._library.cache_clear()
+    row_checks.load_library.cache_clear()
 
     assert judged(make_result()).valid
 

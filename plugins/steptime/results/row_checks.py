@@ -90,7 +90,7 @@ def judge(name: str, passed: bool, holds: str, found: str, severity: Severity = 
 
 
 def _rules(run: Run) -> tuple[_RowRule, ...]:
-    gxe = _library().expectations
+    gxe = load_library().expectations
     first, last, gbs = run.first_step, run.max_steps - 1, run.recipe.global_batch_size
     window = list(range(run.window.first, run.window.last + 1))
     return (
@@ -161,7 +161,7 @@ def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_RowRule, ...]:
         return ()
     percent = step_limits().of("step_time_variation_percent", run.recipe.gpu_type)
     largest = percent / 100 * statistics.fmean(times)
-    gxe, in_window = _library().expectations, _library().in_window
+    gxe, in_window = load_library().expectations, load_library().in_window
     expectation = gxe.ExpectColumnStdevToBeBetween(
         column="step_time_s", max_value=largest, row_condition=in_window
     )
@@ -191,7 +191,7 @@ class _Library(NamedTuple):
 
 
 @cache
-def _library() -> _Library:
+def load_library() -> _Library:
     """Import Great Expectations (some 5 s, once a process), leaving the handling of warnings as it was."""
     # Its own workings do not help a reader of the task's log; one of its modules sets a level for itself.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
@@ -213,7 +213,7 @@ def _library() -> _Library:
 
 def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dict[str, list[Any]]:
     """Name of each broken rule → what Great Expectations found: rows' global steps, or one observed value."""
-    library = _library()
+    library = load_library()
     context = library.get_context(mode="ephemeral")
     context.enable_analytics(False)
     context.variables.progress_bars = library.no_progress_bars

@@ -50,7 +50,8 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "plugins_folder": str(root / "plugins"),
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
-            "executor": "LocalExecutor",
+            # Airflow's LocalExecutor, with the imports of tasks made once.
+            "executor": "steptime.airflow.executor.PreloadedExecutor",
             "hostname_callable": f"{__name__}.{hostname.__name__}",
             # Waiting tasks are deferred and hold no slot; two cores are busy with fewer than six.
             "parallelism": str(max(6, os.cpu_count() or 1)),
