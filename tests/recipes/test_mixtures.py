@@ -1,6 +1,6 @@
 """Mixtures of experts, from files alone: public documents, cell by cell, and mistakes in their files.
 
-How upstream launches them is not recorded, so the files are data of the tests, and not shipped.
+The trainer does not launch them as upstream does, so the files are data of the tests, and not shipped.
 """
 
 import csv

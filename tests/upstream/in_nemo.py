@@ -187,6 +187,8 @@ def _callbacks(task: Any, converted: list[Any]) -> dict[str, Any]:
             settings |= _flat("overlap", _arguments(callback, {"tp_comm_overlap_cfg"}))
             userbuffers = getattr(callback, "tp_comm_overlap_cfg", None)
             settings["overlap.tp_comm_overlap_cfg"] = userbuffers_name(userbuffers, converted)
+        elif name == "MegatronTokenDropCallback":
+            settings |= _flat("token_drop", _arguments(callback, set()))
         elif name == "GarbageCollectionCallback":
             settings |= _flat("gc", _arguments(callback, set()))
         elif name == "NsysCallback":

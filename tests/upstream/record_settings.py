@@ -31,11 +31,12 @@ from pathlib import Path
 from typing import Any
 
 from .nemo_1 import container_run, nemo_1_settings, split
-from .releases import MODES, RELEASES, Nemo2, Release
+from .releases import MODES, OF_MIXTURES, RELEASES, Nemo2, Release
 from .settings_record import RECORD, Flat, Row, condensed, row_of
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "config/references/configurations.csv"
+MIXTURES = ROOT / "tests/data/mixtures"
 PERFORMANCE = "performance"
 
 Start = tuple[str, Row]
@@ -224,17 +225,18 @@ class Recorder:
 
     def scripts(self, release: Release) -> Path:
         """The release's launch scripts, whose setup.sh pins what we read."""
-        folder = self.scratch / f"{release.tag}-{release.folder}"
+        folder = self.scratch / f"{release.tag}-{_flat(release.folder)}"
         names = _names(
             self.sources.dgxc, release.tag, f"{release.folder}/", (".sh", ".py", ".patch", ".yaml")
         )
         scripts = extract(self.sources.dgxc, release.tag, folder, *names) / release.folder
-        release.check_pins((scripts / "setup.sh").read_text())
+        setup = next(path for name in ("setup.sh", "metadata.yaml") if (path := scripts / name).exists())
+        release.check_pins(setup.read_text())
         return scripts
 
     def nemo(self, release: Release, packages: Nemo2, scripts: Path) -> Path:
         """NeMo as setup.sh leaves it: patched, and with the release's own modules."""
-        folder = self.scratch / f"{packages.nemo}-{release.folder}"
+        folder = self.scratch / f"{packages.nemo}-{_flat(release.folder)}"
         fresh = not folder.exists()
         nemo = extract(
             self.sources.nemo, packages.nemo, folder, "nemo", "scripts/__init__.py", "scripts/performance"
@@ -257,6 +259,10 @@ class Recorder:
         if isinstance(recorded, dict):
             return {key: self.readable(value) for key, value in recorded.items()}
         return recorded
+
+
+def _flat(folder: str) -> str:
+    return folder.replace("/", "-")
 
 
 def _names(repository: Path, tag: str, folder: str, endings: tuple[str, ...]) -> list[str]:
@@ -284,21 +290,28 @@ def main() -> None:
     parser.add_argument("--trainer-python", required=True)
     for name in ("dgxc", "nemo", "megatron", "nemo-run", "launcher"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--workload", action="append", choices=[release.workload for release in RELEASES])
+    known = [release.workload for release in (*RELEASES, *OF_MIXTURES)]
+    parser.add_argument("--workload", action="append", choices=known)
     sources = parser.parse_args()
-    with TABLE.open() as table:
-        rows = list(csv.DictReader(table))
-    for release in RELEASES:
+    _record_all(RELEASES, sources, TABLE, RECORD)
+    _record_all(OF_MIXTURES, sources, MIXTURES / "references/configurations.csv", MIXTURES / "settings.json")
+
+
+def _record_all(releases: Sequence[Release], sources: argparse.Namespace, table: Path, record: Path) -> None:
+    """The record of those of the releases that are asked for, for the rows of a table."""
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    for release in releases:
         if sources.workload is None or release.workload in sources.workload:
             print(f"{release.workload}: NVIDIA/dgxc-benchmarking {release.tag}", file=sys.stderr)
             with tempfile.TemporaryDirectory() as scratch:
                 document = Recorder(sources, Path(scratch)).record(
                     release, [row for row in rows if row["recipe"] == release.workload]
                 )
-            documents = json.loads(RECORD.read_text())["documents"] if RECORD.exists() else {}
+            documents = json.loads(record.read_text())["documents"] if record.exists() else {}
             today = datetime.datetime.now(datetime.UTC).date().isoformat()
             documents[release.workload] = {"recorded": today, **document}
-            RECORD.write_text(json.dumps({"documents": documents}, indent=1, sort_keys=True) + "\n")
+            record.write_text(json.dumps({"documents": documents}, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

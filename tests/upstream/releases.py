@@ -46,11 +46,11 @@ class Release:
     """By GPU type: settings that are known to be others at the pinned commit than at the one read."""
 
     def check_pins(self, setup: str) -> None:
-        """ValueError unless setup.sh names the commits that this file names."""
+        """ValueError unless setup.sh, or metadata.yaml in its place, names the commits of this file."""
         for packages in self.packages.values():
             for commit in (packages.pinned or packages.nemo, packages.megatron, packages.nemo_run):
-                if not re.search(rf'_COMMIT="{commit}"', setup):
-                    raise ValueError(f"{self.tag}:{self.folder}/setup.sh does not pin {commit}")
+                if not re.search(rf'(_COMMIT=|commit: )"{commit}"', setup):
+                    raise ValueError(f"{self.tag}:{self.folder} does not pin {commit}")
 
 
 def _stage(row: Mapping[str, str], work: str) -> dict[str, str]:
@@ -60,6 +60,11 @@ def _stage(row: Mapping[str, str], work: str) -> dict[str, str]:
 def _install(row: Mapping[str, str], work: str) -> dict[str, str]:
     strong = {"STRONG_SCALING": "true"} if row["scaling"] == "strong" else {}
     return {"LLMB_INSTALL": work, "GPU_TYPE": row["gpu_type"], **strong}
+
+
+def _with_token(row: Mapping[str, str], work: str) -> dict[str, str]:
+    """The script chooses by the type of GPU how FP8 is scaled: bf16 or fp8 is all that it is asked for."""
+    return {**_install(row, work), "HF_TOKEN": "HF_TOKEN", "DTYPE": row["dtype"].partition("_")[0]}
 
 
 def _in_job(row: Mapping[str, str], work: str) -> dict[str, str]:
@@ -150,3 +155,34 @@ RELEASES = (
         ),
     ),
 )
+
+_NEMO_25_08_GROK = Nemo2(
+    nemo="6f2c6fdaffcc0af97a9e2219fcc104e2399627e4",
+    megatron="64cb6bd7a155c4e742514ed1024407fb97d0a367",
+    nemo_run="f3e69eebb2bf66e46f6a2aa64465f714f9ea751d",
+)
+_NEMO_25_08_LLAMA = Nemo2(
+    nemo="830b06a720002d63d5bada53bd3f7e6c49777ab8",
+    megatron="ac198fc0d60a8c748597e01ca4c6887d3a7bcf3d",
+    nemo_run="2ca3b41a2276f1f24bd462e8baeb28c2536aa7b1",
+)
+
+OF_MIXTURES = (
+    Release(
+        workload="grok1-25.08",
+        tag="v25.08",
+        folder="grok1",
+        ask=_with_token,
+        workload_folder="workloads/pretrain_grok1",
+        packages=dict.fromkeys(("gb200", "b200", "h100"), _NEMO_25_08_GROK),
+    ),
+    Release(
+        workload="llama4-25.08",
+        tag="v25.08",
+        folder="llama4/pretrain",
+        ask=_with_token,
+        workload_folder="workloads/pretrain_llama4-maverick",
+        packages=dict.fromkeys(("gb200", "h100"), _NEMO_25_08_LLAMA),
+    ),
+)
+"""Documents whose rows are data of tests, tests/data/mixtures: recorded, and not launched by steptime."""

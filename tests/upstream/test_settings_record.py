@@ -13,8 +13,8 @@ from printed_tables import by_name
 from steptime.recipes.workloads import load_workload
 
 from .in_nemo import plain
-from .record_settings import TABLE, launched, modes_of
-from .releases import RELEASES, Release
+from .record_settings import MIXTURES, TABLE, launched, modes_of
+from .releases import OF_MIXTURES, RELEASES, Release
 from .settings_record import Flat, condensed, load, row_of, settings_of
 
 MIB = 2**20
@@ -34,20 +34,23 @@ def recorded(row: Mapping[str, str], mode: str | None = None) -> Flat:
     return settings_of(document if mode is None else document["modes"][mode], row)
 
 
+SIZES = {
+    "tp": ("strategy.tensor_model_parallel_size", "nemo1.model.tensor_model_parallel_size"),
+    "pp": ("strategy.pipeline_model_parallel_size", "nemo1.model.pipeline_model_parallel_size"),
+    "cp": ("strategy.context_parallel_size", "nemo1.model.context_parallel_size"),
+    "mbs": ("data.micro_batch_size", "nemo1.model.micro_batch_size"),
+    "gbs": ("data.global_batch_size", "nemo1.model.global_batch_size"),
+    "layers": ("model.num_layers", "nemo1.model.num_layers"),
+    "seq_len": ("data.seq_length", "nemo1.model.data.seq_length"),
+}
+"""By column of the tables: what it is called in NeMo 2, and in NeMo 1."""
+
+
 def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:
     wrong = []
-    names = {
-        "tp": ("strategy.tensor_model_parallel_size", "nemo1.model.tensor_model_parallel_size"),
-        "pp": ("strategy.pipeline_model_parallel_size", "nemo1.model.pipeline_model_parallel_size"),
-        "cp": ("strategy.context_parallel_size", "nemo1.model.context_parallel_size"),
-        "mbs": ("data.micro_batch_size", "nemo1.model.micro_batch_size"),
-        "gbs": ("data.global_batch_size", "nemo1.model.global_batch_size"),
-        "layers": ("model.num_layers", "nemo1.model.num_layers"),
-        "seq_len": ("data.seq_length", "nemo1.model.data.seq_length"),
-    }
     for row in rows():
         settings = recorded(row)
-        for column, (nemo_2, nemo_1) in names.items():
+        for column, (nemo_2, nemo_1) in SIZES.items():
             value = settings.get(nemo_2, settings.get(nemo_1))
             if value != int(row[column]):
                 wrong.append((row["recipe"], row_of(row), column, value))
@@ -55,6 +58,32 @@ def test_every_row_of_the_documents_is_recorded_with_its_own_sizes() -> None:
             wrong.append((row["recipe"], row_of(row), "groups", sorted(settings)))
     assert {row["recipe"] for row in rows()} == set(documents())
     assert not wrong
+
+
+def test_rows_of_mixtures_that_are_data_of_tests_are_recorded_with_their_own_sizes() -> None:
+    of_mixtures = load(MIXTURES / "settings.json")
+    assert of_mixtures.keys() == {release.workload for release in OF_MIXTURES}
+    expert = {"ep": "strategy.expert_model_parallel_size", "etp": "strategy.expert_tensor_parallel_size"}
+    names = {column: nemo_2 for column, (nemo_2, _) in SIZES.items()} | expert
+    compared = 0
+    with (MIXTURES / "references/configurations.csv").open() as table:
+        for row in csv.DictReader(table):
+            if row["recipe"] not in of_mixtures:
+                continue
+            settings = settings_of(of_mixtures[row["recipe"]], row)
+            assert {name: settings[nemo] for name, nemo in names.items()} == {
+                name: int(row[name]) for name in names
+            }, row
+            compared += 1
+    assert compared == 28
+
+
+def test_what_the_trainer_would_need_to_launch_those_as_upstream_does() -> None:
+    """Why they are data of tests: docs/decisions/0050."""
+    grok, llama = load(MIXTURES / "settings.json").values()
+    assert {one["settings"]["token_drop.moe_expert_capacity_factor"] for one in (grok, llama)} == {1.0}
+    assert llama["settings"]["model.class"] == "Llama4Experts128Config"
+    assert llama["settings"]["model.moe_layer_freq"] == [0, 1] * 24
 
 
 def test_each_documents_file_names_the_release_that_was_recorded() -> None:
@@ -265,7 +294,7 @@ def test_a_commit_that_setup_does_not_pin_is_refused() -> None:
     release = next(each for each in RELEASES if each.workload == "nemotron-h-25.05")
     pins = [f'export {name}_COMMIT="{commit}"' for name, commit in vars(release.packages["h100"]).items()]
     release.check_pins("\n".join(pins))
-    with pytest.raises(ValueError, match=r"v25.05.05:nemotronh/setup.sh does not pin f3c3ac22"):
+    with pytest.raises(ValueError, match=r"v25.05.05:nemotronh/does not pin f3c3ac22"):
         release.check_pins("\n".join(pins[:2]))
 
 
