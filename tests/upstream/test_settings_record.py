@@ -294,7 +294,7 @@ def test_a_commit_that_setup_does_not_pin_is_refused() -> None:
     release = next(each for each in RELEASES if each.workload == "nemotron-h-25.05")
     pins = [f'export {name}_COMMIT="{commit}"' for name, commit in vars(release.packages["h100"]).items()]
     release.check_pins("\n".join(pins))
-    with pytest.raises(ValueError, match=r"v25.05.05:nemotronh/does not pin f3c3ac22"):
+    with pytest.raises(ValueError, match=r"v25.05.05:nemotronh does not pin f3c3ac22"):
         release.check_pins("\n".join(pins[:2]))
 
 
