@@ -1,4 +1,4 @@
-"""How fast training logs are read: `python benchmarks/log_reading.py [--peer PATH] [--megabytes N] [--json]`.
+"""How fast training logs are read: `python benchmarks/log_reading.py [--peer PATH] [--only KIND] …`.
 
 Logs are written into a temporary folder: noisy ones, NCCL's tracing with 50 steps in it, of NeMo (plain and
 packed) and of Megatron-Bridge, and dense ones, of which every line is a step, by format and ranks. Each is
@@ -36,7 +36,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ _PEERS: dict[Line, tuple[str, str, int]] = {
 """Parsers of the peer: a name, the framework that chooses it, and how it counts the first step."""
 _LINES: tuple[Line, ...] = (nemo, megatron, torchtitan)
 _DENSE = [(line, ranks) for line in _LINES for ranks in (8, 1)]
+_KINDS = ("noisy", "several", "dense")
 _PIECE_BYTES = 1 << 17
 _MOST_FUNCTIONS = 8
 
@@ -231,7 +232,9 @@ def at_least(rate: float | None) -> Goal:
     return lambda _: rate
 
 
-def measure_all(folder: Path, peer: Path | None, megabytes: int, repeats: int) -> Iterator[Figure]:
+def measure_all(
+    folder: Path, peer: Path | None, megabytes: int, repeats: int, kinds: Sequence[str] = _KINDS
+) -> Iterator[Figure]:
     """Figures for each kind of log, which is written into `folder`."""
     beside: dict[str, Reader] = {"steptime": steptime_reader, "limit": limit}
     if shutil.which("rg"):
@@ -241,17 +244,19 @@ def measure_all(folder: Path, peer: Path | None, megabytes: int, repeats: int) -
     if peer is None:
         print("NO COMPARISON WITH THE PEER: no --peer", file=sys.stderr)
     noisy, dense = folder / "noisy.out", folder / "dense.out"
-    for line in _PEERS:
+    for line in _PEERS if "noisy" in kinds else ():
         write_noisy(noisy, megabytes, line)
         readers = beside | peer_readers(peer, line, NOISY_STEPS)
         yield from measure(f"noisy, {line.__name__}", noisy, readers, repeats, goal=as_fast_as(_RG, 1.2))
-    for suffix, packed in write_packed(noisy).items():
+    for suffix, packed in write_packed(noisy).items() if "noisy" in kinds else ():
         goal = at_least(1000.0 if suffix == ".gz" else None)
         yield from measure(f"noisy, {suffix}", packed, beside, repeats, goal=goal, unpacked=noisy)
-    write_dense(dense, megabytes, nemo, 8)
-    for name, log in (("noisy", noisy), ("dense", dense)):
-        yield measure_several(name, log, repeats)
-    for line, ranks in _DENSE:
+    if "several" in kinds:
+        write_noisy(noisy, megabytes, nemo)
+        write_dense(dense, megabytes, nemo, 8)
+        for name, log in (("noisy", noisy), ("dense", dense)):
+            yield measure_several(name, log, repeats)
+    for line, ranks in _DENSE if "dense" in kinds else ():
         steps = write_dense(dense, max(1, megabytes // 20), line, ranks)
         readers = beside | peer_readers(peer, line, steps)
         goal = as_fast_as(_PEERS[nemo][0], 1) if (line, ranks) == (nemo, 8) else at_least(60)
@@ -290,6 +295,7 @@ def main() -> int:
         "--megabytes", type=int, default=1024, help="size of noisy logs and of several; a dense one is a 20th"
     )
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=_KINDS, action="append", help="kinds of logs (default: all)")
     parser.add_argument("--folder", type=Path, help="where to write the logs for the time of the run")
     parser.add_argument("--profile", action="store_true", help="show in which functions the time goes")
     add_form(parser)
@@ -298,7 +304,7 @@ def main() -> int:
         if asked.profile:
             profile(Path(place), asked.megabytes)
             return 0
-        figures = measure_all(Path(place), asked.peer, asked.megabytes, asked.repeats)
+        figures = measure_all(Path(place), asked.peer, asked.megabytes, asked.repeats, asked.only or _KINDS)
         return show(figures, as_json=asked.json)
 
 
