@@ -1,7 +1,4 @@
-"""What a log has, one event after the other: steps, checkpoints, the trainer's records, signs of failure.
-
-Whole logs and growing ones are both read through it.
-"""
+"""What a log has, whole or growing, event after event: steps, checkpoints, records, signs of failure."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -11,7 +11,6 @@ NODE_CHECK = "node_check"
 TRAINER_FAILED = "trainer_failed"
 _NAMES = (NODE_CHECK, "start", "resumed", "result")
 RECORD_WORDS = tuple(f"steptime.{name} {{".encode() for name in _NAMES)
-
 _RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 
 

@@ -27,10 +27,7 @@ class MarkedLine(NamedTuple):
 
 
 class WholeLines:
-    """Cuts bytes that come in pieces of any size into blocks of whole lines.
-
-    Memory: one piece and one line.
-    """
+    """Cuts bytes that come in pieces of any size into blocks of whole lines; keeps one piece and one line."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []

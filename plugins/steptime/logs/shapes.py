@@ -125,21 +125,16 @@ class Shapes:
 
 
 def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) -> Shape | None:
-    """The shape of a line; None if it has not one step, or other values than plain numbers.
-
-    Its pattern has to find in the line itself what the format has read there.
-    """
+    """The shape of a line; None if it has not one step, or other values than plain numbers."""
     found = list(log_format.find(plain(line)))
     text, values = found[0] if len(found) == 1 else (b"", {})
     begin = next((at for at in range(len(line), -1, -1) if plain(line[at:]) == text), len(line))
     if not text or begin > _LONGEST_HEAD or log_format.step(0, values)[1]:
         return None
-    head, parts = line[:begin], _NUMBER.split(line[begin:])
-    meanings = _meanings(log_format, head, parts)
-    body = _body_pattern(log_format, values, parts, meanings) if meanings else None
+    body = _body_pattern(log_format, values, line[:begin], _NUMBER.split(line[begin:]))
     if body is None:
         return None
-    shape = b"%b(?P<text>%b)(?P<end>)" % (_head_pattern(head), body)
+    shape = b"%b(?P<text>%b)(?P<end>)" % (_head_pattern(line[:begin]), body)
     match = re.fullmatch(shape, line)
     expected = {name: value.strip() for name, value in values.items() if name in READERS}
     if match is None or {name: match[name] for name in match.groupdict() if name in READERS} != expected:
@@ -156,43 +151,31 @@ def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) 
     )
 
 
-def _meanings(log_format: LogFormat, head: bytes, parts: Sequence[bytes]) -> list[str | None]:
-    """What each part of a step's text is: a quantity, "" for any other number, None for what is no number.
+def _body_pattern(log_format: LogFormat, values: Values, head: bytes, parts: Sequence[bytes]) -> bytes | None:
+    """A pattern for texts that differ in their numbers alone; None if these may mean different things.
 
     The format reads the text with another number in each place: where a value comes out, there it stands.
-    Empty if that is not read as one step.
     """
-    are_numbers = [place % 2 == 1 and not part.startswith(b"\x1b") for place, part in enumerate(parts)]
-    tried = [b"%d" % (_TRIED + place) if are_numbers[place] else part for place, part in enumerate(parts)]
+    tried = [
+        b"%d" % (_TRIED + at) if at % 2 and part[:1] != b"\x1b" else part for at, part in enumerate(parts)
+    ]
     tries = list(log_format.find(plain(head + b"".join(tried))))
     if len(tries) != 1:
-        return []
+        return None
     quantities = {value.strip(): name for name, value in tries[0][1].items()}
-    return [
-        quantities.get(part, "") if is_number else None
-        for part, is_number in zip(tried, are_numbers, strict=True)
-    ]
-
-
-def _body_pattern(
-    log_format: LogFormat, values: Values, parts: Sequence[bytes], meanings: Sequence[str | None]
-) -> bytes | None:
-    """A pattern for texts that differ in their numbers alone; None if these may mean different things."""
     count = next((values[name].strip() for name in log_format.counters if name in values), b"")
     counter = b"(?P<number>%b%b)" % (rb"(?!0++[^0-9])" if log_format.first else b"", _COUNT)
-    pattern = []
-    for part, meaning in zip(parts, meanings, strict=True):
-        if meaning is None:
+    pattern: list[bytes] = []
+    for part, number in zip(parts, tried, strict=True):
+        name = quantities.get(number, "")
+        if number is part or name in ("iterations", "nan_iterations"):
             pattern.append(_PADDING.sub(rb" {2,40}+", re.escape(part)))
-        elif meaning in log_format.counters and part == count:
-            pattern.append(counter)
-            counter = b"(?P=number)"
-        elif meaning in log_format.counters and "iterations" in values:
+        elif name in log_format.counters and part == count:
+            pattern.append(b"(?P=number)" if counter in pattern else counter)
+        elif name in log_format.counters and "iterations" in values:
             return None  # in a line of this look that has both equal the second is the run's last step
-        elif meaning in READERS:
-            pattern.append(b"(?P<%b>%b)" % (meaning.encode(), _REAL))
-        elif meaning in ("iterations", "nan_iterations"):
-            pattern.append(re.escape(part))
+        elif name in READERS:
+            pattern.append(b"(?P<%b>%b)" % (name.encode(), _REAL))
         else:
             pattern.append(_COUNT if part.isdigit() else _REAL)
     return b"".join(pattern)
