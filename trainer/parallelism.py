@@ -8,6 +8,7 @@ from nemo.lightning.pytorch.strategies import MegatronStrategy
 
 from trainer.errors import TrainerError
 from trainer.run import Parallelism, Recipe, Settings
+from trainer.versions import accepted
 
 DTYPES = {"cpu": ("fp32",), "cuda": ("fp32", "bf16", "fp8")}
 
@@ -53,6 +54,18 @@ def model_options(device: str) -> dict[str, Any]:
     }
 
 
+def _uneven_stages(parallelism: Parallelism) -> dict[str, Any]:
+    """Arguments of MegatronStrategy, of which NeMo 2.2 has neither."""
+    options: dict[str, Any] = {}
+    if parallelism.first_stage_layers is not None:
+        first = parallelism.first_stage_layers
+        options |= accepted(MegatronStrategy, num_layers_in_first_pipeline_stage=first)
+    if parallelism.last_stage_layers is not None:
+        last = parallelism.last_stage_layers
+        options |= accepted(MegatronStrategy, num_layers_in_last_pipeline_stage=last)
+    return options
+
+
 def strategy(
     parallelism: Parallelism,
     num_layers: int,
@@ -72,8 +85,7 @@ def strategy(
         virtual_pipeline_model_parallel_size=None
         if parallelism.virtual_pipeline == 1
         else parallelism.virtual_pipeline,
-        num_layers_in_first_pipeline_stage=parallelism.first_stage_layers,
-        num_layers_in_last_pipeline_stage=parallelism.last_stage_layers,
+        **_uneven_stages(parallelism),
         account_for_embedding_in_pipeline_split=counts_embedding,
         account_for_loss_in_pipeline_split=counts_embedding,
         context_parallel_size=parallelism.context,

@@ -136,7 +136,11 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
         slurm_of_session.command("scancel", "--batch", "--signal=KILL", jobs["killed"].job_id)
         settled = {name: await end_of(cluster, job.name) for name, job in jobs.items()}
     assert {name: status.state for name, status in settled.items()} == _SETTLED
-    assert {name: _written(job) for name, job in jobs.items()} == _WRITTEN
+    written = {name: _written(job) for name, job in jobs.items()}
+    # Slurm may be too busy to answer a job that it ends: then the record has no state, and decides as little.
+    unanswered = written["limited"] == (0, "")
+    assert written == _WRITTEN | ({"limited": (0, "")} if unanswered else {})
+    limited_end = "its script ended with exit code 0" + ("" if unanswered else " while it was COMPLETING")
     assert "how this job ended could not be written to" in Path(jobs["disk-full"].log_path).read_text()
     killed = jobs["killed"]
     others = (Path(jobs["good"].directory) / "ended.json").read_text()
@@ -162,7 +166,7 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
         for reason in open_.values():
             assert reason.startswith("it has left the queue, and neither the accounting nor its script has")
             assert says in reason
-        assert "its script ended with exit code 0 while it was COMPLETING" in open_["limited"]
+        assert limited_end in open_["limited"]
 
     # Nobody waits for ever.
     reads: list[str] = []
@@ -184,7 +188,7 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
     assert {status.state for status in over.values()} == {JobState.UNKNOWN}
     assert [status.reason for status in over.values()] == [
         f"Slurm took it as job {limited.job_id}, and its end is not known: the accounting does not "
-        "answer: sacct failed on mini: down; its script ended with exit code 0 while it was COMPLETING",
+        f"answer: sacct failed on mini: down; {limited_end}",
         "mini has no job of the name nobody",
     ]
     note = tmp_path / "clusters/mini/jobs" / killed.name / "job.json"

@@ -98,7 +98,8 @@ def rows_of_images() -> dict[str, list[Row]]:
             if isinstance(recipe.model, NamedRecipe):
                 continue
             settings = workload.performance.of(recipe, recipe.size, Mode.PERFORMANCE, "slurm").trainer
-            row = {**settings.model_dump(), "device": "cuda", "dtype": recipe.dtype}
+            stages = rule.parallelism.model_dump(include={"first_stage_layers", "last_stage_layers"})
+            row = {**settings.model_dump(), **stages, "device": "cuda", "dtype": recipe.dtype}
             rows.setdefault(recipe.image, []).append({**row, "architecture": recipe.model.architecture})
     return rows
 
