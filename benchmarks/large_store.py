@@ -1,5 +1,6 @@
 """A store of half a year: runs of 60 series with their steps, 60 to a sweep's DAG run, judged."""
 
+import argparse
 import hashlib
 import json
 import random
@@ -7,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -37,6 +39,24 @@ RETIRED = "a100"
 Row = dict[str, Any]
 Like = tuple[Row, dict[str, list[Row]]]
 """A run of a store, and its rows in other tables, by table."""
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `measured_store` takes."""
+    parser.add_argument(
+        "--runs", type=int, default=100_000, help="of the store that is made (default: 100000)"
+    )
+    parser.add_argument("--into", metavar="URL", help="of a store (default: an SQLite file that goes)")
+
+
+@contextmanager
+def measured_store(into: str | None, runs: int) -> Iterator[Store]:
+    """The store at that address, as it is if it has runs; without an address one that is made and goes."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(into or f"sqlite:///{folder}/steptime.db")
+        if not store.count(include_rejected=True):
+            grow(store.url, runs)
+        yield store
 
 
 def grow(url: str, count: int) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 import httpx  # noqa: TID253 - nothing imports a benchmark
 
 from figures import Figure, add_form, show
-from large_store import grow
+from large_store import add_store, measured_store
 from page_server import Asked, make_app, pages, serving
 from processor import Processor, highest_mb
 from query_plans import plan, queries_of
@@ -148,17 +148,11 @@ def figures(store: Store) -> Iterator[Figure]:
 def main() -> int:
     """Measure a store that is there, or one that is made for it; 2 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--runs", type=int, default=100_000, help="of the store that is made (default: 100000)"
-    )
-    parser.add_argument("--into", metavar="URL", help="of a store (default: an SQLite file that goes)")
+    add_store(parser)
     parser.add_argument("--plans", action="store_true", help="print queries and their plans instead")
     add_form(parser)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(asked.into or f"sqlite:///{folder}/steptime.db")
-        if not store.count(include_rejected=True):
-            grow(store.url, asked.runs)
+    with measured_store(asked.into, asked.runs) as store:
         os.environ["STEPTIME_STORE_URL"] = store.url
         if asked.plans:
             print_plans(store)

@@ -12,7 +12,6 @@ the clock shows. The store is made as by store_pages.py, or is there.
 import argparse
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from itertools import cycle, islice
 import httpx  # noqa: TID253 - nothing imports a benchmark
 
 from figures import Figure, add_form, show
-from large_store import grow
+from large_store import add_store, measured_store
 from page_server import Asked, pages, serving
 from processor import Processor, highest_mb
 from steptime.results.store import Store
@@ -106,18 +105,12 @@ def figures(store: Store, numbers: Sequence[int], seconds: float) -> Iterator[Fi
 def main() -> int:
     """Measure a store that is there, or one that is made for it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--runs", type=int, default=100_000, help="of the store that is made (default: 100000)"
-    )
-    parser.add_argument("--into", metavar="URL", help="of a store (default: an SQLite file that goes)")
+    add_store(parser)
     parser.add_argument("--readers", type=int, nargs="+", default=[4, 8], help="at once (default: 4 8)")
     parser.add_argument("--seconds", type=float, default=30, help="for each number of them (default: 30)")
     add_form(parser)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(asked.into or f"sqlite:///{folder}/steptime.db")
-        if not store.count(include_rejected=True):
-            grow(store.url, asked.runs)
+    with measured_store(asked.into, asked.runs) as store:
         return show(figures(store, asked.readers, asked.seconds), as_json=asked.json)
 
 
