@@ -65,6 +65,10 @@ def test_searches_for_garbage_leave_out_what_was_there_when_waits_began(
     first, second, third, fourth = searched
     assert before > 100_000 > 100 * first, "what Airflow has imported"
     assert max(second, fourth) < 5_000 < third, "what came since then, each time that waits are twice as many"
+    monkeypatch.setattr(base, "_WAITS_BEGUN", itertools.count(767))
+    for _ in range(2):
+        asyncio.run(event_of(AtOnce()))
+    assert searched[-1] < 5_000 < searched[-2], "and at every 256th wait: what half a thousand keep is much"
 
 
 def test_a_tasks_own_patience_wins_over_the_clusters_files(
