@@ -26,7 +26,8 @@ def take(url: str, job_name: str, output: Path) -> None:
     """Write `figure-trend-light.png` and `figure-trend-dark.png` of the series that a run is in."""
     with serving(url) as (api, _), sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+            executable_path=shutil.which("chromium-headless-shell") or shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-gpu"],
         )
         for scheme in SCHEMES:
             page = browser.new_page(viewport=SIZE, color_scheme=scheme, timezone_id="UTC")

@@ -39,9 +39,9 @@ def take(output: Path) -> None:
     service = standalone.running()
     if service is None:
         raise UserError("Airflow is not running: type 'make demo', or 'steptime up' for one without results.")
-    program = shutil.which("chromium")
+    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if program is None:
-        raise SystemFailure("Chromium is missing: apt-get install -y chromium")
+        raise SystemFailure("Chromium is missing: apt-get install -y chromium-headless-shell")
     output.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
