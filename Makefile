@@ -46,7 +46,7 @@ test: setup ## lint, types and tests, with real training, a running Airflow, a r
 	$(LINT)
 	$(PYTEST) -n 6 -m "not exhaustive" $(PYTEST_FLAGS)
 
-test-all: setup ## the same with more seeds of drills and the drills of the pool
+test-all: setup ## the same with drills, and more of each kind
 	$(LINT)
 	$(PYTEST) -n 6 $(PYTEST_FLAGS)
 

@@ -20,16 +20,16 @@ from drills.seeds import draw, seeds
 from drills.site import Site
 from drills.table import Outcome
 
-pytestmark = [pytest.mark.drill, pytest.mark.slurm, pytest.mark.end_to_end, pytest.mark.timeout(1800)]
-
-IN_EVERY_TEST_RUN = (1, 30)
-"""Seeds of different kinds of faults: a worker, the connection."""
-IN_TEST_ALL = (8, 10, 14, 25, 34, 39)
-"""More of them, also of a person and of a cell of a sweep; the rest is for `make drills`."""
-SEEDS = [
-    seed if seed in IN_EVERY_TEST_RUN else pytest.param(seed, marks=pytest.mark.exhaustive)
-    for seed in seeds(IN_EVERY_TEST_RUN + IN_TEST_ALL)
+pytestmark = [
+    pytest.mark.drill,
+    pytest.mark.slurm,
+    pytest.mark.end_to_end,
+    pytest.mark.exhaustive,
+    pytest.mark.timeout(1800),
 ]
+
+IN_TEST_ALL = (1, 8, 10, 14, 25, 30, 34, 39)
+"""Seeds of different kinds of faults: a worker, the connection, a person; the rest is for `make drills`."""
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def _mended(site: Site) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_mended")
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", seeds(IN_TEST_ALL))
 def test_a_drill(site: Site, seed: int, record_property: Callable[[str, object], None]) -> None:
     schedule = draw(seed)
     scene = Scene(site, schedule, DRILLS[schedule.drill], POINTS[schedule.point])
