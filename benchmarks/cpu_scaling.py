@@ -46,11 +46,10 @@ def trained(run: Run, python: str, folder: Path) -> dict[str, Any]:
     """
     folder.mkdir(parents=True)
     (folder / RUN_FILE).write_text(run.model_dump_json(), encoding="utf-8")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(run.recipe.gpus)]
     log = folder / "log.out"
     with log.open("wb") as output:
         subprocess.run(
-            [python, *launcher, "-m", "trainer", RUN_FILE],
+            [python, "-m", "trainer.forked_ranks", RUN_FILE],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(TRAINER), "OMP_NUM_THREADS": "1"},
             stdout=output,

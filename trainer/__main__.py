@@ -1,9 +1,9 @@
-"""`python -m trainer run.json`, alone for one rank, under torchrun or Slurm's srun for more."""
+"""`python -m trainer run.json`: alone for one rank, under torchrun or Slurm's srun for more."""
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainer import nemo1
@@ -19,6 +19,7 @@ from trainer.versions import check_versions
 EPILOG = """\
 examples:
   one rank:     python -m trainer run.json
+  on the CPU:   python -m trainer.forked_ranks run.json    (as many ranks as planned)
   four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer run.json
   under Slurm:  srun --nodes 2 --ntasks-per-node 4 python -m trainer run.json
 
@@ -29,30 +30,44 @@ exit codes: 0 trained, 1 the plan, launch or checkpoint is wrong, 2 the training
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train one planned run; return the exit code, which shows whose fault an error is."""
-    arguments = _parser().parse_args(argv)
-    return to_its_end(arguments.output, lambda launch, ending: _train(arguments, launch, ending))
+    arguments = parser().parse_args(argv)
+
+    def train(launch: Launch, ending: Ending) -> None:
+        ready(arguments, launch, ending)(launch, ending)
+
+    return to_its_end(arguments.output, train)
 
 
-def _train(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> None:
+def ready(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Callable[[Launch, Ending], None]:
+    """Check the plan and import what trains it; return what is then left to do, by each rank.
+
+    Raises:
+        TrainerError: it cannot be trained so, or not here.
+    """
     run = ending.progress.run = read_run(arguments.run)
     check_family(run.recipe.model.architecture)
     check_world_size(run, launch)
     weights = find_weights(Path(run.checkpoint_path)) if run.checkpoint_path else None
     prepare(launch, run.recipe)
     if nemo1.has_nemo_1(run.recipe):
-        nemo1.train(run, launch, arguments.output, ending)
-        return
+        return lambda launch, ending: nemo1.train(run, launch, arguments.output, ending)
     if (remark := check_versions()) and launch.rank == 0:
         print(f"steptime: {remark}.", flush=True)
     began = time.perf_counter()
     with heavy_imports():  # many seconds: only for a plan that can be trained
         from trainer.training import Folders, train
-    ending.progress.imports_s = time.perf_counter() - began
-    thin_out_log()
-    train(run, launch, Folders(arguments.output, weights, arguments.history), ending)
+    imports_s = time.perf_counter() - began
+
+    def train_rank(launch: Launch, ending: Ending) -> None:
+        thin_out_log(launch.rank)
+        ending.progress.run, ending.progress.imports_s = run, imports_s
+        train(run, launch, Folders(arguments.output, weights, arguments.history), ending)
+
+    return train_rank
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the trainer's arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
         description="Train one planned run of steptime with NeMo 2.",

@@ -63,8 +63,15 @@ def heavy_imports() -> Iterator[None]:
         gc.enable()
 
 
-def thin_out_log() -> None:
-    """Leave out NeMo's lists of process groups, buckets, layers and configs; call it after its import."""
+def thin_out_log(rank: int = 0) -> None:
+    """Leave out NeMo's lists of process groups, buckets, layers and configs; call it after its import.
+
+    NeMo's own lines are those of rank 0, which it takes itself for if it was imported before the fork.
+    """
+    if rank:
+        from nemo.utils import logging as nemo_logging
+
+        nemo_logging.remove_stream_handlers()
     for name in (
         "megatron.core.distributed",
         "megatron.core.optimizer",

@@ -15,6 +15,16 @@ from trainer.watchdog import HangLimits, watched
 
 def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
     """Call `train`, watched, and write down how it ended in the folder `output`; return the exit code."""
+
+    def to_completion(launch: Launch, ending: Ending) -> None:
+        train(launch, ending)
+        ending.completed()
+
+    return watched_part(output, to_completion)
+
+
+def watched_part(output: Path, work: Callable[[Launch, Ending], None]) -> int:
+    """Do a part of the job, watched; if the job ends in it, write down how, and return that exit code."""
     try:
         launch = read_launch()
         limits = HangLimits.read(os.environ)
@@ -24,7 +34,7 @@ def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
     ending = Ending(output, launch, Progress())
     with watched(ending, limits):
         try:
-            train(launch, ending)
+            work(launch, ending)
         except TrainerError as error:
             return ending.failed(error)
         except BaseException as error:
@@ -33,5 +43,4 @@ def to_its_end(output: Path, train: Callable[[Launch, Ending], None]) -> int:
             if not isinstance(error, Exception):
                 raise
             return code
-        ending.completed()
     return 0

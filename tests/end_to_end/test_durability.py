@@ -172,7 +172,7 @@ def test_logs_of_an_ended_run_have_its_script_and_steps(airflow: Airflow) -> Non
     submit, wait = airflow.task(run, "performance.submit"), airflow.task(run, WAIT)
     assert submit is not None
     assert wait is not None
-    assert "torch.distributed.run" in airflow.log_text(run, submit)
+    assert "trainer.forked_ranks" in airflow.log_text(run, submit)
     told = airflow.log_text(run, wait)
     for words in ("19 of 0-19", "loss", "succeeded"):
         assert words in told

@@ -45,30 +45,29 @@ def warm_trainer(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def train(warm_trainer: WarmTrainer) -> Train:
-    """A function that trains a run in a folder: `train(run, folder, program=None)`, see `WarmTrainer`.
-
-    What torchrun does is not part of it: for that take `train_in_job`.
-    """
+    """A function that trains a run in a folder: `train(run, folder, program=None)`, see `WarmTrainer`."""
     return warm_trainer.train
 
 
 @pytest.fixture(scope="session")
 def train_in_job(trainer_python: str) -> Train:
-    """A function that trains a run as its job would: under torchrun where it has more than one rank."""
+    """A function that trains a run as its job would, or under torchrun, in a process of its own."""
 
     def _train(
         run: Run,
         folder: Path,
         *options: str,
         program: str | None = None,
-        module: str = "trainer",
+        module: str = "trainer.forked_ranks",
+        torchrun: bool = False,
         **environment: str,
     ) -> Trained:
-        ranks = run.recipe.parallelism.world_size
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         start = ["-m", module] if program is None else [program]
+        if torchrun:
+            ranks = f"--nproc-per-node={run.recipe.parallelism.world_size}"
+            start = ["-m", "torch.distributed.run", "--standalone", ranks, "-m", "trainer"]
         log = start_trainer(
-            [trainer_python, *(launcher if ranks > 1 else []), *start],
+            [trainer_python, *start],
             [
                 *write_run(run, folder),
                 *options,

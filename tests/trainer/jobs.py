@@ -150,14 +150,13 @@ class WarmTrainer:
             )
 
     def train(self, run: Run, folder: Path, program: str | None = None) -> Trained:
-        """Train a run in a folder, by the trainer or a program in its place."""
-        arguments = ["run.json", "--history", "history.jsonl"]
+        """Train a run in a folder, by the launcher of its job or a program in its place."""
         write_run(run, folder)
-        return self.run(program, arguments, folder=folder, ranks=run.recipe.parallelism.world_size)
+        return self.run(program, ["run.json", "--history", "history.jsonl"], folder=folder)
 
-    def run(self, program: str | None, arguments: list[str], *, folder: Path, ranks: int = 1) -> Trained:
+    def run(self, program: str | None, arguments: list[str], *, folder: Path) -> Trained:
         """Run a program that imports NeMo; a hang ends with the whole process group."""
-        asked = {"folder": str(folder), "ranks": ranks, "program": program, "arguments": arguments}
+        asked = {"folder": str(folder), "program": program, "arguments": arguments}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         late = threading.Timer(JOB_TIMEOUT_S, os.killpg, (self._process.pid, signal.SIGKILL))

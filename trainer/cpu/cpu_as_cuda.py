@@ -7,10 +7,13 @@ GPUs none of them is installed.
 """
 
 import contextlib
+import multiprocessing
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.ssm import mamba_mixer
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
@@ -108,6 +111,12 @@ def _splits(tensor: Any, as_numpy: bool = False, **_: Any) -> Any:
     return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
+@cache
+def _results_queue() -> Any:
+    """What the writers of a checkpoint have done, for this process to read."""
+    return multiprocessing.get_context("fork").Manager().Queue()
+
+
 _BENDS: tuple[tuple[Any, str, Any], ...] = (
     # Megatron keeps random states per model-parallel rank (dropout, initial weights): in the CPU's generator.
     (torch.cuda, "manual_seed", torch.default_generator.manual_seed),
@@ -130,6 +139,8 @@ _BENDS: tuple[tuple[Any, str, Any], ...] = (
     (moe_utils, "te_general_gemm", None),
     # How many tokens go to each rank's experts is needed as numbers; they come from a GPU elsewhere.
     (token_dispatcher, "maybe_move_tensor_to_cpu", _splits),
+    # Megatron spawns a process for it, which imports torch for seconds of a save, as CUDA outlives no fork.
+    (filesystem_async, "_get_write_results_queue", _results_queue),
     # NeMo's step lines show the memory: of the process, as there is no device memory.
     (torch.cuda, "max_memory_allocated", peak_resident_bytes),
     (torch.cuda, "max_memory_reserved", peak_resident_bytes),

@@ -8,6 +8,4 @@ exec env \
   PYTHONNOUSERSITE=1 \
   PYTHONPATH=/state/trainer/fedcba9876543210 \
   PYTHONSAFEPATH=1 \
-  /state/venvs/trainer-0123456789abcdef/bin/python -m torch.distributed.run \
-  --standalone --local-addr=127.0.0.1 --nproc-per-node=2 \
-  -m trainer run.json
+  /state/venvs/trainer-0123456789abcdef/bin/python -m trainer.forked_ranks run.json

@@ -43,6 +43,7 @@ from steptime.clusters.local.state import (
     open_lock,
     settle_abandoned,
 )
+from steptime.clusters.program import on_one_machine
 from steptime.errors import SystemFailure, UserError
 from steptime.files import write_whole
 from steptime.process_identity import boot_id, start_tick
@@ -76,11 +77,12 @@ class LocalConfig(ClusterConfig):
     def script_values(
         self, run: Run, staged: Staged, *, directory: PurePosixPath, environment: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return what stands before the trainer's command: nothing, or how its container is started."""
+        """Return how the ranks are started, and what stands before it: nothing, or how their container is."""
+        launch = on_one_machine(run)
         if staged.python is not None or staged.image_path is None:
-            return {"prefix": ()}
+            return {"launch": launch, "prefix": ()}
         started = self.in_image((), run, staged, directory=directory, environment=environment)
-        return {"prefix": started.command}
+        return {"launch": launch, "prefix": started.command}
 
     def check_slots(self, what: str, slots: int) -> None:
         """Raise UserError if `what` needs more slots than there are."""
