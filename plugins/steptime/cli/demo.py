@@ -28,8 +28,14 @@ steptime demo
 STEPTIME_HOME=/scratch/steptime steptime demo --port 9090
 """
 
-REQUEST = PlanRequest(workload="llama3.1", cluster="local", gpus="1,2", checkpoint=True)
-"""What is trained: a tiny model at 1 and 2 ranks, and a checkpoint that is saved and loaded."""
+REQUEST = PlanRequest(
+    workload="llama3.1", cluster="local", gpus="1,2", checkpoint=True, max_steps=13, window="3:12"
+)
+"""What is trained: a tiny model at 1 and 2 ranks, and a checkpoint that is saved and loaded.
+
+The window has ten steps, as the size's own has; before it there are three, as on the CPU only the first step
+is slower than the others.
+"""
 
 
 app = typer.Typer()
