@@ -66,6 +66,13 @@ def test_three_lines_are_a_dag(read: Any) -> None:
     assert (wait.patience_h, wait.queue_patience_h, wait.deferrable) == (None, None, True)
 
 
+def test_the_form_is_the_dags_and_no_task_has_a_copy_of_it(read: Any) -> None:
+    """Airflow checks each field of each copy whenever it stores the DAG: half a second of CPU a file."""
+    dag = read(SHORT)
+    assert "gpus" in dag.params
+    assert not [task.task_id for task in dag.tasks if task.params]
+
+
 def test_what_is_passed_on_reaches_dag_and_tasks(read: Any) -> None:
     dag = read(LONG)
     assert dag.tags == {"steptime", "nemotron4-25.04", "night"}
