@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -167,7 +168,7 @@ class Site:
         with (self.airflow.home / "another-triggerer.log").open("ab") as output:
             self.triggerers.append(
                 subprocess.Popen(
-                    [*supervisor.AIRFLOW, *supervisor.COMPONENTS["triggerer"]],
+                    [sys.executable, "-P", "-m", "airflow", *supervisor.COMPONENTS["triggerer"]],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,

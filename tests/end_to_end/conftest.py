@@ -62,6 +62,7 @@ def running_airflow(home: Path, config: Path, dags: Path) -> Iterator[Airflow]:
     down = steptime(home, "down", "--cancel-jobs")
     assert down.returncode == 0, down.stderr
     assert_nothing_lives(home)
+    assert "did not end in time" not in (home / "airflow" / "service" / "supervisor.log").read_text()
 
 
 @pytest.fixture(scope="package")

@@ -132,7 +132,7 @@ def training_dag(
         pairs = SelectOperator(task_id="checkpoint_pairs", returned=plan, field="checkpoint_pairs")
         trainings = [performance.expand(run=runs.output), checkpoint.expand_kwargs(pairs.output)]
         take_slots >> trainings >> report
-    # Only now: Airflow gives each task a copy of what params its DAG has, and checks every field of every copy
+    # Only now: Airflow gives each task a copy of what params its DAG has, and checks each field of each copy
     # when it stores the DAG. That was five sixths of the time that it takes to read the file.
     dag.params = ParamsDict({**dag_params(document, defaults), **dag.params})
     return dag

@@ -21,6 +21,7 @@ from steptime.frozen import Frozen
 from steptime.local_services import Announce, failed_start, is_free, one_at_a_time, read_state
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
+from steptime.service.component import log_file
 from steptime.service.pools import set_pools
 from steptime.service.rest import AirflowClient
 from steptime.service.standalone_config import ADMIN, child_environment, password, write_config
@@ -213,7 +214,7 @@ def _start(port: int) -> Service:
     """Start the supervisor in a session of its own, so that it survives the terminal, and record it."""
     write_config(port)
     supervisor.state_file().unlink(missing_ok=True)
-    logs = supervisor.log_file("supervisor").parent
+    logs = log_file("supervisor").parent
     logs.mkdir(parents=True, exist_ok=True)
     for log in logs.glob("*.log"):
         log.replace(log.with_suffix(".log.1"))
@@ -226,7 +227,7 @@ def _start(port: int) -> Service:
         setsid=True,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(supervisor.log_file("supervisor")), new_file, 0o644),
+            (os.POSIX_SPAWN_OPEN, 1, str(log_file("supervisor")), new_file, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )
@@ -301,7 +302,7 @@ def _missing_dag(client: AirflowClient) -> str | None:
 
 def _failed_start(what: str, *logs: str) -> SystemFailure:
     """The error of a start, with the end of the first of `logs` that holds anything."""
-    paths = [supervisor.log_file(name) for name in logs]
+    paths = [log_file(name) for name in logs]
     log = next((path for path in paths if path.is_file() and path.stat().st_size), paths[0])
     return failed_start("Airflow", what, log, lines=20)
 

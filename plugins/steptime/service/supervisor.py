@@ -2,8 +2,8 @@
 
 `airflow standalone` does not restart a component that dies, and leaves its children behind when stopped.
 This supervisor leads a session of its own, so that everything Airflow starts is found by the session's id.
-Each component leads a process group in it; a dead one is started again after a growing pause; SIGTERM stops
-them all. Started by `steptime.service.standalone` as `python -m steptime.service.supervisor`.
+Each component is forked from it and leads a process group; a dead one is started again after a growing pause;
+SIGTERM stops them all. Started by `steptime.service.standalone` as `python -m steptime.service.supervisor`.
 """
 
 import importlib.metadata
@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -23,6 +22,14 @@ import psutil
 from steptime import settings
 from steptime.files import write_whole
 from steptime.frozen import Frozen
+from steptime.service.component import (
+    Component,
+    ComponentState,
+    fork_airflow,
+    import_program,
+    import_shared,
+    log_file,
+)
 
 API_SERVER = "api-server"
 # No log servers: they are for workers on other machines, and here the api-server reads the files.
@@ -32,27 +39,12 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
-LONGEST_PAUSE_S = 60.0
 STOP_GRACE_S = 15.0
 _LEAST_GRACE_S = 5.0
 """What the api-server is given if the others have used up the grace."""
-AIRFLOW = (sys.executable, "-P", "-m", "airflow")
-"""The program, without the current folder, where a file may bear the name of a module."""
 _POLL_S = 0.5
-_GOOD_RUN_S = 120.0
-"""A component that ran this long starts again without a pause when it dies."""
 
 log = logging.getLogger("steptime.supervisor")
-
-
-class ComponentState(Frozen):
-    """What the supervisor knows of one component."""
-
-    name: str
-    pid: int | None
-    """None while it waits to be started again."""
-    starts: int
-    last_exit_code: int | None
 
 
 class SupervisorState(Frozen):
@@ -60,11 +52,6 @@ class SupervisorState(Frozen):
 
     preparing_database: bool
     components: tuple[ComponentState, ...] = ()
-
-
-def log_file(component: str) -> Path:
-    """Return where stdout and stderr of a component (or of `database`, `supervisor`) go."""
-    return settings.airflow_home() / "service" / f"{component}.log"
 
 
 def state_file() -> Path:
@@ -82,86 +69,6 @@ def session_members(session: int) -> list[psutil.Process]:
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
     return members
-
-
-class Component:
-    """One component of Airflow: its process, how often it was started, and when it may start again."""
-
-    def __init__(self, name: str, command: tuple[str, ...]) -> None:
-        self.name = name
-        self.command = command
-        self.process: subprocess.Popen[bytes] | None = None
-        self.starts = 0
-        self.failures_in_a_row = 0
-        self.last_exit_code: int | None = None
-        self._started_at = 0.0
-        self._start_at = 0.0
-
-    def start(self, now: float) -> None:
-        """Start it as the leader of a process group, its output appended to its log file."""
-        with log_file(self.name).open("ab") as output:
-            self.process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
-        self.starts += 1
-        self._started_at = now
-        log.info("%s started, process %d", self.name, self.process.pid)
-
-    def keep(self, now: float) -> bool:
-        """Notice its end, and start it when its pause is over; return whether anything changed."""
-        if self.process is None:
-            if now < self._start_at:
-                return False
-            self.start(now)
-            return True
-        code = self.process.poll()
-        if code is None:
-            return False
-        # A dead scheduler leaves its idle workers waiting on a pipe for ever.
-        _signal_group(self.process.pid, signal.SIGKILL)
-        good_run = now - self._started_at >= _GOOD_RUN_S
-        self.failures_in_a_row = 1 if good_run else self.failures_in_a_row + 1
-        pause = 0.0 if good_run else min(LONGEST_PAUSE_S, 2.0 ** (self.failures_in_a_row - 1))
-        log.warning("%s ended with code %d; starting it again in %.0f s", self.name, code, pause)
-        self.process, self.last_exit_code, self._start_at = None, code, now + pause
-        return True
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-        if self.process is not None:
-            self.process.terminate()
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait for its end; kill it if that takes too long, and whatever is left of its process group."""
-        if self.process is None:
-            return
-        try:
-            code = self.process.wait(timeout_s)
-            log.info("%s ended with code %d", self.name, code)
-        except subprocess.TimeoutExpired:
-            log.warning("%s did not end in time", self.name)
-        _signal_group(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def state(self) -> ComponentState:
-        """Return the state for others to read."""
-        return ComponentState(
-            name=self.name,
-            pid=self.process.pid if self.process else None,
-            starts=self.starts,
-            last_exit_code=self.last_exit_code,
-        )
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        log.debug("process group %d has ended", group)
 
 
 def supervise(components: list[Component], stop: threading.Event) -> None:
@@ -200,20 +107,22 @@ def _end(components: list[Component]) -> None:
                 member.kill()
 
 
-def prepare_database() -> int:
-    """Create or migrate Airflow's database if its version requires that; return the exit code."""
+def import_and_prepare_database() -> int:
+    """Make the imports of all components, and meanwhile Airflow's database if its version requires that.
+
+    Returns the exit code of what makes or migrates it.
+    """
     root = settings.airflow_home()
     database, done = root / "airflow.db", root / "airflow.db.version"
     version = importlib.metadata.version("apache-airflow-core")
+    import_program()
     if database.is_file() and done.is_file() and done.read_text() == version:
+        import_shared()
         return 0
-    with log_file("database").open("ab") as output:
-        code = subprocess.call(
-            [*AIRFLOW, "db", "migrate"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    migration = fork_airflow("database", ("db", "migrate"))
+    import_shared()
+    migration.join()
+    code = 1 if migration.exitcode is None else migration.exitcode
     if code == 0:
         # Readers do not wait for writers then; the mode stays with the file.
         with closing(sqlite3.connect(database)) as connection:
@@ -235,10 +144,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     write_whole(state_file(), SupervisorState(preparing_database=True).model_dump_json(indent=2))
-    if prepare_database() != 0:
+    if import_and_prepare_database() != 0:
         log.error("the database could not be prepared: see %s", log_file("database"))
         return 1
-    supervise([Component(name, (*AIRFLOW, *command)) for name, command in COMPONENTS.items()], stop)
+    supervise([Component(name, arguments) for name, arguments in COMPONENTS.items()], stop)
     log.info("stopped")
     return 0
 

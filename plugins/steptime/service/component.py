@@ -1,0 +1,184 @@
+"""One component of Airflow: a process forked from the supervisor, which has made Airflow's imports.
+
+Each component would otherwise import Airflow, its API and steptime by itself, and so would each process that
+reads a DAG file: half of the CPU that a start takes.
+"""
+
+import gc
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import suppress
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import cast
+
+from setproctitle import setproctitle
+
+from steptime import settings
+from steptime.frozen import Frozen
+
+LONGEST_PAUSE_S = 60.0
+_GOOD_RUN_S = 120.0
+"""A component that ran this long starts again without a pause when it dies."""
+_PROGRAM = "airflow.__main__"
+_SHARED = (
+    "airflow.cli.commands.api_server_command",
+    "airflow.cli.commands.dag_processor_command",
+    "airflow.cli.commands.scheduler_command",
+    "airflow.cli.commands.triggerer_command",
+    "airflow.api_fastapi.app",
+    "airflow.api_fastapi.execution_api.routes",
+    "steptime.airflow.dag_builder",
+    "steptime.airflow.plugin",
+    "steptime.airflow.slots.dag",
+    "steptime.airflow.sweep.dag",
+    "steptime.judging.comparison",
+    "steptime.results.quality",
+    "steptime.tracking.following",
+)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_FORK = multiprocessing.get_context("fork")
+log = logging.getLogger("steptime.supervisor")
+
+
+class ComponentState(Frozen):
+    """What the supervisor knows of one component."""
+
+    name: str
+    pid: int | None
+    """None while it waits to be started again."""
+    starts: int
+    last_exit_code: int | None
+
+
+def log_file(component: str) -> Path:
+    """Return where stdout and stderr of a component (or of `database`, `supervisor`) go."""
+    return settings.airflow_home() / "service" / f"{component}.log"
+
+
+def import_program() -> None:
+    """Import Airflow's program. No thread is started and no connection opened by that: it can be forked."""
+    importlib.import_module(_PROGRAM)
+
+
+def import_shared() -> None:
+    """Import what several components use, and keep the garbage collector of their processes off it.
+
+    What cannot be imported is reported by the component that needs it, in its log.
+    """
+    for name in _SHARED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()
+
+
+def fork_airflow(name: str, arguments: tuple[str, ...]) -> ForkProcess:
+    """Fork a process that does what the program `airflow` does with `arguments`.
+
+    It leads a process group, and its output is appended to the log file of `name`. It ends without taking
+    its objects apart, for which Airflow's processes would take 1 to 3 s of CPU each.
+    """
+    # Airflow's scheduler heeds a signal in no process of multiprocessing but the one of this name.
+    process = _FORK.Process(target=_run_airflow, args=(name, arguments), name="MainProcess")
+    # Not for the supervisor's own handlers, which the new process has until it resets them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        process.start()
+        with suppress(ProcessLookupError):  # here as well, as its group may be killed before it has run
+            os.setpgid(_id(process), _id(process))
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    return process
+
+
+def _id(process: ForkProcess) -> int:
+    return cast("int", process.pid)
+
+
+def _run_airflow(name: str, arguments: tuple[str, ...]) -> None:
+    os.setpgid(0, 0)
+    with log_file(name).open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    for number in _SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    if name == "triggerer":
+        from steptime.airflow.ends import see_ends_soon
+
+        see_ends_soon()
+    setproctitle(f"airflow {name}")
+    sys.argv = ["airflow", *arguments]
+    importlib.import_module(_PROGRAM).main()
+
+
+class Component:
+    """One component of Airflow: its process, how often it was started, and when it may start again."""
+
+    def __init__(self, name: str, arguments: tuple[str, ...]) -> None:
+        self.name = name
+        self.arguments = arguments
+        self.process: ForkProcess | None = None
+        self.starts = 0
+        self.failures_in_a_row = 0
+        self.last_exit_code: int | None = None
+        self._started_at = 0.0
+        self._start_at = 0.0
+
+    def keep(self, now: float) -> bool:
+        """Notice its end, and start it when its pause is over; return whether anything changed."""
+        if self.process is None:
+            if now < self._start_at:
+                return False
+            self.process = fork_airflow(self.name, self.arguments)
+            self.starts += 1
+            self._started_at = now
+            log.info("%s started, process %d", self.name, self.process.pid)
+            return True
+        code = self.process.exitcode
+        if code is None:
+            return False
+        # A dead scheduler leaves its idle workers waiting on a pipe for ever.
+        self._kill_group()
+        good_run = now - self._started_at >= _GOOD_RUN_S
+        self.failures_in_a_row = 1 if good_run else self.failures_in_a_row + 1
+        pause = 0.0 if good_run else min(LONGEST_PAUSE_S, 2.0 ** (self.failures_in_a_row - 1))
+        log.warning("%s ended with code %d; starting it again in %.0f s", self.name, code, pause)
+        self.process, self.last_exit_code, self._start_at = None, code, now + pause
+        return True
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end; kill it if that takes too long, and whatever is left of its process group."""
+        if self.process is None:
+            return
+        self.process.join(timeout_s)
+        if self.process.exitcode is None:
+            log.warning("%s did not end in time", self.name)
+        else:
+            log.info("%s ended with code %d", self.name, self.process.exitcode)
+        self._kill_group()
+        self.process.join()
+
+    def state(self) -> ComponentState:
+        """Return the state for others to read."""
+        return ComponentState(
+            name=self.name,
+            pid=self.process.pid if self.process else None,
+            starts=self.starts,
+            last_exit_code=self.last_exit_code,
+        )
+
+    def _kill_group(self) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(_id(self.process), signal.SIGKILL)
