@@ -1,15 +1,15 @@
 """Change the code in small ways, one at a time, and see whether the tests notice: `make mutants`.
 
-Each room's tests are collected once, in a copy of the checkout; every mutant is a fork of that process, in
-which the code of the changed function is exchanged, and the tests that call it run, fastest first. What lives
-there, and what is changed outside of functions, runs again in a process that imports the changed source. Each
+Each room's tests are collected and run once, in a copy of the checkout. Each mutant is a fork of that process
+with what tests share at hand; the code of the changed function is exchanged, and the tests that call it run,
+those of the module's own file first, then the fastest. What no fork shows (programs, what tests share,
+PostgreSQL, and what stands outside of functions) is seen by a process that imports the changed source. Each
 has a pid namespace of its own: a changed condition has ended every process of the machine that it ran on.
 """
 
 import argparse
 import functools
 import gc
-import importlib
 import json
 import os
 import random
@@ -21,7 +21,6 @@ import tempfile
 import threading
 import traceback
 import types
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,10 +45,9 @@ QUICK = (
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", ".steptime", "build", ".*_cache", ".hypothesis", "node_modules"
 )
-IMPORTED_LATE = {"great_expectations", "pandas", "scipy", "sqlalchemy", "alembic", "httpx", "steptime"}
-"""Packages that are imported inside functions; once before all forks is cheaper than in each."""
 _OWN_FAULT = 70
 _TRACE = -1  # in place of a mutant's index
+_COLLECTION = ""  # in place of a test's name
 _BY_SIGNAL = 128
 """Added to its number in the exit code."""
 
@@ -88,20 +86,21 @@ def main() -> int:
             for mutant in drawn:
                 _show(mutant)
             continue
+        equivalent = {mutant: reason_of_equivalence(mutant, lists["equivalent"]) for mutant in drawn}
+        tried = [mutant for mutant in drawn if not equivalent[mutant]]
         outcomes: Counter[str] = Counter()
         before = _cpu_s()
         for mutant, killer in track(
-            outcomes_of(room, drawn, told.jobs), name, len(drawn), console=Console(stderr=True)
+            outcomes_of(room, tried, told.jobs), name, len(tried), console=Console(stderr=True)
         ):
-            reason = killer or reason_of_equivalence(mutant, lists["equivalent"])
-            outcomes["killed" if killer else "equivalent" if reason else "lived"] += 1
-            if reason is None:
+            outcomes["killed" if killer else "lived"] += 1
+            if killer is None:
                 _show(mutant)
             elif told.by:
-                print(f"{mutant.path}:{mutant.line} {mutant.kind}: {reason}", flush=True)
-        if outcomes.total() < len(drawn):
+                print(f"{mutant.path}:{mutant.line} {mutant.kind}: {killer}", flush=True)
+        if outcomes.total() < len(tried):
             return 2
-        killed, same, lived = (outcomes[outcome] for outcome in ("killed", "equivalent", "lived"))
+        killed, lived, same = outcomes["killed"], outcomes["lived"], len(drawn) - len(tried)
         score = killed / max(1, killed + lived)
         good = good and (lived == 0 if room.by_hand else score >= GOAL)
         counts = map(str, (len(changes), len(drawn), killed, same, lived))
@@ -174,11 +173,17 @@ def kept_mutants(entries: Iterable[dict[str, Any]]) -> list[Mutant]:
     return found
 
 
-def reason_of_equivalence(mutant: Mutant, entries: Iterable[dict[str, str]]) -> str | None:
+def reason_of_equivalence(mutant: Mutant, entries: Iterable[dict[str, Any]]) -> str | None:
     """Why a change is none to anybody, where somebody has written that down."""
     source = source_of(mutant.path)
     lines = {line[1:].strip() for line in mutant.diff(source).splitlines()[2:] if line.startswith("+")}
-    return next((e["why"] for e in entries if e["path"] == mutant.path and e["becomes"] in lines), None)
+    return next(
+        (e["why"] for e in entries if mutant.path in _all(e["path"]) and lines & _all(e["becomes"])), None
+    )
+
+
+def _all(listed: str | list[str]) -> set[str]:
+    return {listed} if isinstance(listed, str) else {*listed}
 
 
 def outcomes_of(room: Room, drawn: list[Mutant], at_once: int) -> Iterator[tuple[Mutant, str | None]]:
@@ -198,8 +203,7 @@ def outcomes_of(room: Room, drawn: list[Mutant], at_once: int) -> Iterator[tuple
             _in_copy(work / "warm", work / "output")
             told = os.fdopen(writing, "w", buffering=1)
             plugin = Warm(room, drawn, work, at_once, lambda *line: print(json.dumps(line), file=told))
-            # Each fork would start a server of its own: what SQLite does not notice is run with it below.
-            os._exit(_pytest([*room.tests, "-k", "not postgresql"], plugin))
+            os._exit(_pytest([*room.tests], plugin))
         os.close(writing)
         with os.fdopen(reading) as lines:
             for index, killer in map(json.loads, lines):
@@ -238,7 +242,9 @@ def _signal(status: int) -> str | None:
 
 def _write(mutant: Mutant, copied: Path) -> None:
     changed = copied / PACKAGE / mutant.path
-    changed.write_text(mutant.mutated(changed.read_text(encoding="utf-8")), encoding="utf-8")
+    source = changed.read_text(encoding="utf-8")
+    changed.unlink()  # the file may be another copy's, too
+    changed.write_text(mutant.mutated(source), encoding="utf-8")
 
 
 def _in_copy(copied: Path, output: Path) -> None:
@@ -258,7 +264,7 @@ def _pytest(arguments: list[str], *plugins: object) -> int:
 
 
 class Warm:
-    """A pytest plugin: forks after the collection, once to see which test calls what, and for each mutant."""
+    """A pytest plugin: runs the tests once to see which calls what, and then a fork for each mutant."""
 
     def __init__(
         self,
@@ -271,59 +277,81 @@ class Warm:
         self.room, self.drawn, self.work, self.at_once, self.tell = room, drawn, work, at_once, tell
         self.running: dict[int, int] = {}
         self.failed: Path | None = None
-        self.test = ""
+        self.test = _COLLECTION
         self.calls: dict[str, set[str]] = defaultdict(set)
         self.took: Counter[str] = Counter()
+        self.start_programs: set[str] = set()
+        self.pages_of_others = 0
+        self._trace()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """In the parent all the forks; in a child the tests that are left in the session."""
-        if self._fork(_TRACE, 3600, self._trace):
-            return None
-        _, status = os.waitpid(self.running.popitem()[0], 0)
-        if status:
-            raise pytest.UsageError("the tests fail before anything is changed")
-        told = json.loads((self.work / "traced").read_text(encoding="utf-8"))
-        with warnings.catch_warnings():
-            # Outside of a test nothing tempers what other packages warn of, and a warning is an error here.
-            warnings.simplefilter("ignore")
-            for module in told["modules"]:
-                importlib.import_module(module)
-        self.calls, self.took = {name: set(places) for name, places in told["calls"].items()}, told["took"]
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run the tests, and for each mutant those that call what is changed, in a fork."""
+        sys.settrace(None)
+        if not self._fork(_TRACE, 3600, lambda: None):
+            if os.waitstatus_to_exitcode(os.wait()[1]):
+                raise pytest.UsageError("the tests fail before anything is changed, or a change was not made")
+            return True
+        on_server = [i for i in session.items if "postgresql" in i.nodeid or "postgresql" in i.fixturenames]
+        items = [item for item in session.items if item not in on_server]
+        self._trace()
+        _run(session, items)
+        sys.settrace(None)
+        if session.testsfailed:
+            os._exit(1)
+        signal.alarm(0)
+        stores = sys.modules.get("steptime.results.database")
+        if stores is not None:
+            stores.close_engines()  # SQLite's connections do not outlive a fork
+        self._mutants(session, items)
+        os._exit(0)
+
+    def _mutants(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         again = []
         for index, mutant in enumerate(self.drawn):
-            items = self._callers(session.items, mutant)
-            if not items:
+            callers = self._callers(items, mutant)
+            if not callers:
                 again.append(index)
                 continue
-            limit = 20 + 5 * sum(self.took[item.nodeid] for item in items)
-            if self._fork(index, limit, functools.partial(self._exchange, mutant, session, items)):
-                return None
+            limit = 20 + 5 * sum(self.took[item.nodeid] for item in callers)
+            if self._fork(index, limit, functools.partial(self._exchange, mutant)):
+                session.config._tmp_path_factory._basetemp = None  # type: ignore[attr-defined]
+                try:
+                    _run(session, callers)
+                finally:
+                    os._exit(bool(session.testsfailed))
             self._reap(self.at_once - 1, again)
         self._reap(0, again)
-        for index in sorted(again):
-            if self._fork(index, 60 + 5 * sum(self.took.values()), functools.partial(self._anew, index)):
+        anew = {index: self._tests_anew(self.drawn[index], session.items) for index in sorted(again)}
+        for index in (index for index, tests in anew.items() if not tests):
+            self.tell(index, None)
+        for index, tests in ((index, tests) for index, tests in anew.items() if tests):
+            limit = 120 + 5 * sum(self.took.values())
+            if self._fork(index, limit, functools.partial(self._anew, index, tests)):
                 raise AssertionError("another program should run here")
             self._reap(self.at_once - 1, None)
         self._reap(0, None)
-        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
+        """What the session shares is not made by the first test that uses it."""
+        test = self.test
+        if fixturedef.scope == "session":
+            self.test = fixturedef.argname
+        try:
+            return (yield)
+        finally:
+            self.test = test
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self.test = nodeid
+        self.test, self.pages_of_others = nodeid, _pages_of_others()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.took[report.nodeid] += report.duration
+        if _pages_of_others() > self.pages_of_others:
+            self.start_programs.add(report.nodeid)
         if report.failed and self.failed:
             self.failed.write_text(report.nodeid)
-
-    def pytest_sessionfinish(self) -> None:
-        """Write down what was traced."""
-        if self.failed and self.failed.name == "trace":
-            sys.settrace(None)
-            modules = [name for name in sys.modules if name.partition(".")[0] in IMPORTED_LATE]
-            calls = {name: sorted(places) for name, places in self.calls.items()}
-            told = {"calls": calls, "took": self.took, "modules": modules}
-            (self.work / "traced").write_text(json.dumps(told), encoding="utf-8")
 
     def _fork(self, index: int, limit_s: float, prepare: Callable[[], None]) -> bool:
         """Start a child, which is True there, has prepared itself and is ended after the limit."""
@@ -351,7 +379,7 @@ class Warm:
         prepare()
 
     def _trace(self) -> None:
-        self.failed = self.work / "trace"
+        """Note from now on which function of ours is called by which test."""
         ours = str(Path.cwd() / PACKAGE)
 
         def called(frame: types.FrameType, _event: str, _argument: object) -> None:
@@ -363,16 +391,50 @@ class Warm:
         sys.settrace(called)
 
     def _callers(self, items: list[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
-        """The tests that call the changed function, fastest first."""
-        code, changed = self._changed(mutant)
-        # A function takes no code that has other free variables, as where a call of super() is dropped.
-        if code is None or changed is None or len(code.co_freevars) != len(changed.co_freevars):
+        """The tests that call the changed function, those of the module's file first, then the fastest."""
+        place, changed = self._place(mutant)
+        if place is None or not changed:
             return []
-        place = f"{code.co_filename}:{code.co_firstlineno}"
+        name = Path(mutant.path).stem
         return sorted(
             (item for item in items if place in self.calls.get(item.nodeid, ())),
-            key=lambda item: self.took[item.nodeid],
+            key=lambda item: (f"test_{name}.py" not in item.nodeid, self.took[item.nodeid]),
         )
+
+    def _place(self, mutant: Mutant) -> tuple[str | None, bool]:
+        """File and line of the outermost function that is changed, if any, and whether a fork can do it."""
+        code, changed = self._changed(mutant)
+        if code is None or changed is None:
+            return None, False
+        # A function takes no code that has other free variables, as where a call of super() is dropped.
+        return f"{code.co_filename}:{code.co_firstlineno}", len(code.co_freevars) == len(changed.co_freevars)
+
+    def _tests_anew(self, mutant: Mutant, items: Sequence[pytest.Item]) -> list[str]:
+        """The tests that could notice what no fork shows, in the order to run them.
+
+        PostgreSQL is started only for changes of modules that name it.
+        """
+        place, in_fork = self._place(mutant)
+        module = str(Path.cwd() / PACKAGE / mutant.path)
+        calling = [name for name in self.took if any(p.startswith(module) for p in self.calls[name])]
+        files = {name.partition("::")[0] for name in calling}
+        on_server = [item.nodeid for item in items if item.nodeid not in self.took]
+        if "postgresql" not in source_of(mutant.path):
+            on_server = []
+        on_server = [name for name in on_server if name.partition("::")[0] in files]
+        if place is None or place in self.calls[_COLLECTION]:
+            others = self.took.keys() - set(calling)
+        else:
+            sharing = {
+                item.nodeid for item in items if any(place in self.calls[f] for f in item.fixturenames)
+            }
+            calling = [name for name in calling if place in self.calls[name]]
+            if in_fork:
+                calling = [name for name in calling if name in self.start_programs]
+            others = sharing - set(calling)
+        own = f"test_{Path(mutant.path).stem}.py"
+        calling.sort(key=lambda name: (own not in name, self.took[name]))
+        return [*calling, *sorted(others, key=self.took.__getitem__), *on_server]
 
     def _changed(self, mutant: Mutant) -> tuple[types.CodeType | None, types.CodeType | None]:
         """The code of the outermost function that is changed, before and after."""
@@ -384,8 +446,8 @@ class Warm:
         pairs = zip(before, after, strict=True) if len(before) == len(after) else ()
         return next(((old, new) for old, new in pairs if old != new), (None, None))
 
-    def _exchange(self, mutant: Mutant, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Put the changed function's code in the place of the old one, and leave only its tests."""
+    def _exchange(self, mutant: Mutant) -> None:
+        """Put the changed function's code in the place of the old one."""
         old, new = self._changed(mutant)
         assert old is not None
         assert new is not None
@@ -394,29 +456,23 @@ class Warm:
         for found in gc.get_objects():
             if type(found) is functools._lru_cache_wrapper and found.__module__.startswith("steptime"):
                 found.cache_clear()
-        session.items[:] = items
 
-    def _anew(self, index: int) -> None:
-        """Run in another program the tests of files that call the changed module, or all of the room."""
-        mutant, copied = self.drawn[index], self.work / f"copy{index}"
-        module = str(Path.cwd() / PACKAGE / mutant.path)
-        shutil.copytree(self.work / "warm", copied, ignore=NOT_COPIED, symlinks=True)
-        _write(mutant, copied)
-        calling = Counter(
-            name.partition("::")[0]
-            for name, places in self.calls.items()
-            if any(place.startswith(module) for place in places)
-        )
-        files = [name for name, _ in calling.most_common()]
-        if not files or self._changed(mutant)[0] is None:
-            files += self.room.tests
-        program = [sys.executable, __file__, "--in", str(copied), str(self.failed), *files]
+    def _anew(self, index: int, tests: Sequence[str]) -> None:
+        """Run these tests in another program, in that order."""
+        copied, failed = self.work / f"copy{index}", self.work / f"{index}.failed"
+        shutil.copytree(self.work / "warm", copied, ignore=NOT_COPIED, symlinks=True, copy_function=os.link)
+        _write(self.drawn[index], copied)
+        failed.with_suffix(".tests").write_text(json.dumps(tests), encoding="utf-8")
+        files = dict.fromkeys(name.partition("::")[0] for name in tests)
+        program = [sys.executable, __file__, "--in", str(copied), str(failed), *files]
         os.execv(program[0], program)  # noqa: S606
 
     def _reap(self, left: int, again: list[int] | None) -> None:
         """Wait until so many run; what lives is tried again, where there is another way."""
         while len(self.running) > left:
             child, status = os.wait()
+            if child not in self.running:  # a test has left it
+                continue
             index, code = self.running.pop(child), os.waitstatus_to_exitcode(status)
             for folder in ("temporary", "copy"):
                 shutil.rmtree(self.work / f"{folder}{index}", ignore_errors=True)
@@ -431,6 +487,21 @@ class Warm:
                 again.append(index)
             else:
                 self.tell(index, killer)
+
+
+def _run(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
+    """Run tests until one fails; what the session shares stays."""
+    session._setupstate.teardown_exact(items[0])
+    others = [item for item in session.items if item is not items[0]]
+    for item, following in zip(items, [*items[1:], others[0]], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            return
+
+
+def _pages_of_others() -> int:
+    """Memory that ended children have touched: it grows with each that is waited for."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
 def functions_with(code: types.CodeType) -> list[types.FunctionType]:
@@ -451,10 +522,20 @@ def _functions(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 class Reported:
-    """A pytest plugin: writes the name of the test that failed to a file."""
+    """A pytest plugin: writes the name of the test that failed to a file.
+
+    A file beside it may name the tests to run, in their order.
+    """
 
     def __init__(self, failed: Path):
         self.failed = failed
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keep the tests that are named."""
+        named = self.failed.with_suffix(".tests")
+        if named.exists():
+            known = {item.nodeid: item for item in items}
+            items[:] = [known[name] for name in json.loads(named.read_text()) if name in known]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Each test says how it went."""

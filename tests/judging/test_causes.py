@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,10 @@ def compare(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     )
     told: dict[str, Any] = json.loads(shown.stdout)
     return told
+
+
+def test_a_week_has_seven_days() -> None:
+    assert timedelta(weeks=1).total_seconds() == WEEK_S
 
 
 @pytest.mark.slow

@@ -101,6 +101,18 @@ def test_p_values_are_those_of_a_t_prediction_interval() -> None:
     assert baseline.p_value([bound, bound], "slower") < 0.002, "two runs together say more"
 
 
+def test_how_often_by_chance_and_from_which_change_on_is_asked_for() -> None:
+    baseline = Baseline(tuple(USUAL))
+
+    assert baseline.direction([101.45], least=0.0) is None
+    assert baseline.direction([101.45], alpha=0.05, least=0.0) == "slower"
+    assert baseline.direction([101.45], alpha=0.05) is None
+    assert baseline.direction([98.55], alpha=0.05, least=0.0) == "faster"
+    few = 2 * [baseline.mean * (1 + baseline.bound(2))]
+    assert baseline.bound(2) < baseline.bound()
+    assert baseline.direction([few[0] + 0.01, few[1]]) == "slower", "two runs need to differ less"
+
+
 def test_of_two_runs_the_spread_is_that_of_the_series() -> None:
     pair = Baseline(tuple(USUAL), level=(110.0,))
 

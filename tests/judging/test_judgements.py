@@ -14,8 +14,9 @@ from steptime.cli import app
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
 from steptime.judging import judgements
-from steptime.judging.comparison import compare_since, compare_sweep
+from steptime.judging.comparison import compare_dag_run, compare_since, compare_sweep
 from steptime.judging.judgements import accept, judge_all, publish, reject
+from steptime.judging.series import JudgedRun
 from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import fold_nodes
 from steptime.results.database import read_connection, write_transaction
@@ -99,6 +100,15 @@ def test_what_is_stored_says_the_same_as_judging_anew(
         "1 cell: 1 slower, 0 faster, 0 unchanged; worst tiny·fp32·2 +5.9 %, confirmed"
     )
 
+    (row,) = told.rows
+    assert (row["baseline_runs"], row["judged_runs"], row["judged_on"]) == (
+        *(7, 2),
+        "median of steps 0 to 19",
+    )
+    assert row["baseline_s"] == pytest.approx(sum(LEVELS[:7]) / 7)
+    assert row["judged_s"] == pytest.approx(1.0595)
+    assert row["p_value"] == row["q_value"] < 0.001
+
     monkeypatch.setattr(judgements, "RULES", judgements.RULES + 1)  # what is stored is of another steptime
 
     assert compare_since(store, 0).rows == told.rows
@@ -168,6 +178,45 @@ def test_a_sweep_is_compared_by_the_cells_of_its_newest_run(store: Store, make_r
     found = compare_sweep(store, "gone")
 
     assert sorted(found.names) == ["tiny·fp32·1", "tiny·fp32·2"]
+    assert found.took.startswith("2 cells · 2 runs · "), "of that run alone"
+
+
+def test_what_a_dag_run_took_is_of_its_own_runs(store: Store, make_result: MakeResult) -> None:
+    for dag_run_id in ("old", "new"):
+        publish(store, make_result(dag_run_id, dag_run_id=dag_run_id))
+
+    assert compare_dag_run(store, "llama31", "new").took.startswith("1 cell · 1 run · ")
+
+
+def judged_alone(make_result: MakeResult, *levels: float) -> list[judgements.Judged]:
+    """Runs of one series, each judged by those before it, without a store."""
+    runs = [
+        JudgedRun({"job_name": f"run-{number}", "nodes": "a1"}, level, "")
+        for number, level in enumerate([*LEVELS[:7], *levels])
+    ]
+    record = make_result().record
+    return judgements.judge_runs(runs, lambda _: record)
+
+
+def test_a_state_is_news_with_the_run_that_it_begins_with(make_result: MakeResult) -> None:
+    levels = (1.06, 1.061, 1.058, 1.06, 1.0, 1.0, 1.06, 1.0, 1.0)
+    assert [one.is_news for one in judged_alone(make_result, *levels)] == [
+        *[False] * 7,
+        *(True, False, True, False),  # suspected, and confirmed by two more
+        *[False] * 2,  # as usual again
+        *(True, False, True),  # suspected, and dismissed by two more
+    ]
+
+
+def test_drift_is_looked_for_unless_a_run_is_slower_anyway(
+    make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgements, "find_drift", len)
+    found = {
+        levels: judged_alone(make_result, *levels)[-1].drift
+        for levels in ((1.0,), (0.9,), (1.06,), (1.06, 1.06, 1.06), (1.06, 1.0, 1.0))
+    }
+    assert list(found.values()) == [8, 8, None, None, 10]
 
 
 def test_an_accepted_level_is_the_new_baseline(

@@ -19,7 +19,7 @@ from typer.testing import Result as Shown
 from steptime.cli import app, main
 from steptime.judging.judgements import accept
 from steptime.judging.series import Series
-from steptime.judging.trend import COLUMNS, sentence, trend
+from steptime.judging.trend import COLUMNS, sentence, shown_range, trend
 from steptime.results.columns import of_series
 from steptime.results.differences import changes
 from steptime.results.models import Result
@@ -207,3 +207,23 @@ def test_records_of_neighbours_that_were_made_alike_are_not_read(
     changed = [place for place, row in enumerate(rows) if row["changes"]]
     assert {rows[place + one]["job_name"] for place in changed for one in (-1, 0)} <= set(read)
     assert len([name for name in read if str(name).startswith("small-4-")]) == 2 * len(changed) < len(rows)
+
+
+def test_the_axis_has_what_is_published_if_that_is_near() -> None:
+    for seconds, published, expected in (
+        ((1.0, 1.25), None, (0.985, 1.265, False)),
+        ((1.0, 1.25), 1.125, (0.985, 1.265, True)),
+        ((1.0, 1.25), 1.375, (0.9775, 1.3975, True)),
+        ((1.0, 1.25), 0.875, (0.8525, 1.2725, True)),
+        ((1.0, 1.25), 1.5, (0.985, 1.265, False)),
+        ((1.0, 1.25), 0.75, (0.985, 1.265, False)),
+        ((1.0, 1.0), 1.01, (0.9994, 1.0106, True)),
+        ((1.0, 1.0), 1.03, (0.9988, 1.0012, False)),
+    ):
+        rows = [
+            {"judged_s": one, "low_s": None, "high_s": None, "published_step_time_s": published}
+            for one in seconds
+        ]
+        assert shown_range(rows) == pytest.approx(expected), (seconds, published)
+        rows[0] |= {"low_s": 0.5, "high_s": 2.0, "published_step_time_s": None}
+        assert shown_range([rows[0]]) == pytest.approx((0.41, 2.09, False)), "what is usual fits in, too"

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from steptime.cli import app, main
 from steptime.judging.comparison import compare_since
 from steptime.judging.judgements import publish, reject
 from steptime.reporting.charts import scaling_chart, trend_chart
-from steptime.reporting.page import report_since
+from steptime.reporting.page import html, report_since
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -154,6 +155,30 @@ def test_what_jobs_wrote_is_text(
         expect(watched.page.locator("li").first).to_contain_text("<script>")
         assert watched.page.title().startswith("steptime: runs since")
         assert (watched.complaints, watched.foreign) == ([], [])
+
+
+def test_what_does_not_fit_is_counted(half_a_year: Store) -> None:
+    found = report_since(half_a_year, time.time() - WEEK_S)
+    assert found.comparison.totals is not None
+    assert "more " not in html(found, 0.0)
+
+    some = replace(found, of=HOSTILE, trends=found.trends[:3], runs=found.runs[:4])
+    text = html(some, 0.0)
+
+    assert "<p>5 more cells have no chart here.</p>" in text
+    assert "<p>The newest 4; 10 more are in the store.</p>" in text
+    assert f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(0))} by steptime" in text
+    assert HOSTILE not in text
+    assert "&lt;script&gt;" in text
+    planned = replace(found, comparison=replace(found.comparison, totals=None), runs=[])
+    assert "are in the store" not in html(planned, 0.0)
+
+
+def test_what_was_measured_together_before_is_not_drawn(half_a_year: Store, tmp_path: Path) -> None:
+    (last,) = half_a_year.measured_together(limit=1)
+    assert report_since(half_a_year, last["submitted_at"]).scaling
+    assert not report_since(half_a_year, last["submitted_at"] + 1).scaling
+    assert not report_since(Store(f"sqlite:///{tmp_path / 'empty.db'}"), 0.0).scaling
 
 
 def test_charts_have_each_run_where_its_numbers_are(half_a_year: Store) -> None:

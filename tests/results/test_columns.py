@@ -15,6 +15,7 @@ from typing import get_args
 
 import pytest
 
+from steptime.judging import findings, trend
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode
 from steptime.recipes.planning import plan
@@ -41,7 +42,12 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "columns.jsonl"
 
 
 def test_columns_change_only_on_purpose() -> None:
-    listings = {"results": COLUMNS, "logs": log_rows.COLUMNS}
+    listings = {
+        "results": COLUMNS,
+        "logs": log_rows.COLUMNS,
+        "comparison": findings.COLUMNS,
+        "trend": trend.COLUMNS,
+    }
     told = [
         json.dumps({"of": listing} | column.published, ensure_ascii=False)
         for listing, columns in listings.items()

@@ -47,14 +47,19 @@ class AuthManager:
         self, *, method: str, access_entity: DagAccessEntity, details: DagDetails, user: object
     ) -> bool:
         assert (method, access_entity) == ("PUT", DagAccessEntity.RUN)
+        assert details.team_name == _team(str(details.id))
         return details.id in self.editable
+
+
+def _team(dag_id: str) -> str:
+    return f"the team of {dag_id}"
 
 
 @pytest.fixture
 def auth_manager(monkeypatch: pytest.MonkeyPatch) -> AuthManager:
     manager = AuthManager()
     monkeypatch.setattr(permissions, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(permissions.DagModel, "get_team_name", lambda dag_id: None)
+    monkeypatch.setattr(permissions.DagModel, "get_team_name", _team)
     return manager
 
 

@@ -178,7 +178,18 @@ async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
     compared = answer["comparison"]
     assert compared["sentence"].startswith("2 cells: 1 slower, 0 faster, 1 unchanged; worst tiny·fp32·2 +30")
     assert compared["took"].startswith("2 cells · 3 runs, 1 rejected · ")
-    assert "comparison" not in (await get(pages, "/api/results")).json()
+    assert answer["columns"][-4:] == [
+        "verdict",
+        "suspicion",
+        "change_percent",
+        "minimum_detectable_change_percent",
+    ]
+    for names_none in ({}, {"dag_id": "llama31"}, {"dag_run_id": "week-6"}):
+        assert "comparison" not in (await get(pages, "/api/results", params=names_none)).json()
+    may_accept = {
+        name: (await get(pages, f"/api/runs/{name}")).json()["may_accept"] for name in ("2-6", "bad")
+    }
+    assert may_accept == {"2-6": True, "bad": False}
 
 
 async def test_a_dag_run_without_results_says_why_to_those_who_may_read_it(
@@ -192,14 +203,19 @@ async def test_a_dag_run_without_results_says_why_to_those_who_may_read_it(
         return found
 
     assert await ended(dag_id="llama31", dag_run_id="manual__1") == why
-    assert await ended() is None
+    for names_none in ({}, {"dag_id": "llama31"}, {"dag_run_id": "manual__1"}):
+        assert await ended(**names_none) is None
     auth_manager.readable = {"other"}
     assert await ended(dag_id="llama31", dag_run_id="manual__1") is None
 
 
 async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publish) -> None:
     publish("one", gpus=1)
-    declared = (await get(pages, "/api/columns")).json()["columns"]
+    answer = (await get(pages, "/api/columns")).json()
+    for table, path in (("comparison", "/api/comparison?since=0"), ("trend", "/api/trend/one")):
+        names = [column["name"] for column in answer[table]]
+        assert (await get(pages, path)).json()["columns"] == names
+    declared = answer["columns"]
     (row,) = await rows(pages)
     assert [column["name"] for column in declared] == list(row)
     assert {"name": "gpu_hours", "heading": "GPU-hours", "kind": "number"}.items() <= next(
@@ -236,6 +252,35 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
 async def test_a_filter_that_no_column_can_have_is_refused(pages: FastAPI) -> None:
     response = await get(pages, "/api/results", params={"gpus": "many"})
     assert (response.status_code, response.json()["detail"]) == (422, "gpus must be a number, not 'many'")
+
+
+async def test_an_answer_has_as_many_runs_as_fit_into_memory(pages: FastAPI) -> None:
+    status = {
+        limit: (await get(pages, f"/api/results?limit={limit}")).status_code for limit in (0, 1, 10_000)
+    }
+    assert status == {0: 422, 1: 200, 10_000: 200}
+    assert (await get(pages, "/api/results?limit=10001")).status_code == 422
+
+
+@pytest.mark.usefixtures("sweep")
+async def test_the_runs_of_one_dag_run_scale(pages: FastAPI) -> None:
+    answer = (await get(pages, "/api/scaling")).json()
+    names = answer["columns"]
+    assert [dict(zip(names, row, strict=True))["job_name"] for row in answer["rows"]] == [
+        "run-1",
+        "run-2",
+        "run-4",
+    ]
+    assert answer["together"] == answer["known"][0]["together"]
+    other = (await get(pages, "/api/scaling", params={"together": "llama31/old"})).json()
+    assert (other["together"], other["known"]) == ("llama31/old", answer["known"])
+    assert [dict(zip(names, row, strict=True))["job_name"] for row in other["rows"]] == ["older"]
+
+
+async def test_nothing_scales_in_an_empty_store(pages: FastAPI) -> None:
+    answer = (await get(pages, "/api/scaling")).json()
+    assert (answer["known"], answer["together"], answer["rows"]) == ([], None, [])
+    assert answer["columns"]
 
 
 async def csv_rows(app: FastAPI, **query: str) -> list[dict[str, str]]:
@@ -338,6 +383,28 @@ async def test_a_profile_has_no_trend(pages: FastAPI, publish: Publish) -> None:
         "runs in mode profile are not judged: they have no trend",
     )
     assert (await get(pages, "/api/series")).json()["series"] == []
+    assert (await get(pages, "/api/runs/profile")).json()["may_accept"] is False
+
+
+async def test_a_trend_has_what_its_chart_is_drawn_with(
+    pages: FastAPI, store: Store, slower: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "passes_until_s", lambda row: (row["job_name"], 1.1))
+    answer = (await get(pages, f"/api/trend/{slower}")).json()
+    assert (answer["label"], answer["drift"], answer["may_accept"]) == ("tiny·fp32·2", "", True)
+    assert answer["series"] == Series.of_row(store.run(slower)).key
+    low, high, shows_published = answer["range"]
+    assert 0.8 < low < 1.0
+    assert 1.2 < high < 1.4
+    assert shows_published is False
+    assert answer["passes_until_s"] == ["week-8", 1.1], "of the newest run"
+    known = (await get(pages, "/api/series")).json()["series"]
+    assert known == [answer["series"] | {"label": "tiny·fp32·2", "job_name": slower}]
+
+
+def test_what_json_cannot_have_is_a_fault() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        answers.json_response({"seconds": float("nan")})
 
 
 async def test_runs_that_a_user_may_not_read_are_no_history_of_those_that_he_may(
@@ -421,7 +488,10 @@ async def test_pages_allow_nothing_from_elsewhere(pages: FastAPI) -> None:
         policy = response.headers["Content-Security-Policy"]
         assert "default-src 'self'" in policy
         assert "unsafe" not in policy
+        for rule in ("base-uri 'none'", "form-action 'none'", "frame-ancestors 'self'"):
+            assert rule in policy
         assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Cache-Control"] == "no-cache", "else a new release would not be seen"
 
 
 async def test_a_browser_asks_for_a_file_once(pages: FastAPI) -> None:
@@ -442,7 +512,10 @@ async def test_only_the_pages_own_files_are_served(pages: FastAPI, path: str) ->
 async def test_results_are_kept_in_no_cache(pages: FastAPI, publish: Publish) -> None:
     publish(JOB)
     for path in ("/api/results", f"/api/runs/{JOB}"):
-        assert (await get(pages, path)).headers["Cache-Control"] == "no-store"
+        headers = (await get(pages, path)).headers
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Content-Type"] == "application/json"
 
 
 def test_the_views_are_below_the_address_that_airflow_has() -> None:
