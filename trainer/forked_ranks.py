@@ -128,4 +128,7 @@ def _end(processes: Sequence[BaseProcess]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # to take apart what it has imported costs the interpreter 0.4 s

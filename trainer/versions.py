@@ -5,6 +5,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from inspect import signature
 from pathlib import Path
@@ -111,6 +112,7 @@ def _of_gpus() -> dict[str, str]:
     return {name: version for name, version in found.items() if version is not None}
 
 
+@cache  # NeMo's metadata are long: reading them takes a tenth of a second
 def _version(package: str) -> str | None:
     try:
         return version(package)
