@@ -15,6 +15,8 @@ import time
 
 
 def main() -> int:
+    if os.environ.get("SLURM_PROCID", "0") != "0":
+        return 0  # of all ranks the first prints
     run = json.loads(pathlib.Path("run.json").read_text())
     recipe, behaviour = run["recipe"], os.environ.get("STAND_IN", "")
     parallelism = recipe["parallelism"]
@@ -31,6 +33,7 @@ def main() -> int:
                 "pipeline_parallel": parallelism["pipeline"],
                 "context_parallel": parallelism["context"],
                 "data_parallel": parallelism["data"],
+                "expert_parallel": parallelism["expert"] or 1,
                 "micro_batch_size": recipe["micro_batch_size"],
                 "global_batch_size": recipe["global_batch_size"],
                 "seq_length": recipe["model"]["seq_length"],

@@ -11,7 +11,7 @@ from clusters.login_node import LoginNode
 from slurm_service import MiniSlurm
 
 from drills.second_installation import SecondInstallation
-from drills.site import Gate, Site, running_airflow, small_disk
+from drills.site import Gate, Site, drilled_airflow, small_disk
 from drills.table import OUTCOMES, Outcome, as_markdown, write_down
 
 
@@ -25,7 +25,7 @@ def site(slurm_of_session: MiniSlurm) -> Iterator[Site]:
         open_things.callback(login.stop)
         open_things.enter_context(small_disk(home / "store"))
         airflow = open_things.enter_context(
-            running_airflow(home, Path(folder), login, Gate(gates, "training"))
+            drilled_airflow(home, Path(folder), login, Gate(gates, "training"))
         )
         second = SecondInstallation(Path(folder, "second"))
         open_things.callback(second.stop)

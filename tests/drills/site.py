@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 from clusters.login_node import LoginNode
-from end_to_end.driving import Airflow, assert_nothing_lives, wait_until
+from end_to_end.driving import Airflow, running_airflow, wait_until
 from slurm_service import MiniSlurm
 from stand_ins.trainer_python import python_of_stand_in
 
@@ -27,8 +27,7 @@ from steptime import settings
 from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.mini_slurm import processes, service
 from steptime.results.store import Store
-from steptime.service import connection_file, standalone, standalone_config, supervisor
-from steptime.service.rest import AirflowClient
+from steptime.service import connection_file, supervisor
 
 CLUSTER = "mini-slurm"
 BOUNDED = "bounded"
@@ -52,10 +51,6 @@ from steptime.airflow.sweep.dag import sweep_dag
 
 dag = sweep_dag("{SWEEP_DAG}", sweep="drilled")
 """
-_HEARTBEAT_TIMEOUT_S = 20
-"""After which a worker counts as dead: a third of what `steptime up` sets."""
-_TRIGGERER_TIMEOUT_S = 10
-"""After which a triggerer does, and another one takes its triggers over: a third of Airflow's default."""
 _DISK_BYTES = 16 << 20
 _DAGS_WITHIN_S = 180
 
@@ -257,8 +252,8 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def running_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) -> Iterator[Airflow]:
-    """Airflow as `steptime up` starts it, with the shipped DAG; it only notices dead workers sooner."""
+def drilled_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) -> Iterator[Airflow]:
+    """A running Airflow with the DAGs of drills, which knows the login node."""
     dags, config = folder / "dags", folder / "config"
     dags.mkdir()
     for name in (TRAINING_DAG, SLOTS_DAG):
@@ -267,34 +262,11 @@ def running_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
     (dags / f"{_IN_WORKER_DAG}.py").write_text(IN_WORKER)
     (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
     _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)
-    options = standalone_config._options
-
-    def impatient(root: Path, port: int) -> dict[str, dict[str, str]]:
-        told = options(root, port)
-        told["scheduler"] |= {
-            "task_instance_heartbeat_timeout": str(_HEARTBEAT_TIMEOUT_S),
-            "task_instance_heartbeat_timeout_detection_interval": "2",
-        }
-        told["triggerer"] = {"triggerer_health_check_threshold": str(_TRIGGERER_TIMEOUT_S)}
-        return told
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("STEPTIME_HOME", str(home))
-        patched.setenv("STEPTIME_CONFIG_DIR", str(config))
-        patched.setenv("STEPTIME_DAGS_DIR", str(dags))
-        patched.delenv("STEPTIME_STORE_URL", raising=False)
-        patched.setattr(standalone_config, "_options", impatient)
         connection_file.keep(login.login())
-        started, _ = standalone.up(_quietly)
-        password = standalone_config.password()
-    try:
-        with AirflowClient(started.url, standalone_config.ADMIN, password) as client:
-            yield Airflow(home, started.url, standalone_config.ADMIN, password, client)
-    finally:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("STEPTIME_HOME", str(home))
-            standalone.down(_quietly)
-    assert_nothing_lives(home)
+    with running_airflow(home, config, dags) as airflow:
+        yield airflow
 
 
 def selected(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -303,6 +275,3 @@ def selected(database: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return []
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
         return connection.execute(query, values).fetchall()
-
-
-_quietly: Callable[[str], None] = lambda _: None  # noqa: E731

@@ -3,16 +3,16 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from stand_ins.trainer_python import STAND_IN, add_stand_in
 
-from end_to_end.driving import Airflow, assert_nothing_lives, steptime
+from end_to_end.driving import Airflow, running_airflow
 from steptime import settings
-from steptime.service.rest import AirflowClient
 
+_DAGS = ("gpu_slots", "grok1", "llama31", "scaling_sweep")
+"""The shipped ones that tests run. Of all others Airflow would read each file again and again."""
 IN_WORKER = """
 from steptime.airflow.dag_builder import training_dag
 
@@ -34,35 +34,22 @@ runs:
 @pytest.fixture(scope="package")
 def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """One Airflow, with a stand-in's cluster."""
-    dags = tmp_path_factory.mktemp("dags")
-    for shipped in settings.shipped("dags").glob("*.py"):
-        shutil.copy(shipped, dags)
+    home, dags = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("dags")
+    for name in _DAGS:
+        shutil.copy(settings.shipped("dags") / f"{name}.py", dags)
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
     (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)
-    with running_airflow(tmp_path_factory.mktemp("home"), config, dags) as running:
+    share_environments(home)
+    with running_airflow(home, config, dags) as running:
         yield running
 
 
-@contextmanager
-def running_airflow(home: Path, config: Path, dags: Path) -> Iterator[Airflow]:
-    """Airflow by `steptime up`, and at the end `steptime down`, which must leave nothing behind."""
-    venvs = settings.home() / "venvs"  # built once for all tests: it takes minutes
+def share_environments(home: Path) -> None:
+    """Give a state folder the trainer's environments of all tests: making one takes minutes."""
+    venvs = settings.home() / "venvs"
     venvs.mkdir(parents=True, exist_ok=True)
     (home / "venvs").symlink_to(venvs)
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("STEPTIME_DAGS_DIR", str(dags))
-        environment.setenv("STEPTIME_CONFIG_DIR", str(config))
-        up = steptime(home, "up", "--timeout", "900", timeout_s=1000)
-    assert up.returncode == 0, up.stderr
-    said = dict(line.split(":", 1) for line in up.stdout.splitlines() if ":" in line)
-    url, user, password = (said[name].strip() for name in ("address", "user", "password"))
-    with AirflowClient(url, user, password) as client:
-        yield Airflow(home, url, user, password, client)
-    down = steptime(home, "down", "--cancel-jobs")
-    assert down.returncode == 0, down.stderr
-    assert_nothing_lives(home)
-    assert "did not end in time" not in (home / "airflow" / "service" / "supervisor.log").read_text()
 
 
 @pytest.fixture(scope="package")

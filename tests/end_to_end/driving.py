@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,10 +21,15 @@ from stand_ins.trainer_python import STAND_IN
 
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
+from steptime.service import standalone, standalone_config
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
 Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
+_HEARTBEAT_TIMEOUT_S = 20
+"""After which a worker counts as dead: a third of what `steptime up` sets."""
+_TRIGGERER_TIMEOUT_S = 10
+"""After which a triggerer does, and another one takes its triggers over: a third of Airflow's default."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Airflow:
     """A running Airflow and the commands that drive it, as a user's shell would."""
 
     home: Path
+    config: Path
     url: str
     user: str
     password: str
@@ -45,7 +51,7 @@ class Airflow:
         return rows
 
     def steptime(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
-        return steptime(self.home, *arguments, timeout_s=timeout_s)
+        return steptime(self.home, *arguments, timeout_s=timeout_s, STEPTIME_CONFIG_DIR=str(self.config))
 
     def trigger(self, dag_id: str = "llama31", **params: Any) -> DagRun:
         """Start a DAG of Llama 3.1: by default one short run on one rank and no checkpoint."""
@@ -195,15 +201,52 @@ class Airflow:
         return json.loads(path.read_text()) if path.is_file() else None
 
 
+@contextmanager
+def running_airflow(home: Path, config: Path, dags: Path) -> Iterator[Airflow]:
+    """Airflow as `steptime up` starts it, and at the end `steptime down`, which must leave nothing behind.
+
+    It only notices dead workers and triggerers sooner.
+    """
+    options = standalone_config._options
+
+    def impatient(root: Path, port: int) -> dict[str, dict[str, str]]:
+        usual = options(root, port)
+        usual["scheduler"] |= {
+            "task_instance_heartbeat_timeout": str(_HEARTBEAT_TIMEOUT_S),
+            "task_instance_heartbeat_timeout_detection_interval": "2",
+        }
+        usual["triggerer"] = {"triggerer_health_check_threshold": str(_TRIGGERER_TIMEOUT_S)}
+        return usual
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("STEPTIME_HOME", str(home))
+        patched.setenv("STEPTIME_CONFIG_DIR", str(config))
+        patched.setenv("STEPTIME_DAGS_DIR", str(dags))
+        patched.delenv("STEPTIME_STORE_URL", raising=False)
+        patched.setattr(standalone_config, "_options", impatient)
+        started, _ = standalone.up(lambda _: None)
+        password = standalone_config.password()
+    try:
+        with AirflowClient(started.url, standalone_config.ADMIN, password) as client:
+            yield Airflow(home, config, started.url, standalone_config.ADMIN, password, client)
+    finally:
+        down = steptime(home, "down", "--cancel-jobs")
+    assert down.returncode == 0, down.stderr
+    assert_nothing_lives(home)
+    assert "did not end in time" not in (home / "airflow" / "service" / "supervisor.log").read_text()
+
+
 def _path(run: DagRun) -> str:
     return f"/api/v2/dags/{run.dag_id}/dagRuns/{quote(run.dag_run_id, safe='')}"
 
 
-def steptime(home: Path, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+def steptime(
+    home: Path, *arguments: str, timeout_s: float = 600, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command line with its state in `home`."""
     return subprocess.run(
         [CLI, *arguments],
-        env=os.environ | {"STEPTIME_HOME": str(home)},
+        env=os.environ | {"STEPTIME_HOME": str(home)} | environment,
         capture_output=True,
         text=True,
         timeout=timeout_s,

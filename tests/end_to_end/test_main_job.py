@@ -88,6 +88,16 @@ def test_the_store_lists_what_the_run_printed(airflow: Airflow, rows: Rows) -> N
         assert math.isclose(float(listed[row["job_name"]]["step_time_mean_s"]), row["step_time_mean_s"])
 
 
+def test_the_logs_of_its_tasks_have_the_script_and_the_steps(airflow: Airflow, rows: Rows) -> None:
+    row = rows["performance", 2]
+    run = airflow.client.dag_run(row["dag_id"], row["dag_run_id"])
+    tasks = [airflow.task(run, f"performance.{name}", row["map_index"]) for name in ("submit", "wait")]
+    submitted, waited = (airflow.log_text(run, task) for task in tasks if task is not None)
+    assert "trainer.forked_ranks" in submitted
+    for words in ("19 of 0-19", "loss", "succeeded"):
+        assert words in waited
+
+
 def test_a_second_up_says_where_it_runs(airflow: Airflow) -> None:
     again = airflow.steptime("up")
     assert again.returncode == 0

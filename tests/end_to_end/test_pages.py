@@ -213,6 +213,7 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     assert sent["dtype"] is None, "left alone"
 
 
+@pytest.mark.exhaustive
 def test_the_picture_of_the_trigger_form_can_be_taken(airflow: Airflow, tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "docs" / "take_screenshots.py"
     taken = subprocess.run(

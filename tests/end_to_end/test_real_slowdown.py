@@ -19,8 +19,8 @@ import pytest
 import yaml
 from slurm_service import MiniSlurm
 
-from end_to_end.conftest import running_airflow
-from end_to_end.driving import Airflow
+from end_to_end.conftest import share_environments
+from end_to_end.driving import Airflow, running_airflow
 from steptime import settings
 from steptime.clusters.connections import Connection
 from steptime.mini_slurm import processes
@@ -105,6 +105,7 @@ def watched(
     home = tmp_path / "home"
     (home / "mini-slurm-work").mkdir(parents=True)
     (home / "mini-slurm-work/venvs").symlink_to(home / "venvs")
+    share_environments(home)
     with (
         running_airflow(home, config, settings.shipped("dags")) as airflow,
         pytest.MonkeyPatch.context() as own,

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from slurm_service import MiniSlurm
+from stand_ins.trainer_python import STAND_IN_ON_SLURM
 
 from end_to_end.driving import Airflow, wait_until
 from steptime.mini_slurm.login import CONNECTION
 from steptime.service import connection_file
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.trainer, pytest.mark.slurm, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slurm, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture
@@ -19,18 +21,26 @@ def slurm(airflow: Airflow, mini_slurm: MiniSlurm, monkeypatch: pytest.MonkeyPat
     """The mini Slurm, which Airflow knows as `steptime slurm up` would tell it."""
     monkeypatch.setenv("STEPTIME_HOME", str(airflow.home))
     work = airflow.home / "mini-slurm-work"
-    work.mkdir()
-    (work / "venvs").symlink_to(airflow.home / "venvs")
+    if not work.exists():
+        work.mkdir()
+        (work / "venvs").symlink_to(airflow.home / "venvs")
     connection_file.keep(mini_slurm.login)
     yield mini_slurm
     connection_file.forget(CONNECTION)
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        STAND_IN_ON_SLURM,
+        pytest.param("mini-slurm", marks=[pytest.mark.trainer, pytest.mark.exhaustive], id="trained by NeMo"),
+    ],
+)
 def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
-    airflow: Airflow, slurm: MiniSlurm
+    airflow: Airflow, slurm: MiniSlurm, cluster: str
 ) -> None:
     """Measured, saved and loaded with its experts over two ranks, and on the page of its DAG run."""
-    what = ["grok1", "--cluster", "mini-slurm", "--gpus", "2", "--checkpoint", "--max-steps", "12"]
+    what = ["grok1", "--cluster", cluster, "--gpus", "2", "--checkpoint", "--max-steps", "12"]
     done = airflow.steptime("run", *what, "--window", "2:11", "--wait", "--format", "json", timeout_s=1800)
     assert done.returncode == 0, done.stderr
     rows = {row["job_name"]: row for row in json.loads(done.stdout)["results"]}
@@ -50,6 +60,7 @@ def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
         (name, *(row[column] for column in columns)) for name, row in rows.items()
     ]
 
+    work_dir = airflow.home / Path(loaded["log_path"]).relative_to(airflow.home).parts[0]
     fields = ["JobName", "State", "Start", "End", "ReqTRES", "WorkDir"]
     asked = ["--allocations", "--duplicates", "--noheader", "--parsable2", "--starttime=now-1hours"]
 
@@ -57,7 +68,7 @@ def test_a_mixture_over_two_ranks_of_experts_is_one_job_for_each_cell(
         """Our jobs, once the accounting, which lags, has the end of each."""
         sacct = slurm.ssh("env", "SLURM_TIME_FORMAT=%s", "sacct", *asked, f"--format={','.join(fields)}")
         jobs = [dict(zip(fields, line.split("|"), strict=True)) for line in sacct.splitlines()]
-        ours = [job for job in jobs if job["WorkDir"].startswith(f"{airflow.home}/")]
+        ours = [job for job in jobs if job["WorkDir"].startswith(f"{work_dir}/")]
         return ours if all(job["End"].isdecimal() for job in ours) else None
 
     ours = wait_until("the ends in the accounting", accounted)

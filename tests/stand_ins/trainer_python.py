@@ -9,21 +9,19 @@ import yaml
 
 from steptime import settings
 
-STAND_IN = "stand-in"
-"""The name of the cluster that `add_stand_in` adds."""
+STAND_IN, STAND_IN_ON_SLURM = "stand-in", "stand-in-slurm"
+"""The clusters that `add_stand_in` adds: one like `local`, and one like `mini-slurm`."""
 PROGRAM = Path(__file__).parents[1] / "airflow" / "stand_in_trainer.py"
 
 
 def add_stand_in(config: Path) -> None:
-    """Write the shipped config, and a cluster like `local` where a stand-in prints what a trainer would."""
+    """Write the shipped config, and clusters where a stand-in prints what a trainer would."""
     shutil.copytree(settings.shipped("config"), config, dirs_exist_ok=True)
-    cluster = yaml.safe_load((config / "clusters" / "local.yaml").read_text())
-    cluster |= {
-        "name": STAND_IN,
-        "work_dir": f"{{STEPTIME_HOME}}/{STAND_IN}",
-        "python": str(python_of_stand_in(config, PROGRAM)),
-    }
-    (config / "clusters" / f"{STAND_IN}.yaml").write_text(yaml.safe_dump(cluster))
+    python = str(python_of_stand_in(config, PROGRAM))
+    for name, shipped in ((STAND_IN, "local"), (STAND_IN_ON_SLURM, "mini-slurm")):
+        cluster = yaml.safe_load((config / "clusters" / f"{shipped}.yaml").read_text())
+        cluster |= {"name": name, "work_dir": f"{{STEPTIME_HOME}}/{name}", "python": python}
+        (config / "clusters" / f"{name}.yaml").write_text(yaml.safe_dump(cluster))
 
 
 def python_of_stand_in(folder: Path, program: Path) -> Path:
