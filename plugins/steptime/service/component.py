@@ -24,6 +24,7 @@ from steptime.frozen import Frozen
 LONGEST_PAUSE_S = 60.0
 _GOOD_RUN_S = 120.0
 """A component that ran this long starts again without a pause when it dies."""
+# By name: the supervisor needs no Airflow to be imported, and reports one that is broken.
 _PROGRAM = "airflow.__main__"
 _SHARED = (
     "airflow.cli.commands.api_server_command",
@@ -74,6 +75,8 @@ def import_shared() -> None:
     for name in _SHARED:
         with suppress(ImportError):
             importlib.import_module(name)
+    with suppress(ImportError):
+        importlib.import_module("steptime.airflow.execution_api").keep_newest_versions()
     gc.freeze()
 
 
@@ -109,9 +112,7 @@ def _run_airflow(name: str, arguments: tuple[str, ...]) -> None:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     if name == "triggerer":
-        from steptime.airflow.ends import see_ends_soon
-
-        see_ends_soon()
+        importlib.import_module("steptime.airflow.ends").see_ends_soon()
     setproctitle(f"airflow {name}")
     sys.argv = ["airflow", *arguments]
     importlib.import_module(_PROGRAM).main()
