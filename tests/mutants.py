@@ -48,6 +48,7 @@ NOT_COPIED = shutil.ignore_patterns(
 _OWN_FAULT = 70
 _TRACE = -1  # in place of a mutant's index
 _COLLECTION = ""  # in place of a test's name
+Functions = tuple[dict[types.CodeType, list[types.FunctionType]], list["functools._lru_cache_wrapper[Any]"]]
 _BY_SIGNAL = 128
 """Added to its number in the exit code."""
 
@@ -280,6 +281,7 @@ class Warm:
         self.test = _COLLECTION
         self.calls: dict[str, set[str]] = defaultdict(set)
         self.took: Counter[str] = Counter()
+        self.functions: Functions = {}, []
         self.start_programs: set[str] = set()
         self.pages_of_others = 0
         self._trace()
@@ -307,6 +309,8 @@ class Warm:
         os._exit(0)
 
     def _mutants(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        self.functions = functions_by_code()
+        gc.freeze()  # a fork that looked through all objects would copy their memory
         again = []
         for index, mutant in enumerate(self.drawn):
             callers = self._callers(items, mutant)
@@ -407,7 +411,8 @@ class Warm:
         if code is None or changed is None:
             return None, False
         # A function takes no code that has other free variables, as where a call of super() is dropped.
-        return f"{code.co_filename}:{code.co_firstlineno}", len(code.co_freevars) == len(changed.co_freevars)
+        in_fork = code in self.functions[0] and len(code.co_freevars) == len(changed.co_freevars)
+        return f"{code.co_filename}:{code.co_firstlineno}", in_fork
 
     def _tests_anew(self, mutant: Mutant, items: Sequence[pytest.Item]) -> list[str]:
         """The tests that could notice what no fork shows, in the order to run them.
@@ -451,11 +456,11 @@ class Warm:
         old, new = self._changed(mutant)
         assert old is not None
         assert new is not None
-        for function in functions_with(old):
+        functions, caches = self.functions
+        for function in functions[old]:
             function.__code__ = new
-        for found in gc.get_objects():
-            if type(found) is functools._lru_cache_wrapper and found.__module__.startswith("steptime"):
-                found.cache_clear()
+        for cache in caches:
+            cache.cache_clear()
 
     def _anew(self, index: int, tests: Sequence[str]) -> None:
         """Run these tests in another program, in that order."""
@@ -504,13 +509,18 @@ def _pages_of_others() -> int:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
 
 
-def functions_with(code: types.CodeType) -> list[types.FunctionType]:
-    """All functions that have this code, those that are frozen for the garbage collector, too."""
+def functions_by_code() -> Functions:
+    """All functions by their code, and our caches; what is frozen for the garbage collector, too."""
     gc.unfreeze()  # tests/conftest.py has frozen what was imported, and what is frozen is not listed
-    # type(…) is, as isinstance(…) would wake what is imported lazily
-    return [
-        found for found in gc.get_objects() if type(found) is types.FunctionType and found.__code__ == code
-    ]
+    functions: dict[types.CodeType, list[types.FunctionType]] = defaultdict(list)
+    caches = []
+    for found in gc.get_objects():
+        # type(…) is, as isinstance(…) would wake what is imported lazily
+        if type(found) is types.FunctionType:
+            functions[found.__code__].append(found)
+        elif type(found) is functools._lru_cache_wrapper and found.__module__.startswith("steptime"):
+            caches.append(found)
+    return functions, caches
 
 
 def _functions(code: types.CodeType) -> Iterator[types.CodeType]:

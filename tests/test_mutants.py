@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
-from mutants import LISTS, compiles, functions_with, kept_mutants
+from mutants import LISTS, compiles, functions_by_code, kept_mutants
 from mutations import mutants
 
 CHANGES = {
@@ -69,6 +69,6 @@ def test_functions_are_found_after_the_collection_has_frozen_them() -> None:
     exec("def function(): return 'as it was'", names)  # noqa: S102 - its code is no constant of this module's
     gc.freeze()
     try:
-        assert functions_with(names["function"].__code__) == [names["function"]]
+        assert functions_by_code()[0][names["function"].__code__] == [names["function"]]
     finally:
         gc.freeze()
