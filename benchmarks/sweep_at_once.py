@@ -50,6 +50,8 @@ TASKS_AT_ONCE = 6
 """As `steptime up` sets it for two cores; of all workers together."""
 GIVE_UP_S = 6 * 3600
 READY_WITHIN_S = 300
+AIRFLOW = (sys.executable, "-P", "-m", "airflow")
+"""Programs of their own, not forks of a supervisor: what each takes is counted by its process."""
 
 
 @dataclass
@@ -133,8 +135,6 @@ def running(
     role: str, words: Sequence[str], environment: Mapping[str, str], logs: Path
 ) -> Iterator[psutil.Popen]:
     """One of Airflow's programs, for so long."""
-    from steptime.service.supervisor import AIRFLOW
-
     with (logs / f"{role}.log").open("w") as output:
         process = psutil.Popen(
             [*AIRFLOW, *words], env=dict(environment), stdout=output, stderr=subprocess.STDOUT
@@ -207,8 +207,11 @@ def queue_questions(layout: SlurmLayout) -> int:
     return sum(map(int, counted))
 
 
-def sweep(port: int, layout: SlurmLayout, logs: Path) -> tuple[float, int]:
-    """Start the sweep and wait for its end; the seconds that it took, and the questions for the queue."""
+def sweep(port: int, layout: SlurmLayout, logs: Path, programs: Mapping[int, str]) -> tuple[float, int]:
+    """Start the sweep and wait for its end; the seconds that it took, and the questions for the queue.
+
+    Exits if one of Airflow's programs, by process, has ended: nobody here starts it again.
+    """
     from steptime.service.pools import set_pools
     from steptime.service.rest import AirflowClient
     from steptime.service.standalone_config import ADMIN, password
@@ -218,7 +221,13 @@ def sweep(port: int, layout: SlurmLayout, logs: Path) -> tuple[float, int]:
         daemons.command(layout, "sdiag", "--reset")
         began = time.monotonic()
         started = client.trigger(SWEEP_DAG, {"sweep": SWEEP}, patience_s=READY_WITHIN_S)
-        ended = lambda: client.dag_run(SWEEP_DAG, started.dag_run_id).has_ended  # noqa: E731
+
+        def ended() -> bool:
+            for pid, role in programs.items():
+                if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                    raise SystemExit(f"sweep_at_once: the {role} ended by itself")
+            return client.dag_run(SWEEP_DAG, started.dag_run_id).has_ended
+
         wait_until(ended, "the sweep's end", GIVE_UP_S, logs)
         return time.monotonic() - began, queue_questions(layout)
 
@@ -255,7 +264,7 @@ def as_unix(moment: Any) -> float | None:
 def measure(folder: Path, layout: SlurmLayout, asked: argparse.Namespace) -> tuple[Swept, Mapping[str, Role]]:
     """Run the sweep once in an Airflow of its own."""
     from steptime.results.store import Store
-    from steptime.service.supervisor import AIRFLOW, COMPONENTS
+    from steptime.service.supervisor import COMPONENTS
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

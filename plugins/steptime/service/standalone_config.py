@@ -20,6 +20,8 @@ from steptime.service import connection_file
 
 ADMIN = "admin"
 """The one user of the standalone Airflow."""
+_DATABASE_PATIENCE_S = 60
+"""How long a writer of Airflow's SQLite waits for the others."""
 
 
 def write_config(port: int) -> Path:
@@ -65,7 +67,9 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "backend": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
             "backend_kwargs": json.dumps({"connections_file_path": str(connection_file.path())}),
         },
-        "database": {"sql_alchemy_conn": f"sqlite:///{root / 'airflow.db'}"},
+        # SQLite has one writer at a time. Who waits longer for it fails, and a triggerer ends of it:
+        # with Python's five seconds that was seen when three hundred tasks began at once.
+        "database": {"sql_alchemy_conn": f"sqlite:///{root / 'airflow.db'}?timeout={_DATABASE_PATIENCE_S}"},
         "api": {
             "host": "127.0.0.1",
             "port": str(port),
