@@ -146,7 +146,8 @@ def running(
             if process.poll() is not None:
                 print(f"{role} ended by itself, exit code {process.returncode}:", file=sys.stderr)
                 print((logs / f"{role}.log").read_text()[-2000:], file=sys.stderr)
-            process.terminate()
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
             _, left = psutil.wait_procs(everyone, timeout=60)
             for one in left:
                 one.kill()
