@@ -106,13 +106,14 @@ def _first_failure(processes: Sequence[BaseProcess], asked: socket.socket) -> in
         if asked in wait([asked, *(process.sentinel for process in running.values())]):
             return 128 + signal.SIGTERM
         for rank, process in list(running.items()):
-            if process.exitcode == 0:
+            code = process.exitcode  # asked for once: a rank may end at any moment
+            if code == 0:
                 del running[rank]
-            elif process.exitcode is not None:
+            elif code is not None:
                 # In torchrun's words, which the pipeline reads.
-                how = f"(exitcode: {process.exitcode}) local_rank: {rank} (pid: {process.pid})"
+                how = f"(exitcode: {code}) local_rank: {rank} (pid: {process.pid})"
                 print(f"a rank failed {how}", file=sys.stderr, flush=True)
-                return process.exitcode if process.exitcode > 0 else 128 - process.exitcode
+                return code if code > 0 else 128 - code
     return 0
 
 

@@ -145,7 +145,7 @@ def script_of(run: Run, config: object) -> str:
 def test_a_local_script(make_config: Callable[..., object]) -> None:
     text = script_of(run_of(), make_config(container="bwrap", gpu_type="h100"))
     assert (
-        f"  {SCRIPTS}/run_script.py --model_family_name=gpt_oss --model_recipe_name=gpt_oss_120b --gpu=h100 "
+        f" {SCRIPTS}/run_script.py --model_family_name=gpt_oss --model_recipe_name=gpt_oss_120b --gpu=h100 "
         in text
     )
     assert f"STEPTIME_TRAINER=/work/trainer:{SCRIPTS} \\\n" in text

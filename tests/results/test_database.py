@@ -133,6 +133,19 @@ def test_a_writer_is_waited_for_for_half_a_minute(tmp_path: Path) -> None:
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
 
 
+def test_a_plan_reads_a_store_without_sqlalchemy(
+    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    Store(url).publish(make_result("one"))
+    for slow in ("read_connection", "_parse"):
+        monkeypatch.setattr(database, slow, lambda _: pytest.fail("by SQLAlchemy"))
+
+    assert len(database.read_rows(url, "SELECT id FROM runs WHERE state = :state", {"state": "valid"})) == 1
+    assert database.exists(url)
+    assert not database.exists(f"sqlite:///{tmp_path / 'other.db'}")
+
+
 def test_whoever_changes_the_schema_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

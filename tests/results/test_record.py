@@ -11,6 +11,7 @@ from steptime.clusters.base import Cluster, Job
 from steptime.clusters.config import open_cluster
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.errors import SystemFailure, UserError
+from steptime.results.differences import changes
 from steptime.results.models import Result, Submitted
 from steptime.results.record import (
     RECORD_FILE,
@@ -158,3 +159,12 @@ def test_what_an_earlier_steptime_handed_on_is_read(make_result: MakeResult) -> 
     before["provenance"] = submitted.made_by.model_dump(mode="json")
 
     assert Submitted.model_validate(before) == submitted
+
+
+def test_a_variable_differs_once_by_its_own_name(make_result: MakeResult) -> None:
+    """The plan has those that were asked for, and what the job ran with has them all."""
+    one = json.loads(make_result("one").record)
+    other = one | {"run": one["run"] | {"environment": {"NCCL_ALGO": "Ring"}}}
+    assert changes(json.dumps(one), json.dumps(other)) == []
+    other["provenance"] = one["provenance"] | {"environment": {"NCCL_ALGO": "Ring"}}
+    assert "NCCL_ALGO none → Ring" in changes(json.dumps(one), json.dumps(other))

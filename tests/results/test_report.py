@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from steptime.recipes.models import Mode
+from steptime.results.columns import Column
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.report import compared, notes, written
 from steptime.results.store import Store
@@ -70,6 +71,13 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     state = next(column for column in columns if column.name == "state")
     assert set(written(state, listed)) == {"valid", "rejected"}
     assert compared([]) == ([], "")
+
+
+def test_a_mark_that_some_runs_have_is_a_column() -> None:
+    marked = Column("marked", "boolean", "Whether it is.", priority=1, shared=True)
+
+    assert compared([{"marked": True}, {"marked": False}], of=[marked])[0] == [marked]
+    assert compared([{"marked": True}, {"marked": True}], of=[marked])[0] == []
 
 
 def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: MakeResult) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import signal
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from steptime.logs.reader import read_log
 from steptime.recipes.models import Parallelism
+from trainer.forked_ranks import _first_failure
 
 from .conftest import Train
 from .jobs import Trained, WarmTrainer, light_trainer, planned, write_run
@@ -139,3 +142,21 @@ def test_a_job_takes_torchruns_steps(train: Train, train_in_job: Train, tmp_path
     assert [job.exit_code for job in jobs] == [0, 0], jobs[0].log + jobs[1].log
     assert jobs[0].losses == jobs[1].losses
     assert all(job.record("start")["imports_s"] > 1 for job in jobs)
+
+
+def test_a_rank_that_ends_well_while_it_is_looked_at_has_not_failed() -> None:
+    """Its exit code is None at one moment and 0 at the next."""
+    ended, ending = socket.socketpair()
+    asked, nobody = socket.socketpair()
+
+    class Ends(SimpleNamespace):
+        looks = 0
+
+        @property
+        def exitcode(self) -> int | None:
+            self.looks += 1
+            return None if self.looks == 1 else 0
+
+    with ended, ending, asked, nobody:
+        ending.send(b"!")
+        assert _first_failure([Ends(sentinel=ended.fileno(), pid=1)], asked) == 0  # type: ignore[list-item]

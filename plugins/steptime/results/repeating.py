@@ -23,7 +23,6 @@ def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
     alone = {
         **run.recipe.identity,
         "gpus": str(run.recipe.gpus),
-        "proxy": run.recipe.proxy,
         "cluster": run.cluster,
         "environment": run.environment,
         "time_limit": format_time_limit(run.time_limit_s),
