@@ -208,10 +208,12 @@ def queue_questions(layout: SlurmLayout) -> int:
     return sum(map(int, counted))
 
 
-def sweep(port: int, layout: SlurmLayout, logs: Path, programs: Mapping[int, str]) -> tuple[float, int]:
+def sweep(
+    port: int, layout: SlurmLayout, logs: Path, programs: Mapping[str, Sequence[psutil.Popen]]
+) -> tuple[float, int]:
     """Start the sweep and wait for its end; the seconds that it took, and the questions for the queue.
 
-    Exits if one of Airflow's programs, by process, has ended: nobody here starts it again.
+    Exits if one of Airflow's programs, by role, has ended: nobody here starts it again.
     """
     from steptime.service.pools import set_pools
     from steptime.service.rest import AirflowClient
@@ -224,8 +226,8 @@ def sweep(port: int, layout: SlurmLayout, logs: Path, programs: Mapping[int, str
         started = client.trigger(SWEEP_DAG, {"sweep": SWEEP}, patience_s=READY_WITHIN_S)
 
         def ended() -> bool:
-            for pid, role in programs.items():
-                if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            for role, processes in programs.items():
+                if any(process.poll() is not None for process in processes):
                     raise SystemExit(f"sweep_at_once: the {role} ended by itself")
             return client.dag_run(SWEEP_DAG, started.dag_run_id).has_ended
 
@@ -301,7 +303,7 @@ def measure(folder: Path, layout: SlurmLayout, asked: argparse.Namespace) -> tup
         accounts = Accounts(processes)
         wait_until(lambda: answers(port), "the API server", READY_WITHIN_S, logs)
         accounts.start()
-        took_s, calls = sweep(port, layout, logs)
+        took_s, calls = sweep(port, layout, logs, processes)
         accounts.stop.set()
         accounts.join()
     rows = Store().results(include_rejected=True)
