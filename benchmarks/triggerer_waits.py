@@ -35,6 +35,7 @@ from slurm_jobs import CLUSTER, ended_at, mini_slurm, submit
 from steptime.clusters.base import Job
 from steptime.mini_slurm import daemons
 from steptime.mini_slurm.layout import SlurmLayout
+from steptime.service.standalone_config import database_address
 
 TRAINING = """#!/bin/bash
 # A stand-in for a training: so many steps, of so many seconds.
@@ -329,7 +330,7 @@ def main() -> int:
         os.environ |= {
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": asked.database or f"sqlite:///{folder}/airflow.db",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": asked.database or database_address(Path(folder)),
         }
         airflow = Path(sys.executable).with_name("airflow")
         subprocess.run([airflow, "db", "migrate"], check=True, capture_output=True)

@@ -21,7 +21,11 @@ from steptime.service import connection_file
 ADMIN = "admin"
 """The one user of the standalone Airflow."""
 _DATABASE_PATIENCE_S = 60
-"""How long a writer of Airflow's SQLite waits for the others."""
+"""How long a writer of Airflow's SQLite waits for the others, which write one at a time.
+
+Who waits longer fails, and a triggerer ends of it: with Python's five seconds that was seen when three
+hundred tasks began at once.
+"""
 
 
 def write_config(port: int) -> Path:
@@ -67,9 +71,7 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "backend": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
             "backend_kwargs": json.dumps({"connections_file_path": str(connection_file.path())}),
         },
-        # SQLite has one writer at a time. Who waits longer for it fails, and a triggerer ends of it:
-        # with Python's five seconds that was seen when three hundred tasks began at once.
-        "database": {"sql_alchemy_conn": f"sqlite:///{root / 'airflow.db'}?timeout={_DATABASE_PATIENCE_S}"},
+        "database": {"sql_alchemy_conn": database_address(root)},
         "api": {
             "host": "127.0.0.1",
             "port": str(port),
@@ -104,6 +106,11 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "refresh_interval": "30",
         },
     }
+
+
+def database_address(root: Path) -> str:
+    """Return the address of Airflow's SQLite in a folder."""
+    return f"sqlite:///{root / 'airflow.db'}?timeout={_DATABASE_PATIENCE_S}"
 
 
 def hostname() -> str:
