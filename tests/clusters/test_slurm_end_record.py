@@ -136,7 +136,7 @@ async def test_what_the_scripts_write_tells_how_their_jobs_ended(
     assert {name: status.state for name, status in settled.items()} == _SETTLED
     assert {name: _written(jobs[name]) for name in _WRITTEN} == _WRITTEN
     # Slurm may be too busy to answer a job that it ends: then the record has no state, and decides as little.
-    # Nor does the exit code decide: srun was seen to end with 255 at the limit, although its rank ended with 0.
+    # Nor does the exit code decide: srun has ended with 255 at the limit, although its rank ended with 0.
     ended_by_slurm = [_written(jobs[name]) for name in ("cancelled", "limited")]
     assert {record and record[0] for record in ended_by_slurm} <= {0, 255}
     assert {record and record[1] for record in ended_by_slurm} <= {"COMPLETING", ""}

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import itertools
 import threading
 import time
 from abc import abstractmethod
@@ -34,10 +33,8 @@ fails the task."""
 _KILL_WITHIN_S = 4.0
 """Airflow sends SIGKILL 5 s after SIGTERM."""
 _ASKED_AGAIN_AFTER_S = 0.5
-_WAITS_BEGUN = itertools.count(1)
-"""Of this process, however many have ended since."""
-_WAITS_BETWEEN_FREEZES = 256
-"""At most: of garbage collection."""
+_OLDEST_GENERATION = 2
+"""Of garbage collection: a collection of it is a full one."""
 _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "upstream_failed")
 """States of a task that was deleted or cleared or has ended; in all others somebody goes on with it."""
 
@@ -65,7 +62,7 @@ class WaitingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the event."""
         await asyncio.sleep(SETTLING_S)
-        _freeze_now_and_then(next(_WAITS_BEGUN))
+        _spare_what_lives()
         yield await self.event()
 
     @abstractmethod
@@ -73,16 +70,23 @@ class WaitingTrigger(BaseTrigger):
         """Wait for the event and return it."""
 
 
-def _freeze_now_and_then(waits_begun: int) -> None:
-    """Exempt all living objects from garbage collection, at the first, second, fourth, … wait of a process.
+def _spare_what_lives() -> None:
+    """Exempt from garbage collection, from this process's first wait on, all that a search has found alive.
 
     A full collection looks through everything that Airflow has imported, which holds up the triggerer's event
-    loop for a quarter of a second, and through what each wait keeps, some 150 objects: half a thousand waits
-    hold it up for longer than 50 ms, so that there is a freeze at every 256th, too. Frozen objects are freed
-    as usual once nothing refers to them; only cycles among them stay, of which the young ones are collected.
+    loop for a quarter of a second, and through what each wait keeps, some 150 objects. Frozen objects are
+    freed as usual once nothing refers to them; only cycles among them stay.
     """
-    if waits_begun.bit_count() == 1 or waits_begun % _WAITS_BETWEEN_FREEZES == 0:
+    if _freeze_after_full_collection not in gc.callbacks:
         gc.collect(1)
+        gc.freeze()
+        gc.collect()  # finds next to nothing, and so the next one does not wait for a quarter of all imports
+        gc.callbacks.append(_freeze_after_full_collection)
+
+
+def _freeze_after_full_collection(phase: str, collection: dict[str, int]) -> None:
+    """Called by Python before and after each collection."""
+    if phase == "stop" and collection["generation"] == _OLDEST_GENERATION:
         gc.freeze()
 
 
