@@ -56,8 +56,14 @@ def publish(store: Store, benchmark: str, arguments: Sequence[str], figures: Map
 def standing(store: Store, benchmark: str, arguments: Sequence[str], figure: Figure) -> Standing | None:
     """How a figure stands after its last run on this machine; None where it is not judged."""
     run = _run(benchmark, arguments, figure)
-    identity = {"workload": run.recipe.workload, "size": figure.name, "dtype": run.recipe.dtype}
-    newest = store.results(**identity, cluster=run.cluster, gpus=run.recipe.gpus, limit=1)
+    newest = store.results(
+        cluster=run.cluster,
+        workload=run.recipe.workload,
+        size=figure.name,
+        dtype=run.recipe.dtype,
+        gpus=run.recipe.gpus,
+        limit=1,
+    )
     judged = judgements.judged_run(store, newest[0]) if newest and figure.value > 0 else None
     return judged.standing if judged else None
 

@@ -83,7 +83,8 @@ def _one_run() -> Like:
     """A published run, as a store has it."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/steptime.db"
-        Store(url).publish(*made_results(["made"], STEPS))
+        (made,) = made_results(["made"], STEPS)
+        Store(url).publish(made)
         with read_connection(url) as connection:
             (row,) = connection.execute(select(schema.runs)).mappings()
             tables = ("records", "readings", "validations", "steps", "searched")

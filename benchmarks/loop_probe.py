@@ -97,8 +97,8 @@ async def probe(path: Path) -> None:
     (`busy_ms`): other work on the machine makes the first longer, not the second. `garbage_ms` is the longest
     collection of Python's garbage in that second, in the same time.
     """
-    LoginNode.run = counted("commands", LoginNode.run)  # type: ignore[method-assign]
-    LoginNode.read = counted("reads", LoginNode.read)  # type: ignore[method-assign]
+    LoginNode.run = counted("commands", LoginNode.run)  # type: ignore[method-assign,assignment]
+    LoginNode.read = counted("reads", LoginNode.read)  # type: ignore[method-assign,assignment]
     garbage, watch = Collections(), Watch(path.with_suffix(STACKS))
     gc.callbacks.append(garbage)
     watch.start()

@@ -44,8 +44,9 @@ def make_app() -> Any:
     manager: Any = SimpleNamespace(
         get_authorized_dag_ids=lambda **_: READABLE, is_authorized_dag=lambda **_: True
     )
-    permissions.get_auth_manager = lambda: manager
-    permissions.DagModel.get_team_name = lambda _dag_id: None  # type: ignore[method-assign,assignment]
+    patched: Any = permissions
+    patched.get_auth_manager = lambda: manager
+    patched.DagModel.get_team_name = lambda _dag_id: None
     app = create_app()
     app.dependency_overrides[get_user] = lambda: SimpleNamespace(get_name=lambda: "reader")
     return app

@@ -31,7 +31,7 @@ from steptime.recipes.models import Run
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
 from steptime.results.metrics import measure
-from steptime.staging import stage
+from steptime.staging.stage import stage
 
 USUAL = {"OMP_NUM_THREADS": "1"}
 SLOWER = {**USUAL, "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ATEN_CPU_CAPABILITY": "default"}

@@ -87,7 +87,8 @@ async def by_stock_hook(jobs: Sequence[Job], interval_s: float, waited: Waited) 
         while True:
             await asyncio.sleep(interval_s)
             try:
-                connection = connection or await SSHHookAsync(ssh_conn_id="stock").get_conn()
+                if connection is None:
+                    connection = await SSHHookAsync(ssh_conn_id="stock").get_conn()  # type: ignore[no-untyped-call]
                 done = await connection.run(f"squeue --noheader --states=all --Format=State -j {job.job_id}")
                 state = str(done.stdout).strip()
             except Exception:  # what it is does not matter: the next poll is a new attempt

@@ -13,7 +13,7 @@ code 2 if it takes longer.
 
 import argparse
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,10 +116,10 @@ def _waited_for(one: Task, task: Task, upstream: Mapping[str, set[str]]) -> bool
     )
 
 
-def sums(path: Iterable[tuple[float, Task]], jobs: Iterable[Job]) -> Counter[str]:
+def sums(path: Iterable[tuple[float, Task]], jobs: Iterable[Job]) -> dict[str, float]:
     """Seconds of the critical path by what they were spent for; `jobs` are all of the DAG run."""
     in_turn = sorted(jobs, key=lambda job: job.started)
-    spent: Counter[str] = Counter()
+    spent: dict[str, float] = defaultdict(float)
     for ready, task in path:
         begin = max(ready, task.start)
         spent[AIRFLOW] += begin - ready
@@ -133,7 +133,8 @@ def sums(path: Iterable[tuple[float, Task]], jobs: Iterable[Job]) -> Counter[str
                 continue
             queued = max(job.started - now, 0)
             spent[QUEUE] += queued
-            spent.update(_share(job, until - now - queued))
+            for name, seconds in _share(job, until - now - queued).items():
+                spent[name] += seconds
             now = until
         spent[NOTICED] += task.end - now
     return spent
@@ -182,6 +183,14 @@ def figures(spent: Mapping[str, float], runs: int) -> Iterator[Figure]:
     yield Figure("pipeline, each run", pipeline_s, "s", goal=PIPELINE_GOAL_S)
 
 
+def newest_dag_run(store: Store) -> tuple[str, str]:
+    """The ids of the newest run's DAG and DAG run; exits where it has none."""
+    for row in store.results(limit=1):
+        if row["dag_id"] is not None:
+            return row["dag_id"], row["dag_run_id"]
+    raise SystemExit("waterfall: the store has no run of a DAG: begin with 'steptime demo'")
+
+
 def main() -> int:
     """Print the waterfall, or its sums alone as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -189,13 +198,9 @@ def main() -> int:
     add_form(parser)
     arguments = parser.parse_args()
     store = Store()
-    newest = next(iter(store.results(limit=1)), None)
     if arguments.dag_run and len(arguments.dag_run) != 2:
         parser.error("name both, the DAG and its run, or none")
-    if not arguments.dag_run and (newest is None or newest["dag_id"] is None):
-        print("waterfall: the store has no run of a DAG: begin with 'steptime demo'", file=sys.stderr)
-        return 1
-    dag_id, run_id = arguments.dag_run or (newest["dag_id"], newest["dag_run_id"])
+    dag_id, run_id = arguments.dag_run or newest_dag_run(store)
     rows = store.runs_of(dag_id, run_id)
     if not rows:
         print(f"waterfall: the store has no results of '{dag_id} {run_id}'", file=sys.stderr)

@@ -223,7 +223,7 @@ if __name__ == "__main__":
         case ["--sizes"]:
             print(sizes())
         case ["--passes", *checkout]:
-            found = passes(Path(*checkout or [ROOT]).resolve())
+            found = passes(Path(*checkout or [str(ROOT)]).resolve())
             if not checkout:
                 PAGE.write_text(counted(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
             print("\n".join(f"{room:<18}{number:>6}" for room, number in found.items()))

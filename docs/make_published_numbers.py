@@ -17,8 +17,10 @@ from steptime.recipes.published import (
     load_reference,
     published_performance,
 )
-from steptime.recipes.workloads import Workload, list_workloads, load_workload
-from steptime.results.metrics import Measurement, throughput
+from steptime.recipes.workload_file import Workload
+from steptime.recipes.workloads import list_workloads, load_workload
+from steptime.results.measurement import Measurement
+from steptime.results.metrics import throughput
 
 PAGE = Path(__file__).with_name("published-numbers.md")
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"

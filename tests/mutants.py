@@ -280,7 +280,7 @@ class Warm:
         self.failed: Path | None = None
         self.test = _COLLECTION
         self.calls: dict[str, set[str]] = defaultdict(set)
-        self.took: Counter[str] = Counter()
+        self.took: Counter[str] = Counter()  # seconds
         self.functions: Functions = {}, []
         self.start_programs: set[str] = set()
         self.pages_of_others = 0
@@ -294,7 +294,7 @@ class Warm:
             if os.waitstatus_to_exitcode(os.wait()[1]):
                 raise pytest.UsageError("the tests fail before anything is changed, or a change was not made")
             return True
-        on_server = [i for i in session.items if "postgresql" in i.nodeid or "postgresql" in i.fixturenames]
+        on_server = [i for i in session.items if "postgresql" in i.nodeid or "postgresql" in _fixtures(i)]
         items = [item for item in session.items if item not in on_server]
         self._trace()
         _run(session, items)
@@ -351,7 +351,7 @@ class Warm:
         self.test, self.pages_of_others = nodeid, _pages_of_others()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.took[report.nodeid] += report.duration
+        self.took[report.nodeid] += report.duration  # type: ignore[assignment]
         if _pages_of_others() > self.pages_of_others:
             self.start_programs.add(report.nodeid)
         if report.failed and self.failed:
@@ -430,9 +430,7 @@ class Warm:
         if place is None or place in self.calls[_COLLECTION]:
             others = self.took.keys() - set(calling)
         else:
-            sharing = {
-                item.nodeid for item in items if any(place in self.calls[f] for f in item.fixturenames)
-            }
+            sharing = {item.nodeid for item in items if any(place in self.calls[f] for f in _fixtures(item))}
             calling = [name for name in calling if place in self.calls[name]]
             if in_fork:
                 calling = [name for name in calling if name in self.start_programs]
@@ -492,6 +490,12 @@ class Warm:
                 again.append(index)
             else:
                 self.tell(index, killer)
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    """What it uses, by name."""
+    assert isinstance(item, pytest.Function), f"{item.nodeid} is no function"
+    return item.fixturenames
 
 
 def _run(session: pytest.Session, items: Sequence[pytest.Item]) -> None:

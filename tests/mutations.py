@@ -72,7 +72,7 @@ def mutants(path: str, source: str) -> list[Mutant]:
     def offset(line: int, column: int) -> int:
         return len(raw[: starts[line - 1] + column].decode())
 
-    found = {}
+    found: dict[tuple[int, int, str], Mutant] = {}
     for node, kind, replacement in _changes(ast.parse(source)):
         begin, end = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
         mutant = Mutant(path, node.lineno, kind, begin, end, replacement)
@@ -80,8 +80,8 @@ def mutants(path: str, source: str) -> list[Mutant]:
     return [found[key] for key in sorted(found)]
 
 
-def _changes(node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
-    """Nodes below this one, each with what to put in its place."""
+def _changes(node: ast.AST) -> Iterator[tuple[Any, str, str]]:
+    """Nodes below this one that have a place in the source, each with what to put there."""
     match node:
         case ast.JoinedStr():
             return  # before Python 3.12 its parts have no places

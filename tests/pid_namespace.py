@@ -46,7 +46,7 @@ def run(program: Sequence[str]) -> int:
     if child == 0:
         try:
             enter()
-            os.execvp(program[0], program)  # noqa: S606
+            os.execvp(program[0], [*program])  # noqa: S606
         except OSError as error:
             print(f"{program[0]}: {error}", file=sys.stderr, flush=True)
         finally:
