@@ -4,16 +4,20 @@ python benchmarks/trend_picture.py "steptime --help" [--output docs/images]
 """
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import ViewportSize, sync_playwright
+from playwright.sync_api import ViewportSize
 
 from page_server import serving
 from steptime import settings
+from steptime.errors import SystemFailure
 from steptime.results.store import Store
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from browser import chromium
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 SIZE = ViewportSize(width=1366, height=700)
@@ -23,12 +27,11 @@ PATIENCE_MS = 120_000
 
 
 def take(url: str, job_name: str, output: Path) -> None:
-    """Write `figure-trend-light.png` and `figure-trend-dark.png` of the series that a run is in."""
-    with serving(url) as (api, _), sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium-headless-shell") or shutil.which("chromium"),
-            args=["--no-sandbox", "--disable-gpu"],
-        )
+    """Write `figure-trend-light.png` and `figure-trend-dark.png` of the series that a run is in.
+
+    Raises SystemFailure without a browser.
+    """
+    with serving(url) as (api, _), chromium() as browser:
         for scheme in SCHEMES:
             page = browser.new_page(viewport=SIZE, color_scheme=scheme, timezone_id="UTC")
             page.set_default_timeout(PATIENCE_MS)
@@ -38,7 +41,6 @@ def take(url: str, job_name: str, output: Path) -> None:
             path = output / f"figure-trend-{scheme}.png"
             page.screenshot(path=path, animations="disabled")
             print(f"{path} ({path.stat().st_size / 1024:.0f} KiB)")
-        browser.close()
 
 
 def main() -> int:
@@ -52,7 +54,11 @@ def main() -> int:
     if not newest:
         print(f"trend_picture: {url} has no figure '{asked.figure}': run 'make bench'", file=sys.stderr)
         return 1
-    take(url, newest[0]["job_name"], asked.output)
+    try:
+        take(url, newest[0]["job_name"], asked.output)
+    except SystemFailure as error:
+        print(f"trend_picture: {error}", file=sys.stderr)
+        return error.exit_code
     return 0
 
 

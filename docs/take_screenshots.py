@@ -4,15 +4,18 @@
 """
 
 import argparse
-import shutil
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Page, ViewportSize, sync_playwright
+from playwright.sync_api import Page, ViewportSize
 
 from steptime.errors import SystemFailure, UserError
 from steptime.service import standalone
 from steptime.service.standalone_config import ADMIN, password
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from browser import chromium
 
 IMAGES = Path(__file__).parent / "images"
 DAG = "llama31"
@@ -39,17 +42,12 @@ def take(output: Path) -> None:
     service = standalone.running()
     if service is None:
         raise UserError("Airflow is not running: type 'make demo', or 'steptime up' for one without results.")
-    program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if program is None:
-        raise SystemFailure("Chromium is missing: apt-get install -y chromium-headless-shell")
     output.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         page = browser.new_page(base_url=service.url, viewport=SIZE, timezone_id="UTC")
         page.set_default_timeout(PATIENCE_MS)
         log_in(page)
         trigger_form(page, output / "trigger-form.png")
-        browser.close()
 
 
 def log_in(page: Page) -> None:

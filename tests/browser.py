@@ -1,4 +1,4 @@
-"""Headless Chromium for tests, and a watch on what a page must not do: complain, or ask other hosts."""
+"""Headless Chromium, and a watch on what a page must not do: complain, or ask other hosts."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from steptime.errors import SystemFailure
 
 _NO_SANDBOX_NO_NETWORK = [
     "--no-sandbox",
@@ -24,10 +25,13 @@ _OF_AIRFLOW = "allow-scripts and allow-same-origin"
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium without a window, built as such if it is there: that needs a third of the CPU."""
+    """The system's Chromium without a window, built as such if it is there: that needs a third of the CPU.
+
+    Raises SystemFailure if there is none.
+    """
     program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if program is None:
-        pytest.fail("Chromium is missing, pages are tested in it: apt-get install -y chromium-headless-shell")
+        raise SystemFailure("Chromium is missing: apt-get install -y chromium-headless-shell")
     with sync_playwright() as playwright:
         expect.set_options(timeout=_PATIENCE_MS)
         browser = playwright.chromium.launch(

@@ -1,10 +1,12 @@
 """What tests of several packages share: a whole, real `Result` to start from, and the trainer's Python."""
 
 import asyncio
+import configparser
 import gc
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, 
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Submitted, Verdict
 from steptime.results.record import make_record
+from steptime.service.standalone_config import write_config
 
 # Imported in the conftests of two folders, a fixture of the session would be made twice.
 __all__ = [  # fixtures and hooks
@@ -75,6 +78,15 @@ def trainer_python() -> str:
 def make_result() -> Callable[..., Result]:
     """A function that builds the result of a finished run of a tiny Llama; see `_result` for its keywords."""
     return _result
+
+
+@pytest.fixture
+def airflow_cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> configparser.ConfigParser:
+    """What `airflow.cfg` of `steptime up` has, in a state folder of the test's own."""
+    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
+    config = configparser.ConfigParser()
+    config.read(write_config(8080))
+    return config
 
 
 @pytest.fixture

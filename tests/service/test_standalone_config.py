@@ -1,22 +1,14 @@
 """What `airflow.cfg` of `steptime up` has."""
 
-import configparser
+from configparser import ConfigParser
 from pathlib import Path
 
-import pytest
 from sqlalchemy import create_engine, text
 
-from steptime.service.standalone_config import write_config
 
-
-def test_writers_of_airflows_database_wait_for_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigParser, tmp_path: Path) -> None:
     """A triggerer ends of "database is locked", after Python's five seconds."""
-    monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
-    config = configparser.ConfigParser()
-    config.read(write_config(8080))
-    engine = create_engine(config["database"]["sql_alchemy_conn"])
+    engine = create_engine(airflow_cfg["database"]["sql_alchemy_conn"])
     with engine.connect() as connection:
         assert connection.execute(text("PRAGMA busy_timeout")).scalar_one() == 60_000
     engine.dispose()
