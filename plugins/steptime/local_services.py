@@ -1,6 +1,7 @@
-"""What `steptime up` and `steptime slurm up` share: ports, a lock, state files and logs."""
+"""What `steptime up` and `steptime slurm up` share: ports, a lock, waiting for ends, state files and logs."""
 
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ LOOPBACK = "127.0.0.1"
 Announce = Callable[[str], None]
 """Shows people a sentence about what begins now, or what is waited for."""
 _State = TypeVar("_State", bound=Frozen)
+_Left = TypeVar("_Left")
 
 
 def is_free(port: int) -> bool:
@@ -28,6 +30,17 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def wait_while(left: Callable[[], _Left], timeout_s: float) -> _Left:
+    """Wait until nothing is left, or the time is over; return what is left then.
+
+    For processes that are no children of this one: psutil would wait for zombies, which have ended, too.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (some := left()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return some
 
 
 @contextmanager

@@ -257,6 +257,33 @@ def test_a_zombie_is_not_running(home: Path) -> None:
     child.wait()
 
 
+def test_a_supervisor_of_which_nobody_takes_leave_is_not_waited_for(home: Path) -> None:
+    """In a container without an init it stays a zombie once it has ended."""
+    sleep = "import time; time.sleep(600)"
+    start = (
+        "import subprocess, sys; "
+        "child = subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"{start}; print(child.pid, flush=True); {sleep}", sleep],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        record(pid=pid, start_tick=start_tick(pid))
+        begin = time.monotonic()
+
+        assert down(quiet) is True
+
+        assert time.monotonic() - begin < standalone._STOP_TIMEOUT_S / 2
+        assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        assert running() is None
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
 def test_a_damaged_state_file_is_not_guessed_at(home: Path) -> None:
     (home / "service.json").write_text('{"pid": 1')
     with pytest.raises(SystemFailure, match=r"service.json is damaged"):

@@ -4,13 +4,13 @@ No file of process ids is believed: after a crash or a reboot the ids in it belo
 """
 
 import os
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from steptime.local_services import wait_while
 from steptime.mini_slurm.layout import MARKER, NODES, SlurmLayout
 
 DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sshd")
@@ -91,11 +91,8 @@ def kill(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 
 def _wait(asked: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Until all have ended, or the time is over: those that live. psutil would wait for zombies, too."""
-    deadline = time.monotonic() + timeout_s
-    while (left := [process for process in asked if _lives(process)]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
+    """Until all have ended, or the time is over: those that live."""
+    return wait_while(lambda: [process for process in asked if _lives(process)], timeout_s)
 
 
 def _daemon(process: psutil.Process, layout: SlurmLayout) -> str | None:

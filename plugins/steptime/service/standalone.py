@@ -18,7 +18,14 @@ from steptime import settings
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.frozen import Frozen
-from steptime.local_services import Announce, failed_start, is_free, one_at_a_time, read_state
+from steptime.local_services import (
+    Announce,
+    failed_start,
+    is_free,
+    one_at_a_time,
+    read_state,
+    wait_while,
+)
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
 from steptime.service.component import log_file
@@ -312,28 +319,21 @@ def _end_session(service: Service, announce: Announce) -> None:
     process = _supervisor_process(service)
     if process is not None:
         announce("stopping Airflow")
-        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+        with suppress(psutil.NoSuchProcess):
             process.terminate()
-            process.wait(_STOP_TIMEOUT_S)
+        wait_while(lambda: _supervisor_process(service), _STOP_TIMEOUT_S)
     left = _session(service)
     if left:
         announce(f"killing {len(left)} processes that did not end")
         for member in left:
             with suppress(psutil.NoSuchProcess):
                 member.kill()
-        left = _wait_for_empty(service, _KILL_TIMEOUT_S)
+        left = wait_while(lambda: _session(service), _KILL_TIMEOUT_S)
     if left:
         pids = ", ".join(str(member.pid) for member in left)
         raise SystemFailure(f"these processes of Airflow cannot be ended: {pids}")
     _state_file().unlink(missing_ok=True)
     supervisor.state_file().unlink(missing_ok=True)
-
-
-def _wait_for_empty(service: Service, timeout_s: float) -> list[psutil.Process]:
-    deadline = time.monotonic() + timeout_s
-    while (left := _session(service)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return left
 
 
 def _session(service: Service) -> list[psutil.Process]:
