@@ -1,17 +1,14 @@
 """Sensor and trigger, on real jobs of the local cluster."""
 
 import asyncio
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
-from airflow.triggers.base import TriggerEvent
 
-from steptime.airflow import base
-from steptime.airflow.base import LEFT_KEY, SETTLING_S, SUBMITTED_KEY, WaitingTrigger
+from steptime.airflow.base import LEFT_KEY, SETTLING_S, SUBMITTED_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
@@ -44,36 +41,6 @@ def test_the_sensor_defers_and_hands_on_the_submission_first(
     assert path == "steptime.airflow.triggers.TrainingTrigger"
     assert TrainingTrigger(**arguments).serialize() == (path, arguments)
     assert None not in (arguments["queue_s"], arguments["run_s"]), "else it would be waited for ever"
-
-
-@pytest.fixture
-def as_in_a_new_process() -> Iterator[None]:
-    """Nothing is spared from garbage collection; as before the test after it."""
-    callbacks = list(gc.callbacks)
-    gc.unfreeze()
-    yield
-    gc.callbacks[:] = callbacks
-    gc.freeze()
-
-
-@pytest.mark.usefixtures("as_in_a_new_process")
-def test_a_search_for_garbage_leaves_out_what_an_earlier_one_has_found_alive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class AtOnce(WaitingTrigger):
-        async def event(self) -> TriggerEvent:
-            searched.append(len(gc.get_objects()))
-            return TriggerEvent(None)
-
-    monkeypatch.setattr(base, "SETTLING_S", 0)
-    before, searched, kept = len(gc.get_objects()), [], []
-    for search in (gc.collect, lambda: gc.collect(1), lambda: None):
-        asyncio.run(event_of(AtOnce()))
-        kept.append([[] for _ in range(5_000)])
-        search()
-    first, after_a_full_one, after_a_smaller_one = searched
-    assert before > 100_000 > 100 * first, "what Airflow has imported"
-    assert after_a_full_one < 5_000 < after_a_smaller_one
 
 
 def test_a_tasks_own_patience_wins_over_the_clusters_files(

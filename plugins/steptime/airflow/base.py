@@ -1,7 +1,6 @@
 """What operators and triggers share: the run they are about, errors in Airflow's terms, cancelling a job."""
 
 import asyncio
-import gc
 import threading
 import time
 from abc import abstractmethod
@@ -18,6 +17,7 @@ from pydantic_core import from_json
 
 from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster
+from steptime.airflow.garbage import one_wait
 from steptime.airflow.installation import require_own
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import state_of
@@ -33,8 +33,6 @@ fails the task."""
 _KILL_WITHIN_S = 4.0
 """Airflow sends SIGKILL 5 s after SIGTERM."""
 _ASKED_AGAIN_AFTER_S = 0.5
-_OLDEST_GENERATION = 2
-"""Of garbage collection: a collection of it is a full one."""
 _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "upstream_failed")
 """States of a task that was deleted or cleared or has ended; in all others somebody goes on with it."""
 
@@ -62,32 +60,12 @@ class WaitingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the event."""
         await asyncio.sleep(SETTLING_S)
-        _spare_what_lives()
-        yield await self.event()
+        with one_wait():
+            yield await self.event()
 
     @abstractmethod
     async def event(self) -> TriggerEvent:
         """Wait for the event and return it."""
-
-
-def _spare_what_lives() -> None:
-    """Exempt from garbage collection, from this process's first wait on, all that a search has found alive.
-
-    A full collection looks through everything that Airflow has imported, which holds up the triggerer's event
-    loop for a quarter of a second, and through what each wait keeps, some 150 objects. Frozen objects are
-    freed as usual once nothing refers to them; only cycles among them stay.
-    """
-    if _freeze_after_full_collection not in gc.callbacks:
-        gc.collect(1)
-        gc.freeze()
-        gc.collect()  # finds next to nothing, and so the next one does not wait for a quarter of all imports
-        gc.callbacks.append(_freeze_after_full_collection)
-
-
-def _freeze_after_full_collection(phase: str, collection: dict[str, int]) -> None:
-    """Called by Python before and after each collection."""
-    if phase == "stop" and collection["generation"] == _OLDEST_GENERATION:
-        gc.freeze()
 
 
 def dag_run_of(context: Context) -> str:
