@@ -11,7 +11,35 @@ from airflow.sdk.execution_time.supervisor import WatchedSubprocess
 
 from steptime.airflow.ends import see_ends_soon
 
-pytestmark = pytest.mark.service
+
+def test_only_a_stop_is_looked_at_more_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each other wait Airflow asks its database for triggers: once a second beside a training."""
+    waits: list[float] = []
+
+    def serve(
+        watched: object,
+        max_wait_time: float,
+        raise_on_timeout: bool = False,
+        expect_signal: int | None = None,
+    ) -> None:
+        waits.append(max_wait_time)
+
+    monkeypatch.setattr(WatchedSubprocess, "_service_subprocess", serve)
+    see_ends_soon()
+    served: Any = WatchedSubprocess._service_subprocess
+    served(None, 1)
+    served(None, max_wait_time=10, raise_on_timeout=False, expect_signal=signal.SIGINT)
+    assert waits == [1, 0.2]
+
+
+def test_an_airflow_that_waits_otherwise_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(watched: object, limit_s: float) -> None:
+        pass
+
+    monkeypatch.setattr(WatchedSubprocess, "_service_subprocess", serve)
+    with pytest.raises(TypeError, match="limit_s"):
+        see_ends_soon()
+    assert WatchedSubprocess._service_subprocess is serve
 
 
 def lingers() -> None:
@@ -21,6 +49,7 @@ def lingers() -> None:
     os._exit(0)
 
 
+@pytest.mark.service
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # Airflow's own
 def test_a_triggerer_sees_that_the_process_of_its_triggers_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     airflows: Any = WatchedSubprocess._service_subprocess

@@ -8,10 +8,18 @@ import pytest
 pytestmark = pytest.mark.service
 
 PROGRAM = """
-from steptime.airflow.execution_api import keep_newest_versions
-from airflow.api_fastapi.execution_api.versions import bundle as before
+from steptime.airflow import execution_api
+from airflow.api_fastapi.execution_api import versions
 
-keep_newest_versions()
+before = versions.bundle
+changes = [change for version in before.versions for change in version.changes]
+execution_api.VersionBundle, of_cadwyn = None, execution_api.VersionBundle  # as where it has another name
+try:
+    execution_api.keep_newest_versions()
+except TypeError:
+    print(versions.bundle is before, {change._bound_version_bundle for change in changes} == {before})
+execution_api.VersionBundle = of_cadwyn
+execution_api.keep_newest_versions()
 
 from airflow.api_fastapi.execution_api.app import InProcessExecutionAPI
 from airflow.sdk.api.client import API_VERSION
@@ -25,9 +33,9 @@ print(len(before.versions), len(app.versions.versions))
 
 
 def test_the_api_answers_in_the_version_of_this_airflow() -> None:
-    """In a process of its own, as it is changed for good."""
+    """In a process of its own, as it is changed for good; where that fails nothing is changed."""
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[-2:] == ["200 True", "9 3"]
+    assert ran.stdout.splitlines()[-3:] == ["True True", "200 True", "9 3"]

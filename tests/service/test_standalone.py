@@ -85,7 +85,11 @@ def test_up_starts_everything_and_down_leaves_nothing(home: Path) -> None:
     assert now.running_dag_runs == ("llama31/r1",)
     assert now.restarts == dict.fromkeys(supervisor.COMPONENTS, 0)
 
+    asked = time.monotonic()
     assert down(quiet) is True
+    assert time.monotonic() - asked < supervisor.STOP_GRACE_S, (
+        "for a component that has ended, and its task lives"
+    )
     assert not any(alive(pid) for pid in started)
     assert running() is None
     assert not status().running

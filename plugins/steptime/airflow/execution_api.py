@@ -13,11 +13,22 @@ def keep_newest_versions() -> None:
 
     The api-server makes all nine at the first task, and the triggerer at the first wait, for 3.6 s of CPU
     each, while the task waits; three take 1.3. An Airflow whose newest version is another one keeps all.
+
+    Raises what a cadwyn raises with which that cannot be done; nothing is changed then.
     """
-    had = versions.bundle.versions
-    if had[0].value != _KNOWN_NEWEST:
+    whole = versions.bundle
+    newest, ground = whole.versions[:_KEPT], whole.versions[_KEPT]
+    if newest[0].value != _KNOWN_NEWEST:
         return
-    for version in had:
+    _bind_changes(whole, to=None)  # a change belongs to one bundle
+    try:
+        versions.bundle = VersionBundle(HeadVersion(), *newest, Version(ground.value))
+    except BaseException:
+        _bind_changes(whole, to=whole)
+        raise
+
+
+def _bind_changes(bundle: VersionBundle, *, to: VersionBundle | None) -> None:
+    for version in bundle.versions:
         for change in version.changes:
-            change._bound_version_bundle = None  # a change belongs to one bundle
-    versions.bundle = VersionBundle(HeadVersion(), *had[:_KEPT], Version(had[_KEPT].value))
+            change._bound_version_bundle = to

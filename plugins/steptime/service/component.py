@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -24,6 +25,7 @@ from steptime.frozen import Frozen
 LONGEST_PAUSE_S = 60.0
 _GOOD_RUN_S = 120.0
 """A component that ran this long starts again without a pause when it dies."""
+_LOOKS_S = 0.1
 # By name: the supervisor needs no Airflow to be imported, and reports one that is broken.
 _PROGRAM = "airflow.__main__"
 _SHARED = (
@@ -70,14 +72,25 @@ def import_program() -> None:
 def import_shared() -> None:
     """Import what several components use, and keep the garbage collector of their processes off it.
 
-    What cannot be imported is reported by the component that needs it, in its log.
+    What cannot be imported is reported by the component that needs it, too, in its log.
     """
     for name in _SHARED:
-        with suppress(ImportError):
-            importlib.import_module(name)
-    with suppress(ImportError):
-        importlib.import_module("steptime.airflow.execution_api").keep_newest_versions()
+        _if_possible(name)
+    _if_possible("steptime.airflow.execution_api", "keep_newest_versions")
     gc.freeze()
+
+
+def _if_possible(module: str, function: str | None = None) -> None:
+    """Import a module and call its function; Airflow runs without that as well, only slower.
+
+    Both may fail in many ways where Airflow has another version.
+    """
+    try:
+        imported = importlib.import_module(module)
+        if function is not None:
+            getattr(imported, function)()
+    except Exception as error:
+        log.warning("left out %s: %s: %s", module, type(error).__name__, error)
 
 
 def fork_airflow(name: str, arguments: tuple[str, ...]) -> ForkProcess:
@@ -112,7 +125,7 @@ def _run_airflow(name: str, arguments: tuple[str, ...]) -> None:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     if name == "triggerer":
-        importlib.import_module("steptime.airflow.ends").see_ends_soon()
+        _if_possible("steptime.airflow.ends", "see_ends_soon")
     setproctitle(f"airflow {name}")
     sys.argv = ["airflow", *arguments]
     importlib.import_module(_PROGRAM).main()
@@ -136,22 +149,35 @@ class Component:
         if self.process is None:
             if now < self._start_at:
                 return False
-            self.process = fork_airflow(self.name, self.arguments)
-            self.starts += 1
-            self._started_at = now
-            log.info("%s started, process %d", self.name, self.process.pid)
+            self._start(now)
             return True
         code = self.process.exitcode
         if code is None:
             return False
         # A dead scheduler leaves its idle workers waiting on a pipe for ever.
         self._kill_group()
-        good_run = now - self._started_at >= _GOOD_RUN_S
+        self.process, self.last_exit_code = None, code
+        self._pause(now, f"ended with code {code}", good_run=now - self._started_at >= _GOOD_RUN_S)
+        return True
+
+    def _start(self, now: float) -> None:
+        """Start it. Raises OSError if the first start fails; a later one is tried again after a pause."""
+        try:
+            self.process = fork_airflow(self.name, self.arguments)
+        except OSError as error:  # too little memory or too many processes, for now
+            if not self.starts:
+                raise
+            self._pause(now, f"cannot be started ({error})")
+            return
+        self.starts += 1
+        self._started_at = now
+        log.info("%s started, process %d", self.name, self.process.pid)
+
+    def _pause(self, now: float, why: str, *, good_run: bool = False) -> None:
         self.failures_in_a_row = 1 if good_run else self.failures_in_a_row + 1
         pause = 0.0 if good_run else min(LONGEST_PAUSE_S, 2.0 ** (self.failures_in_a_row - 1))
-        log.warning("%s ended with code %d; starting it again in %.0f s", self.name, code, pause)
-        self.process, self.last_exit_code, self._start_at = None, code, now + pause
-        return True
+        log.warning("%s %s; starting it again in %.0f s", self.name, why, pause)
+        self._start_at = now + pause
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -162,7 +188,10 @@ class Component:
         """Wait for its end; kill it if that takes too long, and whatever is left of its process group."""
         if self.process is None:
             return
-        self.process.join(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        # What it has forked can outlive it, and then a wait for its end would last to the deadline.
+        while self.process.exitcode is None and time.monotonic() < deadline:
+            self.process.join(_LOOKS_S)
         if self.process.exitcode is None:
             log.warning("%s did not end in time", self.name)
         else:

@@ -9,14 +9,13 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 HOME = Path(os.environ["AIRFLOW_HOME"])
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
 class Api(BaseHTTPRequestHandler):
@@ -80,6 +79,17 @@ def _tell_pid(name: str, pid: int) -> None:
     half.replace(HOME / f"{name}.pid")
 
 
+def _task() -> int:
+    """As a task is: a fork with a process group of its own in the same session, deaf to SIGTERM."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+        os._exit(0)
+    return pid
+
+
 def main() -> None:
     component = sys.argv[1]
     if component == "db":
@@ -89,9 +99,7 @@ def main() -> None:
     if component == "db":
         return
     if component == "scheduler":
-        # As a task does: a process group of its own in the same session, deaf to SIGTERM.
-        task = subprocess.Popen([sys.executable, "-c", STUBBORN], process_group=0)
-        _tell_pid("task", task.pid)
+        _tell_pid("task", _task())
     _tell_pid(component, os.getpid())  # last, as it means healthy
     if component == "api-server":
         _serve()
