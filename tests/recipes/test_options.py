@@ -16,17 +16,25 @@ NAMED = "/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800
 SAVED_320 = "/shared/default--None=0.0000-epoch=0-consumed_samples=320.0-last"
 
 
-@pytest.fixture(autouse=True)
-def clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shipped configuration, and Slurm clusters of H100s: with containers, and with CPUs alone."""
-    folder = tmp_path / "config"
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped configuration, and Slurm clusters of H100s: with containers, and with CPUs alone.
+
+    No test changes it: in a folder of its own each would read every workload anew.
+    """
+    folder = tmp_path_factory.mktemp("options") / "config"
     shutil.copytree(settings.shipped("config"), folder)
     for name, gpu_type, container in (("eos", "h100", "pyxis"), ("nodes", "cpu", "none")):
         (folder / "clusters" / f"{name}.yaml").write_text(
             f"name: {name}\nkind: slurm\ngpu_type: {gpu_type}\ncontainer: {container}\nwork_dir: /shared\n"
             f"connection: {name}\n"
         )
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def clusters(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config))
 
 
 def planned(workload: str = "llama3.1", **values: Any) -> Plan:
