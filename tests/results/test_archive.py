@@ -17,7 +17,7 @@ from steptime import __version__
 from steptime.cli import app, main
 from steptime.judging.judgements import accept, publish, reject
 from steptime.results import archive
-from steptime.results.database import REVISION
+from steptime.results.database import REVISION, close_engines
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -35,22 +35,32 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def filled(here: Path, make_result: MakeResult) -> Store:
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
+    """A folder with the store `first.db`, and with folders of its runs that nothing changes."""
+    made = tmp_path_factory.mktemp("archived")
+    store = Store(f"sqlite:///{made / 'first.db'}")
     for number in range(8):
-        folder = here / "experiments" / f"run-{number}"
+        folder = made / "experiments" / f"run-{number}"
         log = make_result("x").log.model_copy(update={"path": str(folder / "log-run.out")})
-        publish(Store(), make_result(f"run-{number}", submitted_at=1e9 + number, log=log))
+        publish(store, make_result(f"run-{number}", submitted_at=1e9 + number, log=log))
     bad = Verdict(checks=(Check(name="x", passed=False, message="Expected 20 steps, but found 3."),))
-    reject(Store(), make_result("bad", verdict=bad, submitted_at=2e9))
-    accept(Store(), "run-7", note="NeMo 2.8", accepted_by="ada")
-    folder = here / "experiments" / "run-3"
+    reject(store, make_result("bad", verdict=bad, submitted_at=2e9))
+    accept(store, "run-7", note="NeMo 2.8", accepted_by="ada")
+    close_engines()  # the whole store is in its file
+    folder = made / "experiments" / "run-3"
     for name, content in {"log-run.out": LOG, **BESIDE, "profile.nsys-rep": b"x", "core": b"x"}.items():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     (folder / "code" / "checkpoints").mkdir(parents=True)
     (folder / "code" / "checkpoints" / "weights.json").write_bytes(b"x" * 100_000)
     (folder / "passwords.json").symlink_to("/etc/passwd")
+    return made
+
+
+@pytest.fixture
+def filled(here: Path, made_once: Path) -> Store:
+    shutil.copy(made_once / "first.db", here)
     collected = here / "home" / "logs-collected" / "local" / "run-4"
     collected.mkdir(parents=True)
     (collected / "log-run.out").write_bytes(b"a copy")
