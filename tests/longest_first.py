@@ -67,6 +67,8 @@ _SHARED = {
         "tests/results/test_budgets.py",
         "tests/results/test_database.py",
         "tests/results/test_migrations.py",
+        "tests/results/test_query_plans.py",
+        "tests/results/test_step_files.py",
         "tests/results/test_store",
     ),
 }
