@@ -1,10 +1,9 @@
 """Real jobs on a local cluster of the test's own, and the parts of Airflow's context that operators use."""
 
 import asyncio
-import os
-import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
@@ -108,11 +107,11 @@ def first_training(staged: Staged, tmp_path: Path) -> Iterator[Callable[..., Fut
 @pytest.fixture(scope="session")
 def airflow_database() -> None:
     """Airflow's tables in the tests' AIRFLOW_HOME."""
-    airflow = Path(sys.executable).with_name("airflow")
-    migrated = subprocess.run(
-        [airflow, "db", "migrate"], env=os.environ, capture_output=True, text=True, check=False
-    )
-    assert migrated.returncode == 0, migrated.stdout + migrated.stderr
+    from airflow.utils.db import initdb  # imports Airflow's models
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as `airflow db migrate`, which would import all that again
+        initdb()
 
 
 @pytest.fixture
