@@ -89,6 +89,8 @@ def _changes(node: ast.AST) -> Iterator[tuple[Any, str, str]]:
             return  # for those who read, for the linter and the type checker
         case ast.keyword(str(name)) if name in TEXT_FOR_PEOPLE:
             return
+        case ast.keyword("frozen"):
+            return  # the type checker holds it
     for kind, replacement in _of(node):
         yield node, kind, replacement
     for test in _plain_conditions(node):

@@ -152,6 +152,19 @@ def test_events_between_two_runs_are_told_with_both_values(make_result: MakeResu
     assert changes(json.dumps(one), json.dumps(one)) == []
 
 
+def test_an_event_has_the_beginning_of_a_hash_and_all_of_another_text(make_result: MakeResult) -> None:
+    one = json.loads(make_result("one").record)
+    versions = {"nemo": "a" * 39, "torch": "a" * 40, "driver": "a/folder/with/a/long/name/of/more/than/40"}
+    told = changes(json.dumps(one), json.dumps(one | {"versions": one["versions"] | versions}))
+    assert [event.rpartition(" → ")[2] for event in told] == [versions["nemo"], "a" * 12, versions["driver"]]
+
+
+def test_what_is_only_counted_of_a_run_is_no_event(make_result: MakeResult) -> None:
+    one = json.loads(make_result("one").record)
+    run = one["run"] | {"model_flops": 1.0, "experiment": "other", "repeat": 9, "checkpoint_path": "/other"}
+    assert changes(json.dumps(one), json.dumps(one | {"run": run})) == []
+
+
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [

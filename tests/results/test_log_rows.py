@@ -1,5 +1,6 @@
 """What a log comes to as a row, whole: its state and why, its window and the numbers of that."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from logs import line_forms
 
 from steptime.recipes.models import Window
 from steptime.results.log_rows import COLUMNS, log_row
+from steptime.results.models import Result
 
 WHOLE, FRONT, BACK = (line_forms.nemo2_log(steps) for steps in (range(50), range(10), range(10, 50)))
 GAP = line_forms.nemo2_log(step for step in range(50) if step not in (40, 41))
@@ -108,3 +110,17 @@ def test_a_loss_that_is_none_and_batches_that_differ_are_left_out(tmp_path: Path
     log.write_bytes(line_forms.nemo2_log(range(49)) + other.encode())
     row = log_row([log])
     assert (row["loss"], row["global_batch_size"], row["state"]) == (None, None, "failed")
+
+
+def test_a_loaded_run_lacks_no_step_before_its_first(
+    tmp_path: Path, make_result: Callable[..., Result]
+) -> None:
+    run = make_result().run.model_copy(
+        update={"first_step": 10, "max_steps": 50, "window": Window(first=20, last=29)}
+    )
+    (tmp_path / "run.json").write_text(run.model_dump_json())
+    log = tmp_path / "log-x.out"
+    log.write_bytes(BACK)
+    row = log_row([log])
+    assert (row["state"], row["steps"]) == ("complete", 40)
+    assert LACKS not in (row["warnings"] or "")

@@ -97,6 +97,12 @@ def test_of_a_secret_that_begins_another_no_tail_is_left() -> None:
         assert redacted_text(text, order) == f"curl {REDACTED} {REDACTED}"
 
 
+def test_of_a_secret_that_ends_another_no_head_is_left() -> None:
+    environment = {"A_TOKEN": "zebra-1", "B_TOKEN": "a-secret-and-zebra-1"}
+    for order in (environment, dict(reversed(environment.items()))):
+        assert redacted_text(f"curl {environment['B_TOKEN']}", order) == f"curl {REDACTED}"
+
+
 def test_a_short_secret_takes_no_innocent_text_away() -> None:
     document = {"environment": {"MY_KEY": "1"}, "script": "export MY_KEY=1\nexport OMP_NUM_THREADS=1\n"}
 
