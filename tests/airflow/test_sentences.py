@@ -9,7 +9,7 @@ from steptime.airflow import sentences
 from steptime.airflow.operators import _folded
 from steptime.judging.detection import Baseline, Standing
 from steptime.judging.findings import Comparison
-from steptime.judging.judgements import Judged
+from steptime.judging.judged import Judged
 from steptime.judging.series import JudgedRun
 from steptime.logs.models import TrainingLog
 from steptime.recipes.models import Run

@@ -15,7 +15,7 @@ from steptime.cli import app
 from steptime.judging.causes import WEEK_S, CommonCause, causes
 from steptime.judging.comparison import compare_since
 from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
-from steptime.judging.judgements import Judged
+from steptime.judging.judged import Judged
 from steptime.judging.series import JudgedRun, Series
 from steptime.results.columns import of_series
 from steptime.results.store import Store

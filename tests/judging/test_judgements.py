@@ -15,6 +15,7 @@ from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import UserError
 from steptime.judging import judgements
 from steptime.judging.comparison import compare_dag_run, compare_since, compare_sweep
+from steptime.judging.judged import Judged
 from steptime.judging.judgements import accept, judge_all, publish, reject
 from steptime.judging.series import JudgedRun
 from steptime.recipes.models import Mode
@@ -188,7 +189,7 @@ def test_what_a_dag_run_took_is_of_its_own_runs(store: Store, make_result: MakeR
     assert compare_dag_run(store, "llama31", "new").took.startswith("1 cell · 1 run · ")
 
 
-def judged_alone(make_result: MakeResult, *levels: float) -> list[judgements.Judged]:
+def judged_alone(make_result: MakeResult, *levels: float) -> list[Judged]:
     """Runs of one series, each judged by those before it, without a store."""
     runs = [
         JudgedRun({"job_name": f"run-{number}", "nodes": "a1"}, level, "")

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from steptime import __version__
 from steptime.cli import app, main
-from steptime.judging.judgements import accept, publish, reject
+from steptime.judging.comparison import compare_since
+from steptime.judging.judgements import accept, judge_all, publish, reject
 from steptime.results import archive
 from steptime.results.database import REVISION, close_engines
 from steptime.results.models import Check, Result, Verdict
@@ -167,6 +168,27 @@ def test_one_that_is_cut_anywhere_is_refused(
 
 def test_a_part_of_a_store(filled: Store) -> None:
     assert call("--state", "rejected", "-o", "bad.tar.zst").startswith("archived: 1 run, ")
+
+
+def test_runs_that_join_a_series_are_judged_together_with_it(
+    filled: Store, here: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was kept of either store rested on its own runs alone."""
+    call("-o", "first.tar.zst")
+    monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{here / 'second.db'}")
+    other = Store()
+    for number, level in enumerate((0.2, 0.3)):
+        publish(other, make_result(f"other-{number}", submitted_at=2e9 + number, step_times=[level] * 20))
+
+    call("restore", "first.tar.zst")
+
+    row = compare_since(other, 0).rows[0]
+    assert row["job_name"] == "other-1"
+    publish(other, make_result("last", submitted_at=3e9))
+    kept = everything(other)
+    judge_all(other)
+    assert everything(other) == kept, "the next run has all of them judged"
+    assert row["baseline_runs"] == 2, "run-7, whose level was accepted, and other-0"
 
 
 def test_runs_that_are_there_stay_and_are_told(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -469,11 +470,13 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
     judged = {"figure": "step_time_s", "rules": 1, "verdict": "slower", "judged_on": "means", "judged_s": 0.5}
     unknown = dict.fromkeys(judgement_rows.columns()) | judged | {"rests_on": [1], "changes": {}}
     with write_transaction(store_url) as connection:
-        for row in judgement_rows.runs_of(connection, {}):
+        for row in judgement_rows.runs_of(connection, {}, ["step_time_mean_s"]):
             ids[row["gpus"]] = row["id"]
         rows = [unknown | {"kind": "history"}, unknown | {"kind": "drift", "rests_on": [2]}]
-        judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows})
-        judgement_rows.write(connection, {"gpus": 2}, {ids[2]: []})
+        assert judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows}) == {}
+        assert judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows}) == {ids[1]: "slower"}
+        assert judgement_rows.write(connection, {"gpus": 1}, {}, since=math.inf) == {}, "no run is as young"
+        assert judgement_rows.write(connection, {"gpus": 2}, {ids[2]: []}) == {}
         for note in ("once", "again"):
             judgement_rows.accept(connection, ids[1], note=note, accepted_by="ada", accepted_at=5.0)
         level = {"note": "again", "accepted_by": "ada", "accepted_at": 5.0}
@@ -481,8 +484,6 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
         assert job_name == "of-1"
         assert level.items() <= kept.items()
         assert judgement_rows.accepted(connection, {"gpus": 2}) == {}
-        assert judgement_rows.verdicts(connection, {"gpus": 1}) == {"of-1": "slower"}
-        assert judgement_rows.verdicts(connection, {"gpus": 2}) == {}
 
     names = ("job_name", "verdict", "rests_on", "drift")
     assert [tuple(row[name] for name in names) for row in judged_rows(store, {})] == [

@@ -96,7 +96,7 @@ def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> N
 def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     store: Store, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(module, "_NAMES_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "NAMES_AT_ONCE", at_once)
     names = ["one-1", "bad", "secret-1", "nobody"]
     times = store.step_times(names)
     assert times.keys() == {"one-1", "bad", "secret-1"}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from steptime.judging.findings import Comparison
-    from steptime.judging.judgements import Judged
+    from steptime.judging.judged import Judged
     from steptime.logs.models import TrainingLog
     from steptime.recipes.models import Run
     from steptime.results.measurement import Measurement

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from steptime.judging.detection import Direction
-from steptime.judging.judgements import Judged
+from steptime.judging.judged import Judged
 from steptime.judging.series import Series
 from steptime.results.differences import counts_nodes
 

@@ -18,8 +18,8 @@ from steptime.judging.detection import (
     Standing,
 )
 from steptime.judging.findings import Comparison, Finding, among_all
+from steptime.judging.judged import Judged
 from steptime.judging.judgements import (
-    Judged,
     judged_of,
     judged_run,
     judged_since,

@@ -137,15 +137,19 @@ class Standing:
         return self.against.p_value(self.judged, direction)
 
 
-def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[Standing]:
+def standings(
+    runs: Iterable[float], begin_anew: Collection[int] = (), before: Standing | None = None
+) -> list[Standing]:
     """Judge each run of a series (seconds, oldest first) by those before it.
 
-    `begin_anew` are the places of runs, from 0, that nothing before them is held against.
+    `begin_anew` are the places of runs, from 0, that nothing before them is held against; `before` is how the
+    series stood before the first of them.
     """
     stood: list[Standing] = []
+    last = before or Standing()
     for place, run in enumerate(runs):
-        before = stood[-1] if stood and place not in begin_anew else Standing()
-        stood.append(judge(before, run))
+        last = judge(Standing() if place in begin_anew else last, run)
+        stood.append(last)
     return stood
 
 
@@ -159,11 +163,11 @@ def judge(before: Standing, run: float) -> Standing:
     if before.is_open:
         return _judge_suspicion(before, run)
     if not against.suffices:
-        return Standing("insufficient history", None, (run,), against, against.with_runs(run))
+        return continued(Standing("insufficient history", None, (run,), against), [run])
     direction = against.direction([run])
     if direction is None:
-        return Standing("unchanged", None, (run,), against, against.with_runs(run))
-    return Standing("suspected", direction, (run,), against, against, (run,), is_open=True)
+        return continued(Standing("unchanged", None, (run,), against), [run])
+    return continued(Standing("suspected", direction, (run,), against, since=(run,)), [run])
 
 
 def _judge_suspicion(before: Standing, run: float) -> Standing:
@@ -172,15 +176,26 @@ def _judge_suspicion(before: Standing, run: float) -> Standing:
     if len(since) <= FRESH_RUNS:
         return replace(before, judged=(run,), since=since)
     fresh = since[-FRESH_RUNS:]
-    if against.direction(fresh) != before.direction:
-        if before.state == "suspected":
-            # The first joins them, outlier as it is: without it the interval would be too narrow.
-            return Standing("dismissed", before.direction, fresh, against, against.with_runs(*since))
-        return Standing("unchanged", None, fresh, against, against.with_runs(run))
-    confirmed = Standing("confirmed", before.direction, fresh, against, against, since, is_open=True)
-    if before.direction == "faster" and len(since) > FEWEST_RUNS:
-        return replace(confirmed, baseline=Baseline().with_runs(*since[1:]), is_open=False)
-    return confirmed
+    if against.direction(fresh) == before.direction:
+        return continued(Standing("confirmed", before.direction, fresh, against, since=since), since)
+    if before.state == "suspected":
+        return continued(Standing("dismissed", before.direction, fresh, against), since)
+    return continued(Standing("unchanged", None, fresh, against), since)
+
+
+def continued(standing: Standing, latest: Sequence[float]) -> Standing:
+    """Return a standing with what the next run is judged by, which follows from the rest of it.
+
+    `latest` are the runs of the series until then, oldest first: three of them if it is a dismissal.
+    """
+    against, since = standing.against, standing.since
+    if standing.state == "confirmed" and standing.direction == "faster" and len(since) > FEWEST_RUNS:
+        return replace(standing, baseline=Baseline().with_runs(*since[1:]))
+    if since:
+        return replace(standing, baseline=against, is_open=True)
+    # What was suspected joins what dismissed it: without that outlier the interval would be too narrow.
+    usual = latest[-1 - FRESH_RUNS :] if standing.state == "dismissed" else latest[-1:]
+    return replace(standing, baseline=against.with_runs(*usual))
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:

@@ -6,72 +6,30 @@ runs do not end in the order in which they were submitted. Three kinds: against 
 its newest run.
 """
 
-import statistics
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from steptime.errors import UserError
-from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Standing, standings
-from steptime.judging.drift import Drift, Level, find_drift
+from steptime.judging.detection import Standing, continued, standings
+from steptime.judging.drift import LONGEST_RUNS, find_drift
+from steptime.judging.judged import RULES, Judged, Seconds, kept_drift, kept_rows, kept_standing
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
 from steptime.results import efficiency, judgement_rows, occurring
 from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.differences import changes
-from steptime.results.metrics import PUBLISHED_THROUGHPUT
 from steptime.results.models import Result
 from steptime.results.store import Store
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-RULES = 1
-"""Of judging: raised when the same runs would be judged otherwise, so that stores are judged anew."""
 _LATEST_RUNS = 6
 """Of a series that a comparison looks at: one a week, its fresh runs, and some more."""
-
-
-class _Seconds(float):
-    """What a run is judged by, which knows the run: a baseline of such numbers names its runs."""
-
-    job_name: str
-
-    @classmethod
-    def of(cls, job_name: str, seconds: float) -> Self:
-        """Return the seconds of a run."""
-        number = cls(seconds)
-        number.job_name = job_name
-        return number
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A run, how it stands in its series, and what changed before it stood out."""
-
-    run: JudgedRun
-    standing: Standing
-    changes: tuple[str, ...] = ()
-    """From the last usual run to the first that was not, if that is suspected or confirmed."""
-    drift: Drift | None = None
-    """How its series drifted slower to it, none of which is reported as slower; of the newest run alone."""
-    placement: Placement | None = None
-    """On which nodes it was suspected, and decided by fresh runs; None if nothing is or was suspected."""
-
-    @property
-    def is_news(self) -> bool:
-        """Whether it is suspected or confirmed, or was dismissed, with this run and not with one before."""
-        standing = self.standing
-        first = {"suspected": 1, "confirmed": 1 + FRESH_RUNS}.get(standing.state)
-        return standing.state == "dismissed" or len(standing.since) == first
-
-    @property
-    def began_with(self) -> str:
-        """The job at which what is suspected or confirmed began; its own if nothing is."""
-        since = [job_name for job_name, _ in _named(self.standing.since)]
-        return since[0] if since else self.run.job_name
 
 
 def publish(store: Store, result: Result) -> bool:
@@ -101,13 +59,29 @@ def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _al
     return len(found)
 
 
-def judge_series(connection: "Connection", series: Series) -> list[Judged]:
-    """Judge all runs of a series, and keep what has changed; within a transaction."""
-    lock_series(connection, series.key)
-    judged = _judge_rows(connection, series, judgement_rows.runs_of(connection, series.key))
-    rows = {one.run.row["id"]: _rows(one) for one in judged}
-    judgement_rows.write(connection, series.key, rows)
-    return judged
+def judge_series(
+    connection: "Connection", series: Series, since: float = -math.inf
+) -> tuple[list[Judged], dict[int, str]]:
+    """Judge the runs of a series that were submitted since then, and keep what has changed.
+
+    It is within a transaction in which nothing earlier of the series has changed. The last run before is
+    judged again, as the newest run has a drift. Returns the judged runs, oldest first, and how they stood
+    before, by the ids of their rows.
+    """
+    key, numbers = series.key, series.numbers
+    lock_series(connection, key)
+    last = judgement_rows.last_before(connection, key, numbers, since)
+    since = -math.inf if last is None else last["submitted_at"]
+    before = judgement_rows.last_before(connection, key, numbers, since)
+    if before is not None and before["rules"] != RULES:  # of an older store
+        since, before = -math.inf, None
+    stood = Standing() if before is None else kept_standing(before)
+    # What the level of the newest run rests on, and what a suspicion began with, and the run before that.
+    earlier = max(LONGEST_RUNS, len(stood.since) + 1)
+    rows = judgement_rows.runs_of(connection, key, numbers, since=since, before=earlier)
+    judged = _judge_rows(connection, series, rows, since, stood)
+    of_runs = {one.run.row["id"]: kept_rows(one) for one in judged}
+    return judged, judgement_rows.write(connection, key, of_runs, since)
 
 
 def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
@@ -128,7 +102,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
     series, job_name = Series.of_row(row), row["job_name"]
     with write_transaction(store.url) as connection:
         lock_series(connection, series.key)
-        runs = judgement_rows.runs_of(connection, series.key) if series.is_judged else []
+        runs = judgement_rows.runs_of(connection, series.key, series.numbers) if series.is_judged else []
         by_name = {one.run.job_name: one for one in _judge_rows(connection, series, runs)}
         if job_name not in by_name:
             raise UserError(f"run {job_name} is not judged, so that there is no level to accept.")
@@ -137,7 +111,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
         judgement_rows.accept(
             connection, first.row["id"], note=note, accepted_by=accepted_by, accepted_at=accepted_at
         )
-        judge_series(connection, series)
+        judge_series(connection, series, first.row["submitted_at"])
     return first.job_name
 
 
@@ -217,7 +191,7 @@ def _as_kept(run: JudgedRun) -> Judged:
     """A run as its row, with the columns of its judgement, has it."""
     row = run.row
     placement = Placement.stored(row["rests_on"])
-    return Judged(run, _standing(row), tuple(row["changes"]), _drift(row["drift"]), placement)
+    return Judged(run, kept_standing(row), tuple(row["changes"]), kept_drift(row["drift"]), placement)
 
 
 def judged_now(store: Store, series: Series) -> list[Judged]:
@@ -227,19 +201,41 @@ def judged_now(store: Store, series: Series) -> list[Judged]:
         return _judge_rows(connection, series, rows)
 
 
-def _judge_rows(connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
-    """Stored runs of a series, oldest first, as they stand; from its accepted levels on."""
+def _judge_rows(
+    connection: "Connection",
+    series: Series,
+    rows: Sequence[Mapping[str, Any]],
+    since: float = -math.inf,
+    before: Standing | None = None,
+) -> list[Judged]:
+    """How those of the stored runs of a series stand that were submitted since then, by its accepted levels.
+
+    They are oldest first; `before` is how the series stood before these, as it is kept.
+    """
     runs = judged_runs(rows)
+    first = sum(run.row["submitted_at"] < since for run in runs)
     begin = judgement_rows.accepted(connection, series.key)
-    return judge_runs(runs, partial(judgement_rows.record, connection), begin)
+    return judge_runs(runs, partial(judgement_rows.record, connection), begin, first, before)
 
 
 def judge_runs(
-    runs: Sequence[JudgedRun], record_of: Callable[[str], str], begin_anew: Collection[str] = ()
+    runs: Sequence[JudgedRun],
+    record_of: Callable[[str], str],
+    begin_anew: Collection[str] = (),
+    first: int = 0,
+    before: Standing | None = None,
 ) -> list[Judged]:
-    """Judge runs of one series, oldest first, each by those before it, from the last of `begin_anew` on."""
+    """Judge runs of one series, oldest first, each by those before it, from the last of `begin_anew` on.
+
+    Judged are those from the place `first` on; `before` is how the series stood until then, as it is kept.
+    """
+    seconds = [Seconds.of(run.job_name, run.seconds) for run in runs]
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
-    stood = standings((_Seconds.of(run.job_name, run.seconds) for run in runs), places)
+    stood = standings(
+        seconds[first:],
+        {place - first for place in places},
+        continued(before, seconds[:first]) if before else None,
+    )
     judged = [
         Judged(
             run,
@@ -247,7 +243,7 @@ def judge_runs(
             _changes(runs, place, standing, record_of),
             placement=Placement.of_standing(runs, place, standing),
         )
-        for place, (run, standing) in enumerate(zip(runs, stood, strict=True))
+        for place, (run, standing) in enumerate(zip(runs[first:], stood, strict=True), first)
     ]
     if judged and (judged[-1].standing.direction != "slower" or judged[-1].standing.state == "dismissed"):
         of_level = runs[max(places, default=0) :]
@@ -256,28 +252,26 @@ def judge_runs(
     return judged
 
 
-def _judge_series_of(result: Result, connection: "Connection") -> None:
+def _judge_series_of(result: Result, connection: "Connection", since: float) -> None:
     series = Series.of_run(result.run)
     if series.is_judged:
-        judge_series(connection, series)
+        judge_series(connection, series, since)
 
 
-def _judge_with_news(result: Result, connection: "Connection") -> None:
+def _judge_with_news(result: Result, connection: "Connection", since: float) -> None:
     """Judge the series of a run that is published, and keep what is to be notified of it."""
     series, own = Series.of_run(result.run), result.job.name
     if not series.is_judged:
         return
-    lock_series(connection, series.key)
-    stood = judgement_rows.verdicts(connection, series.key)
-    judged = judge_series(connection, series)[-_LATEST_RUNS:]
+    judged, stood = judge_series(connection, series, since)
     news = {
         one.run.row["id"]: one.standing.state
-        for one in judged
+        for one in judged[-_LATEST_RUNS:]
         if one.is_news
         and one.standing.direction == "slower"
         # In an older store runs may not have been judged yet: their news are old.
-        and (one.run.job_name in stood or one.run.job_name == own)
-        and one.standing.state != stood.get(one.run.job_name)
+        and (one.run.row["id"] in stood or one.run.job_name == own)
+        and one.standing.state != stood.get(one.run.row["id"])
     }
     judgement_rows.keep_pending(connection, own, news)
 
@@ -290,102 +284,3 @@ def _changes(
     first = place + 1 - len(standing.since)
     before, after = (record_of(run.job_name) for run in (runs[first - 1], runs[first]))
     return tuple(changes(before, after))
-
-
-def _rows(one: Judged) -> Iterator[dict[str, Any]]:
-    """The rows that are kept of a judged run."""
-    yield _against_history(one)
-    if one.run.row["against_publication"]:
-        yield _against_publication(one.run.row)
-    if one.drift is not None:
-        yield _drifted(one.run, one.drift)
-
-
-def _against_history(one: Judged) -> dict[str, Any]:
-    standing, against = one.standing, one.standing.against
-    known = against.suffices
-    of_baseline: dict[str, Any] = (
-        {
-            "ratio": 1 + against.change(standing.judged),
-            "limit_ratio": 1 + against.bound(len(standing.judged)),
-            "baseline_mean_s": against.mean,
-            "baseline_median_s": statistics.median(against.runs),
-            "baseline_deviation": against.deviation,
-            "minimum_detectable_change": against.minimum_detectable_change,
-            "p_value": standing.p_value(standing.direction or "slower"),
-        }
-        if known
-        else {}
-    )
-    return _row(
-        one.run.figure,
-        "history",
-        verdict=standing.state,
-        direction=standing.direction,
-        judged_on=one.run.judged_on,
-        judged_s=statistics.fmean(standing.judged),
-        baseline_runs=len(against.runs),
-        rests_on={
-            "judged": _named(standing.judged),
-            "baseline": _named(against.runs),
-            "since": _named(standing.since),
-            **({"nodes": one.placement.as_stored} if one.placement else {}),
-        },
-        changes=list(one.changes),
-        **of_baseline,
-    )
-
-
-def _against_publication(row: Mapping[str, Any]) -> dict[str, Any]:
-    return _row(
-        "step_time_s",
-        "publication",
-        verdict=row["against_publication"],
-        judged_on="step_time_mean_s",
-        judged_s=row["step_time_mean_s"],
-        ratio=row["step_time_over_published"],
-        limit_ratio=1 / PUBLISHED_THROUGHPUT,
-        baseline_mean_s=row["published_step_time_s"],
-        rests_on={},
-        changes=[],
-    )
-
-
-def _drifted(run: JudgedRun, drift: Drift) -> dict[str, Any]:
-    return _row(
-        run.figure,
-        "drift",
-        verdict="slower",
-        direction="slower",
-        judged_on=run.judged_on,
-        judged_s=drift.levels[-1].seconds,
-        ratio=1 + drift.change,
-        limit_ratio=1 + LEAST_CHANGE,
-        baseline_median_s=drift.fastest.seconds,
-        baseline_runs=drift.fastest.runs,
-        rests_on={"levels": [astuple(level) for level in drift.levels]},
-        changes=[],
-    )
-
-
-def _drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
-    """The content of a stored judgement of that kind."""
-    return None if rests_on is None else Drift(tuple(Level(*level) for level in rests_on["levels"]))
-
-
-def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:
-    """A row of the table; what is not known of it is None."""
-    return dict.fromkeys(judgement_rows.columns()) | {"figure": figure, "kind": kind, "rules": RULES} | values
-
-
-def _named(runs: Sequence[float]) -> list[tuple[str, float]]:
-    """Each run by its job, with its seconds."""
-    return [(run.job_name, float(run)) for run in runs if isinstance(run, _Seconds)]
-
-
-def _standing(row: Mapping[str, Any]) -> Standing:
-    """The content of a stored judgement, without the baseline of the next run."""
-    judged, baseline, since = (
-        tuple(_Seconds.of(*run) for run in row["rests_on"][name]) for name in ("judged", "baseline", "since")
-    )
-    return Standing(row["verdict"], row["direction"], judged, Baseline(baseline), since=since)

@@ -15,11 +15,12 @@ from steptime.results.occurring import newest_of_each
 from steptime.results.store import Store
 
 _FIGURES = {
-    Mode.PERFORMANCE: ("step_time_s", "step_time_mean_s"),
-    Mode.CHECKPOINT_SAVE: ("checkpoint_save_s", "checkpoint_save_s"),
-    Mode.CHECKPOINT_LOAD: ("checkpoint_load_s", "checkpoint_load_s"),
+    Mode.PERFORMANCE: ("step_time_s", ("steady_step_time_s", "step_time_mean_s")),
+    Mode.CHECKPOINT_SAVE: ("checkpoint_save_s", ("checkpoint_save_s",)),
+    Mode.CHECKPOINT_LOAD: ("checkpoint_load_s", ("checkpoint_load_s",)),
 }
-"""What each mode is judged by, and the column of it; profiles and traces are not for comparison."""
+"""What each mode is judged by, and the columns of it, of which the first that a run has counts; profiles and
+traces are not for comparison."""
 
 COLUMNS = of_series()
 """The columns of the store that make a series."""
@@ -53,6 +54,11 @@ class Series:
     def is_judged(self) -> bool:
         """Whether the times of its mode are for comparison."""
         return self["mode"] in _FIGURES
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns of the numbers that its runs are judged by; a run without any is not judged."""
+        return _FIGURES[self["mode"]][1]
 
     @property
     def label(self) -> str:
@@ -112,9 +118,11 @@ def all_series(store: Store) -> list[tuple[Series, str]]:
 
 
 def _judged(row: Mapping[str, Any]) -> JudgedRun | None:
-    mode = Mode(row["mode"])
-    figure, name = _FIGURES[mode]
-    if mode is Mode.PERFORMANCE and row["steady_step_time_s"]:
+    figure, numbers = _FIGURES[Mode(row["mode"])]
+    name = next((name for name in numbers if row[name]), None)
+    if name is None:
+        return None
+    if name == "steady_step_time_s":
         first, last = row["steady_steps"].split(":")
-        return JudgedRun(row, row["steady_step_time_s"], f"median of steps {first} to {last}", figure)
-    return JudgedRun(row, row[name], name, figure) if row[name] else None
+        return JudgedRun(row, row[name], f"median of steps {first} to {last}", figure)
+    return JudgedRun(row, row[name], name, figure)

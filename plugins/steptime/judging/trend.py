@@ -7,7 +7,8 @@ from typing import Any
 
 from steptime.judging import findings
 from steptime.judging.detection import Standing
-from steptime.judging.judgements import Judged, judged_now
+from steptime.judging.judged import Judged
+from steptime.judging.judgements import judged_now
 from steptime.judging.series import JudgedRun, Series
 from steptime.recipes.models import Mode
 from steptime.results import columns, judgement_rows

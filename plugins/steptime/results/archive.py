@@ -25,6 +25,8 @@ import zstandard
 
 from steptime import __version__, settings
 from steptime.errors import UserError, shown
+from steptime.results import judgement_rows
+from steptime.results.columns import of_series
 from steptime.results.database import REVISION, insert, read_connection, write_transaction
 from steptime.results.searching import searched_row
 from steptime.results.step_files import moved_steps
@@ -236,7 +238,9 @@ def _check_manifest(file: Path, folder: Path) -> None:
 def _insert_all(store: Store, files: Iterable[Path]) -> tuple[tuple[str, ...], ...]:
     """Jobs that are new, present, and different, in one transaction."""
     new, present, different = [], [], []
+    restored: set[tuple[Any, ...]] = set()
     with write_transaction(store.url) as connection:
+        last_id = _last_id(connection)
         for tables in (json.loads(file.read_bytes()) for file in files):
             [own] = tables["runs"]
             name = str(own["job_name"])
@@ -244,10 +248,21 @@ def _insert_all(store: Store, files: Iterable[Path]) -> tuple[tuple[str, ...], .
             if kept is None:
                 _insert_run(connection, tables)
                 new.append(name)
+                restored.add(tuple(own.get(name) for name in of_series()))
             else:
                 present.append(name)
                 different += [name] if kept != own["content_sha256"] else []
+        for values in sorted(restored, key=repr):
+            judgement_rows.forget_mixed(connection, dict(zip(of_series(), values, strict=True)), last_id)
     return tuple(new), tuple(present), tuple(different)
+
+
+def _last_id(connection: "Connection") -> int:
+    from sqlalchemy import func, select
+
+    from steptime.results.schema import runs
+
+    return connection.scalar(select(func.max(runs.c.id))) or 0
 
 
 def _kept(connection: "Connection", job_name: str) -> str | None:

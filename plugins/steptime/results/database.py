@@ -25,6 +25,9 @@ REVISION = max(file.name[1:5] for file in Path(__file__).with_name("migrations")
 VERSION_TABLE = "steptime_store_version"
 """Where Alembic notes the revision; named so that the store may share a database with Airflow's tables."""
 
+NAMES_AT_ONCE = 500
+"""That one query asks for: databases limit how many values it may have."""
+
 _WAIT_S = 30  # for another writer; one publishing takes some 10 ms
 _CONNECT_WITHIN_S = 10
 _PLAIN_FILE = re.compile(r"sqlite:///(/[^?#]+)")

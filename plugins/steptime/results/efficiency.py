@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.recipes.models import Mode
 from steptime.results.columns import COMPUTED, Row, of_series
-from steptime.results.database import dicts, lock_series, read_connection, write_transaction
+from steptime.results.database import (
+    NAMES_AT_ONCE,
+    dicts,
+    lock_series,
+    read_connection,
+    write_transaction,
+)
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection
 
 
 CONFIDENCE = 0.95
@@ -30,8 +36,8 @@ _FAMILY = (*of_series("model", "variant", "mode"), "dag_id")
 _REPEATED = (*of_series("spread"), "global_batch_size", "micro_batch_size")
 """What repeats of a run have in common, beside the family; how many GPUs these are follows from it."""
 _READ = (
-    *("id", "job_name", "state", "submitted_at", "gpus", "tokens_per_s_per_gpu"),
-    *("dag_run_id", "sweep_run"),
+    *("id", "job_name", "state", "submitted_at", "gpus", "tokens_per_s_per_gpu", "dag_run_id", "sweep_run"),
+    *(*_FAMILY, *_REPEATED, *COMPUTED),
 )
 _RESAMPLES = 2000
 
@@ -41,14 +47,23 @@ def lock(connection: "Connection", run: Row) -> None:
     lock_series(connection, _family(run))
 
 
-def compute(connection: "Connection", run: Row) -> None:
-    """Store how all runs scale that may rest on this one (a row of the store), itself included."""
+def compute(connection: "Connection", run: Row, since: float) -> None:
+    """Store how all runs scale that may rest on this one (a row of the store), itself included.
+
+    `since` is the Unix time from which on the store has changed with it.
+    """
     if run["mode"] != Mode.PERFORMANCE:
         return
-    rows = _rows_of(connection, _family(run))
-    # Only what was measured together with it, or later, can rest on it.
-    since = min(row["submitted_at"] for row in rows if _together(row) == _together(run))
-    _write(connection, rows, since)
+    from steptime.results.schema import runs
+
+    family = _family(run)
+    # Only what was measured together with it, or later, can rest on it,
+    since = min(since, *(row["submitted_at"] for row in _measured_together(connection, family, [run])))
+    latest = _rows_of(connection, family, runs.c.submitted_at >= since)
+    # and that rests on what it was measured together with, or on what the last of a scale before was.
+    latest += _last_of_each(connection, family, since)
+    rows = {row["id"]: row for row in [*latest, *_measured_together(connection, family, latest)]}
+    _write(connection, sorted(rows.values(), key=lambda row: (row["submitted_at"], row["id"])), since)
 
 
 def compute_all(url: str) -> None:
@@ -86,17 +101,65 @@ def _write(connection: "Connection", rows: Sequence[Row], since: float = -math.i
         connection.execute(update.values({name: bindparam(name) for name in unknown}), changed)
 
 
-def _rows_of(connection: "Connection", family: Row) -> list[Row]:
-    """The runs of a family, rejected ones included, oldest first."""
+def _rows_of(connection: "Connection", family: Row, *conditions: "ColumnElement[bool]") -> list[Row]:
+    """The runs of a family for which these hold, rejected ones included, oldest first."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
 
     query = (
-        select(*(runs.c[name] for name in (*_READ, *_REPEATED, *COMPUTED)))
-        .where(*(runs.c[name] == value for name, value in family.items()))
+        select(*(runs.c[name] for name in _READ))
+        .where(*(runs.c[name] == value for name, value in family.items()), *conditions)
         .order_by(runs.c.submitted_at, runs.c.id)
     )
+    return list(dicts(connection.execute(query)))
+
+
+def _measured_together(connection: "Connection", family: Row, rows: Iterable[Row]) -> list[Row]:
+    """The runs of a family that were measured together with any of these.
+
+    They are looked up by their sweep run or DAG run alone: SQLite would read all of a family instead.
+    """
+    from sqlalchemy import and_, select
+
+    from steptime.results.schema import runs
+
+    wanted = {_together(row) for row in rows}
+    names = sorted(name for name in wanted if isinstance(name, str))
+    query, found = select(*(runs.c[name] for name in _READ)), []
+    for first in range(0, len(names), NAMES_AT_ONCE):
+        some = names[first : first + NAMES_AT_ONCE]
+        for condition in (
+            runs.c.sweep_run.in_(some),
+            and_(runs.c.dag_id == family["dag_id"], runs.c.dag_run_id.in_(some)),
+        ):
+            found += list(dicts(connection.execute(query.where(condition))))
+    return [row for row in found if _family(row) == family and _together(row) in wanted]
+
+
+def _last_of_each(connection: "Connection", family: Row, until: float) -> list[Row]:
+    """The last run with a rate of each series of a family that was submitted before then.
+
+    A later run whose scale is alone is compared with one of these, or with what came after them: of a week it
+    is the newest run of the smallest scale.
+    """
+    from sqlalchemy import select
+
+    from steptime.results.occurring import same_series
+    from steptime.results.schema import SERIES, runs
+
+    of_family = [runs.c[name] == value for name, value in family.items()]
+    each = select(*(runs.c[name] for name in SERIES)).where(*of_family).distinct().cte()
+    last = (
+        select(runs.c.id)
+        .where(*same_series(each), runs.c.state == "valid", runs.c.submitted_at < until)
+        .where(runs.c.dag_id == family["dag_id"], runs.c.tokens_per_s_per_gpu != 0)
+        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
+        .limit(1)
+        .correlate(each)
+    )
+    of_each = select(last.scalar_subquery()).select_from(each)
+    query = select(*(runs.c[name] for name in _READ)).where(runs.c.id.in_(of_each))
     return list(dicts(connection.execute(query)))
 
 

@@ -4,16 +4,17 @@ A series is named by the columns of `runs` and their values.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from steptime.results.columns import COLUMNS
-from steptime.results.database import dicts, insert, read_connection
+from steptime.results.database import dicts, insert, lock_series, read_connection
 from steptime.results.occurring import each_series, latest, same_series
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Select
+    from sqlalchemy import ColumnElement, Connection, Select
 
     from steptime.results.store import Store
 
@@ -28,18 +29,56 @@ def columns() -> tuple[str, ...]:
     return tuple(column.name for column in own_columns(judgements))
 
 
-def runs_of(connection: "Connection", key: Key) -> list[dict[str, Any]]:
-    """Return the valid runs of a series with their ids, oldest first."""
+def runs_of(
+    connection: "Connection", key: Key, numbers: Sequence[str], *, since: float = -math.inf, before: int = 0
+) -> list[dict[str, Any]]:
+    """Return the valid runs of a series that have one of these numbers (columns), with their ids.
+
+    That is those that were submitted since then (Unix time), and so many before them; oldest first.
+    """
     from sqlalchemy import select
 
     from steptime.results.schema import runs
 
+    of_series = select(runs).where(*_judged_of(key, numbers))
+    latest_first = (runs.c.submitted_at.desc(), runs.c.id.desc())
+    later = of_series.where(runs.c.submitted_at >= since).order_by(*latest_first)
+    earlier = of_series.where(runs.c.submitted_at < since).order_by(*latest_first).limit(before)
+    found = [row for query in (later, earlier) for row in dicts(connection.execute(query))]
+    return found[::-1]
+
+
+def last_before(
+    connection: "Connection", key: Key, numbers: Sequence[str], until: float
+) -> dict[str, Any] | None:
+    """Return the last run of a series that was submitted before `until` (Unix time); None if there is none.
+
+    It is one of those of `runs_of`: when it was submitted, with the columns of its judgement against its
+    history, which are None if it has no such judgement.
+    """
+    from sqlalchemy import and_, select
+
+    from steptime.results.schema import judgements, own_columns, runs
+
+    against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
     query = (
-        select(runs)
-        .where(runs.c.state == "valid", *(runs.c[name] == value for name, value in key.items()))
-        .order_by(runs.c.submitted_at, runs.c.id)
+        select(runs.c.submitted_at, *own_columns(judgements))
+        .outerjoin(judgements, against_history)
+        .where(*_judged_of(key, numbers), runs.c.submitted_at < until)
+        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
+        .limit(1)
     )
-    return list(dicts(connection.execute(query)))
+    return next(dicts(connection.execute(query)), None)
+
+
+def _judged_of(key: Key, numbers: Sequence[str]) -> "list[ColumnElement[bool]]":
+    """The condition that a run of a series is judged: it is valid, and has a number that is not 0."""
+    from sqlalchemy import or_
+
+    from steptime.results.schema import runs
+
+    has_number = or_(*(runs.c[name] != 0 for name in numbers))
+    return [runs.c.state == "valid", has_number, *(runs.c[name] == value for name, value in key.items())]
 
 
 def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
@@ -71,13 +110,23 @@ def record(connection: "Connection", job_name: str) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> None:
-    """Keep the judgements of a series by run, in the place of all it had; equal ones stay as they are."""
+def write(
+    connection: "Connection",
+    key: Key,
+    rows: Mapping[int, Iterable[dict[str, Any]]],
+    since: float = -math.inf,
+) -> dict[int, str]:
+    """Keep the judgements of a series by run, in the place of all that its runs submitted since then had.
+
+    Equal ones stay as they are. Returns how these runs stood against their history until now, by their ids.
+    """
     from sqlalchemy import select
 
     from steptime.results.schema import judgements, runs
 
-    of_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
+    of_series = select(runs.c.id).where(
+        runs.c.submitted_at >= since, *(runs.c[name] == value for name, value in key.items())
+    )
     kept = {
         (row["run_id"], row["figure"], row["kind"]): row
         for row in dicts(connection.execute(select(judgements).where(judgements.c.run_id.in_(of_series))))
@@ -88,7 +137,7 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
         for row in some
     }
     changed = [place for place in {**kept, **wanted} if kept.get(place) != wanted.get(place)]
-    for run_id, figure, kind in changed:
+    for run_id, figure, kind in (place for place in changed if place in kept):
         connection.execute(
             judgements.delete().where(
                 judgements.c.run_id == run_id, judgements.c.figure == figure, judgements.c.kind == kind
@@ -96,6 +145,22 @@ def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[s
         )
     if added := [wanted[place] for place in changed if place in wanted]:
         connection.execute(judgements.insert(), added)
+    return {run_id: row["verdict"] for (run_id, _, kind), row in kept.items() if kind == "history"}
+
+
+def forget_mixed(connection: "Connection", key: Key, last_id: int) -> None:
+    """Remove all judgements of a series that had runs before those with a higher id came with judgements.
+
+    What a series without judgements is asked for is judged then, and all of it when its next run comes.
+    """
+    from sqlalchemy import select
+
+    from steptime.results.schema import judgements, runs
+
+    of_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
+    lock_series(connection, key)
+    if connection.scalar(of_series.where(runs.c.id <= last_id).limit(1)) is not None:
+        connection.execute(judgements.delete().where(judgements.c.run_id.in_(of_series)))
 
 
 def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
@@ -149,17 +214,6 @@ def _with_judgements() -> "Select[*tuple[Any, ...]]":
         .where(runs.c.state == "valid")
         .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
     )
-
-
-def verdicts(connection: "Connection", key: Key) -> dict[str, str]:
-    """Return how the judged runs of a series stand against their history, by job."""
-    from sqlalchemy import select
-
-    from steptime.results.schema import judgements, runs
-
-    query = select(runs.c.job_name, judgements.c.verdict).join(judgements)
-    query = query.where(judgements.c.kind == "history", *(runs.c[name] == key[name] for name in key))
-    return {row.job_name: row.verdict for row in connection.execute(query)}
 
 
 def keep_pending(connection: "Connection", raised_by: str, news: Mapping[int, str]) -> None:

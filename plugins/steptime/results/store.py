@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS, of_series
-from steptime.results.database import dicts, exists, read_connection
+from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection
 from steptime.results.models import Result
 from steptime.results.occurring import occurring_values
 from steptime.results.record import differences
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 500
 LAST = "last"
 """Names the run that was submitted last."""
-_NAMES_AT_ONCE = 500
-"""That one query asks for: databases limit how many values it may have."""
 
 
 class Store:
@@ -55,7 +53,8 @@ class Store:
     def publish(self, result: Result, then: "Then | None" = None) -> bool:
         """Put a valid run into the results; return False if exactly this is there already.
 
-        `then` is called within the same transaction, once the run is in it.
+        `then` is called within the same transaction, once the run is in it, with the Unix time from which on
+        the store has changed.
 
         Raises UserError for a run whose verdict has failures, or without a measurement.
         """
@@ -307,8 +306,8 @@ class Store:
         from steptime.results.schema import runs
 
         with read_connection(self.url) as connection:
-            for first in range(0, len(job_names), _NAMES_AT_ONCE):
-                some = runs.c.job_name.in_(job_names[first : first + _NAMES_AT_ONCE])
+            for first in range(0, len(job_names), NAMES_AT_ONCE):
+                some = runs.c.job_name.in_(job_names[first : first + NAMES_AT_ONCE])
                 yield from connection.execute(self.readable(query.where(some)))
 
     def checkpoints(self, job_name: str) -> list[dict[str, Any]]:

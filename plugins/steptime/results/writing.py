@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    Then = Callable[[Connection], None]
+    Then = Callable[[Connection, float], None]
 
 _STEP = tuple(field.name for field in fields(Step))
 """Columns of a step, as its fields are called."""
@@ -33,8 +33,9 @@ _STEP = tuple(field.name for field in fields(Step))
 def write(url: str, result: Result, then: "Then | None" = None) -> bool:
     """Store a run with all that belongs to it; return False if exactly this is there already.
 
-    `then` is called within the same transaction, once the run is in it. The run's row is the lock: concurrent
-    writers of one run take turns.
+    `then` is called within the same transaction, once the run is in it, with the Unix time from which on the
+    store has changed: when the run was submitted, by what is new of it and by what it replaces. The run's row
+    is the lock: concurrent writers of one run take turns.
     """
     from steptime.results import schema
 
@@ -51,6 +52,7 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
     with write_transaction(url) as connection:
         # Before the run's own row, for all in this order: they never wait for each other in a circle.
         efficiency.lock(connection, run)
+        since = min(run["submitted_at"], _submitted_at(connection, run["job_name"]))
         run_id = connection.scalar(_upsert(connection.dialect.name), run)
         if run_id is None:
             return False
@@ -70,10 +72,20 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
         ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
         ends |= {result.job.name: result.status}
         write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
-        efficiency.compute(connection, run)
+        efficiency.compute(connection, run, since)
         if then is not None:
-            then(connection)
+            then(connection, since)
     return True
+
+
+def _submitted_at(connection: "Connection", job_name: str) -> float:
+    """When a run was submitted, as the store has it; infinity if it has no such run."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    kept = connection.scalar(select(runs.c.submitted_at).where(runs.c.job_name == job_name))
+    return math.inf if kept is None else float(kept)
 
 
 def _steps(run_id: int, steps: Iterable[Step]) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,178 @@
+"""What is stored run by run is what judging all of the store at once gives, in whatever order runs come."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+from repeated_runs import repeat_run
+
+from steptime.clusters.base import JobState, JobStatus
+from steptime.judging import drift, judgements
+from steptime.judging.judgements import accept, judge_all, publish, reject
+from steptime.results import database, efficiency, judgement_rows
+from steptime.results.columns import COMPUTED
+from steptime.results.database import read_connection, write_transaction
+from steptime.results.models import Check, Result, Verdict
+from steptime.results.store import Store
+
+MakeResult = Callable[..., Result]
+
+BAD = Verdict(checks=(Check(name="x", passed=False, message="Expected one thing, but found another."),))
+DAY_S = 86_400.0
+CHANGES = 100
+SEARCHED = 26
+"""Runs of a series that a drift is looked for in, here: so that few runs are more than that."""
+
+
+@pytest.mark.parametrize(
+    ("seed", "occurring"),
+    [
+        (1, {"history suspected", "history dismissed", "history unchanged", "drift slower"}),
+        (2, {"history suspected", "history confirmed", "history insufficient history"}),
+        *(pytest.param(seed, set(), marks=pytest.mark.exhaustive) for seed in range(3, 15)),
+    ],
+)
+def test_a_store_that_changes_run_by_run_is_judged_as_if_at_once(
+    store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch, seed: int, occurring: set[str]
+) -> None:
+    """Runs end in any order, are read anew, are withdrawn, and come back; levels are accepted."""
+    for module in (drift, judgements):
+        monkeypatch.setattr(module, "LONGEST_RUNS", SEARCHED)
+    monkeypatch.setattr(efficiency, "EARLIER_S", 3 * DAY_S)
+    dice = random.Random(seed)  # noqa: S311 - an order, no secret
+    walk = Walk(make_result, dice)
+
+    seen = set()
+    for number in range(CHANGES):
+        walk.change(store)
+        if number % 10 == 9:
+            kept = stored(store.url)
+            assert kept == judged_at_once(store, number)
+            seen |= {f"{row['kind']} {row['verdict']}" for row in kept["judgements"].values()}
+            seen |= {"scales" for row in kept["runs"].values() if row["scaling_efficiency_percent"]}
+
+    assert occurring | {"scales"} <= seen
+
+
+def test_a_run_more_reads_little_of_a_long_history(
+    store: Store, make_result: MakeResult, statements: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 300 runs of its series, each in a DAG run of its own."""
+    publish(store, make_result("first", submitted_at=1e9))
+    repeat_run(store.url, 300)
+    with write_transaction(store.url) as connection:
+        connection.execute(sqlalchemy.text("UPDATE runs SET submitted_at = 1e9 + id, dag_run_id = job_name"))
+    judge_all(store)
+    read = Counter[str]()
+    dicts = database.dicts
+
+    def counted(result: Any) -> Iterator[dict[str, Any]]:
+        for row in dicts(result):
+            read["rows"] += 1
+            yield row
+
+    for module in (judgement_rows, efficiency):
+        monkeypatch.setattr(module, "dicts", counted)
+    statements.clear()
+
+    publish(store, make_result("last", submitted_at=2e9, dag_run_id="last"))
+
+    assert len(stored(store.url)["judgements"]) == 301
+    assert 0 < read["rows"] < drift.LONGEST_RUNS + 20
+    written = [one.split()[0] for one, _ in statements if "judgements" in one and "SELECT" not in one]
+    assert written == ["INSERT"], "of the others nothing has changed"
+
+
+def test_with_its_next_run_a_series_of_other_rules_is_judged_from_its_beginning(
+    store: Store, make_result: MakeResult
+) -> None:
+    for number in range(3):
+        publish(store, make_result(f"run-{number}", submitted_at=1e9 + number))
+    with write_transaction(store.url) as connection:
+        connection.execute(sqlalchemy.text("UPDATE judgements SET rules = 0, verdict = 'as it was'"))
+
+    publish(store, make_result("next", submitted_at=2e9))
+
+    assert {row["verdict"] for row in stored(store.url)["judgements"].values()} == {"insufficient history"}
+    assert stored(store.url) == judged_at_once(store, 0)
+
+
+class Walk:
+    """Runs of a series of two GPUs, of a smaller one, and of saves, which a walk of the dice changes."""
+
+    def __init__(self, make_result: MakeResult, dice: random.Random) -> None:
+        self.make_result, self.dice = make_result, dice
+        self.numbers = sorted(range(CHANGES), key=lambda number: -number + dice.choice([0, 0, 0, 9]))
+        self.published: list[int] = []
+        self.levels = self._levels()
+
+    def _levels(self) -> list[float]:
+        """Long and short spells of a level, each run with noise."""
+        levels: list[float] = []
+        while len(levels) < CHANGES:
+            usual = 1 + 0.012 * (len(levels) // 12)
+            levels += [usual] * 8 + [usual * self.dice.choice([1.06, 0.93])] * self.dice.choice([1, 3, 9])
+        return [level * self.dice.gauss(1, 0.002) for level in levels]
+
+    def change(self, store: Store) -> None:
+        what = self.dice.random()
+        if what < 0.75 or len(self.published) < 8:
+            number = self.numbers.pop()
+            self.published.append(number)
+            publish(store, self.result(number))
+        elif what < 0.85:
+            reject(store, self.result(self.dice.choice(self.published), verdict=BAD))
+        elif what < 0.98:
+            publish(store, self.result(self.dice.choice(self.published), again=self.dice.choice([0, 1, 5])))
+        else:
+            judged = [row["job_name"] for row in store.results(gpus=2) if row["step_time_mean_s"]]
+            accept(store, self.dice.choice(judged), note="meant", accepted_by="somebody", now=1e9)
+
+    def result(self, number: int, *, again: int = 0, **options: Any) -> Result:
+        """The run of that number, or the same that was read anew: as another time and on another day."""
+        name, scale = f"run-{number:02}", number % 8
+        at = 1e9 + (number + again) // 2 * DAY_S  # two at a time
+        made_by = self.make_result("x").submitted.made_by.model_copy(
+            update={"dag_run_id": f"of-{number // 4 if scale < 2 else number}"}
+        )
+        result = self.make_result(
+            name,
+            gpus=1 if scale == 0 else 4 if scale == 1 else 2,
+            step_times=[self.levels[(number + again) % CHANGES]] * 20,
+            submitted_at=at,
+            made_by=made_by,
+            status=JobStatus(state=JobState.SUCCEEDED, started_at=at, ended_at=at + 9, nodes=(f"n{scale}",)),
+            **options,
+        )
+        if number % 11 == 3 and result.measurement is not None:  # not judged
+            without = result.measurement.model_copy(
+                update={"steady_step_time_s": None, "step_time_mean_s": None}
+            )
+            return result.model_copy(update={"measurement": without})
+        return result
+
+
+def stored(url: str) -> dict[str, dict[Any, dict[str, Any]]]:
+    """All judgements of a store, and how its runs scale."""
+    scales = ", ".join(COMPUTED)
+    with read_connection(url) as connection:
+        judged = connection.execute(sqlalchemy.text("SELECT * FROM judgements")).mappings().all()
+        runs = connection.execute(sqlalchemy.text(f"SELECT job_name, {scales} FROM runs")).mappings().all()  # noqa: S608 - names of columns
+    return {
+        "judgements": {(row["run_id"], row["figure"], row["kind"]): dict(row) for row in judged},
+        "runs": {row["job_name"]: dict(row) for row in runs},
+    }
+
+
+def judged_at_once(store: Store, number: int) -> dict[str, dict[Any, dict[str, Any]]]:
+    """The same of a copy of the store whose runs were all judged anew."""
+    path = Path(store.url.removeprefix("sqlite:///")).with_name(f"copy-{number}.db")
+    with read_connection(store.url) as connection:
+        connection.connection.execute("VACUUM INTO ?", [str(path)])  # type: ignore[attr-defined]
+    copy = Store(f"sqlite:///{path}")
+    judge_all(copy)
+    return stored(copy.url)
