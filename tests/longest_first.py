@@ -14,6 +14,7 @@ _SHARED = {
         "tests/trainer/test_training.py",
         "tests/trainer/test_families.py",
         "tests/trainer/test_failing_runs.py",
+        "tests/trainer/test_few_imports.py",
         "tests/trainer/test_forked_ranks.py",
         "tests/trainer/test_initial_weights.py",
         "tests/trainer/test_mixtures.py",

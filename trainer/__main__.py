@@ -4,13 +4,15 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from trainer import nemo1
 from trainer.checkpoint import find_weights
+from trainer.cpu.imports import changed_by_modelopt, few_imports
 from trainer.ending import Ending
 from trainer.environment import heavy_imports, prepare, thin_out_log
-from trainer.families import check_family
+from trainer.families import builder, check_family
 from trainer.job import to_its_end
 from trainer.launch import Launch, check_world_size
 from trainer.run import read_run
@@ -51,11 +53,16 @@ def ready(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Call
     prepare(launch, run.recipe)
     if nemo1.has_nemo_1(run.recipe):
         return lambda launch, ending: nemo1.train(run, launch, arguments.output, ending)
-    if (remark := check_versions()) and launch.rank == 0:
+    remark = check_versions()
+    if remark and launch.rank == 0:
         print(f"steptime: {remark}.", flush=True)
     began = time.perf_counter()
-    with heavy_imports():  # many seconds: only for a plan that can be trained
+    # Which modules can be left out is known of the versions that were tried.
+    few = run.recipe.gpu_type == "cpu" and not remark and not changed_by_modelopt(weights)
+    with heavy_imports(), few_imports() if few else nullcontext():  # seconds, for a plan that can be trained
         from trainer.training import Folders, train
+
+        builder(run.recipe.model.architecture)
     imports_s = time.perf_counter() - began
 
     def train_rank(launch: Launch, ending: Ending) -> None:

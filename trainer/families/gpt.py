@@ -10,7 +10,8 @@ from typing import Any
 
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from nemo.collections import llm
-from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel, default_layer_spec, gpt_data_step
+from nemo.collections.llm import GPTConfig, GPTModel  # all of it, before the fork: a plan may name any config
+from nemo.collections.llm.gpt.model.base import default_layer_spec, gpt_data_step
 
 from trainer.errors import TrainerError
 from trainer.families import vocabulary

@@ -17,11 +17,13 @@ from pathlib import Path
 
 
 def main() -> None:
+    from trainer.cpu.imports import few_imports
     from trainer.environment import heavy_imports
 
-    with heavy_imports():
+    with heavy_imports(), few_imports():
         import trainer.cpu.cpu_layers
         import trainer.cpu.peak
+        import trainer.families.gpt  # and what is put off, once for all forks
         import trainer.training
     trainer.cpu.peak.SIZE = 1024
     for line in sys.stdin:
