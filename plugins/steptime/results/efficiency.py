@@ -58,7 +58,7 @@ def compute(connection: "Connection", run: Row, since: float) -> None:
 
     family = _family(run)
     # Only what was measured together with it, or later, can rest on it,
-    since = min(since, *(row["submitted_at"] for row in _measured_together(connection, family, [run])))
+    since = min([since, *(row["submitted_at"] for row in _measured_together(connection, family, [run]))])
     latest = _rows_of(connection, family, runs.c.submitted_at >= since)
     # and that rests on what it was measured together with, or on what the last of a scale before was.
     latest += _last_of_each(connection, family, since)
