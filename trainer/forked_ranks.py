@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
 from trainer.__main__ import parser, ready
@@ -28,6 +27,8 @@ from trainer.run import read_run
 ADDRESS = "127.0.0.1"
 GRACE_S = 30.0
 """From SIGTERM to SIGKILL, for ranks whose job has ended; torchrun's own."""
+_RECEIVED = (signal.SIGTERM, signal.SIGCHLD)
+_SIGNALS_AT_ONCE = 4096
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,18 +55,21 @@ def fork_ranks(ranks: int, train: Callable[[], int]) -> int:
     """
     from torch.distributed import TCPStore
 
-    asked, signals = socket.socketpair()  # SIGTERM comes through them, as in the watchdog
+    # SIGTERM comes through them, and SIGCHLD when a rank has ended: its sentinel is a pipe, which a fork of
+    # the rank keeps open.
+    received, signals = socket.socketpair()
     signals.setblocking(False)
-    former_handler = signal.signal(signal.SIGTERM, lambda *_: None)
+    former_handlers = {number: signal.signal(number, lambda *_: None) for number in _RECEIVED}
     former_descriptor = signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
     fork = multiprocessing.get_context("fork").Process
     processes: list[BaseProcess] = []
-    with asked, signals, socket.create_server((ADDRESS, 0)) as meeting:
+    with received, signals, socket.create_server((ADDRESS, 0)) as meeting:
         try:
             port = meeting.getsockname()[1]
             for rank in range(ranks):
-                processes.append(fork(target=_rank, args=(rank, ranks, meeting, train)))
-                processes[-1].start()
+                process = fork(target=_rank, args=(rank, ranks, meeting, train))
+                process.start()
+                processes.append(process)
             # Its thread begins after the forks; ranks that come before it wait in the socket's queue.
             _store = TCPStore(
                 ADDRESS,
@@ -75,11 +79,12 @@ def fork_ranks(ranks: int, train: Callable[[], int]) -> int:
                 master_listen_fd=meeting.detach(),
                 use_libuv=False,  # which takes no socket in older releases
             )
-            return _first_failure(processes, asked)
+            return _first_failure(processes, received)
         finally:
-            _end(processes)
+            _end(processes, received)
             signal.set_wakeup_fd(former_descriptor)
-            signal.signal(signal.SIGTERM, former_handler)
+            for number, handler in former_handlers.items():
+                signal.signal(number, handler)
 
 
 def _variables(rank: int, ranks: int) -> dict[str, str]:
@@ -94,17 +99,17 @@ def _variables(rank: int, ranks: int) -> dict[str, str]:
 def _rank(rank: int, ranks: int, meeting: socket.socket, train: Callable[[], int]) -> None:
     """In its process."""
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in _RECEIVED:
+        signal.signal(number, signal.SIG_DFL)
     os.environ.update(_variables(rank, ranks), MASTER_PORT=str(meeting.getsockname()[1]))
     meeting.close()
     sys.exit(train())
 
 
-def _first_failure(processes: Sequence[BaseProcess], asked: socket.socket) -> int:
+def _first_failure(processes: Sequence[BaseProcess], received: socket.socket) -> int:
+    """Wait for all to end or one to fail; `received` has each signal of `_RECEIVED`, as a byte."""
     running = dict(enumerate(processes))
-    while running:
-        if asked in wait([asked, *(process.sentinel for process in running.values())]):
-            return 128 + signal.SIGTERM
+    while True:
         for rank, process in list(running.items()):
             code = process.exitcode  # asked for once: a rank may end at any moment
             if code == 0:
@@ -114,16 +119,22 @@ def _first_failure(processes: Sequence[BaseProcess], asked: socket.socket) -> in
                 how = f"(exitcode: {code}) local_rank: {rank} (pid: {process.pid})"
                 print(f"a rank failed {how}", file=sys.stderr, flush=True)
                 return code if code > 0 else 128 - code
-    return 0
+        if not running:
+            return 0
+        if signal.SIGTERM in received.recv(_SIGNALS_AT_ONCE):
+            return 128 + signal.SIGTERM
 
 
-def _end(processes: Sequence[BaseProcess]) -> None:
+def _end(processes: Sequence[BaseProcess], received: socket.socket) -> None:
     """End those that still run."""
     for process in processes:
         process.terminate()
     until = time.monotonic() + GRACE_S
+    while any(process.exitcode is None for process in processes) and (left := until - time.monotonic()) > 0:
+        received.settimeout(left)
+        with suppress(TimeoutError):
+            received.recv(_SIGNALS_AT_ONCE)
     for process in processes:
-        process.join(max(0.0, until - time.monotonic()))
         process.kill()
         process.join()
 

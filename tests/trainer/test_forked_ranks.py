@@ -18,7 +18,7 @@ from .jobs import Trained, WarmTrainer, light_trainer, planned, write_run
 pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 PROGRAM = """
-import json, os, signal, sys
+import functools, json, os, signal, sys
 from trainer import forked_ranks
 
 def meet():
@@ -47,6 +47,22 @@ def stays():
         return 3
     signal.pause()
 
+def outlived():
+    if os.environ["RANK"] == "1":
+        if os.fork() == 0:
+            signal.pause()  # as a process that writes a checkpoint
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+def alone():
+    signal.pause()
+
+def second_fork_fails(fork, forks=[]):
+    forks.append(None)
+    if len(forks) == 2:
+        raise BlockingIOError("no more processes")
+    return fork()
+
 def asked():
     if os.environ["RANK"] == "1":
         os.kill(os.getppid(), signal.SIGTERM)
@@ -61,7 +77,12 @@ if __name__ == "__main__":
     if sys.argv[1] == "run.json":
         forked_ranks.ready = asked_while_importing
         sys.exit(forked_ranks.main())
-    print("exit code", forked_ranks.fork_ranks(2, globals()[sys.argv[1]]), flush=True)
+    if sys.argv[1] == "alone":
+        os.fork = functools.partial(second_fork_fails, os.fork)
+    try:
+        print("exit code", forked_ranks.fork_ranks(2, globals()[sys.argv[1]]), flush=True)
+    except BlockingIOError as problem:
+        print(problem, flush=True)
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -90,6 +111,7 @@ def test_ranks_have_torchruns_environment_and_meet(warm_trainer: WarmTrainer, tm
     [
         ("fail", 3, "local rank 1 ended with exit code 3"),
         ("killed", 128 + signal.SIGKILL, "local rank 1 ended with exit code -9"),
+        ("outlived", 128 + signal.SIGKILL, "local rank 1 ended with exit code -9"),
         ("stays", 3, "local rank 1 ended with exit code 3"),
     ],
 )
@@ -99,6 +121,10 @@ def test_when_one_rank_fails_the_others_are_ended(
     done = _done(warm_trainer, tmp_path, what)
     assert done.log.endswith(f"\nexit code {exit_code}\nno rank is left\n"), done.log
     assert read_log(tmp_path / "log.out").problems[0].message == shown
+
+
+def test_a_rank_that_cannot_be_started_leaves_no_other(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+    assert _done(warm_trainer, tmp_path, "alone").log.endswith("no more processes\nno rank is left\n")
 
 
 def test_sigterm_ends_all_ranks(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
@@ -146,8 +172,7 @@ def test_a_job_takes_torchruns_steps(train: Train, train_in_job: Train, tmp_path
 
 def test_a_rank_that_ends_well_while_it_is_looked_at_has_not_failed() -> None:
     """Its exit code is None at one moment and 0 at the next."""
-    ended, ending = socket.socketpair()
-    asked, nobody = socket.socketpair()
+    received, signals = socket.socketpair()
 
     class Ends(SimpleNamespace):
         looks = 0
@@ -157,6 +182,6 @@ def test_a_rank_that_ends_well_while_it_is_looked_at_has_not_failed() -> None:
             self.looks += 1
             return None if self.looks == 1 else 0
 
-    with ended, ending, asked, nobody:
-        ending.send(b"!")
-        assert _first_failure([Ends(sentinel=ended.fileno(), pid=1)], asked) == 0  # type: ignore[list-item]
+    with received, signals:
+        signals.send(bytes([signal.SIGCHLD]))
+        assert _first_failure([Ends(pid=1)], received) == 0  # type: ignore[list-item]
