@@ -6,16 +6,19 @@ Packages have to be in the caches of pip and uv: run it twice after a change of 
 Airflow is stopped, so that the second one starts it, too. What the demo prints goes to stderr, each line with
 the seconds and the seconds of CPU since the clone began. CPU is that of everything that was started, Airflow
 and trainings as well; beside it stands what all others on this machine took meanwhile: where that is much,
-seconds say more about them.
+seconds say more about them. Beside the seconds stands how long a fixed loop took meanwhile, of its own CPU:
+cores that are shared with other machines run at half of their speed at times, which nothing else shows.
 """
 
 import argparse
 import ctypes
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 FIRST_GOAL_S, SECOND_GOAL_S = 120, 60
 _PR_SET_CHILD_SUBREAPER = 36
 """Of Linux's <sys/prctl.h>."""
+LOOPS_EVERY_S = 5.0
 
 
 def adopt_orphans() -> None:
@@ -52,17 +56,34 @@ def machine_cpu_s() -> float:
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
 
 
+def loop_s() -> float:
+    """Seconds of CPU of some 0.1 s of computing that is always the same."""
+    begin, total = time.thread_time(), 0
+    for number in range(1_000_000):
+        total += number * number
+    return time.thread_time() - begin
+
+
 class Stopwatch:
-    """Wall time and CPU since it was made."""
+    """Wall time, CPU and the cores' speed since it was made."""
 
     def __init__(self) -> None:
         self._wall, self._own, self._machine = time.monotonic(), own_cpu_s(), machine_cpu_s()
+        self._loops = [loop_s()]
+        self._stopped = threading.Event()
+        threading.Thread(target=self._loop, daemon=True).start()
+
+    def _loop(self) -> None:
+        while not self._stopped.wait(LOOPS_EVERY_S):
+            self._loops.append(loop_s())
 
     def figures(self, what: str, goal_s: float) -> Iterator[Figure]:
-        """What something took, and its CPU."""
+        """What something took, and its CPU. It ends with that."""
+        self._stopped.set()
         wall, own, machine = time.monotonic() - self._wall, own_cpu_s() - self._own, machine_cpu_s()
         others = {"others on this machine": machine - self._machine - own}
-        yield Figure(what, wall, "s", goal=goal_s)
+        loops = {f"a fixed loop, median of {len(self._loops)}": statistics.median(self._loops)}
+        yield Figure(what, wall, "s", goal=goal_s, beside=loops)
         yield Figure(f"{what}: CPU", own, "s", beside=others)
 
     def __str__(self) -> str:

@@ -17,6 +17,8 @@ busy = "import time\\nwhile time.process_time() < 0.3: pass\\nprint('done')"
 run(("sh", "-c", f'{sys.executable} -S -c "{busy}" &'), Path("."), watch)
 for figure in watch.figures("busy", 60):
     print(figure.name, figure.value)
+    for name, value in figure.beside.items():
+        print(name, value)
 """
 
 
@@ -28,4 +30,5 @@ def test_cpu_of_what_outlives_its_parent_counts() -> None:
     )
     figures = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
     assert 0.3 <= float(figures["busy: CPU"]) < 1.5
+    assert float(figures["a fixed loop, median of 1"]) > 0
     assert done.stderr.endswith("done\n")
