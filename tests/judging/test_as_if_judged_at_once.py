@@ -101,6 +101,22 @@ def test_with_its_next_run_a_series_of_other_rules_is_judged_from_its_beginning(
     assert stored(store.url) == judged_at_once(store, 0)
 
 
+def test_a_series_whose_judgements_rest_on_runs_that_are_gone_is_judged_from_its_beginning(
+    store: Store, make_result: MakeResult
+) -> None:
+    """An earlier steptime restored parts of archives with the judgements as they were."""
+    for number in range(18):
+        level = 0.1 if number < 9 else 0.2
+        publish(store, make_result(f"run-{number:02}", submitted_at=1e9 + number, step_times=[level] * 20))
+    with write_transaction(store.url) as connection:
+        connection.execute(sqlalchemy.text("DELETE FROM runs WHERE job_name < 'run-16'"))
+
+    publish(store, make_result("next", submitted_at=2e9))
+
+    assert len(stored(store.url)["judgements"]) == 3
+    assert stored(store.url) == judged_at_once(store, 0)
+
+
 class Walk:
     """Runs of a series of two GPUs, of a smaller one, and of saves, which a walk of the dice changes."""
 

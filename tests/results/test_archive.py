@@ -191,6 +191,66 @@ def test_runs_that_join_a_series_are_judged_together_with_it(
     assert row["baseline_runs"] == 2, "run-7, whose level was accepted, and other-0"
 
 
+@pytest.mark.parametrize("last", [2, 8, 12])
+def test_the_next_run_after_a_part_of_a_series_is_judged_by_what_is_there(
+    here: Path, make_result: MakeResult, last: int
+) -> None:
+    """What came with the part rests on runs that did not, a change that was confirmed among them."""
+    whole, part = (Store(f"sqlite:///{here / name}.db") for name in ("whole", "part"))
+    for number in range(18):
+        level = 0.1 if number < 9 else 0.2
+        publish(whole, make_result(f"run-{number:02}", submitted_at=1e9 + number, step_times=[level] * 20))
+    archive.write_archive(whole, whole.results(limit=last), here / "part.tar.zst")
+    archive.restore(part, here / "part.tar.zst", here / "files")
+
+    publish(part, make_result("next", submitted_at=2e9, step_times=[0.2] * 20))
+
+    kept = everything(part)
+    judge_all(part)
+    assert everything(part) == kept
+
+
+def test_a_run_that_is_published_meanwhile_is_judged_together_with_those_that_come(
+    filled: Store,
+    here: Path,
+    make_result: MakeResult,
+    monkeypatch: pytest.MonkeyPatch,
+    postgresql_url: str,
+) -> None:
+    """By a task of another DAG, whose runs are written at the same time."""
+    call("-o", "all.tar.zst")
+    other, insert_run, meanwhile = Store(postgresql_url), archive._insert_run, ["meanwhile"]
+    of_another_dag = make_result("x").submitted.made_by.model_copy(update={"dag_id": "another"})
+
+    def insert(*given: Any) -> None:
+        insert_run(*given)
+        while meanwhile:
+            publish(other, make_result(meanwhile.pop(), submitted_at=1e9 + 3.5, made_by=of_another_dag))
+
+    monkeypatch.setattr(archive, "_insert_run", insert)
+    archive.restore(other, here / "all.tar.zst", here / "files")
+    publish(other, make_result("next", submitted_at=2e9))
+
+    kept = everything(other)
+    judge_all(other)
+    assert everything(other) == kept
+
+
+def test_how_runs_scale_follows_from_those_that_are_there(here: Path, make_result: MakeResult) -> None:
+    """A run comes without its base, and is that of a run that was there."""
+    first, other = (Store(f"sqlite:///{here / name}.db") for name in ("first", "other"))
+    for store, gpus in ((first, 1), (first, 2), (other, 4)):
+        publish(store, make_result(f"of-{gpus}", gpus=gpus, dag_run_id=f"{gpus}", submitted_at=1e9 + gpus))
+    archive.write_archive(first, first.results(gpus=2), here / "part.tar.zst")
+
+    archive.restore(other, here / "part.tar.zst", here / "files")
+
+    kept = other.results()
+    assert [row["scaling_base_jobs"] for row in kept] == ["of-2", None]
+    judge_all(other)
+    assert other.results() == kept
+
+
 def test_runs_that_are_there_stay_and_are_told(
     filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch, make_result: MakeResult
 ) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from steptime.errors import UserError
 from steptime.judging.detection import Standing, continued, standings
 from steptime.judging.drift import LONGEST_RUNS, find_drift
-from steptime.judging.judged import RULES, Judged, Seconds, kept_drift, kept_rows, kept_standing
+from steptime.judging.judged import RULES, Judged, Seconds, kept_drift, kept_rows, kept_standing, named
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
 from steptime.results import efficiency, judgement_rows, occurring
@@ -74,11 +74,15 @@ def judge_series(
     since = -math.inf if last is None else last["submitted_at"]
     before = judgement_rows.last_before(connection, key, numbers, since)
     if before is not None and before["rules"] != RULES:  # of an older store
-        since, before = -math.inf, None
+        return judge_series(connection, series)
     stood = Standing() if before is None else kept_standing(before)
+    began = [job_name for job_name, _ in named(stood.since)]
     # What the level of the newest run rests on, and what a suspicion began with, and the run before that.
-    earlier = max(LONGEST_RUNS, len(stood.since) + 1)
+    earlier = max(LONGEST_RUNS, len(began) + 1)
     rows = judgement_rows.runs_of(connection, key, numbers, since=since, before=earlier)
+    until_then = [row["job_name"] for row in rows if row["submitted_at"] < since]
+    if until_then[-1 - len(began) :][1:] != began:  # a part of an archive that an earlier steptime restored
+        return judge_series(connection, series)
     judged = _judge_rows(connection, series, rows, since, stood)
     of_runs = {one.run.row["id"]: kept_rows(one) for one in judged}
     return judged, judgement_rows.write(connection, key, of_runs, since)

@@ -15,6 +15,7 @@ import shutil
 import tarfile
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import zstandard
 
 from steptime import __version__, settings
 from steptime.errors import UserError, shown
-from steptime.results import judgement_rows
+from steptime.results import efficiency, judgement_rows
 from steptime.results.columns import of_series
 from steptime.results.database import REVISION, insert, read_connection, write_transaction
 from steptime.results.searching import searched_row
@@ -235,34 +236,54 @@ def _check_manifest(file: Path, folder: Path) -> None:
         )
 
 
-def _insert_all(store: Store, files: Iterable[Path]) -> tuple[tuple[str, ...], ...]:
+def _insert_all(store: Store, files: Sequence[Path]) -> tuple[tuple[str, ...], ...]:
     """Jobs that are new, present, and different, in one transaction."""
     new, present, different = [], [], []
-    restored: set[tuple[Any, ...]] = set()
+    restored: dict[tuple[Any, ...], tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     with write_transaction(store.url) as connection:
-        last_id = _last_id(connection)
-        for tables in (json.loads(file.read_bytes()) for file in files):
-            [own] = tables["runs"]
+        # Before any row, as whoever publishes a run does: they never wait for each other in a circle.
+        families = efficiency.lock_all(connection, [_run_in(_tables_in(file)) for file in files])
+        for tables in map(_tables_in, files):
+            own = _run_in(tables)
             name = str(own["job_name"])
             kept = _kept(connection, name)
             if kept is None:
                 _insert_run(connection, tables)
                 new.append(name)
-                restored.add(tuple(own.get(name) for name in of_series()))
+                jobs, rests_on = restored[tuple(own[column] for column in of_series())]
+                jobs.add(name)
+                rests_on.update(_rested_on(tables.get("judgements", ())))
             else:
                 present.append(name)
                 different += [name] if kept != own["content_sha256"] else []
         for values in sorted(restored, key=repr):
-            judgement_rows.forget_mixed(connection, dict(zip(of_series(), values, strict=True)), last_id)
+            judgement_rows.forget_mixed(
+                connection, dict(zip(of_series(), values, strict=True)), *restored[values]
+            )
+        for family in families:
+            efficiency.compute_family(connection, family)
     return tuple(new), tuple(present), tuple(different)
 
 
-def _last_id(connection: "Connection") -> int:
-    from sqlalchemy import func, select
+def _tables_in(file: Path) -> dict[str, list[dict[str, Any]]]:
+    tables: dict[str, list[dict[str, Any]]] = json.loads(file.read_bytes())
+    return tables
 
+
+def _run_in(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """The row of the run itself, as this store would have it."""
     from steptime.results.schema import runs
 
-    return connection.scalar(select(func.max(runs.c.id))) or 0
+    [own] = tables[runs.name]
+    return _known(runs, own)
+
+
+def _rested_on(judgements: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The jobs that judgements against a history name."""
+    for row in judgements:
+        if row["kind"] == "history":
+            for name in ("judged", "baseline", "since"):
+                yield from (job_name for job_name, _ in row["rests_on"][name])
 
 
 def _kept(connection: "Connection", job_name: str) -> str | None:
@@ -277,7 +298,7 @@ def _kept(connection: "Connection", job_name: str) -> str | None:
 def _insert_run(connection: "Connection", tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     from steptime.results.schema import runs, searched
 
-    own = _known(runs, tables["runs"][0])
+    own = _run_in(tables)
     run_id = connection.scalar(insert(connection.dialect.name, runs).values(own).returning(runs.c.id))
     connection.execute(searched.insert().values(run_id=run_id, **searched_row(own)))
     for table in _children():

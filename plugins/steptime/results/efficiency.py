@@ -47,6 +47,15 @@ def lock(connection: "Connection", run: Row) -> None:
     lock_series(connection, _family(run))
 
 
+def lock_all(connection: "Connection", rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Do the same for the families of many runs; return those in which runs are compared."""
+    families = {repr(family): family for family in map(_family, rows)}
+    found = [families[name] for name in sorted(families)]
+    for family in found:
+        lock_series(connection, family)
+    return [family for family in found if family["mode"] == Mode.PERFORMANCE]
+
+
 def compute(connection: "Connection", run: Row, since: float) -> None:
     """Store how all runs scale that may rest on this one (a row of the store), itself included.
 
@@ -78,7 +87,12 @@ def compute_all(url: str) -> None:
     for family in found:
         with write_transaction(url) as connection:
             lock_series(connection, family)
-            _write(connection, _rows_of(connection, family))
+            compute_family(connection, family)
+
+
+def compute_family(connection: "Connection", family: Row) -> None:
+    """Store how every run of a family scales."""
+    _write(connection, _rows_of(connection, family))
 
 
 def _write(connection: "Connection", rows: Sequence[Row], since: float = -math.inf) -> None:

@@ -148,19 +148,24 @@ def write(
     return {run_id: row["verdict"] for (run_id, _, kind), row in kept.items() if kind == "history"}
 
 
-def forget_mixed(connection: "Connection", key: Key, last_id: int) -> None:
-    """Remove all judgements of a series that had runs before those with a higher id came with judgements.
+def forget_mixed(
+    connection: "Connection", key: Key, restored: Iterable[str], rests_on: Iterable[str]
+) -> None:
+    """Remove all judgements of a series with which these jobs came, unless they rest on nothing but these.
 
-    What a series without judgements is asked for is judged then, and all of it when its next run comes.
+    `rests_on` are the jobs that the judgements name. What a series without judgements is asked for is judged
+    then, and all of it when its next run comes.
     """
     from sqlalchemy import select
 
     from steptime.results.schema import judgements, runs
 
-    of_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
+    of_series = [runs.c[name] == value for name, value in key.items()]
     lock_series(connection, key)
-    if connection.scalar(of_series.where(runs.c.id <= last_id).limit(1)) is not None:
-        connection.execute(judgements.delete().where(judgements.c.run_id.in_(of_series)))
+    there = set(connection.scalars(select(runs.c.job_name).where(*of_series)))
+    if there != set(restored) or not there.issuperset(rests_on):
+        ids = select(runs.c.id).where(*of_series)
+        connection.execute(judgements.delete().where(judgements.c.run_id.in_(ids)))
 
 
 def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
