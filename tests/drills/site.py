@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 from clusters.login_node import LoginNode
-from end_to_end.driving import Airflow, running_airflow, wait_until
+from end_to_end.driving import Airflow, kill, running_airflow, wait_until
 from slurm_service import MiniSlurm
 from stand_ins.trainer_python import python_of_stand_in
 
@@ -174,9 +174,7 @@ class Site:
     def end_triggerers(self) -> None:
         """End those that a drill has started."""
         while self.triggerers:
-            triggerer = self.triggerers.pop()
-            triggerer.terminate()
-            triggerer.wait(60)
+            end_with_children(self.triggerers.pop(), grace_s=60)
 
     def airflow_rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """What Airflow's database answers."""
@@ -230,6 +228,17 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
     (folder / "sweeps" / "drilled.yaml").write_text(yaml.safe_dump(sweep))
     bounded = {"name": BOUNDED_SWEEP, "cluster": BOUNDED, "repeats": 2}
     (folder / "sweeps" / f"{BOUNDED_SWEEP}.yaml").write_text(yaml.safe_dump(sweep | bounded))
+
+
+def end_with_children(process: subprocess.Popen[Any], grace_s: float) -> None:
+    """As the supervisor ends a component: SIGTERM, and after the grace SIGKILL to it and its children."""
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    process.terminate()
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        kill(family)
+        process.wait()
 
 
 @contextmanager
