@@ -48,13 +48,16 @@ def test_full_searches_begin_before_a_burst_of_waits_keeps_much() -> None:
     assert max(found) < 30_000 < len(kept)
 
 
+class Cycle:
+    """Something that only a search for garbage frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
 def test_cycles_of_waits_that_have_ended_are_found_once_nothing_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Cycle:
-        def __init__(self) -> None:
-            self.itself = self
-
     with one_wait():
         cycle = Cycle()
         of_the_first = weakref.ref(cycle)
@@ -66,3 +69,20 @@ def test_cycles_of_waits_that_have_ended_are_found_once_nothing_waits(
     with one_wait(), one_wait():
         pass
     assert of_the_first() is None
+
+
+def test_cycles_are_found_after_very_many_waits_though_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    with one_wait():
+        with one_wait():
+            cycle = Cycle()
+            of_the_first = weakref.ref(cycle)
+            gc.collect()  # finds it alive
+            del cycle
+        monkeypatch.setattr(garbage, "_WAITS_WORTH_A_SEARCH", 1)
+        monkeypatch.setattr(garbage, "_WAITS_WORTH_A_PAUSE", 3)
+        with one_wait():
+            pass
+        assert of_the_first() is not None, "two have ended, and one waits"
+        with one_wait():
+            pass
+        assert of_the_first() is None

@@ -3,7 +3,7 @@
 A full collection looks through everything that Airflow has imported, for a quarter of a second, and through
 what each wait keeps, some 150 objects. So what one has found alive is frozen: the next one looks at what came
 since. Frozen objects are freed as usual once nothing refers to them; only cycles among them stay. Those are
-looked for when nothing waits.
+looked for when nothing waits, or after very many waits.
 """
 
 import gc
@@ -18,6 +18,8 @@ _SMALLER_COLLECTIONS_BETWEEN = 2
 _WAITS_WORTH_A_SEARCH = 2_000
 """So many have to have ended before everything is searched, which holds up the loop for 0.2 s: each leaves
 some 40 objects in cycles, 5 kB."""
+_WAITS_WORTH_A_PAUSE = 20_000
+"""Likewise where others wait all the time: 100 MB would stay."""
 
 _WAITS: Counter[str] = Counter()
 """Of this process: how many are `living`, and how many have `ended` since everything was searched."""
@@ -25,7 +27,7 @@ _WAITS: Counter[str] = Counter()
 
 @contextmanager
 def one_wait() -> Iterator[None]:
-    """Keep collections short from this process's first wait on; search everything after the last of many."""
+    """Keep collections short from this process's first wait on; search everything after many."""
     if _freeze_after_a_full_one not in gc.callbacks:
         youngest, middle, _ = gc.get_threshold()
         gc.set_threshold(youngest, middle, _SMALLER_COLLECTIONS_BETWEEN)
@@ -39,7 +41,7 @@ def one_wait() -> Iterator[None]:
     finally:
         _WAITS["living"] -= 1
         _WAITS["ended"] += 1
-        if not _WAITS["living"] and _WAITS["ended"] >= _WAITS_WORTH_A_SEARCH:
+        if _WAITS["ended"] >= (_WAITS_WORTH_A_PAUSE if _WAITS["living"] else _WAITS_WORTH_A_SEARCH):
             _WAITS["ended"] = 0
             gc.unfreeze()
             gc.collect()
