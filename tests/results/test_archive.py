@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from steptime import __version__
 from steptime.cli import app, main
+from steptime.errors import UserError
 from steptime.judging.comparison import compare_since
 from steptime.judging.judgements import accept, judge_all, publish, reject
 from steptime.results import archive
@@ -427,6 +428,8 @@ def test_an_address_that_cannot_be_is_said_as_such(
     monkeypatch.setenv("STEPTIME_STORE_URL", "nonsense")
     told = refusal(capsys, monkeypatch, "restore", "all.tar.zst", "--into", "back")
     assert "is no database address" in told
+    with pytest.raises(UserError, match=r"^STEPTIME_STORE_URL is no database address"):
+        archive.restore(Store(), here / "all.tar.zst", here / "back")
     assert not (here / "back").exists()
 
 

@@ -13,6 +13,7 @@ from steptime.results.record import (
     earlier_attempts,
     keep_record,
     kept_record,
+    record_path,
     recorded_attempts,
     recorded_end,
     recorded_job,
@@ -65,6 +66,7 @@ def test_what_was_read_of_a_log_is_kept_and_read_again(
     asyncio.run(keep_parsed_log(cluster, result.job, result.log))
     assert files.files.keys() == {f"{folder}/steps.jsonl", f"{folder}/reading.json"}
     assert files.files[f"{folder}/steps.jsonl"].count(b"\n") == len(result.log.steps)
+    assert b"null" not in files.files[f"{folder}/steps.jsonl"], "of many lines, what none of them states"
     assert b'"steps"' not in files.files[f"{folder}/reading.json"]
     assert asyncio.run(kept_parsed_log(cluster, result.job)) == result.log
     for path, broken in {"steps.jsonl": b"{}\n", "reading.json": b"", "reading.json ": b"[]"}.items():
@@ -97,6 +99,14 @@ def test_the_record_is_written_once_and_read_again(
     assert recorded_nodes(result.record) == ("localhost",)
     for changed in ("{}", "no JSON"):
         assert (recorded_job(changed), recorded_nodes(changed), recorded_attempts(changed)) == (None, (), ())
+
+
+def test_a_damaged_record_is_read_as_far_as_it_is_text(
+    cluster: Cluster, files: Files, make_result: MakeResult
+) -> None:
+    job = make_result().job
+    files.files[record_path(job.log_path)] = b'{"nodes": "\xff"}'
+    assert asyncio.run(kept_record(cluster, job)) == '{"nodes": "\ufffd"}'
 
 
 def test_a_record_has_the_script_as_it_lies_in_the_jobs_folder(

@@ -323,6 +323,21 @@ def test_a_budget_that_cannot_be_checked_refuses_and_without_one_nobody_asks(
         assert "127.0.0.1" in str(refusal.value), what
 
 
+def test_what_is_open_is_told_of_each_cluster_alone(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    eos = clusters("gpu_hours_per_month: 10")
+    eos.with_name("dgx.yaml").write_text(eos.read_text().replace("name: eos", "name: dgx"))
+    for cluster in ("eos", "dgx"):
+        runs = [make_run(repeat=n).model_copy(update={"cluster": cluster}) for n in (1, 2)]
+        charges.commit_plan({f"llama31/{cluster}": runs}, held_by=f"llama31/{cluster}", now=NOW)
+        charges.commit_job(runs[0], f"job-{cluster}", dag_run=f"llama31/{cluster}", now=NOW)
+    assert charges.open_commitments("eos") == ({"job-eos"}, {"llama31/eos"})
+    charges.settle_jobs({"job-eos": ended(JobState.SUCCEEDED, "2026-11-21 10:00", "2026-11-21 11:00")})
+    assert charges.open_commitments("eos") == (set(), {"llama31/eos"})
+    assert charges.open_commitments("dgx") == ({"job-dgx"}, {"llama31/dgx"})
+
+
 def test_looking_makes_no_store(
     tmp_path: Path, clusters: Callable[..., Path], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

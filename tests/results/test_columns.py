@@ -27,6 +27,7 @@ from steptime.results.columns import (
     COLUMNS,
     COMPUTED,
     MEASURED,
+    SCHEMA_VERSION,
     Kind,
     documentation,
     of_series,
@@ -53,6 +54,7 @@ def test_columns_change_only_on_purpose() -> None:
         for listing, columns in listings.items()
         for column in columns
     ]
+    told.insert(0, json.dumps({"schema_version": SCHEMA_VERSION}))
     if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
         GOLDEN.write_text("\n".join([*told, ""]), encoding="utf-8")
     assert told == GOLDEN.read_text(encoding="utf-8").splitlines()

@@ -185,12 +185,22 @@ def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
     wait_until("the end of all connections", lambda: others() == 0)
 
 
-def test_a_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.setattr(database, "_CONNECT_WITHIN_S", 2)
+    waits = []  # psycopg itself gives up after 130 s
+
+    def note(_dialect: object, _record: object, _arguments: object, options: dict[str, Any]) -> None:
+        waits.append(options.get("connect_timeout"))
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "do_connect", note)
+    request.addfinalizer(lambda: sqlalchemy.event.remove(sqlalchemy.Engine, "do_connect", note))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(SystemFailure, match="check that PostgreSQL runs"):
             Store(f"postgresql://ada@127.0.0.1:{port}/store?sslmode=disable").results()
+    assert waits == [2]
 
 
 def test_an_address_without_the_databases_name_is_one_of_postgresql() -> None:
@@ -209,6 +219,19 @@ def test_a_bulk_load_that_fails_is_named_and_leaves_nothing(store_url: str, make
     ):
         database.load(connection, schema.steps, ("run_id", "position", "global_step"), rows)
     assert store.steps("job") == before
+
+
+def test_what_belongs_to_a_run_goes_with_it(store_url: str, make_result: MakeResult) -> None:
+    Store(store_url).publish(make_result())
+    belonging = [table for table in schema.metadata.sorted_tables if "run_id" in table.c]
+    with database.write_transaction(store_url) as connection:
+
+        def rows() -> set[str]:
+            return {table.name for table in belonging if connection.execute(table.select()).first()}
+
+        assert rows() >= {"steps", "validations", "readings", "records"}
+        connection.execute(schema.runs.delete())
+        assert rows() == set()
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(

@@ -185,6 +185,19 @@ def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
     }
 
 
+def test_a_run_a_week_before_the_nearest_is_of_its_week(store: Store, make: MakeResult) -> None:
+    runs = {"smallest": (1, 2.0, 0), "nearest": (2, 1.0, 7 * DAY_S), "alone": (4, 1.0, 7 * DAY_S + 1)}
+    publish(
+        store,
+        *(
+            make(name, gpus, rate, together=name, submitted_at=1e9 + after)
+            for name, (gpus, rate, after) in runs.items()
+        ),
+    )
+
+    assert of(store)["alone"] == (50, 1, "smallest")
+
+
 def test_of_earlier_runs_of_one_scale_the_newest_is_the_base(store: Store, make: MakeResult) -> None:
     rates = {"monday": (1, 3.0), "tuesday": (1, 2.0), "wednesday": (2, 1.0)}
     runs = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from named_runs import SAVED_AT, run_of
 
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import SystemFailure, UserError
@@ -350,6 +351,31 @@ def test_a_load_must_have_loaded_and_resumed_where_the_save_ended(make_result: M
         "Expected that training resumed at global step 19 with 304 consumed samples, "
         "but it resumed at global step 0 with 0 consumed samples."
     )
+
+
+def test_a_load_by_name_is_judged_by_its_load_lines_alone(make_result: MakeResult) -> None:
+    """Megatron-Bridge leaves no record of where it resumed."""
+    run = run_of(mode=Mode.CHECKPOINT_LOAD)
+    result = make_result()
+
+    def resumed(*iterations: int | None) -> list[Check]:
+        loads = tuple(
+            CheckpointTiming(kind="load", iteration=number, started_at=1.0, duration_s=0.1)
+            for number in iterations
+        )
+        log = result.log.model_copy(update={"checkpoints": loads})
+        checks = validate(run, result.status, log, None).checks
+        return [check for check in checks if check.name == "resumed_at_saved_step"]
+
+    assert [check.passed for check in resumed(SAVED_AT)] == [True]
+    [failed] = resumed(SAVED_AT - 1)
+    assert failed.message == (
+        f"Expected that training resumed at global step {SAVED_AT}, "
+        f"but the load lines give iteration {SAVED_AT - 1}."
+    )
+    assert [check.message.endswith("the load lines give iteration no number.") for check in resumed()] == [
+        True
+    ]
 
 
 def test_a_noisy_window_is_a_warning_and_counts(make_result: MakeResult) -> None:

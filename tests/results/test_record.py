@@ -168,3 +168,12 @@ def test_a_variable_differs_once_by_its_own_name(make_result: MakeResult) -> Non
     assert changes(json.dumps(one), json.dumps(other)) == []
     other["provenance"] = one["provenance"] | {"environment": {"NCCL_ALGO": "Ring"}}
     assert "NCCL_ALGO none → Ring" in changes(json.dumps(one), json.dumps(other))
+
+
+def test_a_hash_is_told_by_its_beginning_and_a_long_text_whole(make_result: MakeResult) -> None:
+    one, other = (json.loads(make_result().record) for _ in range(2))
+    image = "registry.example/a-folder/of-another/image:26.02"
+    one["provenance"]["staged"] |= {"image": None, "image_digest": "sha256:" + "0a" * 32}
+    other["provenance"]["staged"] |= {"image": image, "image_digest": "sha256:" + "b1" * 32}
+    told = [f"image none → {image}", "image digest 0a0a0a0a0a0a → b1b1b1b1b1b1"]
+    assert changes(json.dumps(one), json.dumps(other)) == told

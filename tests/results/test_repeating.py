@@ -73,6 +73,14 @@ def test_a_run_that_no_recipe_gives_has_no_command() -> None:
     assert repeat_command(changed, request) is None
 
 
+def test_a_run_that_no_recipe_can_plan_any_more_has_no_command() -> None:
+    asked = {"workload": "llama3.1", "gpus": "2"}
+    (run,) = plan(PlanRequest.model_validate(asked)).runs
+    gone = request_of(run, asked).model_copy(update={"workload": "llama2-23.11"})
+
+    assert repeat_command(run, gone) is None
+
+
 def test_a_record_without_a_request_is_repeated_by_what_was_asked_for() -> None:
     asked = {"workload": "llama3.1", "gpus": "1,2", "max_steps": 30, "window": "5:9"}
     run = plan(PlanRequest.model_validate(asked)).runs[1]
