@@ -443,11 +443,7 @@ class Warm:
         """The code of the outermost function that is changed, before and after."""
         path = Path.cwd() / PACKAGE / mutant.path
         source = path.read_text(encoding="utf-8")
-        before, after = (
-            list(_functions(compile(text, str(path), "exec"))) for text in (source, mutant.mutated(source))
-        )
-        pairs = zip(before, after, strict=True) if len(before) == len(after) else ()
-        return next(((old, new) for old, new in pairs if old != new), (None, None))
+        return changed_functions(str(path), source, mutant.mutated(source))
 
     def _exchange(self, mutant: Mutant) -> None:
         """Put the changed function's code in the place of the old one."""
@@ -525,6 +521,23 @@ def functions_by_code() -> Functions:
         elif type(found) is functools._lru_cache_wrapper and found.__module__.startswith("steptime"):
             caches.append(found)
     return functions, caches
+
+
+def changed_functions(
+    path: str, source: str, changed: str
+) -> tuple[types.CodeType | None, types.CodeType | None]:
+    """The code of the outermost function that is changed, before and after; None where none is."""
+    before, after = (list(_functions(compile(text, path, "exec"))) for text in (source, changed))
+    pairs = zip(before, after, strict=True) if len(before) == len(after) else ()
+    return next(
+        ((old, new) for old, new in pairs if _without_places(old) != _without_places(new)), (None, None)
+    )
+
+
+def _without_places(code: types.CodeType) -> types.CodeType:
+    """The code alone: where it stands in the source changes with what is around it."""
+    constants = (_without_places(one) if isinstance(one, types.CodeType) else one for one in code.co_consts)
+    return code.replace(co_firstlineno=1, co_linetable=b"", co_consts=tuple(constants))
 
 
 def _functions(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
-from mutants import LISTS, compiles, functions_by_code, kept_mutants
+from mutants import LISTS, changed_functions, compiles, functions_by_code, kept_mutants
 from mutations import mutants
 
 CHANGES = {
@@ -54,6 +54,19 @@ def test_a_change_is_shown_as_a_diff() -> None:
         "-    a < b",
         "+    (a <= b)",
     ]
+
+
+def test_a_change_around_a_function_is_none_of_the_function() -> None:
+    """In a fork its code would be exchanged for the same at another place, and the change never be made."""
+    source = "a = f(\n    b=1,\n    c=lambda x: x + 1,\n)\n"
+    changed = {
+        m.mutated(source): changed_functions("module.py", source, m.mutated(source))
+        for m in mutants("module.py", source)
+    }
+    assert changed.pop("a = f(\n    b=1,\n    c=lambda x: (x - 1),\n)\n") != (None, None)
+    assert changed.pop("a = f(\n    b=1,\n    c=lambda x: x + 2,\n)\n") != (None, None)
+    assert set(changed) > {"a = (f(c=lambda x: x + 1))\n\n\n\n"}
+    assert set(changed.values()) == {(None, None)}
 
 
 def test_the_changes_by_hand_fit_the_code_and_are_python() -> None:
