@@ -1,6 +1,7 @@
 """What a sweep has made suspect of being slower is run again by itself, once and within its budget."""
 
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from steptime.judging.judgements import pending_notifications, publish
 from steptime.recipes.models import Mode
 from steptime.recipes.sweep_planning import Cell
 from steptime.results import charges
+from steptime.results.database import close_engines
 from steptime.results.store import Store
 from tests.airflow.conftest import StateStore
 
@@ -30,6 +32,7 @@ __all__ = ["report"]  # a fixture
 MakeResult = Callable[..., Any]
 DAY_S = 86_400.0
 USUAL_S, SLOW_S = 0.2, 0.24
+USUAL_WEEKS = 8
 PLANNED = (1 + 2) * 600 / 3600
 """GPU-hours of the sweep's cells, of one and of two ranks."""
 FRESH = 2 * 2 * 600 / 3600
@@ -43,18 +46,12 @@ class Scene:
         self.make_result, self.task, self.make_context = make_result, task, make_context
         self.kept = StateStore()
         self.pushed: dict[str, Any] = {}
-        self.runs = 0
-        for _ in range(8):
-            self.measure(USUAL_S, run_id="earlier")
+        self.runs = USUAL_WEEKS
 
     def measure(self, step_time_s: float, *, run_id: str, jitter: float = 0.002, **options: Any) -> None:
         """Publish a run of two ranks; the next one is a day later."""
         self.runs += 1
-        times = [step_time_s * (1 + jitter * (self.runs % 3))] * 20
-        at = 1.7e9 + self.runs * DAY_S
-        result = self.make_result(
-            f"job-{self.runs:02}", dag_run_id=run_id, step_times=times, submitted_at=at, **options
-        )
+        result = measured(self.make_result, self.runs, step_time_s, run_id, jitter, **options)
         publish(Store(), result if run_id == "earlier" else of_sweep(result))
 
     def confirm(self, checked: Any, started: Sequence[str] = ("one", "two")) -> list[Any]:
@@ -69,10 +66,40 @@ class Scene:
         return planned
 
 
+def measured(
+    make_result: MakeResult,
+    number: int,
+    step_time_s: float,
+    run_id: str,
+    jitter: float = 0.002,
+    **options: Any,
+) -> Any:
+    times = [step_time_s * (1 + jitter * (number % 3))] * 20
+    at = 1.7e9 + number * DAY_S
+    return make_result(f"job-{number:02}", dag_run_id=run_id, step_times=times, submitted_at=at, **options)
+
+
+@pytest.fixture(scope="module")
+def usual_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Path:
+    """A store's file, made once."""
+    path = tmp_path_factory.mktemp("usual-weeks") / "steptime.db"
+    store = Store(f"sqlite:///{path}")
+    for number in range(1, USUAL_WEEKS + 1):
+        publish(store, measured(make_result, number, USUAL_S, "earlier"))
+    close_engines()  # the whole store is in its file
+    return path
+
+
 @pytest.fixture
 def scene(
-    home: Path, make_result: MakeResult, task: Callable[..., Any], make_context: Callable[..., Any]
+    home: Path,
+    usual_weeks: Path,
+    make_result: MakeResult,
+    task: Callable[..., Any],
+    make_context: Callable[..., Any],
 ) -> Scene:
+    (home / "store").mkdir(parents=True)
+    shutil.copy(usual_weeks, home / "store")
     return Scene(make_result, task, make_context)
 
 
