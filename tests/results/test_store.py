@@ -218,6 +218,7 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert tuple(store.choices()) == CHOICES
     assert store.choices()["size"] == ["small", "tiny"]
     assert store.choices()["gpus"] == [1, 2, 4]
+    assert store.choices(size="tiny")["state"] == ["rejected", "valid"]
 
 
 def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
