@@ -18,7 +18,7 @@ from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
 from steptime.results import judgement_rows, run_times, schema
 from steptime.results.columns import CHOICES, COLUMNS
-from steptime.results.database import write_transaction
+from steptime.results.database import read_connection, write_transaction
 from steptime.results.judgement_rows import judged_rows, latest_judged_rows
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.occurring import newest_of_each
@@ -515,6 +515,17 @@ def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
     assert judged_rows(none, {}) == []
     assert [row["job_name"] for row in newest_of_each(store)] == ["2-3", "1-3", "small"]
     assert newest_of_each(none) == []
+
+
+def test_a_run_of_a_series_is_read_once_whether_it_is_of_the_beginning_or_before_it(
+    store_url: str, make_result: MakeResult
+) -> None:
+    store = Store(store_url)
+    for number in range(4):
+        store.publish(make_result(f"run-{number}", submitted_at=1e9 + number))
+    with read_connection(store_url) as connection:
+        found = judgement_rows.runs_of(connection, {}, ["step_time_mean_s"], since=1e9 + 2, before=1)
+    assert [row["job_name"] for row in found] == ["run-1", "run-2", "run-3"]
 
 
 def test_runs_that_were_submitted_together_with_the_last_one_are_read_too(
