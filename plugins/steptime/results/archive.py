@@ -242,7 +242,7 @@ def _insert_all(store: Store, files: Sequence[Path]) -> tuple[tuple[str, ...], .
     restored: dict[tuple[Any, ...], tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     with write_transaction(store.url) as connection:
         # Before any row, as whoever publishes a run does: they never wait for each other in a circle.
-        families = efficiency.lock_all(connection, [_run_in(_tables_in(file)) for file in files])
+        families = efficiency.lock_all(connection, (_run_in(_tables_in(file)) for file in files))
         for tables in map(_tables_in, files):
             own = _run_in(tables)
             name = str(own["job_name"])
