@@ -55,14 +55,18 @@ class Cycle:
         self.itself = self
 
 
+def left_by_a_wait() -> "weakref.ref[Cycle]":
+    """A cycle that a wait leaves, once a search has found it alive."""
+    with one_wait():
+        cycle = Cycle()
+        gc.collect()
+    return weakref.ref(cycle)
+
+
 def test_cycles_of_waits_that_have_ended_are_found_once_nothing_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with one_wait():
-        cycle = Cycle()
-        of_the_first = weakref.ref(cycle)
-        gc.collect()  # finds it alive
-        del cycle
+    of_the_first = left_by_a_wait()
     monkeypatch.setattr(garbage, "_WAITS_WORTH_A_SEARCH", 3)
     gc.collect()
     assert of_the_first() is not None, "so few waits are not worth a search of everything"
@@ -73,11 +77,7 @@ def test_cycles_of_waits_that_have_ended_are_found_once_nothing_waits(
 
 def test_cycles_are_found_after_very_many_waits_though_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     with one_wait():
-        with one_wait():
-            cycle = Cycle()
-            of_the_first = weakref.ref(cycle)
-            gc.collect()  # finds it alive
-            del cycle
+        of_the_first = left_by_a_wait()
         monkeypatch.setattr(garbage, "_WAITS_WORTH_A_SEARCH", 1)
         monkeypatch.setattr(garbage, "_WAITS_WORTH_A_PAUSE", 3)
         with one_wait():

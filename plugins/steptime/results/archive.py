@@ -248,7 +248,7 @@ def _insert_all(store: Store, files: Sequence[Path]) -> tuple[tuple[str, ...], .
             name = str(own["job_name"])
             kept = _kept(connection, name)
             if kept is None:
-                _insert_run(connection, tables)
+                _insert_run(connection, own, tables)
                 new.append(name)
                 jobs, rests_on = restored[tuple(own[column] for column in of_series())]
                 jobs.add(name)
@@ -295,10 +295,11 @@ def _kept(connection: "Connection", job_name: str) -> str | None:
     return connection.scalar(select(runs.c.content_sha256).where(runs.c.job_name == job_name))
 
 
-def _insert_run(connection: "Connection", tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def _insert_run(
+    connection: "Connection", own: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> None:
     from steptime.results.schema import runs, searched
 
-    own = _run_in(tables)
     run_id = connection.scalar(insert(connection.dialect.name, runs).values(own).returning(runs.c.id))
     connection.execute(searched.insert().values(run_id=run_id, **searched_row(own)))
     for table in _children():
