@@ -16,6 +16,7 @@ from pydantic import PositiveFloat, model_validator
 
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
+from steptime.late_imports import put_off
 from steptime.logs.completeness import named_steps
 from steptime.logs.models import Step
 from steptime.recipes.config_files import load_yaml_model
@@ -192,10 +193,14 @@ class _Library(NamedTuple):
 
 @cache
 def load_library() -> _Library:
-    """Import Great Expectations (some 5 s, once a process), leaving the handling of warnings as it was."""
+    """Import Great Expectations (some 3 s, once a process), leaving the handling of warnings as it was.
+
+    A third of it would be scipy, for expectations of distributions that nothing here has.
+    """
     # Its own workings do not help a reader of the task's log; one of its modules sets a level for itself.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    with warnings.catch_warnings():  # 1.24.1 also makes `logging` capture all warnings; this undoes it
+    # 1.24.1 also makes `logging` capture all warnings; this undoes it.
+    with put_off("scipy", "scipy.stats"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"module 'sre_\w+' is")
         import great_expectations
         from great_expectations import expectations
