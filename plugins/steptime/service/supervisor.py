@@ -23,6 +23,7 @@ from steptime import settings
 from steptime.files import write_whole
 from steptime.frozen import Frozen
 from steptime.service.component import (
+    DAG_PROCESSOR,
     Component,
     ComponentState,
     fork_airflow,
@@ -36,7 +37,7 @@ API_SERVER = "api-server"
 COMPONENTS: dict[str, tuple[str, ...]] = {
     API_SERVER: ("api-server",),
     "scheduler": ("scheduler", "--skip-serve-logs"),
-    "dag-processor": ("dag-processor",),
+    DAG_PROCESSOR: (DAG_PROCESSOR,),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 STOP_GRACE_S = 15.0
