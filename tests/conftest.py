@@ -14,6 +14,7 @@ from half_year import half_years, moved_together
 from hypothesis import settings
 from longest_first import pytest_xdist_make_scheduler
 from schemas_checked_once import schemas_checked_once
+from short_cuts import disks_not_waited_for, stores_copied, stores_made, workloads_read_once
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
 from unchanged_process import pytest_runtest_setup, unchanged_process
@@ -29,6 +30,7 @@ from steptime.service.standalone_config import write_config
 
 # Imported in the conftests of two folders, a fixture of the session would be made twice.
 __all__ = [  # fixtures and hooks
+    "disks_not_waited_for",
     "half_years",
     "mini_slurm",
     "moved_together",
@@ -37,7 +39,10 @@ __all__ = [  # fixtures and hooks
     "schemas_checked_once",
     "sixty_cells",
     "slurm_of_session",
+    "stores_copied",
+    "stores_made",
     "unchanged_process",
+    "workloads_read_once",
 ]
 
 # What is made while tests are collected stays to the end. Looking through it again and again for what could

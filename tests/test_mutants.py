@@ -1,12 +1,15 @@
 """What `make mutants` changes, and that its list of changes by hand still fits the code."""
 
 import gc
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import yaml
-from mutants import LISTS, changed_functions, compiles, functions_by_code, kept_mutants
+from mutants import LISTS, _in_copy, changed_functions, compiles, functions_by_code, kept_mutants
 from mutations import mutants
+from short_cuts import NO_SHORT_CUTS
 
 CHANGES = {
     "a = b < c": ["a = (b <= c)"],
@@ -85,3 +88,11 @@ def test_functions_are_found_after_the_collection_has_frozen_them() -> None:
         assert functions_by_code()[0][names["function"].__code__] == [names["function"]]
     finally:
         gc.freeze()
+
+
+def test_a_changed_function_is_called_by_all_tests_that_need_it(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        _in_copy(tmp_path, tmp_path / "output")
+        os._exit(NO_SHORT_CUTS not in os.environ)
+    assert os.waitpid(child, 0)[1] == 0

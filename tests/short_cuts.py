@@ -1,0 +1,94 @@
+"""What tests need again and again is made once in a process, and no disk is waited for.
+
+`NO_SHORT_CUTS=1 .venv/bin/pytest …` does without, as `make mutants` does, which asks what calls a function.
+"""
+
+import functools
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from steptime.recipes import workloads
+from steptime.results import database
+
+NO_SHORT_CUTS = "NO_SHORT_CUTS"
+_migrate, _create = database._migrate, database._create
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workloads_read_once() -> Iterator[None]:
+    """Let a workload that was read be read from then on, in whichever folder a test has it.
+
+    As long as its text stays, and that of what it is held to. One that is wrong is read each time.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        if NO_SHORT_CUTS not in os.environ:
+            held_to = (workloads.gpus_file, workloads.flops_file, workloads.bridge_file)
+            patched.setattr(workloads, "_load", _once_by_text(workloads._load, held_to))
+            patched.setattr(workloads, "_is_default", _once_by_text(workloads._is_default, ()))
+        yield
+
+
+def _once_by_text(read: Callable[..., Any], held_to: Sequence[Callable[[], Path]]) -> Callable[..., Any]:
+    """A reader of a file that reads a text once; what it raises is not kept."""
+    kept: dict[tuple[str, ...], Any] = {}
+
+    @functools.lru_cache(maxsize=256)
+    def read_once(path: Path, *states: Any) -> Any:
+        files = (path, *(file() for file in held_to))
+        texts = (path.name, *(file.read_text(encoding="utf-8") for file in files))
+        if texts not in kept:
+            kept[texts] = read(path, *states)
+        return kept[texts]
+
+    return read_once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stores_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let a new store of SQLite begin as a copy of an empty one, which was made as any is."""
+    empty: list[bytes] = []
+
+    def migrate(engine: Engine) -> None:
+        path, sqlite = Path(str(engine.url.database)), engine.url.get_backend_name() == "sqlite"
+        if sqlite and not path.exists() and database._create is _create:  # else a test makes an earlier one
+            if not empty:
+                folder = tmp_path_factory.mktemp("empty-store")
+                _migrate(database._create_engine(database._parse(f"sqlite:///{folder / 's.db'}")))
+                empty.append((folder / "s.db").read_bytes())
+            copy = path.with_name(f".{path.name}.copy-{os.getpid()}-{os.urandom(4).hex()}")
+            copy.write_bytes(empty[0])
+            with suppress(FileExistsError):  # another thread or process was first
+                path.hardlink_to(copy)
+            copy.unlink()
+        _migrate(engine)
+
+    with pytest.MonkeyPatch.context() as patched:
+        if NO_SHORT_CUTS not in os.environ:
+            patched.setattr(database, "_migrate", migrate)
+        yield
+
+
+@pytest.fixture
+def stores_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of how a store is made: none is a copy."""
+    monkeypatch.setattr(database, "_migrate", _migrate)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def disks_not_waited_for() -> Iterator[None]:
+    """Let SQLite not wait until the disk has it: what a test has written survives it, but no power cut."""
+
+    def prepare(connection: Any, _record: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA synchronous = OFF")
+
+    event.listen(Engine, "connect", prepare)
+    yield
+    event.remove(Engine, "connect", prepare)
