@@ -78,14 +78,15 @@ def half_years(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult
             with_plants = list(history(make_result, *cell, levels, end=now)) if cell in PLANTED else usual
             for number, result in enumerate(with_plants):
                 if levels[number] == 1:
-                    publish(unchanged, result)
+                    unchanged.publish(result)
                 else:
                     only_in[planted].append(result)
                     only_in[unchanged] += usual[number : number + 1]
     shutil.copy(folder / "unchanged.db", folder / "planted.db")
     for store, results in only_in.items():
         for result in results:
-            publish(store, result)
+            store.publish(result)
+        judge_all(store)  # as if each had been judged as it came, in half of the time
     # None of these counts: a profile that got slower, and a rejected run.
     for result in history(make_result, "tiny", 1, [*USUAL[:7], 2.0, 2.0, 2.0], end=now, mode=Mode.PROFILE):
         publish(planted, result)
@@ -155,5 +156,6 @@ def moved_together(tmp_path_factory: pytest.TempPathFactory, make_result: MakeRe
         options = {"environment": {"NCCL_ALGO": "Ring"}} if name == "common-mode" else {}
         last = a_week_of_many_cells(make_result, MANY_WEEKS - 1, end=now, level=level, **options)
         for result in last:
-            publish(Store(stores[name]), result)
+            Store(stores[name]).publish(result)
+        judge_all(Store(stores[name]))
     return stores

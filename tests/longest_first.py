@@ -35,6 +35,7 @@ _SHARED = {
         "tests/airflow/test_records.py",
         "tests/airflow/test_result_operators.py",
         "tests/airflow/test_runai_dag_run.py",
+        "tests/clusters/test_named_runs.py",
         "tests/plug_points/",
         "tests/results/test_quality.py",
     ),

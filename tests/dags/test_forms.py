@@ -32,17 +32,30 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
 _ON_GPUS = "name: {0}\nkind: slurm\ngpu_type: {0}\nconnection: {0}\nwork_dir: /work\n"
 
 
-@pytest.fixture
-def with_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def config_with_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped configuration, with clusters of H100 and of GB300 beside those of the CPU."""
-    shutil.copytree(config_dir(), tmp_path / "config")
+    config = tmp_path_factory.mktemp("with-gpus") / "config"
+    shutil.copytree(config_dir(), config)
     for name in ("h100", "gb300"):
-        (tmp_path / "config" / "clusters" / f"{name}.yaml").write_text(_ON_GPUS.format(name))
-    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(tmp_path / "config"))
+        (config / "clusters" / f"{name}.yaml").write_text(_ON_GPUS.format(name))
+    return config
 
 
 @pytest.fixture
-def forms(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def with_gpus(config_with_gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPTIME_CONFIG_DIR", str(config_with_gpus))
+
+
+@pytest.fixture(scope="module")
+def forms_with_gpus(config_with_gpus: Path) -> dict[str, Any]:
+    """The params of every DAG with that configuration: no test changes them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("STEPTIME_CONFIG_DIR", str(config_with_gpus))
+        return read_forms(patched)
+
+
+def read_forms(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The params of every DAG, on a machine of two cores."""
     from airflow.dag_processing.dagbag import DagBag
 
@@ -70,10 +83,10 @@ def named_examples(param: Any) -> tuple[str, list[Any]]:
 
 
 def test_every_example_can_be_run_with_all_else_as_the_form_begins(
-    with_gpus: None, forms: dict[str, Any]
+    with_gpus: None, forms_with_gpus: dict[str, Any]
 ) -> None:
     seen = set()
-    for dag_id, params in forms.items():
+    for dag_id, params in forms_with_gpus.items():
         for name in params:
             param = params.get_param(name)
             condition, examples = named_examples(param)
@@ -85,9 +98,9 @@ def test_every_example_can_be_run_with_all_else_as_the_form_begins(
 
 
 def test_an_example_with_a_condition_can_be_run_where_that_holds(
-    with_gpus: None, forms: dict[str, Any]
+    with_gpus: None, forms_with_gpus: dict[str, Any]
 ) -> None:
-    params = forms["llama31"]
+    params = forms_with_gpus["llama31"]
     seen = set()
     for name in params:
         condition, examples = named_examples(params.get_param(name))
@@ -98,18 +111,21 @@ def test_an_example_with_a_condition_can_be_run_where_that_holds(
     assert seen == set(_NEEDS)
 
 
-def test_every_form_as_it_begins_can_be_run(with_gpus: None, forms: dict[str, Any]) -> None:
+def test_every_form_as_it_begins_can_be_run(with_gpus: None, forms_with_gpus: dict[str, Any]) -> None:
     """On the default cluster; where that has no GPU that the family runs on, on the first that has one."""
     begins_with = set()
-    for dag_id, params in forms.items():
+    for dag_id, params in forms_with_gpus.items():
         if params:
             check(dag_id, params.dump())
             begins_with.add(params.dump().get("cluster"))
     assert begins_with >= {"local", "gb300"}
 
 
-def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(forms: dict[str, Any]) -> None:
+def test_a_family_that_no_cluster_can_run_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """And its form's examples are of what it could run."""
+    forms = read_forms(monkeypatch)
     for_gpus = set(list_workloads()) - set(workloads_on("cpu"))
     for name in for_gpus:
         workload = load_workload(name)

@@ -192,15 +192,22 @@ def test_runs_that_join_a_series_are_judged_together_with_it(
     assert row["baseline_runs"] == 2, "run-7, whose level was accepted, and other-0"
 
 
-@pytest.mark.parametrize("last", [2, 8, 12])
-def test_the_next_run_after_a_part_of_a_series_is_judged_by_what_is_there(
-    here: Path, make_result: MakeResult, last: int
-) -> None:
-    """What came with the part rests on runs that did not, a change that was confirmed among them."""
-    whole, part = (Store(f"sqlite:///{here / name}.db") for name in ("whole", "part"))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Store:
+    """A series of 18 runs with a change that was confirmed, from which parts are taken."""
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('whole') / 'whole.db'}")
     for number in range(18):
         level = 0.1 if number < 9 else 0.2
-        publish(whole, make_result(f"run-{number:02}", submitted_at=1e9 + number, step_times=[level] * 20))
+        publish(store, make_result(f"run-{number:02}", submitted_at=1e9 + number, step_times=[level] * 20))
+    return store
+
+
+@pytest.mark.parametrize("last", [2, 8, 12])
+def test_the_next_run_after_a_part_of_a_series_is_judged_by_what_is_there(
+    here: Path, whole: Store, make_result: MakeResult, last: int
+) -> None:
+    """What came with the part rests on runs that did not, the confirmed change among them."""
+    part = Store(f"sqlite:///{here / 'part'}.db")
     archive.write_archive(whole, whole.results(limit=last), here / "part.tar.zst")
     archive.restore(part, here / "part.tar.zst", here / "files")
 
