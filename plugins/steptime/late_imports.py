@@ -15,7 +15,7 @@ def put_off(*names: str) -> Iterator[None]:
 
     A module within a package needs the package named, too. One that is not installed fails as always.
     """
-    finder = _PutOff(names)
+    finder = _LazyFinder(names)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -23,7 +23,7 @@ def put_off(*names: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _PutOff(MetaPathFinder):
+class _LazyFinder(MetaPathFinder):
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
 
