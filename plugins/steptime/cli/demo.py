@@ -65,7 +65,7 @@ def demo(
     check(planned)
     with Phases() as phases:
         if not staged.done():
-            phases.report("installing the trainer's packages, as it is the first time")
+            phases.report("making the trainer's packages ready: the first time, they are installed")
         staged.result()
     started = time.monotonic()
     with airflow_client(None, None) as client:

@@ -4,8 +4,7 @@ Each line of the standard input is a JSON object: `folder`, in which it runs, `p
 is run in place of the launcher of CPU ranks, or null, and `arguments`. For each, a line of the standard
 output has the exit code.
 
-Each is run in a fork of this process, which writes to the folder's `log.out`. All is as in a job but for the
-peak, which is measured by smaller matrices: it would take most of the time of a short training.
+Each is run in a fork of this process, which writes to the folder's `log.out`. All is as in a job.
 """
 
 import json
@@ -22,10 +21,8 @@ def main() -> None:
 
     with heavy_imports(), few_imports():
         import trainer.cpu.cpu_layers
-        import trainer.cpu.peak
         import trainer.families.gpt  # and what is put off, once for all forks
         import trainer.training
-    trainer.cpu.peak.SIZE = 1024
     for line in sys.stdin:
         asked = multiprocessing.get_context("fork").Process(target=_run, kwargs=json.loads(line))
         asked.start()
