@@ -22,7 +22,7 @@ def main() -> None:
     with heavy_imports(), few_imports():
         import trainer.cpu.cpu_layers
         import trainer.families.gpt  # and what is put off, once for all forks
-        import trainer.training
+        import trainer.training  # noqa: F401
     for line in sys.stdin:
         asked = multiprocessing.get_context("fork").Process(target=_run, kwargs=json.loads(line))
         asked.start()
