@@ -145,7 +145,7 @@ def test_nodes_that_always_run_together_are_named_together_and_a_second_one_apar
 def test_cells_that_began_to_move_at_different_times_did_not_move_together() -> None:
     usual = [judged(1.0, job=f"usual-{number}") for number in range(4)]
     moved = [judged(1.08, job=f"moved-{number}") for number in range(6)]
-    together = {f"moved-{number}": 1e9 for number in range(6)}
+    together = {f"moved-{number}": 1e9 - number * WEEK_S / 5 for number in range(6)}  # within one week
     apart = {f"moved-{number}": 1e9 - 2 * number * WEEK_S for number in range(6)}
 
     assert names(causes(cells(*usual, *moved), together)) == [("common-mode", 6)]

@@ -138,13 +138,14 @@ def drifting(found: Comparison) -> list[Any]:
 
 
 def test_a_drift_is_told_by_its_levels() -> None:
-    found = find_drift(runs(lambda week: 1 + 0.05 * (week // 12), 36))
+    levels = (1.0, 1.05, 1.15, 1.2)  # split in the middle first, then on both sides
+    found = find_drift(runs(lambda week: levels[week // 8], 32))
 
     assert found is not None
-    assert [level.first for level in found.levels] == ["run-00", "run-12", "run-24"]
-    assert [level.runs for level in found.levels] == [12, 12, 12]
-    assert found.since == "run-12"
-    assert found.change == pytest.approx(0.1, abs=0.015)
+    assert [level.first for level in found.levels] == ["run-00", "run-08", "run-16", "run-24"]
+    assert [level.runs for level in found.levels] == [8, 8, 8, 8]
+    assert found.since == "run-08"
+    assert found.change == pytest.approx(0.2, abs=0.015)
 
 
 def test_it_is_relative_to_the_fastest_level() -> None:

@@ -9,6 +9,7 @@ import pytest
 from steptime.clusters.base import JobState, JobStatus
 from steptime.errors import SystemFailure
 from steptime.judging.expected_cost import Source, expected_cost
+from steptime.recipes.models import Mode
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -39,18 +40,28 @@ def test_by_the_history_of_the_series(store: Store, make_result: Callable[..., R
     )
     longer = expected_cost(runs_of(gpus="1", max_steps=40), store)
     assert longer.each[0].seconds == 50 + 2 * 40, "its steps take longer, and what is around them does not"
-    limited = expected_cost(runs_of(gpus="1", max_steps=4000), store)
-    assert limited.each[0].seconds == 600, "then the cluster ends it"
+    limited = [
+        run
+        for limit in ("00:10:00", "00:20:00")
+        for run in runs_of(gpus="1", max_steps=4000, time_limit=limit)
+    ]
+    ends = [one.seconds for one in expected_cost(limited, store).each]
+    assert ends == [600, 1200], "then the cluster ends it, each at its own limit"
 
 
 def test_by_the_publication_where_the_series_has_not_run(store: Store) -> None:
-    [run] = runs_of(size="8b", gpu_type="h100", gpus="8")
+    [run] = runs_of(size="8b", gpu_type="h100", gpus="16")
     cost = expected_cost([run], store)
 
     assert cost.each[0].source is Source.PUBLICATION
     assert cost.each[0].seconds == pytest.approx(50 * 9.81, rel=0.5)
-    assert cost.each[0].gpu_hours == pytest.approx(8 * (cost.each[0].seconds or 0) / 3600)
+    assert cost.each[0].gpu_hours == pytest.approx(16 * (cost.each[0].seconds or 0) / 3600)
     assert "(1 by the publication, start and end of the job apart)" in cost.sentence
+    loading = runs_of(size="8b", gpu_type="h100", gpus="16", checkpoint=True)[-1]
+    assert loading.mode is Mode.CHECKPOINT_LOAD
+    assert expected_cost([loading], store).each[0].seconds == pytest.approx(
+        (cost.each[0].seconds or 0) / 50
+    ), "it goes on from the step at which its checkpoint was saved"
 
 
 def test_without_either_it_says_so(store: Store, make_result: Callable[..., Result]) -> None:

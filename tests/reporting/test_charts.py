@@ -160,6 +160,10 @@ def test_what_is_published_is_relative_to_its_own_smallest_scale() -> None:
         ("triangle", "bf16, published: 96.0 % at 2048"),
     ]
     assert marks[-1].y == marks[3].y
+    for published, on_the_axis in ((0.899, False), (0.9, True), (1.05, True), (1.051, False)):
+        rows[1] |= {"step_time_over_published": published, "tokens_per_s_per_gpu": 10.0}
+        shapes = [mark.shape for mark in scaling_chart("llama", rows).marks]
+        assert shapes.count("triangle") == 1 + on_the_axis, published
     rows[0] |= {"step_time_over_published": None}
     assert "triangle" not in {mark.shape for mark in scaling_chart("llama", rows).marks}, "relative to what?"
 

@@ -140,10 +140,11 @@ async def test_the_tab_of_a_sweeps_dag_run_has_the_runs_of_its_cells(
     of_sweep = {"sweep": "night", "sweep_run": "scaling_sweep/manual__1"}
     cell = make_result("x").submitted.made_by.model_copy(update=of_sweep)
     publish("a-cell", made_by=cell)
-    publish("another-run")
-    assert [row["job_name"] for row in await rows(pages, dag_id="scaling_sweep", dag_run_id="manual__1")] == [
-        "a-cell"
-    ]
+    publish("another-run", gpus=4)
+    of_tab = {"dag_id": "scaling_sweep", "dag_run_id": "manual__1"}
+    assert [row["job_name"] for row in await rows(pages, **of_tab)] == ["a-cell"]
+    choices = (await get(pages, "/api/results", params=of_tab)).json()["choices"]
+    assert choices["gpus"] == [2], "what would select nothing is not offered"
     auth_manager.readable = set()
     assert await rows(pages, dag_id="scaling_sweep", dag_run_id="manual__1") == []
 
@@ -448,6 +449,7 @@ async def test_two_runs_are_laid_beside_each_other(
     for run, other in (("one", "hidden"), ("hidden", "one"), ("one", "no-such")):
         response = await get(pages, "/api/differences", params={"run": run, "other": other})
         assert response.status_code == 404
+        assert response.json()["detail"].startswith("there is no run '")
         assert "secret" not in response.text
 
 
@@ -475,6 +477,7 @@ async def test_failures_of_the_store_are_told(pages: FastAPI, monkeypatch: pytes
     response = await get(pages, "/api/results")
     assert response.status_code == 503
     assert "STEPTIME_STORE_URL" in response.json()["detail"]
+    assert response.headers["Cache-Control"] == "no-store"
     monkeypatch.setenv("STEPTIME_STORE_URL", "sqlite:////proc/no/such/folder/store.db")
     response = await get(pages, "/api/runs/some-run")
     assert response.status_code == 503

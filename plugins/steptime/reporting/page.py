@@ -16,7 +16,6 @@ from steptime.judging import findings
 from steptime.judging.comparison import compare_planned, compare_since, compare_sweep_run
 from steptime.judging.findings import Comparison
 from steptime.judging.trend import trend
-from steptime.recipes.models import Mode
 from steptime.reporting import charts
 from steptime.reporting.charts import scaling_chart, trend_chart
 from steptime.results import columns
@@ -82,8 +81,7 @@ def report_sweep(store: Store, sweep: str) -> Report:
     """Report on the newest run of a sweep. Raises UserError if neither store nor `config/` has the sweep."""
     runs = store.newest_sweep_run(sweep)
     found = compare_sweep_run(store, runs) if runs else compare_planned(store, sweep)
-    scaling = [row for row in runs if row["state"] == "valid" and row["mode"] == Mode.PERFORMANCE]
-    return _report(store, found, of=f"sweep {sweep}", runs=runs, scaling=scaling)
+    return _report(store, found, of=f"sweep {sweep}", runs=runs, scaling=runs)
 
 
 def _report(

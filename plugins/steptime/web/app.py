@@ -39,8 +39,8 @@ def create_app() -> FastAPI:
         # What the metrics store raises: its sentence has what to do.
         exception_handlers={UserError: _unavailable, SystemFailure: _unavailable},
     )
-    app.get("/", response_class=FileResponse)(_page)
-    app.get("/static/{path:path}", response_class=FileResponse)(_asset)
+    app.get("/")(_page)
+    app.get("/static/{path:path}")(_asset)
     app.get("/api/columns")(answers.columns)
     app.get("/api/comparison")(answers.comparison)
     app.get("/api/differences")(answers.differences)

@@ -1,0 +1,28 @@
+"""What one comparison says of its cells: which comes first, and the sentence that a Monday begins with."""
+
+from steptime.judging.detection import Standing, standings
+from steptime.judging.findings import Comparison, Finding, among_all
+from steptime.judging.series import JudgedRun, Series
+from steptime.results.columns import of_series
+
+USUAL = [1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.995]
+
+
+def cell(gpus: int, standing: Standing) -> Finding:
+    series = Series.of_row(
+        dict.fromkeys(of_series(), "x") | {"proxy": False, "gpus": gpus, "mode": "performance"}
+    )
+    return Finding(series, JudgedRun({}, 1.0, ""), standing)
+
+
+def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
+    levels = (1.03, 0.92, 1.05, 0.96, 1.0, 1.04)
+    cells = [cell(level, standings([*USUAL, *[levels[level]] * 3])[-1]) for level in range(len(levels))]
+
+    found = Comparison(among_all([cell(9, Standing()), *cells]))
+
+    order = ["x·x·2", "x·x·5", "x·x·0", "x·x·3", "x·x·1", "x·x·4", "x·x·9"]
+    assert found.names == order, "slower, faster, as usual, unknown"
+    assert found.sentence == (
+        "7 cells: 3 slower, 2 faster, 1 unchanged, 1 with insufficient history; worst x·x·2 +5.0 %, confirmed"
+    )
