@@ -70,6 +70,11 @@ def test_a_single_run_is_in_the_middle() -> None:
     assert [line.kind for line in chart.lines] == ["runs"], "without a history nothing is usual"
 
 
+def test_an_axis_is_divided_by_round_numbers() -> None:
+    rows = points(1.0, 1.8, low_s=None, high_s=None)
+    assert [text for _, text in trend_chart("8b", rows).y_ticks] == ["1", "1.2", "1.4", "1.6", "1.8"]
+
+
 def test_what_is_published_is_a_line_over_all_dates() -> None:
     rows = points(1.0, 1.25, 1.5)
     rows[-1]["published_step_time_s"] = 1.5

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import chromium, watched_page
@@ -15,7 +16,7 @@ from steptime.cli import app, main
 from steptime.judging.comparison import compare_since
 from steptime.judging.judgements import publish, reject
 from steptime.reporting.charts import scaling_chart, trend_chart
-from steptime.reporting.page import html, report_since
+from steptime.reporting.page import html, report_since, report_sweep
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -61,6 +62,12 @@ def test_it_says_what_the_comparison_says(half_a_year: Store, tmp_path: Path) ->
     assert f'<p class="quiet">{found.took} · made ' in text
 
 
+def of_sweep(make_result: MakeResult, job_name: str, week: str, **options: Any) -> Result:
+    ran = {"sweep": "nightly", "sweep_run": f"scaling_sweep/{week}"}
+    made_by = make_result("x", dag_run_id=week).submitted.made_by.model_copy(update=ran)
+    return make_result(job_name, made_by=made_by, **options)
+
+
 def test_the_newest_run_of_a_sweep(
     make_result: MakeResult,
     tmp_path: Path,
@@ -70,13 +77,8 @@ def test_the_newest_run_of_a_sweep(
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{tmp_path / 's.db'}")
     for week in ("old", "new"):
         for gpus in (1, 2):
-            one = make_result(
-                f"{week}-{gpus}", gpus=gpus, submitted_at=1e9 + (week == "new"), dag_run_id=week
-            )
-            of_sweep = {"sweep": "nightly", "sweep_run": f"scaling_sweep/{week}"}
-            made_by = one.submitted.made_by.model_copy(update=of_sweep)
-            result = make_result(one.job.name, gpus=gpus, submitted_at=one.job.submitted_at, made_by=made_by)
-            publish(Store(), result)
+            at = 1e9 + (week == "new")
+            publish(Store(), of_sweep(make_result, f"{week}-{gpus}", week, gpus=gpus, submitted_at=at))
 
     statements.clear()
     report(tmp_path / "sweep.html", "--sweep", "nightly")
@@ -172,6 +174,19 @@ def test_what_does_not_fit_is_counted(half_a_year: Store) -> None:
     assert "&lt;script&gt;" in text
     planned = replace(found, comparison=replace(found.comparison, totals=None), runs=[])
     assert "are in the store" not in html(planned, 0.0)
+
+
+def test_of_very_many_runs_the_newest_are_listed_in_reading_order(
+    make_result: MakeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steptime.reporting.page._MOST_RUNS", 2)
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    for number, gpus in enumerate((1, 4, 2)):
+        at = 1e9 + number
+        publish(store, of_sweep(make_result, f"run-{number}", "new", gpus=gpus, submitted_at=at))
+
+    for found in (report_since(store, 0.0), report_sweep(store, "nightly")):
+        assert [row["gpus"] for row in found.runs] == [2, 4]
 
 
 def test_what_was_measured_together_before_is_not_drawn(half_a_year: Store, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ All that comes from jobs is escaped. The file has no script, and its policy lets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any
 
 import jinja2
@@ -87,11 +89,12 @@ def report_sweep(store: Store, sweep: str) -> Report:
 def _report(
     store: Store, found: Comparison, *, of: str, runs: Sequence[Row], scaling: Sequence[Row]
 ) -> Report:
+    listed = {row["job_name"] for row in nlargest(_MOST_RUNS, runs, key=itemgetter("submitted_at"))}
     named = list(zip(found.names, found.findings, strict=True))[:_MOST_TRENDS]
     return Report(
         of,
         found,
-        runs[:_MOST_RUNS],
+        [row for row in runs if row["job_name"] in listed],
         [row for row in scaling if row["scaling_efficiency_percent"] is not None],
         [(name, trend(store, one.series)) for name, one in named],
     )
