@@ -54,6 +54,11 @@ def quiet(_phase: str) -> None:
     pass
 
 
+def kill_supervisor(service: Service) -> None:
+    os.kill(service.pid, signal.SIGKILL)
+    wait_until(lambda: running() is None, "the supervisor is gone")
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty state folder with the quick Airflow; nothing of it lives when the test has ended."""
@@ -154,23 +159,95 @@ def test_a_component_that_dies_is_started_again(home: Path) -> None:
     assert not alive(its_task), "what the dead scheduler had started"
 
 
+def test_a_running_airflow_whose_components_died_often_is_found(home: Path) -> None:
+    """More often than a start may take; that it was months ago nobody counts."""
+    started, _ = up(quiet, port=free_port())
+    for restarts in (1, 2):
+        dead = pid_of("dag-processor")
+        os.kill(dead, signal.SIGKILL)
+        wait_until(lambda dead=dead: pid_of("dag-processor") != dead, "a new one")
+        wait_until(lambda n=restarts: status().restarts["dag-processor"] == n, "the restart is told")
+    assert up(quiet) == (started, True)
+
+
+def test_a_port_that_another_program_took_from_a_dead_api_server_is_told(home: Path) -> None:
+    service, _ = up(quiet, port=free_port())
+    os.kill(service.pid, signal.SIGSTOP)  # else it starts another first
+    os.kill(pid_of("api-server"), signal.SIGKILL)
+    wait_until(lambda: not alive(pid_of("api-server")), "the api-server is gone")
+    with socket.create_server(("127.0.0.1", service.port)):
+        os.kill(service.pid, signal.SIGCONT)
+        with pytest.raises(SystemFailure, match=rf"another program listens on port {service.port}.*down"):
+            up(quiet)
+
+
 def test_what_a_killed_supervisor_leaves_is_found(home: Path) -> None:
     service, _ = up(quiet, port=free_port())
     orphans = pids()
-    os.kill(service.pid, signal.SIGKILL)
-    wait_until(lambda: running() is None, "the supervisor is gone")
+    kill_supervisor(service)
     assert all(alive(pid) for pid in orphans)
 
-    second, ran_already = up(quiet)
+    phases: list[str] = []
+    second, ran_already = up(phases.append)
     assert not ran_already
     assert second.port == service.port, "the port of before, freed"
     assert not any(alive(pid) for pid in orphans)
+    assert phases[:3] == [
+        "the supervisor of Airflow was killed, and left 5 processes; ending them",
+        "killing 1 process that did not end",  # the task, which is not asked
+        f"starting Airflow on port {service.port}",
+    ]
 
     orphans = pids()
-    os.kill(second.pid, signal.SIGKILL)
-    wait_until(lambda: running() is None, "the second supervisor is gone")
+    kill_supervisor(second)
     assert down(quiet) is True
     assert not any(alive(pid) for pid in orphans)
+
+
+def test_what_a_killed_supervisor_leaves_is_asked_to_end_before_it_is_killed(home: Path) -> None:
+    """What ends by itself says so in the database; else its successor waits until it counts as dead."""
+    (home / "tell-ends").touch()
+    service, _ = up(quiet, port=free_port())
+    kill_supervisor(service)
+    down(quiet)
+    *first, last = (home / "ends").read_text().split()
+    assert sorted(first) == ["dag-processor", "scheduler", "triggerer"]
+    assert last == "api-server", "the others call it at their end"
+
+
+def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_too(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "deaf-scheduler").touch()
+    service, _ = up(quiet, port=free_port())
+    kill_supervisor(service)
+    look, kill = supervisor.session_members, standalone._kill
+
+    def kill_late(members: list[psutil.Process]) -> list[psutil.Process]:
+        """The scheduler forks after it was looked for, and before it is killed."""
+        if pid_of("late") == 0:
+            os.kill(pid_of("scheduler"), signal.SIGUSR1)
+            wait_until(lambda: pid_of("late"), "another process")
+            assert pid_of("late") in {member.pid for member in look(service.pid)}
+            assert pid_of("late") not in {member.pid for member in members}
+        return kill(members)
+
+    monkeypatch.setattr(standalone, "_kill", kill_late)
+    monkeypatch.setattr(supervisor, "STOP_GRACE_S", 0.5)
+    assert down(quiet) is True
+    assert pid_of("late")
+    assert not alive(pid_of("late"))
+
+
+def test_what_a_killed_supervisor_has_left_is_told(home: Path) -> None:
+    service, _ = up(quiet, port=free_port())
+    kill_supervisor(service)
+    now = status()
+    assert (now.running, now.healthy) == (False, False)
+    assert now.problem is not None
+    assert "supervisor of Airflow was killed, and left 5 processes" in now.problem
+    assert "'steptime up'" in now.problem
+    assert "'steptime down'" in now.problem
 
 
 def test_a_start_that_fails_shows_the_log_and_stops_everything(home: Path) -> None:
@@ -197,6 +274,7 @@ def test_a_dag_that_cannot_be_read_is_told(home: Path) -> None:
 
 
 def test_a_start_beyond_its_time_fails(home: Path) -> None:
+    (home / "ill-triggerer").touch()
     with pytest.raises(SystemFailure, match=r"not ready after 0 s"):
         up(quiet, port=free_port(), timeout_s=0)
     assert running() is None

@@ -30,11 +30,11 @@ def airflow_client(url: str | None, user: str | None) -> AirflowClient:
     A password is never taken from the command line.
     """
     if url is None:
-        from steptime.service.standalone import running
+        from steptime.service.standalone import running, why_not_running
 
         service = running()
         if service is None:
-            raise SystemFailure("Airflow is not running: start it with 'steptime up', or name one with --url")
+            raise SystemFailure(f"{why_not_running()}, or name one with --url")
         return service.client()
     check_address(url)
     if user is None:

@@ -7,7 +7,9 @@ file names the supervisor by process id *and* start time: neither a reboot nor a
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +105,13 @@ def up(
         else:
             service = before
             announce("Airflow is running already; looking at its health")
-            _wait_until_ready(service, announce, timeout_s)
+            try:
+                _wait_until_ready(service, announce, timeout_s, starts_before=_starts())
+            except _PortTaken:
+                raise SystemFailure(
+                    f"another program listens on port {service.port} since Airflow's api-server died: end it,"
+                    " or move Airflow to another port by 'steptime down' and 'steptime up'"
+                ) from None
         with service.client() as client:
             set_pools(client, announce)
         return service, before is not None
@@ -130,11 +138,8 @@ def status() -> AirflowStatus:
     """Return whether Airflow runs, the health of its components, its DAGs and what they run."""
     service = running()
     if service is None:
-        return AirflowStatus(
-            running=False, healthy=False, problem="Airflow is not running: start it with 'steptime up'"
-        )
-    state = _supervisor_state()
-    restarts = {component.name: component.starts - 1 for component in state.components} if state else {}
+        return AirflowStatus(running=False, healthy=False, problem=why_not_running())
+    restarts = {name: starts - 1 for name, starts in _starts().items()}
     known: dict[str, Any] = {"running": True, "url": service.url, "restarts": restarts}
     try:
         with service.client() as client:
@@ -155,6 +160,18 @@ def running() -> Service | None:
     """Return the Airflow of this state folder, if its supervisor lives."""
     service = _recorded()
     return service if service is not None and _supervisor_process(service) is not None else None
+
+
+def why_not_running() -> str:
+    """Return, for people, that no supervisor lives, what it has left if it was killed, and what to do."""
+    service = _recorded()
+    left = _session(service) if service is not None else []
+    if not left:
+        return "Airflow is not running: start it with 'steptime up'"
+    return (
+        f"{_left_behind(left)}, which nobody starts again when they die:"
+        " 'steptime up' ends them and starts Airflow anew, 'steptime down' ends them"
+    )
 
 
 def _state_file() -> Path:
@@ -245,13 +262,18 @@ def _start(port: int) -> Service:
     return service
 
 
-def _wait_until_ready(service: Service, announce: Announce, timeout_s: float) -> None:
-    """Wait until every component is healthy and the first DAG is there. Raises SystemFailure."""
+def _wait_until_ready(
+    service: Service, announce: Announce, timeout_s: float, starts_before: Mapping[str, int] | None = None
+) -> None:
+    """Wait until every component is healthy and the first DAG is there. Raises SystemFailure.
+
+    What each component was started before, in an Airflow that runs already, is no sign that it cannot be.
+    """
     deadline = time.monotonic() + timeout_s
     reported = ""
     with service.client() as client:
         while True:
-            waiting_for = _missing(service, client)
+            waiting_for = _missing(service, client, starts_before or {})
             if waiting_for is None:
                 return
             if waiting_for != reported:
@@ -262,7 +284,7 @@ def _wait_until_ready(service: Service, announce: Announce, timeout_s: float) ->
             time.sleep(_POLL_S)
 
 
-def _missing(service: Service, client: AirflowClient) -> str | None:
+def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str, int]) -> str | None:
     """What a starting Airflow still lacks, for people; None if it is ready."""
     if _supervisor_process(service) is None:
         raise _failed_start("the supervisor ended", "database", "supervisor")
@@ -270,7 +292,7 @@ def _missing(service: Service, client: AirflowClient) -> str | None:
     if state is None or state.preparing_database:
         return "preparing the database"
     for component in state.components:
-        if component.starts > _STARTS_ALLOWED:
+        if component.starts - starts_before.get(component.name, 0) > _STARTS_ALLOWED:
             raise _failed_start(
                 f"the {component.name} ended with code {component.last_exit_code} again and again",
                 component.name,
@@ -315,25 +337,66 @@ def _failed_start(what: str, *logs: str) -> SystemFailure:
 
 
 def _end_session(service: Service, announce: Announce) -> None:
-    """End all of a service's processes and forget it: SIGTERM to the supervisor, then SIGKILL to the rest."""
+    """End all of a service's processes and forget it: SIGTERM to the supervisor, then SIGKILL to the rest.
+
+    Where the supervisor was killed, its components get the SIGTERM.
+    """
     process = _supervisor_process(service)
     if process is not None:
         announce("stopping Airflow")
         with suppress(psutil.NoSuchProcess):
             process.terminate()
         wait_while(lambda: _supervisor_process(service), _STOP_TIMEOUT_S)
-    left = _session(service)
-    if left:
-        announce(f"killing {len(left)} processes that did not end")
-        for member in left:
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
-        left = wait_while(lambda: _session(service), _KILL_TIMEOUT_S)
+    elif left := _session(service):
+        announce(f"{_left_behind(left)}; ending them")
+        _end_components(service)
+    if left := _session(service):
+        announce(f"killing {_counted(left)} that did not end")
+        # Again and again: who is not dead yet may have started another one since it was looked for.
+        left = wait_while(lambda: _kill(_session(service)), _KILL_TIMEOUT_S)
     if left:
         pids = ", ".join(str(member.pid) for member in left)
         raise SystemFailure(f"these processes of Airflow cannot be ended: {pids}")
     _state_file().unlink(missing_ok=True)
     supervisor.state_file().unlink(missing_ok=True)
+
+
+def _end_components(service: Service) -> None:
+    """Ask the components of a killed supervisor to end, as it would have.
+
+    Those that end note it in the database; else their successors wait until they count as dead.
+    """
+    try:
+        state = _supervisor_state()
+    except SystemFailure:  # damaged: which they are is not known, and all are killed
+        return
+    names = {component.pid: component.name for component in state.components} if state else {}
+
+    def left(api_server: bool) -> list[psutil.Process]:
+        living = [member for member in _session(service) if member.pid in names]
+        return [member for member in living if (names[member.pid] == supervisor.API_SERVER) is api_server]
+
+    # The api-server last: the others call it at their end.
+    for api_server, grace_s in ((False, supervisor.STOP_GRACE_S), (True, supervisor.LEAST_GRACE_S)):
+        for member in left(api_server):
+            with suppress(psutil.NoSuchProcess):
+                member.terminate()
+        wait_while(partial(left, api_server), grace_s)
+
+
+def _kill(members: list[psutil.Process]) -> list[psutil.Process]:
+    for member in members:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    return members
+
+
+def _left_behind(left: list[psutil.Process]) -> str:
+    return f"the supervisor of Airflow was killed, and left {_counted(left)}"
+
+
+def _counted(processes: list[psutil.Process]) -> str:
+    return "1 process" if len(processes) == 1 else f"{len(processes)} processes"
 
 
 def _session(service: Service) -> list[psutil.Process]:
@@ -363,3 +426,9 @@ def _supervisor_state() -> supervisor.SupervisorState | None:
     return read_state(
         supervisor.SupervisorState, supervisor.state_file(), if_damaged="stop Airflow by 'steptime down'"
     )
+
+
+def _starts() -> dict[str, int]:
+    """How often the supervisor has started each component."""
+    state = _supervisor_state()
+    return {component.name: component.starts for component in state.components} if state else {}

@@ -41,7 +41,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 STOP_GRACE_S = 15.0
-_LEAST_GRACE_S = 5.0
+LEAST_GRACE_S = 5.0
 """What the api-server is given if the others have used up the grace."""
 _POLL_S = 0.5
 
@@ -100,7 +100,7 @@ def _end(components: list[Component]) -> None:
         for component in ending:
             component.terminate()
         for component in ending:
-            component.wait(max(_LEAST_GRACE_S, deadline - time.monotonic()))
+            component.wait(max(LEAST_GRACE_S, deadline - time.monotonic()))
     for member in session_members(os.getpid()):
         if member.pid != os.getpid():
             with suppress(psutil.NoSuchProcess):

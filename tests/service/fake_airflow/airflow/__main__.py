@@ -1,7 +1,9 @@
 """Stands in for `python -m airflow`: real processes and sockets that behave as Airflow's do, in milliseconds.
 
 Put before the real one by PYTHONPATH. What shall go wrong is said by files in AIRFLOW_HOME:
-`break-<component>` (that component ends at once), `broken-dag` (an import error instead of the DAG).
+`break-<component>` (that component ends at once), `ill-<component>` (it is never healthy), `broken-dag` (an
+import error instead of the DAG), `deaf-scheduler` (SIGTERM does not end it, and it forks a process at each
+SIGUSR1). Who is ended by SIGTERM writes that to `ends` if there is `tell-ends`.
 """
 
 import configparser
@@ -59,6 +61,8 @@ class Api(BaseHTTPRequestHandler):
 
 def _status(component: str) -> str:
     """Healthy once it has told its pid; one of an earlier start is of another session, or nobody's."""
+    if (HOME / f"ill-{component}").exists():
+        return "unhealthy"
     try:
         told = int((HOME / f"{component.replace('_', '-')}.pid").read_text())
         return "healthy" if os.getsid(told) == os.getsid(0) else "unhealthy"
@@ -100,11 +104,23 @@ def main() -> None:
         return
     if component == "scheduler":
         _tell_pid("task", _task())
+    if (HOME / "tell-ends").exists():
+        signal.signal(signal.SIGTERM, lambda *_: _tell_end(component))
+    if component == "scheduler" and (HOME / "deaf-scheduler").exists():
+        _tell_pid("late", 0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, lambda *_: _tell_pid("late", _task()))
     _tell_pid(component, os.getpid())  # last, as it means healthy
     if component == "api-server":
         _serve()
-    else:
+    while True:
         signal.pause()
+
+
+def _tell_end(component: str) -> None:
+    with (HOME / "ends").open("a") as ends:
+        ends.write(f"{component}\n")
+    os._exit(0)
 
 
 if __name__ == "__main__":
