@@ -5,6 +5,8 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
+from steptime.service.component import LONGEST_PAUSE_S
+
 
 def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigParser, tmp_path: Path) -> None:
     """A triggerer ends of "database is locked", after Python's five seconds."""
@@ -13,3 +15,10 @@ def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigPar
         assert connection.execute(text("PRAGMA busy_timeout")).scalar_one() == 60_000
     engine.dispose()
     assert (tmp_path / "airflow/airflow.db").is_file(), "the patience is no part of its name"
+
+
+def test_tasks_ask_for_longer_than_a_dead_api_server_may_be_away(airflow_cfg: ConfigParser) -> None:
+    """At least; each waits for a random time between the two."""
+    retries = airflow_cfg.getint("workers", "execution_api_retries")
+    least_s = airflow_cfg.getfloat("workers", "execution_api_retry_wait_min")
+    assert (retries - 1) * least_s > LONGEST_PAUSE_S + 30, "and the time that its start takes"

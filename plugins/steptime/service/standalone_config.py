@@ -90,7 +90,14 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "namespace_levels": "airflow.utils.log.file_task_handler=CRITICAL",
         },
         # With the default of 5 s, a task that defers at once may be judged "finished while queued" and fail.
-        "workers": {"min_heartbeat_interval": "1"},
+        "workers": {
+            "min_heartbeat_interval": "1",
+            # Tasks ask on while the api-server is started again, which the supervisor may put off for a
+            # minute: for two to four minutes. By default they fail after 4 to 15 s, and again in each retry.
+            "execution_api_retries": "120",
+            "execution_api_retry_wait_min": "1",
+            "execution_api_retry_wait_max": "2",
+        },
         # Half a second instead of one between the steps of a chain of short tasks.
         "scheduler": {
             "scheduler_idle_sleep_time": "0.5",
