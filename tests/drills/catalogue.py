@@ -329,6 +329,58 @@ _FILES = (
         reason="disk is full|No space left",
     ),
 )
+_ANYWHERE = (
+    points.BEFORE_SBATCH,
+    points.AFTER_SBATCH,
+    points.QUEUED,
+    points.TRAINING,
+    points.COLLECTING,
+    points.PUBLISHING,
+)
+_COMMANDS = ("steptime up", "steptime down, then up")
+_KILLED = (
+    Drill(
+        "api-server killed",
+        _ANYWHERE,
+        faults.kill_api_server,
+        _ONE_RESULT,
+        mend=faults.await_api_server,
+        ways=("once", "again and again"),
+        bears_more=True,
+    ),
+    Drill(
+        "supervisor killed",
+        _ANYWHERE,
+        faults.kill_supervisor,
+        _ONE_RESULT,
+        mend=faults.start_again,
+        ways=_COMMANDS,
+        lasts_s=(0.5, 20.0),
+        bears_more=True,
+    ),
+    # Nothing is left for a second fault to meet.
+    Drill(
+        "all of Airflow killed",
+        _ANYWHERE,
+        faults.kill_all_of_airflow,
+        _ONE_RESULT,
+        mend=faults.start_again,
+        ways=_COMMANDS,
+    ),
+)
+_SERVICE = [
+    one
+    for drill in _KILLED
+    for one in (
+        drill,
+        replace(
+            drill,
+            name=f"{drill.name} in mid-wait",
+            points=(points.QUEUED, points.TRAINING),
+            dag_id=_IN_WORKER,
+        ),
+    )
+]
 # The others have more outcomes than one, or end the run at once: nothing is left for a second fault to meet.
 _BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]
 _ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SLOTS, *_SSH, *_SLURM, *_FILES)
@@ -340,4 +392,6 @@ ALSO = MappingProxyType(
     }
 )
 DRILLS = MappingProxyType({drill.name: drill for drill in _ALL})
-POINTS = MappingProxyType({point.name: point for drill in _ALL for point in drill.points})
+SERVICE_DRILLS = MappingProxyType({drill.name: drill for drill in _SERVICE})
+SERVICE_ALSO = MappingProxyType({"the api-server killed": faults.kill_api_server_once, **ALSO})
+POINTS = MappingProxyType({point.name: point for drill in (*_ALL, *_SERVICE) for point in drill.points})

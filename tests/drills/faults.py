@@ -20,6 +20,7 @@ from drills.site import SWEEP_DAG
 from steptime.airflow.slots.names import HOLD_TASK
 from steptime.clusters.slurm.states import JobRecord
 from steptime.mini_slurm import processes
+from steptime.service import supervisor
 
 if TYPE_CHECKING:
     from drills.scene import Scene
@@ -144,6 +145,72 @@ def kill_triggerer(scene: "Scene") -> None:
 
 def kill_scheduler(scene: "Scene") -> None:
     scene.site.component("scheduler").kill()
+
+
+def kill_api_server(scene: "Scene") -> None:
+    """SIGKILL, once, or to each that the supervisor starts after ever longer pauses."""
+    for _ in range(_KILLS if scene.schedule.way == "again and again" else 1):
+        kill_api_server_once(scene)
+
+
+def kill_api_server_once(scene: "Scene") -> None:
+    server = scene.site.component("api-server")
+    kill(_all_of(server))
+    server.wait(_NOTICED_S)
+
+
+def await_api_server(scene: "Scene") -> None:
+    """The supervisor starts it again."""
+    wait_until("an api-server that answers", lambda: scene.site.airflow.client.health().components)
+    scene.note("the api-server answers")
+
+
+def kill_supervisor(scene: "Scene") -> None:
+    """SIGKILL to the supervisor: Airflow's components go on, and nobody starts them again."""
+    session = _session(scene)
+    process = psutil.Process(session)
+    process.kill()
+    process.wait(_NOTICED_S)
+    scene.note(f"the supervisor has left {len(supervisor.session_members(session))} processes")
+
+
+def kill_all_of_airflow(scene: "Scene") -> None:
+    """SIGKILL to every process of Airflow, as when a container is ended; jobs go on."""
+    session = _session(scene)
+    wait_until("the end of all", lambda: not _killed(supervisor.session_members(session)), _NOTICED_S)
+
+
+def start_again(scene: "Scene") -> None:
+    """A person finds Airflow without a supervisor; after that nothing is left of the one that was killed."""
+    site, session, told = scene.site, _session(scene), []
+    left = supervisor.session_members(session)
+    if scene.schedule.way == "steptime down, then up":
+        down = site.airflow.steptime("down")
+        assert down.returncode == 0, down.stderr
+        told.append(down.stderr)
+        assert site.service() is None
+        assert not site.strays(), f"left behind after steptime down: {site.strays()}"
+    site.start_airflow(told.append)
+    for phase in told:
+        scene.note(phase)
+    assert not supervisor.session_members(session), "processes of the killed supervisor live"
+    assert not site.strays(), f"left behind after steptime up: {site.strays()}"
+    assert bool(left) == ("the supervisor of Airflow was killed" in "".join(told)), "people are not told"
+
+
+def _session(scene: "Scene") -> int:
+    """The session of the Airflow under which the drill has begun."""
+    if "session" not in scene.kept:
+        service = scene.site.service()
+        assert service is not None, "Airflow is not running"
+        scene.kept["session"] = service.pid
+    session: int = scene.kept["session"]
+    return session
+
+
+def _killed(members: list[psutil.Process]) -> list[psutil.Process]:
+    kill(members)
+    return members
 
 
 # What people do in Airflow's UI

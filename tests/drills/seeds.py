@@ -4,8 +4,11 @@ import itertools
 import os
 import random
 
-from drills.catalogue import ALSO, DRILLS
+from drills.catalogue import ALSO, DRILLS, SERVICE_ALSO, SERVICE_DRILLS
 from drills.schedule import Schedule
+
+FIRST_OF_SERVICE = 10_000
+"""From here on seeds draw from the drills that kill Airflow as a whole; those below stay what they were."""
 
 
 def draw(seed: int) -> Schedule:
@@ -14,12 +17,15 @@ def draw(seed: int) -> Schedule:
     Consecutive seeds go through all drills, and then through the points and ways of each and through the
     second faults, so that none is left out by chance.
     """
-    turn, number = divmod(seed, len(DRILLS))
-    drill = tuple(DRILLS.values())[number]
+    of_service = seed >= FIRST_OF_SERVICE
+    drills, second_faults = (SERVICE_DRILLS, SERVICE_ALSO) if of_service else (DRILLS, ALSO)
+    turn, number = divmod(seed % FIRST_OF_SERVICE, len(drills))
+    drill = tuple(drills.values())[number]
     turns = list(itertools.product(drill.points, drill.ways))
     random.Random(drill.name).shuffle(turns)  # noqa: S311 (a schedule is no secret)
     point, way = turns[turn % len(turns)]
     chance = random.Random(f"drill {seed}")  # noqa: S311
+    also = tuple(second_faults)[(turn // 2 if of_service else number) % len(second_faults)]
     return Schedule(
         seed=seed,
         drill=drill.name,
@@ -27,7 +33,7 @@ def draw(seed: int) -> Schedule:
         way=way,
         lasts_s=round(chance.uniform(*drill.lasts_s), 1),
         goes_on_first=chance.random() < 0.5,
-        also=tuple(ALSO)[number % len(ALSO)] if drill.bears_more and (turn + number) % 4 == 0 else "",
+        also=also if drill.bears_more and (turn + number) % (2 if of_service else 4) == 0 else "",
         part=round(chance.uniform(0.2, 0.8), 2),
         step_s=round(chance.uniform(0.1, 0.2), 3),
     )

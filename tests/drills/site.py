@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 from clusters.login_node import LoginNode
-from end_to_end.driving import Airflow, kill, running_airflow, wait_until
+from end_to_end.driving import Airflow, kill, running_airflow, start_airflow, wait_until
 from slurm_service import MiniSlurm
 from stand_ins.trainer_python import python_of_stand_in
 
@@ -28,6 +28,7 @@ from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.mini_slurm import processes, service
 from steptime.results.store import Store
 from steptime.service import connection_file, supervisor
+from steptime.service.standalone import Service
 
 CLUSTER = "mini-slurm"
 BOUNDED = "bounded"
@@ -147,6 +148,29 @@ class Site:
 
         return wait_until(f"the {name}", look)
 
+    def service(self) -> Service | None:
+        """What the state file has of Airflow's supervisor, which may have been killed; None after `down`."""
+        file = self.airflow.home / "airflow/service.json"
+        return Service.model_validate_json(file.read_text()) if file.exists() else None
+
+    def start_airflow(self, announce: Callable[[str], None] = lambda _: None) -> None:
+        """What `steptime up` does; the address must stay what it was."""
+        dags = self.config.with_name("dags")
+        started = start_airflow(self.airflow.home, self.config, dags, announce)
+        assert started.url == self.airflow.url, "Airflow has moved"
+
+    def strays(self) -> list[str]:
+        """Processes of Airflow that are not of the supervisor which the state file has."""
+        service = self.service()
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError):
+                # Jobs run in the cluster's folder, and are not Airflow's.
+                of_airflow = Path(process.cwd()) == self.airflow.home / "airflow"
+                if of_airflow and (service is None or os.getsid(process.pid) != service.pid):
+                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
+        return found
+
     def require_dags(self) -> None:
         """Wait until Airflow has read the DAGs of drills: one is listed before its runs can be triggered."""
         for dag_id in (TRAINING_DAG, _IN_WORKER_DAG, SWEEP_DAG, SLOTS_DAG):
@@ -199,6 +223,7 @@ class Site:
             daemon.resume()
         service.up(self.slurm.home, print)
         self.slurm.command("scontrol", "update", "PartitionName=batch", "State=UP")
+        self.start_airflow()
         for run in self.airflow.client.running_dag_runs():
             self.airflow.mark_run_failed(run)
             self.airflow.ended(run)

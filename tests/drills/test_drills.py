@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from end_to_end.driving import wait_until
 
-from drills.catalogue import ALSO, DRILLS, POINTS
+from drills.catalogue import DRILLS, POINTS, SERVICE_ALSO, SERVICE_DRILLS
 from drills.evidence import Evidence, collect
 from drills.oracle import check, outcomes
 from drills.scene import Scene
@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
-IN_TEST_ALL = (1, 8, 10, 14, 25, 30, 34, 39)
-"""Seeds of different kinds of faults: a worker, the connection, a person; the rest is for `make drills`."""
+IN_TEST_ALL = (1, 8, 10, 14, 25, 30, 34, 39, 10000, 10002)
+"""Of different kinds: a worker, the connection, a person, all of Airflow; the rest is for `make drills`."""
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def _mended(site: Site) -> Iterator[None]:
 @pytest.mark.parametrize("seed", seeds(IN_TEST_ALL))
 def test_a_drill(site: Site, seed: int, record_property: Callable[[str, object], None]) -> None:
     schedule = draw(seed)
-    scene = Scene(site, schedule, DRILLS[schedule.drill], POINTS[schedule.point])
+    drill = (DRILLS | SERVICE_DRILLS)[schedule.drill]
+    scene = Scene(site, schedule, drill, POINTS[schedule.point])
     began = time.monotonic()
     found: Evidence | None = None
     try:
@@ -76,7 +77,7 @@ def perform(scene: Scene) -> None:
     # How long it lasts is part of the schedule: nothing is waited for here.
     time.sleep(schedule.lasts_s / 2)
     if schedule.also:
-        ALSO[schedule.also](scene)
+        SERVICE_ALSO[schedule.also](scene)
         scene.note(f"struck: {schedule.also}")
     time.sleep(schedule.lasts_s / 2)
     drill.mend(scene)

@@ -1,13 +1,14 @@
 """A seed is a schedule, always and everywhere; and no fault that the drills promise is left out."""
 
+import hashlib
 import os
 import subprocess
 import sys
 
 import pytest
 
-from drills.catalogue import ALSO, DRILLS, POINTS
-from drills.seeds import draw, seeds
+from drills.catalogue import ALSO, DRILLS, POINTS, SERVICE_ALSO, SERVICE_DRILLS
+from drills.seeds import FIRST_OF_SERVICE, draw, seeds
 from steptime import settings
 
 
@@ -18,6 +19,28 @@ def test_a_seed_is_the_same_schedule_in_every_process() -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert printed.stdout.splitlines() == [str(draw(seed)) for seed in range(60)]
+
+
+def test_a_seed_stays_the_schedule_that_it_was() -> None:
+    """Documents name seeds: what they drew when the drills of the service came is what they draw."""
+    drawn = "\n".join(f"{one} {one.part} {one.step_s}" for one in map(draw, range(1000)))
+    known = "53afd612f6733883b838449bd8db8034d90b1014a5e1f42d119e65e9245ce2cb"
+    assert hashlib.sha256(drawn.encode()).hexdigest() == known
+
+
+def test_seeds_of_the_service_go_through_its_drills_points_ways_and_second_faults() -> None:
+    schedules = [draw(FIRST_OF_SERVICE + number) for number in range(12 * len(SERVICE_DRILLS))]
+    turns = {(one.drill, one.point, one.way) for one in schedules}
+    assert turns == {
+        (drill.name, point.name, way)
+        for drill in SERVICE_DRILLS.values()
+        for point in drill.points
+        for way in drill.ways
+    }
+    also = {(one.drill, one.also) for one in schedules}
+    bearing = [drill.name for drill in SERVICE_DRILLS.values() if drill.bears_more]
+    assert {(name, second) for name in bearing for second in ("", *SERVICE_ALSO)} <= also
+    assert set(DRILLS).isdisjoint(SERVICE_DRILLS)
 
 
 def test_consecutive_seeds_go_through_all_drills() -> None:
@@ -40,14 +63,14 @@ def test_a_hundred_seeds_differ_in_point_way_and_time() -> None:
 def test_each_drill_is_documented() -> None:
     rows = (settings.shipped("config").parent / "docs/drills.md").read_text().split("## Drills")[1]
     told = " ".join(line.split("|")[1] for line in rows.splitlines() if line.startswith("|"))
-    for name in DRILLS:
+    for name in (*DRILLS, *SERVICE_DRILLS):
         first, _, ending = name.partition(" while ")
         assert first in told, name
         assert ending in told, name
 
 
 def test_each_drill_says_what_is_permitted() -> None:
-    for drill in DRILLS.values():
+    for drill in (*DRILLS.values(), *SERVICE_DRILLS.values()):
         assert set(drill.permitted) <= {"valid", "failed", "cancelled"}
         assert bool(drill.reason) == ("failed" in drill.permitted), drill.name
 

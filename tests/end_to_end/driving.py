@@ -28,6 +28,8 @@ Found = TypeVar("Found")
 CLI = str(Path(sys.executable).with_name("steptime"))
 _HEARTBEAT_TIMEOUT_S = 20
 """After which a worker counts as dead: a third of what `steptime up` sets."""
+_STARTS_WITHIN_S = 900
+"""Three times what `steptime up` gives: nothing here is about how long a start takes on a busy machine."""
 _TRIGGERER_TIMEOUT_S = 10
 """After which a triggerer does, and another one takes its triggers over: a third of Airflow's default."""
 
@@ -201,12 +203,10 @@ class Airflow:
         return json.loads(path.read_text()) if path.is_file() else None
 
 
-@contextmanager
-def running_airflow(home: Path, config: Path, dags: Path) -> Iterator[Airflow]:
-    """Airflow as `steptime up` starts it, and at the end `steptime down`, which must leave nothing behind.
-
-    It only notices dead workers and triggerers sooner.
-    """
+def start_airflow(
+    home: Path, config: Path, dags: Path, announce: Callable[[str], None] = lambda _: None
+) -> standalone.Service:
+    """What `steptime up` does; but dead workers and triggerers are noticed sooner."""
     options = standalone_config._options
 
     def impatient(root: Path, port: int) -> dict[str, dict[str, str]]:
@@ -224,8 +224,16 @@ def running_airflow(home: Path, config: Path, dags: Path) -> Iterator[Airflow]:
         patched.setenv("STEPTIME_DAGS_DIR", str(dags))
         patched.delenv("STEPTIME_STORE_URL", raising=False)
         patched.setattr(standalone_config, "_options", impatient)
-        started, _ = standalone.up(lambda _: None)
-        password = standalone_config.password()
+        started, _ = standalone.up(announce, timeout_s=_STARTS_WITHIN_S)
+    return started
+
+
+@contextmanager
+def running_airflow(home: Path, config: Path, dags: Path) -> Iterator[Airflow]:
+    """Airflow as `start_airflow` starts it; at the end `steptime down`, which must leave nothing behind."""
+    started = start_airflow(home, config, dags)
+    passwords = json.loads((home / "airflow/passwords.json").read_text())
+    password = passwords[standalone_config.ADMIN]
     try:
         with AirflowClient(started.url, standalone_config.ADMIN, password) as client:
             yield Airflow(home, config, started.url, standalone_config.ADMIN, password, client)
