@@ -3,7 +3,8 @@
 Put before the real one by PYTHONPATH. What shall go wrong is said by files in AIRFLOW_HOME:
 `break-<component>` (that component ends at once), `ill-<component>` (it is never healthy), `broken-dag` (an
 import error instead of the DAG), `deaf-scheduler` (SIGTERM does not end it, and it forks a process at each
-SIGUSR1). Who is ended by SIGTERM writes that to `ends` if there is `tell-ends`.
+SIGUSR1), `busy` (the first request that changes something is answered by an error). Who is ended by SIGTERM
+writes that to `ends` if there is `tell-ends`.
 """
 
 import configparser
@@ -47,6 +48,10 @@ class Api(BaseHTTPRequestHandler):
             self._answer(401, {"detail": "Invalid credentials"})
 
     def do_PATCH(self) -> None:
+        if (HOME / "busy").exists():
+            (HOME / "busy").unlink()
+            self._answer(500, {"detail": "database is locked"})
+            return
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         (HOME / "pools.json").write_text(json.dumps(said["actions"][0]["entities"]))
         self._answer(200, {"create": {"success": [], "errors": []}})
