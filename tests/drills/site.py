@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 import yaml
 from clusters.login_node import LoginNode
 from end_to_end.driving import Airflow, kill, running_airflow, start_airflow, wait_until
+from free_ports import free_port
 from slurm_service import MiniSlurm
 from stand_ins.trainer_python import python_of_stand_in
 
@@ -156,7 +158,8 @@ class Site:
     def start_airflow(self, announce: Callable[[str], None] = lambda _: None) -> None:
         """What `steptime up` does; the address must stay what it was."""
         dags = self.config.with_name("dags")
-        started = start_airflow(self.airflow.home, self.config, dags, announce)
+        port = urlsplit(self.airflow.url).port
+        started = start_airflow(self.airflow.home, self.config, dags, announce, port)
         assert started.url == self.airflow.url, "Airflow has moved"
 
     def strays(self) -> list[str]:
@@ -299,7 +302,8 @@ def drilled_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("STEPTIME_HOME", str(home))
         connection_file.keep(login.login())
-    with running_airflow(home, config, dags) as airflow:
+    # Of its own: another Airflow of this machine that starts takes one near the usual one while this is down.
+    with running_airflow(home, config, dags, free_port()) as airflow:
         yield airflow
 
 

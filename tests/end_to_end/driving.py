@@ -204,7 +204,11 @@ class Airflow:
 
 
 def start_airflow(
-    home: Path, config: Path, dags: Path, announce: Callable[[str], None] = lambda _: None
+    home: Path,
+    config: Path,
+    dags: Path,
+    announce: Callable[[str], None] = lambda _: None,
+    port: int | None = None,
 ) -> standalone.Service:
     """What `steptime up` does; but dead workers and triggerers are noticed sooner."""
     options = standalone_config._options
@@ -224,14 +228,14 @@ def start_airflow(
         patched.setenv("STEPTIME_DAGS_DIR", str(dags))
         patched.delenv("STEPTIME_STORE_URL", raising=False)
         patched.setattr(standalone_config, "_options", impatient)
-        started, _ = standalone.up(announce, timeout_s=_STARTS_WITHIN_S)
+        started, _ = standalone.up(announce, port=port, timeout_s=_STARTS_WITHIN_S)
     return started
 
 
 @contextmanager
-def running_airflow(home: Path, config: Path, dags: Path) -> Iterator[Airflow]:
+def running_airflow(home: Path, config: Path, dags: Path, port: int | None = None) -> Iterator[Airflow]:
     """Airflow as `start_airflow` starts it; at the end `steptime down`, which must leave nothing behind."""
-    started = start_airflow(home, config, dags)
+    started = start_airflow(home, config, dags, port=port)
     passwords = json.loads((home / "airflow/passwords.json").read_text())
     password = passwords[standalone_config.ADMIN]
     try:
