@@ -118,7 +118,7 @@ def test_all_flags_of_a_plan() -> None:
             *("--time-limit", "00:05:00", "--cluster", "local", "--env", "A=1", "--format", "json"),
         ).stdout
     )["runs"]
-    assert (row["gpus"], row["tp"], row["dp"], row["gbs"], row["ga"]) == (2, 2, 1, 8, 4)
+    assert (row["gpus"], row["tp"], row["dp"], row["gbs"], row["ga"]) == (2, 2, 1, 8, 8)
     assert (row["steps"], row["window"], row["time_limit"]) == (30, "5:29", "00:05:00")
 
 

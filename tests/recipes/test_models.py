@@ -105,7 +105,7 @@ IMPOSSIBLE: Mapping[str, tuple[BaseModel, dict[str, Any], str]] = {
     "batches that are no micro batches": (
         RUN.recipe,
         {"global_batch_size": 15},
-        "global batch size 15 is not a multiple of micro batch size 2 × data parallel 2 = 4",
+        "global batch size 15 is not a multiple of micro batch size 1 × data parallel 2 = 2",
     ),
     "a family that there is not": (RUN.recipe.model, {"architecture": "lama"}, "did you mean 'llama'"),
     "hybrid sizes of a plain model": (
