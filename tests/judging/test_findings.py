@@ -1,7 +1,10 @@
 """What one comparison says of its cells: which comes first, and the sentence that a Monday begins with."""
 
+from dataclasses import replace
+
 from steptime.judging.detection import Standing, standings
 from steptime.judging.findings import Comparison, Finding, among_all
+from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series
 from steptime.results.columns import of_series
 
@@ -26,3 +29,11 @@ def test_what_got_slower_most_comes_first_and_is_the_worst() -> None:
     assert found.sentence == (
         "7 cells: 3 slower, 2 faster, 1 unchanged, 1 with insufficient history; worst x·x·2 +5.0 %, confirmed"
     )
+
+
+def test_where_a_fresh_run_ran_is_told_once_it_has_decided_something() -> None:
+    [suspected, confirmed] = standings([*USUAL, 1.06, 1.06, 1.06])[-2:]
+
+    for standing, said in ((suspected, "suspected; "), (confirmed, "confirmed on another node (b1); ")):
+        found = replace(cell(1, standing), placement=Placement("a1", ("b1",)))
+        assert f"slower by 6.0 %, {said}" in Comparison((found,)).remarks[0]

@@ -86,9 +86,10 @@ def test_runs_that_end_in_another_order_are_judged_as_they_were_submitted(
         publish(store, result)
 
     assert verdicts(store)[-3:] == ["suspected", "suspected", "confirmed"]
-    kept = stored(store)
-    judge_all(store)
+    kept, progress = stored(store), []
+    judge_all(store, lambda *numbers: progress.append(numbers))
     assert stored(store) == kept, "as if all were judged at once"
+    assert progress == [(1, 1)], "of one series"
 
 
 def test_what_is_stored_says_the_same_as_judging_anew(
@@ -148,8 +149,10 @@ def test_a_published_step_time_passes_from_95_percent_of_its_throughput_on(
             store, result.model_copy(update={"measurement": result.measurement.model_copy(update=published)})
         )
 
-    told = {name: (row["verdict"], row["ratio"]) for name, row in stored(store, "publication").items()}
+    kept = stored(store, "publication")
+    told = {name: (row["verdict"], row["ratio"]) for name, row in kept.items()}
 
+    assert {row["limit_ratio"] for row in kept.values()} == {1 / 0.95}
     assert told == {"run-0": ("passes", 1.0), "run-1": ("passes", 1.05), "run-2": ("below", 1.06)}
 
 
