@@ -52,6 +52,8 @@ def test_monday_morning_names_exactly_what_was_planted() -> None:
     assert first.startswith("8 cells: 3 slower, 1 faster, 3 unchanged, 1 with insufficient history; worst ")
     assert second.startswith("8 cells · 14 runs, 1 rejected · 0.481 GPU-hours · in the queue for ")
     assert shown.exit_code == 3
+    for heading in ("change, %", "now, s", "baseline, s"):
+        assert heading in shown.stdout
     of_cell = {line.split("│")[1].strip(): line for line in shown.stdout.splitlines() if "│" in line}
     assert re.search(r" \+\d\.\d ", of_cell["small·fp32·4"]), "slower has its sign"
     assert re.search(r" -\d\.\d ", of_cell["small·fp32·2"])

@@ -57,6 +57,8 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
     assert re.fullmatch(r"0\.\d+ s [▁▂▃▄▅▆▇█]{28} 0\.\d+ s", line)
     assert line.split()[2][-3:] > line.split()[2][:3], "its end is higher than its beginning"
     for text in (
+        "time, s",
+        "change, %",
         "baseline, s",
         "usual from, s",
         "usual to, s",
