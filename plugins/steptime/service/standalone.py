@@ -42,8 +42,6 @@ _STARTS_ALLOWED = 2
 _POLL_S = 0.5
 _STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15
 _KILL_TIMEOUT_S = 10.0
-_POOLS_WITHIN_S = 120.0
-"""Longer than writers of the database wait for each other."""
 _FIRST_DAG = "llama31"
 """The DAG whose appearance shows that the DAG folder has been read."""
 
@@ -115,7 +113,7 @@ def up(
                     " or move Airflow to another port by 'steptime down' and 'steptime up'"
                 ) from None
         with service.client() as client:
-            _set_pools(client, announce)
+            set_pools(client, announce)
         return service, before is not None
 
 
@@ -284,19 +282,6 @@ def _wait_until_ready(
             if time.monotonic() > deadline:
                 raise _failed_start(f"not ready after {timeout_s:.0f} s, {waiting_for}", "api-server")
             time.sleep(_POLL_S)
-
-
-def _set_pools(client: AirflowClient, announce: Announce) -> None:
-    """Set the pools, in an Airflow whose database may be locked by the tasks that it begins with."""
-    deadline = time.monotonic() + _POOLS_WITHIN_S
-    while True:
-        try:
-            return set_pools(client, announce)
-        except SystemFailure:
-            if time.monotonic() > deadline:
-                raise
-        announce("setting the pools again, as Airflow did not")
-        time.sleep(_POLL_S)
 
 
 def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str, int]) -> str | None:
