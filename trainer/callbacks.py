@@ -78,7 +78,11 @@ class ModelParallelSeed(Callback):
 
 
 class FiniteLoss(Callback):
-    """Ends the training at the first step whose loss is no number."""
+    """Ends the training at the first step whose loss is no number.
+
+    On rank 0 alone, which has the loss of all ranks and writes the log: another rank could end the run before
+    that step's line is there.
+    """
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int

@@ -130,9 +130,10 @@ def _callbacks(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending
         callbacks.append(StepBar())
     else:  # the bar of release 24.11 had no flops
         callbacks += [ModelFlops(run, timing), StepLines(log_interval=1)]
-    if folders.history and launch.rank == 0:
-        callbacks.append(History(folders.history, timing, ending.progress))
-    callbacks.append(FiniteLoss())
+    if launch.rank == 0:
+        if folders.history:
+            callbacks.append(History(folders.history, timing, ending.progress))
+        callbacks.append(FiniteLoss())
     if device == "cpu":
         callbacks.append(ExpertSpread(run))
     if device == "cpu" and run.checkpoint_path is None:

@@ -19,8 +19,14 @@ DIVERGE = """
 import sys
 from trainer.forked_ranks import main
 if __name__ == "__main__":
-    from trainer import hyperparameters
+    import time
+    from trainer import callbacks, hyperparameters
     hyperparameters.LEARNING_RATE = 1e30
+    write_step = callbacks.write_step
+    def write_late(*arguments, **fields):
+        time.sleep(1)  # a rank that ends the run before rank 0 has its line is surely first
+        write_step(*arguments, **fields)
+    callbacks.write_step = write_late
     sys.exit(main())
 """
 HANG = """
