@@ -116,6 +116,7 @@ def test_a_guess_is_in_tens_of_seconds_or_in_minutes(seconds: int) -> None:
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "POLL_S", 0.01)
+    monkeypatch.setattr(following, "_TASKS_EVERY", 1)
 
 
 def answer(api: Any, polls: Iterator[tuple[str, list[dict[str, Any]]]]) -> None:
@@ -147,6 +148,26 @@ def test_follow_says_each_change_once(api: Any, capsys: pytest.CaptureFixture[st
         assert follow(client, RUN, of=1).state == "success"
     said = [line.split("s  ", 1)[1] for line in capsys.readouterr().err.splitlines()]
     assert said == ["tiny·fp32·1: wait: deferred: step 3 of 0-19", "tiny·fp32·1: done"]
+
+
+@pytest.mark.usefixtures("fast")
+def test_tasks_are_asked_for_now_and_then_and_at_the_end(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "_TASKS_EVERY", 3)
+    asked: list[int] = []
+    states = iter(["running"] * 5 + ["success"])
+
+    def dag_run(_: Any) -> tuple[int, Any]:
+        asked.append(0)
+        return 200, {"dag_id": "llama31", "dag_run_id": "r1", "state": next(states)}
+
+    def tasks(_: Any) -> tuple[int, Any]:
+        asked[-1] += 1
+        return 200, {"task_instances": [], "total_entries": 0}
+
+    api.answers |= {PATH: dag_run, f"{PATH}/taskInstances": tasks}
+    with AirflowClient(api.url, "ada", "x") as client:
+        assert follow(client, RUN, of=1).state == "success"
+    assert asked == [1, 0, 0, 1, 0, 1]
 
 
 @pytest.mark.usefixtures("fast")
