@@ -10,7 +10,7 @@ from pathlib import Path
 from playwright.sync_api import Page, ViewportSize
 
 from steptime.errors import SystemFailure, UserError
-from steptime.service import standalone
+from steptime.service import processes
 from steptime.service.standalone_config import ADMIN, password
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -39,7 +39,7 @@ def main() -> int:
 
 def take(output: Path) -> None:
     """Raise UserError where nothing is there to show, SystemFailure without a browser."""
-    service = standalone.running()
+    service = processes.running()
     if service is None:
         raise UserError("Airflow is not running: type 'make demo', or 'steptime up' for one without results.")
     output.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.mini_slurm import processes, service
 from steptime.results.store import Store
 from steptime.service import connection_file, supervisor
-from steptime.service.standalone import Service
+from steptime.service.processes import Service
 
 CLUSTER = "mini-slurm"
 BOUNDED = "bounded"

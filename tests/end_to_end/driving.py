@@ -22,6 +22,7 @@ from stand_ins.trainer_python import STAND_IN
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure
 from steptime.service import standalone, standalone_config
+from steptime.service.processes import Service
 from steptime.service.rest import AirflowClient, DagRun, TaskInstance
 
 Found = TypeVar("Found")
@@ -209,7 +210,7 @@ def start_airflow(
     dags: Path,
     announce: Callable[[str], None] = lambda _: None,
     port: int | None = None,
-) -> standalone.Service:
+) -> Service:
     """What `steptime up` does; but dead workers and triggerers are noticed sooner."""
     options = standalone_config._options
 

@@ -20,8 +20,9 @@ from steptime import settings
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.process_identity import boot_id, start_tick
-from steptime.service import standalone, supervisor
-from steptime.service.standalone import Service, down, running, status, up
+from steptime.service import processes, standalone, supervisor
+from steptime.service.processes import Service, running
+from steptime.service.standalone import down, status, up
 
 pytestmark = pytest.mark.service
 
@@ -235,7 +236,7 @@ def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_
     (home / "deaf-scheduler").touch()
     service, _ = up(quiet, port=free_port())
     kill_supervisor(service)
-    look, kill = supervisor.session_members, standalone._kill
+    look, kill = supervisor.session_members, processes._kill
 
     def kill_late(members: list[psutil.Process]) -> list[psutil.Process]:
         """The scheduler forks after it was looked for, and before it is killed."""
@@ -246,7 +247,7 @@ def test_what_is_forked_while_a_killed_supervisors_processes_are_ended_is_ended_
             assert pid_of("late") not in {member.pid for member in members}
         return kill(members)
 
-    monkeypatch.setattr(standalone, "_kill", kill_late)
+    monkeypatch.setattr(processes, "_kill", kill_late)
     monkeypatch.setattr(supervisor, "STOP_GRACE_S", 0.5)
     assert down(quiet) is True
     assert pid_of("late")
@@ -375,7 +376,7 @@ def test_a_supervisor_of_which_nobody_takes_leave_is_not_waited_for(home: Path) 
 
         assert down(quiet) is True
 
-        assert time.monotonic() - begin < standalone._STOP_TIMEOUT_S / 2
+        assert time.monotonic() - begin < processes.STOP_TIMEOUT_S / 2
         assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         assert running() is None
     finally:

@@ -30,7 +30,7 @@ def airflow_client(url: str | None, user: str | None) -> AirflowClient:
     A password is never taken from the command line.
     """
     if url is None:
-        from steptime.service.standalone import running, why_not_running
+        from steptime.service.processes import running, why_not_running
 
         service = running()
         if service is None:

@@ -1,15 +1,10 @@
-"""Start, stop and look at this machine's Airflow (`steptime up`, `down`, `status`): one per state folder.
-
-What runs is a supervisor (`steptime.service.supervisor`) and Airflow's components in its session. A state
-file names the supervisor by process id *and* start time: neither a reboot nor a reused id is taken for it.
-"""
+"""Start, stop and look at this machine's Airflow (`steptime up`, `down`, `status`): one per state folder."""
 
 import os
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,56 +15,38 @@ from steptime import settings
 from steptime.errors import SystemFailure
 from steptime.files import write_whole
 from steptime.frozen import Frozen
-from steptime.local_services import (
-    Announce,
-    failed_start,
-    is_free,
-    one_at_a_time,
-    read_state,
-    wait_while,
-)
+from steptime.local_services import Announce, failed_start, is_free, one_at_a_time
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
 from steptime.service.component import log_file
 from steptime.service.pools import set_pools
+from steptime.service.processes import (
+    STOP_TIMEOUT_S,
+    Service,
+    end_session,
+    recorded,
+    running,
+    service_file,
+    session,
+    starts_of_components,
+    supervisor_process,
+    supervisor_state,
+    why_not_running,
+)
 from steptime.service.rest import AirflowClient
-from steptime.service.standalone_config import ADMIN, child_environment, password, write_config
+from steptime.service.standalone_config import child_environment, write_config
 
 DEFAULT_PORT = 8080
 START_TIMEOUT_S = 300.0
 _PORTS_TRIED = 50
 _STARTS_ALLOWED = 2
 _POLL_S = 0.5
-_STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15
-_KILL_TIMEOUT_S = 10.0
 _FIRST_DAG = "llama31"
 """The DAG whose appearance shows that the DAG folder has been read."""
 
 
 class _PortTaken(Exception):
     """Another program listens on the port that was free when the start began."""
-
-
-class Service(Frozen):
-    """A running Airflow, as the state file has it."""
-
-    pid: int
-    """The supervisor's, and the id of the session that all of Airflow's processes belong to."""
-    start_tick: int
-    """When the supervisor was started, in clock ticks since the boot: see `steptime.process_identity`."""
-    boot_id: str
-    started_at: float
-    """The same, unix seconds."""
-    port: int
-
-    @property
-    def url(self) -> str:
-        """The address of the UI and of the REST API."""
-        return f"http://127.0.0.1:{self.port}"
-
-    def client(self) -> AirflowClient:
-        """Return a REST client logged in as the admin."""
-        return AirflowClient(self.url, ADMIN, password())
 
 
 class AirflowStatus(Frozen):
@@ -106,7 +83,7 @@ def up(
             service = before
             announce("Airflow is running already; looking at its health")
             try:
-                _wait_until_ready(service, announce, timeout_s, starts_before=_starts())
+                _wait_until_ready(service, announce, timeout_s, starts_before=starts_of_components())
             except _PortTaken:
                 raise SystemFailure(
                     f"another program listens on port {service.port} since Airflow's api-server died: end it,"
@@ -126,11 +103,11 @@ def down(announce: Announce) -> bool:
     if not settings.airflow_home().exists():
         return False
     with _lock(announce):
-        service = _recorded()
+        service = recorded()
         if service is None:
             return False
-        was_running = bool(_session(service))
-        _end_session(service, announce)
+        was_running = bool(session(service))
+        end_session(service, announce)
         return was_running
 
 
@@ -139,7 +116,7 @@ def status() -> AirflowStatus:
     service = running()
     if service is None:
         return AirflowStatus(running=False, healthy=False, problem=why_not_running())
-    restarts = {name: starts - 1 for name, starts in _starts().items()}
+    restarts = {name: starts - 1 for name, starts in starts_of_components().items()}
     known: dict[str, Any] = {"running": True, "url": service.url, "restarts": restarts}
     try:
         with service.client() as client:
@@ -156,36 +133,10 @@ def status() -> AirflowStatus:
         return AirflowStatus(**known, healthy=False, problem=str(failure))
 
 
-def running() -> Service | None:
-    """Return the Airflow of this state folder, if its supervisor lives."""
-    service = _recorded()
-    return service if service is not None and _supervisor_process(service) is not None else None
-
-
-def why_not_running() -> str:
-    """Return, for people, that no supervisor lives, what it has left if it was killed, and what to do."""
-    service = _recorded()
-    left = _session(service) if service is not None else []
-    if not left:
-        return "Airflow is not running: start it with 'steptime up'"
-    return (
-        f"{_left_behind(left)}, which nobody starts again when they die:"
-        " 'steptime up' ends them and starts Airflow anew, 'steptime down' ends them"
-    )
-
-
-def _state_file() -> Path:
-    return settings.airflow_home() / "service.json"
-
-
-def _recorded() -> Service | None:
-    return read_state(Service, _state_file(), if_damaged="end Airflow's processes by hand, then delete it")
-
-
 def _lock(announce: Announce) -> AbstractContextManager[None]:
     """One `up` or `down` at a time; the second waits for the first, as long as a start may take."""
     lock_file = settings.airflow_home() / "service.lock"
-    return one_at_a_time(lock_file, "Airflow", announce, START_TIMEOUT_S + _STOP_TIMEOUT_S)
+    return one_at_a_time(lock_file, "Airflow", announce, START_TIMEOUT_S + STOP_TIMEOUT_S)
 
 
 def _free_port(wanted: int | None, before: Service | None, announce: Announce) -> int:
@@ -204,7 +155,7 @@ def _free_port(wanted: int | None, before: Service | None, announce: Announce) -
 
 def _listens(service: Service) -> bool:
     """Whether a process of this service, and no other program, listens on its port."""
-    for member in _session(service):
+    for member in session(service):
         with suppress(psutil.Error):
             for connection in member.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN and connection.laddr.port == service.port:
@@ -214,9 +165,9 @@ def _listens(service: Service) -> bool:
 
 def _start_ready(announce: Announce, port: int | None, timeout_s: float) -> Service:
     """Start Airflow on a free port and wait until it is ready; stop everything if that fails."""
-    leftover = _recorded()
+    leftover = recorded()
     if leftover is not None:
-        _end_session(leftover, announce)
+        end_session(leftover, announce)
     while True:
         free = _free_port(port, leftover, announce)
         announce(f"starting Airflow on port {free}")
@@ -225,10 +176,10 @@ def _start_ready(announce: Announce, port: int | None, timeout_s: float) -> Serv
             _wait_until_ready(service, announce, timeout_s)
         except _PortTaken:
             announce(f"another program has taken port {service.port} meanwhile; starting again")
-            _end_session(service, announce)
+            end_session(service, announce)
         except BaseException:
             announce("stopping what was started")
-            _end_session(service, announce)
+            end_session(service, announce)
             raise
         else:
             return service
@@ -258,7 +209,7 @@ def _start(port: int) -> Service:
     service = Service(
         pid=pid, start_tick=start_tick(pid), boot_id=boot_id(), started_at=started_at, port=port
     )
-    write_whole(_state_file(), service.model_dump_json(indent=2))
+    write_whole(service_file(), service.model_dump_json(indent=2))
     return service
 
 
@@ -286,9 +237,9 @@ def _wait_until_ready(
 
 def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str, int]) -> str | None:
     """What a starting Airflow still lacks, for people; None if it is ready."""
-    if _supervisor_process(service) is None:
+    if supervisor_process(service) is None:
         raise _failed_start("the supervisor ended", "database", "supervisor")
-    state = _supervisor_state()
+    state = supervisor_state()
     if state is None or state.preparing_database:
         return "preparing the database"
     for component in state.components:
@@ -334,101 +285,3 @@ def _failed_start(what: str, *logs: str) -> SystemFailure:
     paths = [log_file(name) for name in logs]
     log = next((path for path in paths if path.is_file() and path.stat().st_size), paths[0])
     return failed_start("Airflow", what, log, lines=20)
-
-
-def _end_session(service: Service, announce: Announce) -> None:
-    """End all of a service's processes and forget it: SIGTERM to the supervisor, then SIGKILL to the rest.
-
-    Where the supervisor was killed, its components get the SIGTERM.
-    """
-    process = _supervisor_process(service)
-    if process is not None:
-        announce("stopping Airflow")
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-        wait_while(lambda: _supervisor_process(service), _STOP_TIMEOUT_S)
-    elif left := _session(service):
-        announce(f"{_left_behind(left)}; ending them")
-        _end_components(service)
-    if left := _session(service):
-        announce(f"killing {_counted(left)} that did not end")
-        # Again and again: who is not dead yet may have started another one since it was looked for.
-        left = wait_while(lambda: _kill(_session(service)), _KILL_TIMEOUT_S)
-    if left:
-        pids = ", ".join(str(member.pid) for member in left)
-        raise SystemFailure(f"these processes of Airflow cannot be ended: {pids}")
-    _state_file().unlink(missing_ok=True)
-    supervisor.state_file().unlink(missing_ok=True)
-
-
-def _end_components(service: Service) -> None:
-    """Ask the components of a killed supervisor to end, as it would have.
-
-    Those that end note it in the database; else their successors wait until they count as dead.
-    """
-    try:
-        state = _supervisor_state()
-    except SystemFailure:  # damaged: which they are is not known, and all are killed
-        return
-    names = {component.pid: component.name for component in state.components} if state else {}
-
-    def left(api_server: bool) -> list[psutil.Process]:
-        living = [member for member in _session(service) if member.pid in names]
-        return [member for member in living if (names[member.pid] == supervisor.API_SERVER) is api_server]
-
-    # The api-server last: the others call it at their end.
-    for api_server, grace_s in ((False, supervisor.STOP_GRACE_S), (True, supervisor.LEAST_GRACE_S)):
-        for member in left(api_server):
-            with suppress(psutil.NoSuchProcess):
-                member.terminate()
-        wait_while(partial(left, api_server), grace_s)
-
-
-def _kill(members: list[psutil.Process]) -> list[psutil.Process]:
-    for member in members:
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-    return members
-
-
-def _left_behind(left: list[psutil.Process]) -> str:
-    return f"the supervisor of Airflow was killed, and left {_counted(left)}"
-
-
-def _counted(processes: list[psutil.Process]) -> str:
-    return "1 process" if len(processes) == 1 else f"{len(processes)} processes"
-
-
-def _session(service: Service) -> list[psutil.Process]:
-    """The processes of a service, with or without its supervisor.
-
-    While a session has members its id is given to no other process, so members of the recorded id are this
-    service's unless the machine has booted since or the id now belongs to a younger leader.
-    """
-    try:
-        another = start_tick(service.pid) != service.start_tick
-    except ProcessLookupError:
-        another = False  # the supervisor has ended; what it started may live
-    return [] if another or service.boot_id != boot_id() else supervisor.session_members(service.pid)
-
-
-def _supervisor_process(service: Service) -> psutil.Process | None:
-    """The supervisor, if it lives; a zombie, or another process of the same id, is not it."""
-    try:
-        process = psutil.Process(service.pid)
-        same = service.boot_id == boot_id() and start_tick(service.pid) == service.start_tick
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        return None
-
-
-def _supervisor_state() -> supervisor.SupervisorState | None:
-    return read_state(
-        supervisor.SupervisorState, supervisor.state_file(), if_damaged="stop Airflow by 'steptime down'"
-    )
-
-
-def _starts() -> dict[str, int]:
-    """How often the supervisor has started each component."""
-    state = _supervisor_state()
-    return {component.name: component.starts for component in state.components} if state else {}

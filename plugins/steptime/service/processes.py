@@ -1,0 +1,172 @@
+"""The processes of this machine's Airflow: found by a state file, and ended.
+
+They are a supervisor (`steptime.service.supervisor`) and Airflow's components in its session. The state file
+names the supervisor by process id *and* start time: neither a reboot nor a reused id is taken for it.
+"""
+
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from steptime import settings
+from steptime.errors import SystemFailure
+from steptime.frozen import Frozen
+from steptime.local_services import Announce, read_state, wait_while
+from steptime.process_identity import boot_id, start_tick
+from steptime.service import supervisor
+from steptime.service.rest import AirflowClient
+from steptime.service.standalone_config import ADMIN, password
+
+STOP_TIMEOUT_S = supervisor.STOP_GRACE_S + 15
+_KILL_TIMEOUT_S = 10.0
+
+
+class Service(Frozen):
+    """A running Airflow, as the state file has it."""
+
+    pid: int
+    """The supervisor's, and the id of the session that all of Airflow's processes belong to."""
+    start_tick: int
+    """When the supervisor was started, in clock ticks since the boot: see `steptime.process_identity`."""
+    boot_id: str
+    started_at: float
+    """The same, unix seconds."""
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The address of the UI and of the REST API."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self) -> AirflowClient:
+        """Return a REST client logged in as the admin."""
+        return AirflowClient(self.url, ADMIN, password())
+
+
+def running() -> Service | None:
+    """Return the Airflow of this state folder, if its supervisor lives."""
+    service = recorded()
+    return service if service is not None and supervisor_process(service) is not None else None
+
+
+def why_not_running() -> str:
+    """Return, for people, that no supervisor lives, what it has left if it was killed, and what to do."""
+    service = recorded()
+    left = session(service) if service is not None else []
+    if not left:
+        return "Airflow is not running: start it with 'steptime up'"
+    return (
+        f"{_left_behind(left)}, which nobody starts again when they die:"
+        " 'steptime up' ends them and starts Airflow anew, 'steptime down' ends them"
+    )
+
+
+def service_file() -> Path:
+    """Return the state file, which names the supervisor that was started last."""
+    return settings.airflow_home() / "service.json"
+
+
+def recorded() -> Service | None:
+    """Return the Airflow that was started last and not ended by `steptime down`, whether it lives or not."""
+    return read_state(Service, service_file(), if_damaged="end Airflow's processes by hand, then delete it")
+
+
+def end_session(service: Service, announce: Announce) -> None:
+    """End all of a service's processes and forget it: SIGTERM to the supervisor, then SIGKILL to the rest.
+
+    Where the supervisor was killed, its components get the SIGTERM. Raises SystemFailure if one survives all.
+    """
+    process = supervisor_process(service)
+    if process is not None:
+        announce("stopping Airflow")
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+        wait_while(lambda: supervisor_process(service), STOP_TIMEOUT_S)
+    elif left := session(service):
+        announce(f"{_left_behind(left)}; ending them")
+        _end_components(service)
+    if left := session(service):
+        announce(f"killing {_counted(left)} that did not end")
+        # Again and again: who is not dead yet may have started another one since it was looked for.
+        left = wait_while(lambda: _kill(session(service)), _KILL_TIMEOUT_S)
+    if left:
+        pids = ", ".join(str(member.pid) for member in left)
+        raise SystemFailure(f"these processes of Airflow cannot be ended: {pids}")
+    service_file().unlink(missing_ok=True)
+    supervisor.state_file().unlink(missing_ok=True)
+
+
+def _end_components(service: Service) -> None:
+    """Ask the components of a killed supervisor to end, as it would have.
+
+    Those that end note it in the database; else their successors wait until they count as dead.
+    """
+    try:
+        state = supervisor_state()
+    except SystemFailure:  # damaged: which they are is not known, and all are killed
+        return
+    names = {component.pid: component.name for component in state.components} if state else {}
+
+    def left(api_server: bool) -> list[psutil.Process]:
+        living = [member for member in session(service) if member.pid in names]
+        return [member for member in living if (names[member.pid] == supervisor.API_SERVER) is api_server]
+
+    # The api-server last: the others call it at their end.
+    for api_server, grace_s in ((False, supervisor.STOP_GRACE_S), (True, supervisor.LEAST_GRACE_S)):
+        for member in left(api_server):
+            with suppress(psutil.NoSuchProcess):
+                member.terminate()
+        wait_while(partial(left, api_server), grace_s)
+
+
+def _kill(members: list[psutil.Process]) -> list[psutil.Process]:
+    for member in members:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    return members
+
+
+def _left_behind(left: list[psutil.Process]) -> str:
+    return f"the supervisor of Airflow was killed, and left {_counted(left)}"
+
+
+def _counted(processes: list[psutil.Process]) -> str:
+    return "1 process" if len(processes) == 1 else f"{len(processes)} processes"
+
+
+def session(service: Service) -> list[psutil.Process]:
+    """Return the processes of a service, with or without its supervisor.
+
+    While a session has members its id is given to no other process, so members of the recorded id are this
+    service's unless the machine has booted since or the id now belongs to a younger leader.
+    """
+    try:
+        another = start_tick(service.pid) != service.start_tick
+    except ProcessLookupError:
+        another = False  # the supervisor has ended; what it started may live
+    return [] if another or service.boot_id != boot_id() else supervisor.session_members(service.pid)
+
+
+def supervisor_process(service: Service) -> psutil.Process | None:
+    """Return the supervisor, if it lives; a zombie, or another process of the same id, is not it."""
+    try:
+        process = psutil.Process(service.pid)
+        same = service.boot_id == boot_id() and start_tick(service.pid) == service.start_tick
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return None
+
+
+def supervisor_state() -> supervisor.SupervisorState | None:
+    """Return what the supervisor has written of its components; None before it has."""
+    return read_state(
+        supervisor.SupervisorState, supervisor.state_file(), if_damaged="stop Airflow by 'steptime down'"
+    )
+
+
+def starts_of_components() -> dict[str, int]:
+    """Return how often the supervisor has started each component."""
+    state = supervisor_state()
+    return {component.name: component.starts for component in state.components} if state else {}
