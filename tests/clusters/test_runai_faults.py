@@ -12,6 +12,7 @@ from stand_ins.runai import Fault, RunaiStandIn
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connection, Connections
+from steptime.clusters.runai import client as runai_client
 from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.client import RunaiClient, base_url
 from steptime.clusters.runai.cluster import RunaiCluster
@@ -30,6 +31,22 @@ async def impatient(runai_connections: Connections) -> AsyncIterator[RunaiClient
     """A client that gives up after five seconds."""
     async with RunaiClient(await runai_connections("runai"), patience_s=5) as client:
         yield client
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What clients wait before they ask again, in seconds: over at once, and only their clock has gone on."""
+    began = time.monotonic()
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        if seconds:
+            waits.append(seconds)
+
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: began + sum(waits))
+    monkeypatch.setattr(runai_client, "time", clock)
+    monkeypatch.setattr(runai_client, "asyncio", SimpleNamespace(Lock=asyncio.Lock, sleep=wait))
+    return waits
 
 
 async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_callers(
@@ -96,14 +113,14 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(
     runai_server: RunaiStandIn,
     make_spec: MakeSpec,
     end_of: EndOf,
+    waits: list[float],
     *,
     method: str,
     path: str,
 ) -> None:
-    runai_server.fail(Fault(method, path, "refuse", status=429, headers={"Retry-After": "1"}))
-    began = time.monotonic()
+    runai_server.fail(Fault(method, path, "refuse", status=429, headers={"Retry-After": "7"}))
     await runai.submit(make_spec("patient", "true"))
-    assert time.monotonic() - began >= 1
+    assert waits == [7]
     assert len(runai_server.calls("POST", CREATE)) == (2 if method == "POST" else 1)  # refused, so repeated
     assert (await end_of(runai, "patient")).state is JobState.SUCCEEDED
     assert len(runai_server.workloads) == 1
@@ -119,24 +136,35 @@ async def test_a_server_that_asks_for_too_much_time_is_not_waited_for(
 
 
 async def test_a_failing_server_is_asked_again_and_then_given_up(
-    impatient: RunaiClient, runai_server: RunaiStandIn, monkeypatch: pytest.MonkeyPatch
+    impatient: RunaiClient, runai_server: RunaiStandIn, waits: list[float]
 ) -> None:
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=502))
     assert (await impatient.workloads([])).workloads == ()
-    monkeypatch.setattr("steptime.clusters.runai.client._FIRST_BACKOFF_S", 0.05)
+    waits.clear()
     runai_server.fail(Fault("GET", "/workloads", "refuse", times=99))
     with pytest.raises(OutOfReach, match=r"503 .*; given up after 5 s"):
         await impatient.workloads([])
-    # At the shortest the waits double from 25 ms: seven of them fit into five seconds.
-    assert 2 <= 99 - runai_server._door.faults[-1].times <= 8
+    assert 99 - runai_server._door.faults[-1].times == 1 + len(waits)
+    longest = [0.5 * 2**number for number in range(len(waits) + 1)]
+    assert all(most / 2 <= wait <= most for wait, most in zip(waits, longest, strict=False)), waits
+    assert sum(waits) <= 5 < sum(waits) + longest[-1]
 
 
 async def test_a_server_that_never_answers_is_asked_again(
     runai_server: RunaiStandIn, runai_connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("steptime.clusters.runai.client._TIMEOUT_S", 3)
     runai_server.fail(Fault("GET", "/workloads", "hang"))
     async with RunaiClient(await runai_connections("runai")) as client:
+        await client.log_in()
+        http = client._client()
+        usual = http.timeout
+        assert usual.read == runai_client._TIMEOUT_S
+
+        async def wait(_seconds: float) -> None:
+            http.timeout = usual  # a busy machine takes its time for the answer
+
+        monkeypatch.setattr(runai_client, "asyncio", SimpleNamespace(sleep=wait))
+        http.timeout = 0.1
         assert (await client.workloads([])).workloads == ()
     assert len(runai_server.calls("GET", "/workloads")) == 2
 
