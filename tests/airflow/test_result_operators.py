@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from steptime.recipes.planning import Plan
 from steptime.results.models import Check, Outcome, Result, Verdict
 from steptime.results.parsed_log import kept_parsed_log
 from steptime.results.store import Store
+from steptime.tracking import patience
 
 from .conftest import event_of, logged, parsed, task_of, trigger_of
 
@@ -201,11 +203,22 @@ def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is
             raise SystemFailure("Permission denied")
         return await reading(self, path, offset, 5_000)
 
+    began = time.monotonic()
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:  # over at once: only the clock has gone on
+        pauses.append(seconds)
+
     monkeypatch.setattr(LocalCluster, "read", broken)
+    monkeypatch.setattr(patience, "asyncio", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(
+        patience, "time", SimpleNamespace(time=time.time, monotonic=lambda: began + sum(pauses))
+    )
     with structlog.testing.capture_logs() as said:
         outcome = read(submitted, make_context)
     assert len(log_of(outcome, cluster).steps) == 20
     assert [line["event"] for line in said if "out of reach" in line["event"]] != []
+    assert pauses == [1, 2]
 
     failures = iter(range(1_000))
     for copy in home.glob("logs-collected/local/*/log-*.out"):
@@ -214,3 +227,4 @@ def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is
     file.write_text(f"{file.read_text()}patience_h: 0.0001\n")
     with pytest.raises(AirflowFailException, match="patience_h in its file allows 0 s: Permission denied"):
         read(submitted, make_context)
+    assert pauses == [1, 2, 1], "the first pause is longer than that patience"
