@@ -14,7 +14,14 @@ from half_year import half_years, moved_together
 from hypothesis import settings
 from longest_first import pytest_xdist_make_scheduler
 from schemas_checked_once import schemas_checked_once
-from short_cuts import disks_not_waited_for, stores_copied, stores_made, workloads_read_once
+from short_cuts import (
+    disks_not_waited_for,
+    rows_judged,
+    rows_judged_once,
+    stores_copied,
+    stores_made,
+    workloads_read_once,
+)
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
 from unchanged_process import pytest_runtest_setup, unchanged_process
@@ -36,6 +43,8 @@ __all__ = [  # fixtures and hooks
     "moved_together",
     "pytest_runtest_setup",
     "pytest_xdist_make_scheduler",
+    "rows_judged",
+    "rows_judged_once",
     "schemas_checked_once",
     "sixty_cells",
     "slurm_of_session",

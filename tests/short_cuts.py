@@ -15,10 +15,11 @@ import pytest
 from sqlalchemy import Engine, event
 
 from steptime.recipes import workloads
-from steptime.results import database
+from steptime.results import database, row_checks
 
 NO_SHORT_CUTS = "NO_SHORT_CUTS"
 _migrate, _create = database._migrate, database._create
+_evaluate = row_checks._evaluate
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,6 +49,29 @@ def _once_by_text(read: Callable[..., Any], held_to: Sequence[Callable[[], Path]
         return kept[texts]
 
     return read_once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rows_judged_once() -> Iterator[None]:
+    """Let Great Expectations judge a table by the same rules once: each time takes it tenths of a second."""
+    kept: dict[tuple[str, str], dict[str, list[Any]]] = {}
+
+    def evaluate(run: Any, steps: Any, rules: Any) -> dict[str, list[Any]]:
+        asked = repr(row_checks._table(run, steps).to_dict("list")), repr(rules)
+        if asked not in kept:
+            kept[asked] = _evaluate(run, steps, rules)
+        return {name: list(found) for name, found in kept[asked].items()}
+
+    with pytest.MonkeyPatch.context() as patched:
+        if NO_SHORT_CUTS not in os.environ:
+            patched.setattr(row_checks, "_evaluate", evaluate)
+        yield
+
+
+@pytest.fixture
+def rows_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of how Great Expectations is used: it judges each time."""
+    monkeypatch.setattr(row_checks, "_evaluate", _evaluate)
 
 
 @pytest.fixture(scope="session", autouse=True)
