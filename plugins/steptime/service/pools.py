@@ -17,7 +17,7 @@ _POLL_S = 0.5
 def set_pools(client: AirflowClient, announce: Announce) -> None:
     """Set an Airflow's pools as in the clusters' files; `announce` gets a sentence for each broken file.
 
-    Airflow is asked again for two minutes: its database may be locked by the tasks that it begins with.
+    Airflow is asked again for two minutes: others may write to its database for long.
     """
     made, broken = pools.pools()
     for sentence in broken.sentences if broken is not None else ():
