@@ -28,11 +28,16 @@ def workloads_read_once() -> Iterator[None]:
 
     As long as its text stays, and that of what it is held to. One that is wrong is read each time.
     """
+    held_to = (workloads.gpus_file, workloads.flops_file, workloads.bridge_file)
+    load, is_default = _once_by_text(workloads._load, held_to), _once_by_text(workloads._is_default, ())
+    yield from _short_cuts(workloads, _load=load, _is_default=is_default)
+
+
+def _short_cuts(module: Any, **instead: Callable[..., Any]) -> Iterator[None]:
+    """Have these in place of what the module has by their names, unless tests are to do without."""
     with pytest.MonkeyPatch.context() as patched:
-        if NO_SHORT_CUTS not in os.environ:
-            held_to = (workloads.gpus_file, workloads.flops_file, workloads.bridge_file)
-            patched.setattr(workloads, "_load", _once_by_text(workloads._load, held_to))
-            patched.setattr(workloads, "_is_default", _once_by_text(workloads._is_default, ()))
+        for name, function in instead.items() if NO_SHORT_CUTS not in os.environ else ():
+            patched.setattr(module, name, function)
         yield
 
 
@@ -62,10 +67,7 @@ def rows_judged_once() -> Iterator[None]:
             kept[asked] = _evaluate(run, steps, rules)
         return {name: list(found) for name, found in kept[asked].items()}
 
-    with pytest.MonkeyPatch.context() as patched:
-        if NO_SHORT_CUTS not in os.environ:
-            patched.setattr(row_checks, "_evaluate", evaluate)
-        yield
+    yield from _short_cuts(row_checks, _evaluate=evaluate)
 
 
 @pytest.fixture
@@ -93,10 +95,7 @@ def stores_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             copy.unlink()
         _migrate(engine)
 
-    with pytest.MonkeyPatch.context() as patched:
-        if NO_SHORT_CUTS not in os.environ:
-            patched.setattr(database, "_migrate", migrate)
-        yield
+    yield from _short_cuts(database, _migrate=migrate)
 
 
 @pytest.fixture
