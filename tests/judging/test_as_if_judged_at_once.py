@@ -32,7 +32,11 @@ SEARCHED = 26
     ("seed", "occurring"),
     [
         (1, {"history suspected", "history dismissed", "history unchanged", "drift slower"}),
-        (2, {"history suspected", "history confirmed", "history insufficient history"}),
+        pytest.param(
+            2,
+            {"history suspected", "history confirmed", "history insufficient history"},
+            marks=pytest.mark.slow,
+        ),
         *(pytest.param(seed, set(), marks=pytest.mark.exhaustive) for seed in range(3, 15)),
     ],
 )
