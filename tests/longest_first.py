@@ -88,7 +88,8 @@ _LONG = (
     "tests/trainer/test_container.py",
     "tests/judging/test_rates.py",
     "tests/service/test_standalone.py",
-    "tests/tracking/test_following.py",
+    "tests/judging/test_as_if_judged_at_once.py",
+    "tests/dags/test_forms.py",
     "tests/staging/test_claim.py",
 )
 """The longest first; all others take some seconds each."""
