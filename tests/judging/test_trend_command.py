@@ -63,12 +63,22 @@ def test_it_says_how_the_series_stands_and_draws_it(half_a_year: Store) -> None:
         "usual from, s",
         "usual to, s",
         "least seen, %",
+        " changed ",
         "OMP_NUM_THREADS 1 → 2",
         "confirmed",
     ):
         assert text in shown.stdout
     assert SLOWER not in shown.stdout
     assert SLOWER in call(SLOWER, "--full-names").stdout
+
+
+def test_a_run_is_usual_between_what_was_usual_then(half_a_year: Store) -> None:
+    rows = [row for row in trend(half_a_year, Series.of_row(half_a_year.run(SLOWER))) if row["low_s"]]
+
+    beside = [row["job_name"] for row in rows if not row["low_s"] < row["judged_s"] < row["high_s"]]
+
+    assert beside == [row["job_name"] for row in rows if row["suspicion"]]
+    assert SLOWER in beside
 
 
 def test_programs_get_what_the_page_has(half_a_year: Store) -> None:

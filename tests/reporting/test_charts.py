@@ -71,8 +71,9 @@ def test_a_single_run_is_in_the_middle() -> None:
 
 
 def test_an_axis_is_divided_by_round_numbers() -> None:
-    rows = points(1.0, 1.8, low_s=None, high_s=None)
-    assert [text for _, text in trend_chart("8b", rows).y_ticks] == ["1", "1.2", "1.4", "1.6", "1.8"]
+    for highest, divided in ((1.4, "1 1.1 1.2 1.3 1.4"), (1.8, "1 1.2 1.4 1.6 1.8"), (3.0, "1 1.5 2 2.5 3")):
+        rows = points(1.0, highest, low_s=None, high_s=None)
+        assert " ".join(text for _, text in trend_chart("8b", rows).y_ticks) == divided
 
 
 def test_what_is_published_is_a_line_over_all_dates() -> None:
