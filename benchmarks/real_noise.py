@@ -35,7 +35,7 @@ from steptime.staging.stage import stage
 
 USUAL = {"OMP_NUM_THREADS": "1"}
 SLOWER = {**USUAL, "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"}
-"""What computes without AVX, whoever made the processor."""
+"""What computes without AVX, whoever made the processor: much beside the noise."""
 ORDERS = 2000
 """Random ones of the same runs, in which they are judged again: one order has few runs to judge."""
 
@@ -90,12 +90,11 @@ def leave_alone() -> None:
 
 def read(file: Path) -> tuple[list[float], list[float]]:
     """What the usual runs of a file are judged by, and the slower ones, in seconds, oldest first."""
-    runs = [json.loads(line) for line in file.read_text().splitlines()]
-    # Those of the file that is kept were slowed by another variable, which Intel's processors alone heed.
-    usual, slower = (
-        [run["steady_step_time_s"] for run in runs if (run["environment"] == USUAL) is its_own]
-        for its_own in (True, False)
-    )
+    usual: list[float] = []
+    slower: list[float] = []
+    for run in map(json.loads, file.read_text().splitlines()):
+        # Not by SLOWER: those that are kept were slowed by a variable that Intel's processors alone heed.
+        (usual if run["environment"] == USUAL else slower).append(run["steady_step_time_s"])
     return usual, slower
 
 

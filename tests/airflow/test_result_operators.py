@@ -5,13 +5,13 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from logs import line_forms
+from own_clock import waits_over_at_once
 
 from steptime.airflow.base import SUBMITTED_KEY
 from steptime.clusters.local.cluster import LocalCluster
@@ -203,17 +203,8 @@ def test_a_log_that_cannot_be_read_is_tried_again_until_the_clusters_patience_is
             raise SystemFailure("Permission denied")
         return await reading(self, path, offset, 5_000)
 
-    began = time.monotonic()
-    pauses: list[float] = []
-
-    async def pause(seconds: float) -> None:  # over at once: only the clock has gone on
-        pauses.append(seconds)
-
     monkeypatch.setattr(LocalCluster, "read", broken)
-    monkeypatch.setattr(patience, "asyncio", SimpleNamespace(sleep=pause))
-    monkeypatch.setattr(
-        patience, "time", SimpleNamespace(time=time.time, monotonic=lambda: began + sum(pauses))
-    )
+    pauses = waits_over_at_once(patience, monkeypatch)
     with structlog.testing.capture_logs() as said:
         outcome = read(submitted, make_context)
     assert len(log_of(outcome, cluster).steps) == 20

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from own_clock import waits_over_at_once
 from stand_ins.runai import Fault, RunaiStandIn
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
@@ -36,17 +37,7 @@ async def impatient(runai_connections: Connections) -> AsyncIterator[RunaiClient
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What clients wait before they ask again, in seconds: over at once, and only their clock has gone on."""
-    began = time.monotonic()
-    waits: list[float] = []
-
-    async def wait(seconds: float) -> None:
-        if seconds:
-            waits.append(seconds)
-
-    clock = SimpleNamespace(time=time.time, monotonic=lambda: began + sum(waits))
-    monkeypatch.setattr(runai_client, "time", clock)
-    monkeypatch.setattr(runai_client, "asyncio", SimpleNamespace(Lock=asyncio.Lock, sleep=wait))
-    return waits
+    return waits_over_at_once(runai_client, monkeypatch)
 
 
 async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_callers(

@@ -21,6 +21,7 @@ from slurm_service import MiniSlurm
 
 from end_to_end.conftest import share_environments
 from end_to_end.driving import Airflow, running_airflow
+from real_noise import SLOWER, USUAL
 from steptime import settings
 from steptime.clusters.connections import Connection
 from steptime.mini_slurm import processes
@@ -34,9 +35,6 @@ pytestmark = [
 ]
 
 SWEEP, WEBHOOK = "tiny", "team_webhook"
-USUAL = {"OMP_NUM_THREADS": "1"}
-SLOWED = {**USUAL, "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"}
-"""All without AVX, whoever made the processor: several times as long, much beside the noise."""
 RUNS_AT_ONCE = 4
 """In Airflow: in Slurm they wait for each other, as all but a few nodes are drained."""
 HISTORY_NODE, OTHER_NODE = "node1", "node2"
@@ -154,7 +152,7 @@ def test_a_slowed_sweep_is_suspected_confirmed_elsewhere_and_told(
     assert len(usual) >= 8
 
     alone(f"{HISTORY_NODE},{OTHER_NODE}")
-    weekly(SLOWED, repeats=1)
+    weekly(SLOWER, repeats=1)
     sweep = ran(watched)
     assert sweep.state == "success"
 
