@@ -11,18 +11,24 @@ asked=${2:-}
 bootstrap=build/bootstrap
 fitting='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 
-pip=("$bootstrap/bin/python" -m pip --disable-pip-version-check)
-from_folder=(install --quiet --no-index --find-links "$bootstrap" --requirement requirements-bootstrap.txt)
+install_uv() {
+  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 \
+    "$1" -m pip install --quiet --upgrade "${@:2}" --requirement requirements-bootstrap.txt
+}
 
+# A Python without a pip gets one in an environment of its own, which takes twice as long.
 bootstrap_uv() {
   for python in ${asked:+"$asked"} python3.11 python3 python3.13 python3.12; do
-    "$python" -c 'import ensurepip, venv' 2>/dev/null || continue
-    "$python" -m venv "$bootstrap"
-    "${pip[@]}" download --quiet --dest "$bootstrap" --requirement requirements-bootstrap.txt
-    "${pip[@]}" "${from_folder[@]}"
-    return
+    if "$python" -m pip --version >/dev/null 2>&1; then
+      install_uv "$python" --target "$bootstrap"
+      return
+    elif "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+      "$python" -m venv "$bootstrap"
+      install_uv "$bootstrap/bin/python"
+      return
+    fi
   done
-  echo "setup: no Python 3 with venv and pip is here: install one (on Debian and Ubuntu the package python3-venv)," \
+  echo "setup: no Python 3 with pip or venv is here: install one (on Debian and Ubuntu the package python3-venv)," \
     "or name yours: make PYTHON=/path/to/python3 setup" >&2
   exit 1
 }
@@ -45,10 +51,7 @@ if ! [ -x "$folder/bin/python" ]; then
       "The trainer's packages are locked for 3.11: to train on this machine install a python3.11" >&2
   fi
 fi
-# uv and pip are in the environment, too; uv takes them out of one that it has made.
 uv=$bootstrap/bin/uv
-[ -x "$uv" ] || uv=$folder/bin/uv
+[ -x "$uv" ] || uv=$folder/bin/uv # from the lock, as pip
 "$uv" pip sync --quiet --python "$folder/bin/python" requirements.lock
 "$uv" pip install --quiet --python "$folder/bin/python" --no-deps --editable .
-"$folder/bin/python" -m pip --version >/dev/null 2>&1 || "$folder/bin/python" -m ensurepip >/dev/null
-[ -x "$folder/bin/uv" ] || "${pip[@]}" --python "$folder/bin/python" "${from_folder[@]}"

@@ -18,12 +18,13 @@ echo "$name $*" >>"$log"
 case "$*" in
   --version) echo "Python $version" ;;
   "-c import ensurepip, venv") exit $no_venv ;;
+  "-m pip --version") exit $no_pip ;;
   -c*) exit $unfit ;;
   "-m venv "*)
     mkdir -p "$3/bin"
     cp "$0" "$3/bin/python"
     ;;
-  *"--python "*"install"*) cp "$uv" "${5%/*}/uv" ;;
+  *"install"*"--target "*) mkdir -p "$7/bin" && cp "$uv" "$7/bin/uv" ;;
   *install*) cp "$uv" "${0%/*}/uv" ;;
 esac
 """
@@ -32,7 +33,7 @@ UV = """#!/bin/bash
 echo "uv $*" >>"$log"
 [ "$1" = venv ] || exit 0
 case " $found " in
-  *" ${5##*/} "*) mkdir -p "$6/bin" && cp "$any_python" "$6/bin/python" ;;
+  *" ${5##*/} "*) mkdir -p "$6/bin" && cp "$any_python" "$6/bin/python" && cp "$0" "$6/bin/uv" ;;
   *) echo "error: no interpreter for $5" >&2; exit 2 ;;
 esac
 """
@@ -59,6 +60,7 @@ def setup(
     uv_finds: str,
     asked: str = "",
     without_venv: tuple[str, ...] = (),
+    without_pip: tuple[str, ...] = (),
 ) -> Machine:
     """Run the script on a machine that has these Pythons, by the name of their command."""
     programs, checkout, log = tmp_path / "bin", tmp_path / "checkout", tmp_path / "calls"
@@ -86,6 +88,7 @@ def setup(
             log=str(log),
             uv=str(uv),
             no_venv="1" if name in without_venv else "0",
+            no_pip="1" if name in without_pip else "0",
             unfit="0" if fits else "1",
         )
     program(uv, UV, log=str(log), found=uv_finds, any_python=str(any_python))
@@ -104,12 +107,16 @@ def test_a_machine_with_311_uses_it(tmp_path: Path) -> None:
     machine = setup(tmp_path, {"python3": "3.12.3", "python3.11": "3.11.9"}, uv_finds="python3.11")
     assert (machine.exit_code, machine.stderr) == (0, "")
     assert machine.made_with == [str(tmp_path / "bin" / "python3.11")]
-    *_, locked, ours, pip, uv_itself = machine.calls
-    assert pip.endswith("-m pip --version")
+    *_, locked, ours = machine.calls
     assert locked.startswith("uv pip sync")
     assert ours.endswith("--editable .")
-    assert "--no-index" in uv_itself
-    assert (tmp_path / "checkout" / ".venv" / "bin" / "uv").exists()
+
+
+def test_a_debian_without_python3_pip_has_uv_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    machine = setup(tmp_path, {"python3.11": "3.11.9"}, uv_finds="python3.11", without_pip=("python3.11",))
+    assert (machine.exit_code, machine.stderr) == (0, "")
+    assert "python3.11 -m venv build/bootstrap" in machine.calls
+    assert machine.made_with == [str(tmp_path / "bin" / "python3.11")]
 
 
 def test_a_newcomers_machine_has_312_and_uv_fetches_311(tmp_path: Path) -> None:
@@ -137,8 +144,9 @@ def test_a_python_that_no_package_fits_is_told(tmp_path: Path) -> None:
     assert "error: no interpreter for 3.11" in machine.stderr
 
 
-def test_a_debian_without_python3_venv_is_told(tmp_path: Path) -> None:
-    machine = setup(tmp_path, {"python3": "3.13.5"}, uv_finds="3.11", without_venv=("python3",))
+def test_a_debian_without_pip_and_venv_is_told(tmp_path: Path) -> None:
+    without = {"without_venv": ("python3",), "without_pip": ("python3",)}
+    machine = setup(tmp_path, {"python3": "3.13.5"}, uv_finds="3.11", **without)
     assert machine.exit_code == 1
     assert "on Debian and Ubuntu the package python3-venv" in machine.stderr
 
@@ -160,4 +168,13 @@ def test_an_environment_that_is_there_is_kept(tmp_path: Path) -> None:
     )
     assert again.returncode == 0
     called = (tmp_path / "calls").read_text().splitlines()
-    assert [call.split()[1:3] for call in called] == [["pip", "sync"], ["pip", "install"], ["-m", "pip"]]
+    assert [call.split()[1:3] for call in called] == [["pip", "sync"], ["pip", "install"]]
+
+
+def test_the_lock_has_what_the_environment_is_made_with() -> None:
+    """Else uv takes itself and pip out of the environment, in which `make lock` and tests need them."""
+    locked = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    pinned = (ROOT / "requirements-bootstrap.txt").read_text(encoding="utf-8").split()
+    assert pinned
+    for requirement in (*pinned, "pip=="):
+        assert f"\n{requirement}" in locked, f"{requirement} is not in requirements.lock: make lock"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -36,6 +37,11 @@ class Staging(Reported):
     def __init__(self, cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path) -> None:
         super().__init__()
         self._cluster, self._config, self._lock, self._bootstrap = cluster, config, lock, bootstrap
+
+    def by(self, python: Path) -> Self:
+        """Let another Python build it."""
+        self._config = self._config.model_copy(update={"python": str(python)})
+        return self
 
     async def __call__(self) -> Path:
         python, _ = await stage_venv(
@@ -93,6 +99,31 @@ async def test_an_environment_is_built_with_progress_and_then_reused(
     assert (target / ".complete").stat().st_mtime_ns == built
 
 
+async def test_what_is_installed_is_not_compiled(
+    new_staging: Callable[[], Staging], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # not by the check's import either
+    python = await new_staging()()
+    assert not list(python.parents[1].rglob("*.pyc"))
+
+
+@pytest.mark.parametrize("pip", ["is missing", "is older than 22.3"])
+async def test_a_python_whose_pip_cannot_install_elsewhere_puts_one_into_the_environment(
+    new_staging: Callable[[], Staging], tmp_path: Path, pip: str
+) -> None:
+    base = Path(sys.executable).resolve()
+    subprocess.run([base, "-m", "venv", "--without-pip", tmp_path / "plain"], check=True)
+    python = tmp_path / "plain" / "bin" / "python"
+    if pip == "is older than 22.3":
+        old = next((tmp_path / "plain").glob("lib/python3*/site-packages")) / "pip"
+        old.mkdir()
+        (old / "__main__.py").write_text("raise SystemExit('no such option: --python')\n")
+    staged = await new_staging().by(python)()
+    imports = "import torch, numbers_of_nemo, pip; print(torch.__version__)"
+    found = subprocess.run([staged, "-c", imports], capture_output=True, text=True, check=True)
+    assert found.stdout == "2.13.0+cpu\n"
+
+
 async def test_two_at_once_build_once_and_the_second_says_that_it_waits(
     new_staging: Callable[[], Staging], gate: Path
 ) -> None:
@@ -146,9 +177,9 @@ async def test_packages_that_do_not_fit_together_are_named(
 
 
 async def test_a_cluster_without_the_python_is_named(
-    cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path
+    new_staging: Callable[[], Staging],
 ) -> None:
-    staging = Staging(cluster, config.model_copy(update={"python": "python3.99"}), lock, bootstrap)
+    staging = new_staging().by(Path("python3.99"))
     with pytest.raises(
         UserError, match=r"cluster here has no python3\.99: .* locked for 3\.11 .*: install Python 3\.11"
     ):
@@ -156,12 +187,12 @@ async def test_a_cluster_without_the_python_is_named(
 
 
 async def test_a_python_of_another_version_is_named(
-    cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path, tmp_path: Path
+    new_staging: Callable[[], Staging], tmp_path: Path
 ) -> None:
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\necho 3.9.2\n")
     old.chmod(0o755)
-    staging = Staging(cluster, config.model_copy(update={"python": str(old)}), lock, bootstrap)
+    staging = new_staging().by(old)
     with pytest.raises(
         UserError, match=r"of cluster here is Python 3\.9\.2: .* locked for 3\.11 .*: install Python 3\.11"
     ):
@@ -169,15 +200,14 @@ async def test_a_python_of_another_version_is_named(
 
 
 async def test_another_python_has_an_environment_of_its_own(
-    cluster: LocalCluster, config: LocalConfig, lock: Path, bootstrap: Path, tmp_path: Path
+    new_staging: Callable[[], Staging], tmp_path: Path
 ) -> None:
     pythons = set()
     for version in ("3.11.7", "3.11.8", "3.11.7"):
         old = tmp_path / f"python-{version}"
         old.write_text(f'#!/bin/sh\ntest "$1" != -c || echo {version}\n')  # it builds nothing
         old.chmod(0o755)
-        staging = Staging(cluster, config.model_copy(update={"python": str(old)}), lock, bootstrap)
-        pythons.add(await staging())
+        pythons.add(await new_staging().by(old)())
     assert len(pythons) == 2
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from steptime.files import write_whole
 from steptime.staging.claim import claimed, run_holding
 
-_PIP = ("-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off")
+_PIP_INSTALL = ("install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--no-compile")
 _TORCH = re.compile(r"torch==[\w.]+(?:\+(?P<build>\w+))?")
 _TORCH_INDEX = "https://download.pytorch.org/whl"
 """PyTorch's own package index; it has a folder for each build (`cpu`, `cu130`)."""
@@ -76,13 +76,13 @@ def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
     began = time.monotonic()
     python, uv = str(target / "bin" / "python"), str(target / "bin" / "uv")
     print(f"[1/5] making {target}", flush=True)
-    run(sys.executable, "-m", "venv", str(target))
+    install = (*_make_empty(target, run), *_PIP_INSTALL)
     print("[2/5] installing the installer", flush=True)
-    run(python, *_PIP, "-r", str(bootstrap))
+    run(*install, "-r", str(bootstrap))
     torch, others = _split(lock)
     print(f"[3/5] installing {torch.split()[0] if torch else 'no PyTorch: the lock has none'}", flush=True)
     if torch:
-        _install_torch(target, torch, run)
+        _install_torch(target, torch, partial(run, *install))
     print("[4/5] installing the other packages of the lock", flush=True)
     requirements = target / "requirements-others.txt"
     requirements.write_text(others, encoding="utf-8")
@@ -102,6 +102,21 @@ def _build(target: Path, lock: str, bootstrap: Path, run: Run) -> None:
     print(f"{target} is complete after {record['built_in_s']:.0f} s", flush=True)
 
 
+def _make_empty(target: Path, run: Run) -> tuple[str, ...]:
+    """Make the environment without a package; return the command of a pip that installs into it.
+
+    That of this Python, if it has one that can (22.3 or later): to put another one into the environment
+    takes five seconds.
+    """
+    python = str(target / "bin" / "python")
+    run(sys.executable, "-m", "venv", "--without-pip", str(target))
+    own = (sys.executable, "-m", "pip", "--python", python)
+    if subprocess.run([*own, "--version"], capture_output=True, check=False).returncode == 0:
+        return own
+    run(sys.executable, "-m", "venv", str(target))
+    return (python, "-m", "pip")
+
+
 def _split(lock: str) -> tuple[str, str]:
     """PyTorch's requirement (with its hashes), and all others."""
     entries = re.split(r"(?m)^(?=\S)", lock)  # lines that are indented belong to the one above
@@ -109,7 +124,7 @@ def _split(lock: str) -> tuple[str, str]:
     return "".join(torch), "".join(entry for entry in entries if entry not in torch)
 
 
-def _install_torch(target: Path, torch: str, run: Run) -> None:
+def _install_torch(target: Path, torch: str, install: Run) -> None:
     """Install PyTorch by pip: from where pip is set to look, else from PyTorch's own index.
 
     By pip, as a machine's pip may know a folder of wheels at hand, which uv does not look at. Its
@@ -117,16 +132,16 @@ def _install_torch(target: Path, torch: str, run: Run) -> None:
     """
     requirements = target / "requirements-torch.txt"
     requirements.write_text(torch, encoding="utf-8")
-    install = (str(target / "bin" / "python"), *_PIP, "--no-deps", "-r", str(requirements))
+    asked = ("--no-deps", "-r", str(requirements))
     try:
-        run(*install)
+        install(*asked)
     except _CommandFailedError as error:
         found = _TORCH.match(torch)
         build = found["build"] if found else None
         if build is None or "No matching distribution" not in error.output:
             raise
         print(f"it is not at hand: looking at {_TORCH_INDEX}/{build}", flush=True)
-        run(*install, "--extra-index-url", f"{_TORCH_INDEX}/{build}")
+        install(*asked, "--extra-index-url", f"{_TORCH_INDEX}/{build}")
 
 
 def _run(lock: int, *argv: str) -> None:
