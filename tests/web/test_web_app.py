@@ -143,8 +143,9 @@ async def test_the_tab_of_a_sweeps_dag_run_has_the_runs_of_its_cells(
     publish("another-run", gpus=4)
     of_tab = {"dag_id": "scaling_sweep", "dag_run_id": "manual__1"}
     assert [row["job_name"] for row in await rows(pages, **of_tab)] == ["a-cell"]
-    choices = (await get(pages, "/api/results", params=of_tab)).json()["choices"]
-    assert choices["gpus"] == [2], "what would select nothing is not offered"
+    answer = (await get(pages, "/api/results", params=of_tab)).json()
+    assert answer["choices"]["gpus"] == [2], "what would select nothing is not offered"
+    assert (answer["matching"], answer["all"]) == (1, 1)
     auth_manager.readable = set()
     assert await rows(pages, dag_id="scaling_sweep", dag_run_id="manual__1") == []
 
@@ -376,7 +377,7 @@ async def test_what_a_user_may_not_read_counts_nowhere(
     assert len((await get(pages, "/api/trend/seen")).json()["rows"]) == 1
 
 
-async def test_a_profile_has_no_trend(pages: FastAPI, publish: Publish) -> None:
+async def test_a_profile_has_no_trend_and_no_level_to_accept(pages: FastAPI, publish: Publish) -> None:
     publish("profile", mode=Mode.PROFILE)
     response = await get(pages, "/api/trend/profile")
     assert (response.status_code, response.json()["detail"]) == (
@@ -385,6 +386,11 @@ async def test_a_profile_has_no_trend(pages: FastAPI, publish: Publish) -> None:
     )
     assert (await get(pages, "/api/series")).json()["series"] == []
     assert (await get(pages, "/api/runs/profile")).json()["may_accept"] is False
+    response = await post(pages, "/api/accept", json={"job_name": "profile", "note": "why"})
+    assert (response.status_code, response.json()["detail"]) == (
+        422,
+        "run profile is not judged, so that there is no level to accept.",
+    )
 
 
 async def test_a_trend_has_what_its_chart_is_drawn_with(
