@@ -180,6 +180,9 @@ async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
     compared = answer["comparison"]
     assert compared["sentence"].startswith("2 cells: 1 slower, 0 faster, 1 unchanged; worst tiny·fp32·2 +30")
     assert compared["took"].startswith("2 cells · 3 runs, 1 rejected · ")
+    (remark,) = compared["remarks"]
+    assert remark.startswith("tiny·fp32·2: slower by 30.0 %, suspected; ")
+    assert (answer["matching"], answer["all"]) == (3, 3), "rejected ones count"
     assert answer["columns"][-4:] == [
         "verdict",
         "suspicion",
@@ -227,7 +230,8 @@ async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publis
 
 async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI, publish: Publish) -> None:
     for number in range(3):
-        publish(f"run-{number}", gpus=2 if number else 1, submitted_at=1.79e9 + number)
+        of_row = {"gpus": 2} if number else {"gpus": 1, "size": "small"}
+        publish(f"run-{number}", submitted_at=1.79e9 + number, **of_row)
     (newest,) = await rows(pages, limit="1")
     assert newest["job_name"] == "run-2"
     answer = (await get(pages, "/api/results", params={"limit": "1", "gpus": "2"})).json()
@@ -244,8 +248,9 @@ async def test_filters_go_over_all_runs_and_the_newest_are_given(pages: FastAPI,
     assert searched["matching"] == 3
     since = (await get(pages, "/api/results", params={"limit": "1", "since": str(1.79e9 + 1)})).json()
     assert since["matching"] == 2
-    (oldest,) = await rows(pages, limit="1", gpus="1")
-    assert oldest["job_name"] == "run-0"
+    for of_column in ({"gpus": "1"}, {"size": "small"}):
+        (oldest,) = await rows(pages, limit="1", **of_column)
+        assert oldest["job_name"] == "run-0"
     assert {row["job_name"] for row in await rows(pages, since=str(1.79e9 + 1))} == {"run-1", "run-2"}
     assert {row["job_name"] for row in await rows(pages, search="LLAMA31 un-1")} == {"run-1"}
     assert await rows(pages, search="llama31 100%") == []
@@ -312,6 +317,7 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
         assert await csv_rows(pages, **query) == texts
     response = await get(pages, "/api/results.csv")
     assert response.headers["Content-Disposition"] == 'attachment; filename="steptime-results.csv"'
+    assert response.headers["Content-Type"] == "text/csv; charset=utf-8"
     assert response.headers["Cache-Control"] == "no-store"
     auth_manager.readable = {"secret"}
     assert [row["job_name"] for row in await csv_rows(pages)] == ["hidden"]
@@ -601,7 +607,8 @@ async def test_who_may_only_read_accepts_nothing(
 
     assert answer.status_code == 403
     assert answer.json()["detail"] == "you may not edit runs of the DAG llama31"
-    assert (await get(pages, f"/api/trend/{slower}")).json()["may_accept"] is False
+    for answer in [await get(pages, f"/api/{of}/{slower}") for of in ("trend", "runs")]:
+        assert answer.json()["may_accept"] is False
     auth_manager.readable.clear()
     assert (await post(pages, "/api/accept", json={"job_name": slower, "note": "why"})).status_code == 404
     assert accepted(store, "week-7") == ""

@@ -33,9 +33,7 @@ def create_app() -> FastAPI:
     app = FastAPI(
         title="steptime",
         dependencies=[Depends(requires_authenticated())],
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
+        openapi_url=None,  # without it there are no pages of documentation either
         # What the metrics store raises: its sentence has what to do.
         exception_handlers={UserError: _unavailable, SystemFailure: _unavailable},
     )
@@ -55,7 +53,7 @@ def create_app() -> FastAPI:
 
 
 def _page() -> FileResponse:
-    return FileResponse(_STATIC / "index.html", media_type="text/html", headers=_HEADERS)
+    return FileResponse(_STATIC / "index.html", headers=_HEADERS)
 
 
 async def _asset(path: str, request: Request) -> Response:
