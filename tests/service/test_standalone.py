@@ -96,7 +96,7 @@ def test_up_starts_everything_and_down_leaves_nothing(home: Path) -> None:
     assert now.running_dag_runs == ("llama31/r1",)
     assert now.restarts == dict.fromkeys(supervisor.COMPONENTS, 0)
     nice = {name: psutil.Process(pid_of(name)).nice() for name in supervisor.COMPONENTS}
-    assert nice.pop("dag-processor") == nice["api-server"] + 5
+    assert nice.pop("dag-processor") == nice["api-server"] + 10
     assert len({*nice.values()}) == 1
 
     asked = time.monotonic()

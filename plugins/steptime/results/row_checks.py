@@ -16,7 +16,7 @@ from pydantic import PositiveFloat, model_validator
 
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
-from steptime.late_imports import put_off
+from steptime.large_imports import put_off, uncollected
 from steptime.logs.completeness import named_steps
 from steptime.logs.models import Step
 from steptime.recipes.config_files import load_yaml_model
@@ -200,7 +200,7 @@ def load_library() -> _Library:
     # Its own workings do not help a reader of the task's log; one of its modules sets a level for itself.
     logging.getLogger("great_expectations").setLevel(logging.WARNING)
     # 1.24.1 also makes `logging` capture all warnings; this undoes it.
-    with put_off("scipy", "scipy.stats"), warnings.catch_warnings():
+    with put_off("scipy", "scipy.stats"), uncollected(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"module 'sre_\w+' is")
         import great_expectations
         from great_expectations import expectations

@@ -4,7 +4,6 @@ Each component would otherwise import Airflow, its API and steptime by itself, a
 reads a DAG file: half of the CPU that a start takes.
 """
 
-import gc
 import importlib
 import logging
 import multiprocessing
@@ -13,6 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import cast
@@ -21,24 +21,26 @@ from setproctitle import setproctitle
 
 from steptime import settings
 from steptime.frozen import Frozen
+from steptime.large_imports import uncollected
 
 LONGEST_PAUSE_S = 60.0
 _GOOD_RUN_S = 120.0
 """A component that ran this long starts again without a pause when it dies."""
 _LOOKS_S = 0.1
+API_SERVER = "api-server"
 DAG_PROCESSOR = "dag-processor"
-_LATER = 5
+_LATER = 10
 """How much nicer than the others the dag-processor is: it reads all files at a start, when those who wait
 for the api-server or a first task need the cores; Airflow has the DAGs that have not changed anyway."""
 # By name: the supervisor needs no Airflow to be imported, and reports one that is broken.
 _PROGRAM = "airflow.__main__"
 _SHARED = (
-    "airflow.cli.commands.api_server_command",
     "airflow.cli.commands.dag_processor_command",
     "airflow.cli.commands.scheduler_command",
     "airflow.cli.commands.triggerer_command",
     "airflow.api_fastapi.app",
     "airflow.api_fastapi.execution_api.routes",
+    "alembic.runtime.environment",
     "steptime.airflow.dag_builder",
     "steptime.airflow.plugin",
     "steptime.airflow.slots.dag",
@@ -46,6 +48,12 @@ _SHARED = (
     "steptime.judging.comparison",
     "steptime.results.quality",
     "steptime.tracking.following",
+)
+_SHARED_CALLS = (
+    ("sqlalchemy.orm", "configure_mappers"),
+    # Each task reads its DAG's file, and would read and check its workload's anew.
+    ("steptime.recipes.workloads", "load_workloads"),
+    ("steptime.airflow.execution_api", "keep_newest_versions"),
 )
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -70,18 +78,21 @@ def log_file(component: str) -> Path:
 
 def import_program() -> None:
     """Import Airflow's program. No thread is started and no connection opened by that: it can be forked."""
-    importlib.import_module(_PROGRAM)
+    with uncollected():
+        importlib.import_module(_PROGRAM)
 
 
+@cache
 def import_shared() -> None:
     """Import what several components use, and keep the garbage collector of their processes off it.
 
     What cannot be imported is reported by the component that needs it, too, in its log.
     """
-    for name in _SHARED:
-        _if_possible(name)
-    _if_possible("steptime.airflow.execution_api", "keep_newest_versions")
-    gc.freeze()
+    with uncollected():
+        for name in _SHARED:
+            _if_possible(name)
+        for module, function in _SHARED_CALLS:
+            _if_possible(module, function)
 
 
 def _if_possible(module: str, function: str | None = None) -> None:
@@ -130,6 +141,9 @@ def _run_airflow(name: str, arguments: tuple[str, ...]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     if name == DAG_PROCESSOR:
         os.nice(_LATER)
+    if name == API_SERVER:
+        _if_possible("steptime.airflow.execution_api", "keep_newest_versions")
+        _if_possible("steptime.airflow.execution_api", "make_versions_at_start")
     if name == "triggerer":
         _if_possible("steptime.airflow.ends", "see_ends_soon")
     setproctitle(f"airflow {name}")
@@ -168,6 +182,8 @@ class Component:
 
     def _start(self, now: float) -> None:
         """Start it. Raises OSError if the first start fails; a later one is tried again after a pause."""
+        if self.name != API_SERVER:  # it has most to import, and begins with that at once
+            import_shared()
         try:
             self.process = fork_airflow(self.name, self.arguments)
         except OSError as error:  # too little memory or too many processes, for now

@@ -16,6 +16,7 @@ from steptime.frozen import Frozen
 from steptime.local_services import Announce, read_state, wait_while
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
+from steptime.service.component import API_SERVER
 from steptime.service.rest import AirflowClient
 from steptime.service.standalone_config import ADMIN, password
 
@@ -111,7 +112,7 @@ def _end_components(service: Service) -> None:
 
     def left(api_server: bool) -> list[psutil.Process]:
         living = [member for member in session(service) if member.pid in names]
-        return [member for member in living if (names[member.pid] == supervisor.API_SERVER) is api_server]
+        return [member for member in living if (names[member.pid] == API_SERVER) is api_server]
 
     # The api-server last: the others call it at their end.
     for api_server, grace_s in ((False, supervisor.STOP_GRACE_S), (True, supervisor.LEAST_GRACE_S)):

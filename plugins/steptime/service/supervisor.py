@@ -23,6 +23,7 @@ from steptime import settings
 from steptime.files import write_whole
 from steptime.frozen import Frozen
 from steptime.service.component import (
+    API_SERVER,
     DAG_PROCESSOR,
     Component,
     ComponentState,
@@ -32,7 +33,6 @@ from steptime.service.component import (
     log_file,
 )
 
-API_SERVER = "api-server"
 # No log servers: they are for workers on other machines, and here the api-server reads the files.
 COMPONENTS: dict[str, tuple[str, ...]] = {
     API_SERVER: ("api-server",),
@@ -109,7 +109,7 @@ def _end(components: list[Component]) -> None:
 
 
 def import_and_prepare_database() -> int:
-    """Make the imports of all components, and meanwhile Airflow's database if its version requires that.
+    """Import Airflow, and make its database if its version requires that, with all other imports meanwhile.
 
     Returns the exit code of what makes or migrates it.
     """
@@ -118,7 +118,6 @@ def import_and_prepare_database() -> int:
     version = importlib.metadata.version("apache-airflow-core")
     import_program()
     if database.is_file() and done.is_file() and done.read_text() == version:
-        import_shared()
         return 0
     migration = fork_airflow("database", ("db", "migrate"))
     import_shared()

@@ -1,5 +1,6 @@
-"""Modules that are imported without being run."""
+"""Modules that are imported without being run, and without a search for garbage."""
 
+import gc
 import importlib
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.late_imports import put_off
+from steptime.large_imports import put_off, uncollected
 
 
 @pytest.fixture
@@ -48,3 +49,27 @@ def test_nothing_is_put_off_afterwards(runs: Path) -> None:
 def test_what_is_not_installed_cannot_be_imported() -> None:
     with put_off("nobody_has_this"), pytest.raises(ModuleNotFoundError, match="nobody_has_this"):
         importlib.import_module("nobody_has_this")
+
+
+def test_nothing_is_searched_for_garbage_meanwhile_and_what_is_there_not_later() -> None:
+    before = gc.get_freeze_count()
+    try:
+        with uncollected():
+            assert not gc.isenabled()
+            imported = [[] for _ in range(3)]
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before
+        assert not any(one is imported for one in gc.get_objects())
+    finally:
+        gc.unfreeze()
+
+
+def test_where_searches_were_off_they_stay_off() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.unfreeze()

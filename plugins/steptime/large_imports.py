@@ -1,5 +1,6 @@
-"""Importing a package without what it imports itself and seldom uses."""
+"""Importing large packages: without what they import and seldom use, and without searches for garbage."""
 
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,22 @@ def put_off(*names: str) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Within this context Python searches for no garbage, and what is there at its end is left out later.
+
+    Modules stay to the end: to search them while they are imported takes a tenth to a fifth of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 class _LazyFinder(MetaPathFinder):
