@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import URL, Engine, event
 
 from steptime.recipes import workloads
 from steptime.results import database, row_checks
 
 NO_SHORT_CUTS = "NO_SHORT_CUTS"
-_migrate, _create = database._migrate, database._create
+_migrate, _create, _create_engine = database._migrate, database._create, database._create_engine
 _evaluate = row_checks._evaluate
 
 
@@ -96,6 +96,32 @@ def stores_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         _migrate(engine)
 
     yield from _short_cuts(database, _migrate=migrate)
+
+
+class _ByKind(dict[tuple[Any, ...], Any]):
+    """What SQLAlchemy keeps by dialect, kept by its name instead: each engine has a dialect of its own."""
+
+    def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
+        return super().get((key[0].name, *key[1:]), default)
+
+    def __setitem__(self, key: tuple[Any, ...], compiled: Any) -> None:
+        super().__setitem__((key[0].name, *key[1:]), compiled)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def statements_compiled_once() -> Iterator[None]:
+    """Let all stores of a kind share the SQL that SQLAlchemy makes of a statement.
+
+    It keeps that for one engine. Each test has an engine of its own, and made some thirty anew.
+    """
+    compiled = _ByKind()
+
+    def create_engine(url: URL) -> Engine:
+        engine = _create_engine(url)
+        engine.update_execution_options(compiled_cache=compiled)
+        return engine
+
+    yield from _short_cuts(database, _create_engine=create_engine)
 
 
 @pytest.fixture
