@@ -1,6 +1,8 @@
 """The params of the DAGs, made from the fields of `PlanRequest`, and the plan made from the params."""
 
 from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from airflow.sdk import Param
@@ -37,7 +39,7 @@ def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Par
 
     `defaults` replaces defaults of `PlanRequest`. Combinations are checked by `plan_from_params`, in a task.
     """
-    properties: dict[str, dict[str, Any]] = PlanRequest.model_json_schema()["properties"]
+    properties = _properties()
     defaults = {"cluster": _first_cluster(workload), **defaults}
     begins_with = {
         name: defaults.get(name, PlanRequest.model_fields[name].get_default(call_default_factory=True))
@@ -55,6 +57,13 @@ def dag_params(workload: Workload, defaults: Mapping[str, Any]) -> dict[str, Par
         for section, names in SECTIONS.items()
         for name in names
     }
+
+
+@cache
+def _properties() -> Mapping[str, Any]:
+    """The JSON schema of each field; it is the same in each reading of a DAG's file."""
+    schema: Mapping[str, Any] = PlanRequest.model_json_schema()
+    return MappingProxyType(schema["properties"])
 
 
 def plan_from_params(workload: str, params: Mapping[str, Any]) -> Plan:

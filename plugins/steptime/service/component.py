@@ -51,8 +51,7 @@ _SHARED = (
 )
 _SHARED_CALLS = (
     ("sqlalchemy.orm", "configure_mappers"),
-    # Each task reads its DAG's file, and would read and check its workload's anew.
-    ("steptime.recipes.workloads", "load_workloads"),
+    ("steptime.airflow.dag_builder", "build_each_once"),
     ("steptime.airflow.execution_api", "keep_newest_versions"),
 )
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
