@@ -1,4 +1,4 @@
-"""What tasks of `steptime up` need is imported and read before the processes that they come from are forked."""
+"""What tasks of `steptime up` need is imported and read before the forks that they come from."""
 
 import shutil
 from configparser import ConfigParser
