@@ -93,9 +93,10 @@ def test_noise_is_no_step(noise: bytes) -> None:
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
     lines = WholeLines()
     piece = bytes(1 << 16)
-    for _ in range(100):
-        assert len(lines.feed(piece)) in (0, MAX_LINE_BYTES)
-        assert lines.waiting_bytes <= MAX_LINE_BYTES + len(piece)
+    for fed in range(len(piece), 100 * len(piece), len(piece)):
+        waiting = fed % MAX_LINE_BYTES
+        assert len(lines.feed(piece)) == (0 if waiting else MAX_LINE_BYTES)
+        assert lines.waiting_bytes == waiting
     found = LineSearch(WORDS).lines(lines.feed(b"alpha\n"))
     assert [line.words for line in found] == [[0]]
 
