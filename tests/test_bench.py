@@ -74,6 +74,7 @@ def test_other_arguments_begin_another_series(measure: Measure, monkeypatch: pyt
     assert measure([1.2]) == 0
 
 
+@pytest.mark.slow
 def test_another_machine_begins_another_series(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     measure(USUAL)
     monkeypatch.setattr(figure_store, "processor", lambda: "another processor")

@@ -112,10 +112,13 @@ def test_the_command_itself_prints_a_table() -> None:
     ("arguments", "sentence"),
     [
         ([], "Missing option '--step-time'. See 'steptime metrics --help'."),
-        (["--step-time=fast"], "--step-time 'fast': has to be a number. See"),
-        (
+        pytest.param(
+            ["--step-time=fast"], "--step-time 'fast': has to be a number. See", marks=pytest.mark.slow
+        ),
+        pytest.param(
             ["--step-time=1", "--format=jsn"],
             "unknown format 'jsn': did you mean 'json'? Valid are: table, csv,",
+            marks=pytest.mark.slow,
         ),
         (["--step-time=1", "--gpus=16000"], "unknown GPU count '16000'"),
     ],

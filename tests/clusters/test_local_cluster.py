@@ -125,11 +125,12 @@ async def test_secrets_of_the_submitter_stay_outside_the_job(
 # --- one job per name ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("many", [3, pytest.param(6, marks=pytest.mark.slow)])
 async def test_many_processes_that_submit_one_name_get_one_job(
-    make_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf
+    make_config: MakeConfig, make_spec: MakeSpec, end_of: EndOf, many: int
 ) -> None:
     config, spec = make_config(), make_spec("one", "echo ran >> count; sleep 0.1")
-    processes = [submitter(config, spec) for _ in range(6)]
+    processes = [submitter(config, spec) for _ in range(many)]
     answers = {process.communicate()[0] for process in processes}
     assert len(answers) == 1
     async with LocalCluster(config) as cluster:

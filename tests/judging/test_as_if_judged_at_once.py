@@ -32,14 +32,11 @@ SEARCHED = 26
     ("seed", "occurring"),
     [
         (1, {"history suspected", "history dismissed", "history unchanged", "drift slower"}),
-        pytest.param(
-            2,
-            {"history suspected", "history confirmed", "history insufficient history"},
-            marks=pytest.mark.slow,
-        ),
+        (2, {"history suspected", "history confirmed", "history insufficient history"}),
         *(pytest.param(seed, set(), marks=pytest.mark.exhaustive) for seed in range(3, 15)),
     ],
 )
+@pytest.mark.slow
 def test_a_store_that_changes_run_by_run_is_judged_as_if_at_once(
     store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch, seed: int, occurring: set[str]
 ) -> None:

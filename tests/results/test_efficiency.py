@@ -64,6 +64,7 @@ def publish(store: Store, *results: Result) -> None:
         (store.publish if result.verdict.valid else store.reject)(result)
 
 
+@pytest.mark.slow
 def test_page_command_and_csv_say_the_same_of_a_run_after_a_slowdown_of_all(
     store: Store, make_result: MakeResult
 ) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from repeated_runs import repeat_run
 
 from query_plans import plan, queries_of
@@ -32,6 +33,7 @@ READS: dict[str, Callable[[Store], Any]] = {
 BY_TIME = ("the newest", "the newest of a workload")
 
 
+@pytest.mark.slow
 def test_no_page_reads_all_of_the_runs(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url, dags=["llama31"])
     store.publish(make_result("job"))

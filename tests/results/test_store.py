@@ -263,6 +263,7 @@ def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_res
     assert names(limit=3) == ["one", "again", "load"], "the latest three"
 
 
+@pytest.mark.slow
 def test_rows_in_reading_order_come_a_few_at_a_time(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
     store.publish(make_result("job"))

@@ -29,9 +29,8 @@ def test_the_last_line_may_have_no_end() -> None:
     assert isinstance(step, Step)
 
 
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(50, 200, 50))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, 50))
 def test_one_who_goes_on_anywhere_gives_what_one_alone_would(first: int) -> None:
     """Of logs with ranks, restarts, NaN, cut and damaged lines; what waits for its end is read again."""
     for seed in range(first, first + 50):

@@ -68,7 +68,7 @@ def table(done: "subprocess.CompletedProcess[str]") -> dict[tuple[str, str], lis
     return {(row[0].strip(), row[1].strip()): [cell.strip() for cell in row[2:]] for row in rows}
 
 
-@pytest.mark.parametrize("gpu_type", ["h100", "h200", "cpu"])
+@pytest.mark.parametrize("gpu_type", ["h100", pytest.param("h200", marks=pytest.mark.slow), "cpu"])
 def test_the_thin_loop_takes_every_plan(tmp_path: Path, gpu_type: str) -> None:
     from one_gpu import limits
 
@@ -88,7 +88,11 @@ def test_the_thin_loop_takes_every_plan(tmp_path: Path, gpu_type: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu_type", "depths"), [("h100", [(2, 11), (2, 11), (1, 2)]), ("h200", [(3, 12), (3, 12), (2, 9)])]
+    ("gpu_type", "depths"),
+    [
+        ("h100", [(2, 11), (2, 11), (1, 2)]),
+        pytest.param("h200", [(3, 12), (3, 12), (2, 9)], marks=pytest.mark.slow),
+    ],
 )
 def test_the_depths_fit_the_memory_and_ten_minutes(
     tmp_path: Path, gpu_type: str, depths: list[tuple[int, int]]

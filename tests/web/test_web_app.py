@@ -324,6 +324,7 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
     assert await csv_rows(pages, gpus="4") == []
 
 
+@pytest.mark.slow
 async def test_a_file_of_many_results_takes_no_more_memory(
     pages: FastAPI, store: Store, publish: Publish
 ) -> None:
