@@ -1,6 +1,8 @@
 """What tasks of `steptime up` need is imported and read before the forks that they come from."""
 
 import shutil
+import threading
+from collections.abc import Iterator
 from configparser import ConfigParser
 from importlib import import_module
 from pathlib import Path
@@ -8,8 +10,11 @@ from typing import Any
 
 import pytest
 from airflow.executors.local_executor import LocalExecutor
+from airflow.models.taskinstancekey import TaskInstanceKey
 
+from steptime.airflow import executor
 from steptime.airflow.dag_builder import build_each_once, training_dag
+from steptime.airflow.executor import PreloadedExecutor
 from steptime.recipes import workloads
 from steptime.results import row_checks
 from steptime.settings import config_dir
@@ -51,6 +56,41 @@ def test_a_task_reads_no_workload_that_was_read_before_the_forks(
     append(tmp_path / "config" / "workloads" / "llama3.1-25.04.yaml", "# changed")
     training_dag("llama31", workload="llama3.1")
     assert set(read) == {"llama3.1-25.04"}
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[PreloadedExecutor]:
+    """An executor with one worker, and a scheduler's patience without end."""
+    monkeypatch.setattr(row_checks, "load_library", lambda: None)
+    monkeypatch.setattr(executor, "_IDLE_S", None)
+    started = PreloadedExecutor(parallelism=1)
+    started.start()
+    yield started
+    started.end()
+
+
+def test_a_scheduler_that_waits_sees_the_end_of_a_task_at_once(running: PreloadedExecutor) -> None:
+    ended = TaskInstanceKey("llama31", "run", "report")
+    ends_it = threading.Timer(0.2, running.result_queue.put, [(ended, "success", None)])
+    ends_it.start()
+    running.heartbeat()
+    assert ended in running.event_buffer
+
+
+def test_a_task_that_is_to_be_started_waits_for_no_end(
+    running: PreloadedExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+
+    def start(_executor: PreloadedExecutor, open_slots: int) -> None:
+        started.extend(running.queued_tasks)
+        running.queued_tasks.clear()
+
+    monkeypatch.setattr(PreloadedExecutor, "trigger_tasks", start)
+    task: Any = TaskInstanceKey("llama31", "run", "check_params")
+    running.queued_tasks[task] = task
+    running.heartbeat()
+    assert started == [task]
 
 
 def append(file: Path, line: str) -> None:

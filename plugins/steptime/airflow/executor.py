@@ -1,6 +1,11 @@
 """The executor of `steptime up`: Airflow's LocalExecutor, whose tasks have their imports already."""
 
+from multiprocessing.connection import wait
+
 from airflow.executors.local_executor import LocalExecutor
+
+_IDLE_S = 0.5
+"""How long a scheduler with nothing to do waits before it looks for events of triggers and new DAG runs."""
 
 
 class PreloadedExecutor(LocalExecutor):
@@ -19,3 +24,12 @@ class PreloadedExecutor(LocalExecutor):
 
         row_checks.load_library()
         super().start()
+
+    def heartbeat(self) -> None:
+        """Wait for a task's end if no task is to be started, then do what is to be done.
+
+        The scheduler would sleep in its own loop, and see each end only after that.
+        """
+        if not (self.queued_tasks or self.queued_callbacks or self.queued_connection_tests):
+            wait([self.result_queue._reader], _IDLE_S)  # type: ignore[attr-defined]
+        super().heartbeat()

@@ -98,9 +98,9 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "execution_api_retry_wait_min": "1",
             "execution_api_retry_wait_max": "2",
         },
-        # Half a second instead of one between the steps of a chain of short tasks.
         "scheduler": {
-            "scheduler_idle_sleep_time": "0.5",
+            # Its executor waits in place of that, and not longer than until a task ends.
+            "scheduler_idle_sleep_time": "0",
             # A task whose worker was killed is tried again after a minute instead of five.
             "task_instance_heartbeat_timeout": "60",
             # Nor do tasks of a scheduler that was killed wait for five minutes: only this check finds them.
