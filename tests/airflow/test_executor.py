@@ -71,26 +71,46 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[PreloadedExecutor]:
 
 def test_a_scheduler_that_waits_sees_the_end_of_a_task_at_once(running: PreloadedExecutor) -> None:
     ended = TaskInstanceKey("llama31", "run", "report")
-    ends_it = threading.Timer(0.2, running.result_queue.put, [(ended, "success", None)])
-    ends_it.start()
+    threading.Timer(0.2, running.result_queue.put, [(ended, "success", None)]).start()
     running.heartbeat()
     assert ended in running.event_buffer
 
 
-def test_a_task_that_is_to_be_started_waits_for_no_end(
-    running: PreloadedExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[Any] = []
+@pytest.fixture
+def started(running: PreloadedExecutor, monkeypatch: pytest.MonkeyPatch) -> list[TaskInstanceKey]:
+    """What the executor starts: nothing runs, but it counts as begun."""
+    begun: list[TaskInstanceKey] = []
 
-    def start(_executor: PreloadedExecutor, open_slots: int) -> None:
-        started.extend(running.queued_tasks)
-        running.queued_tasks.clear()
+    def start(_: PreloadedExecutor, open_slots: int) -> None:
+        begun.extend([*running.queued_tasks][:open_slots])
+        for task in begun:
+            running.queued_tasks.pop(task, None)
 
     monkeypatch.setattr(PreloadedExecutor, "trigger_tasks", start)
+    return begun
+
+
+def test_a_task_that_can_be_started_waits_for_no_end(
+    running: PreloadedExecutor, started: list[TaskInstanceKey]
+) -> None:
     task: Any = TaskInstanceKey("llama31", "run", "check_params")
     running.queued_tasks[task] = task
     running.heartbeat()
     assert started == [task]
+
+
+def test_while_all_workers_are_busy_the_scheduler_waits_for_one(
+    running: PreloadedExecutor, started: list[TaskInstanceKey]
+) -> None:
+    """It would ask again and again else, on a core that trainings need."""
+    busy, task = (TaskInstanceKey("llama31", "run", name) for name in ("stage", "take_slots"))
+    running.running.add(busy)
+    queued: Any = task
+    running.queued_tasks[queued] = queued
+    threading.Timer(0.2, running.result_queue.put, [(busy, "success", None)]).start()
+    running.heartbeat()
+    assert busy in running.event_buffer
+    assert started == []
 
 
 def append(file: Path, line: str) -> None:

@@ -40,16 +40,19 @@ def _bind_changes(bundle: VersionBundle, *, to: VersionBundle | None) -> None:
 
 
 def make_versions_at_start() -> None:
-    """Let the api-server make the versions when it starts, not at the first task, which waits for that."""
+    """Let the api-server make the versions when it starts, not at the first task, which waits for that.
+
+    Raises AttributeError, and changes nothing, if this Airflow or cadwyn has other names for that.
+    """
     module: Any = app
-    create = module.create_app
+    create, initialize = module.create_app, Cadwyn._cadwyn_initialize
 
     def create_whole(*arguments: Any, **named: Any) -> Any:
         with uncollected():
             whole = create(*arguments, **named)
             for route in whole.routes:
                 if isinstance(versioned := getattr(route, "app", None), Cadwyn):
-                    versioned._cadwyn_initialize()
+                    initialize(versioned)
         return whole
 
     module.create_app = create_whole

@@ -26,10 +26,11 @@ class PreloadedExecutor(LocalExecutor):
         super().start()
 
     def heartbeat(self) -> None:
-        """Wait for a task's end if no task is to be started, then do what is to be done.
+        """Wait for a task's end if none can be started before, then do what is to be done.
 
         The scheduler would sleep in its own loop, and see each end only after that.
         """
-        if not (self.queued_tasks or self.queued_callbacks or self.queued_connection_tests):
+        queued = self.queued_tasks or self.queued_callbacks or self.queued_connection_tests
+        if not queued or len(self.running) >= self.parallelism:
             wait([self.result_queue._reader], _IDLE_S)  # type: ignore[attr-defined]
         super().heartbeat()
