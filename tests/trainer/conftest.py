@@ -1,6 +1,7 @@
 """A job in the trainer's own environment."""
 
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,10 +26,9 @@ def torchao_wheel(trainer_python: str) -> Path:
     if not kept.is_dir():
         kept.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=kept.parent) as fresh:
-            download = ["-m", "pip", "download", "--quiet", "--retries", "10", "--timeout", "60"]
-            subprocess.run(
-                [trainer_python, *download, "--no-deps", "--dest", f"{fresh}/wheel", TORCHAO], check=True
-            )
+            pip = [sys.executable, "-m", "pip", "--python", trainer_python]  # which need not have one
+            download = ["download", "--quiet", "--retries", "10", "--timeout", "60", "--no-deps"]
+            subprocess.run([*pip, *download, "--dest", f"{fresh}/wheel", TORCHAO], check=True)
             with suppress(OSError):  # another worker was quicker
                 Path(fresh, "wheel").rename(kept)
     (wheel,) = kept.glob("torchao-*.whl")
