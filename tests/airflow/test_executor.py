@@ -1,4 +1,4 @@
-"""What tasks of `steptime up` need is imported and read before the forks that they come from."""
+"""The executor of `steptime up`: what tasks need is there before the forks, and ends are seen at once."""
 
 import shutil
 import threading
