@@ -8,6 +8,7 @@ from printed_tables import timed_rows
 
 from steptime.errors import UserError
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
+from steptime.recipes.flops import model_flops
 from steptime.recipes.gpus import Peak
 from steptime.recipes.models import Mode, Recipe, Run, Window
 from steptime.recipes.published import PerformanceRow, load_reference, published_performance
@@ -93,6 +94,17 @@ def test_a_step_time_that_cannot_be_is_refused(step_time_s: float) -> None:
         throughput(_recipe("llama3.1-25.04", "8b", "bf16", 8), step_time_s)
 
 
+def test_a_step_time_that_gives_no_finite_rate_is_refused() -> None:
+    with pytest.raises(UserError, match=r"a step time of 4.94066e-324 s at a peak of 989.* is out of range"):
+        throughput(_recipe("llama3.1-25.04", "8b", "bf16", 8), 5e-324)
+
+
+def test_of_a_workload_that_no_document_publishes_there_is_nothing_as_published() -> None:
+    recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8).model_copy(update={"workload": "acme-1.0"})
+    assert throughput(recipe, 12.27, as_published=True) == throughput(recipe, 12.27)
+    assert throughput(recipe, 12.27).published_step_time_s is None
+
+
 def test_where_a_document_takes_what_is_logged_a_result_has_the_mfu_of_that() -> None:
     """Megatron-Bridge logs TFLOPS, and documents that start its recipes have their MFU of these."""
     recipe = _recipe("llama3.1-25.04", "8b", "bf16", 8).model_copy(
@@ -129,6 +141,7 @@ def test_a_run_is_measured_over_its_window_only() -> None:
     assert measurement.tokens_per_s_per_gpu == 128 * 16 / 2.0 / 2
     assert (measurement.peak_tflops_per_gpu, measurement.peak_source) == (0.05, "GEMM fp32")
     assert measurement.flops_formula == "llama3.1-25.04"
+    assert measurement.flops_per_sample == model_flops(run.recipe.model, "llama3.1-25.04")
     assert measurement.mfu_percent == pytest.approx(100 * measurement.model_tflops_per_gpu / 0.05)
     assert (measurement.tflops_per_gpu_logged, measurement.checkpoint_save_s) == (None, None)
 
@@ -201,6 +214,7 @@ def test_the_trainers_own_tflops_are_averaged_where_it_logs_them() -> None:
             "the step time of global step 1 is nan s, which cannot be.",
         ),
         ([1.0, 0.0], Window(first=0, last=1), "the step time of global step 1 is 0.0 s, which cannot be."),
+        ([math.inf], Window(first=0, last=0), "the step time of global step 0 is inf s, which cannot be."),
     ],
 )
 def test_a_window_without_usable_steps_is_refused(
@@ -247,6 +261,7 @@ def test_one_steady_step_has_no_spread_and_none_no_numbers() -> None:
         "steady_step_time_iqr_s": None,
     }
     assert steady_numbers(_log([math.nan]), window) == {}
+    assert steady_numbers(_log([1.0, 3.0]), window)["steady_step_time_iqr_s"] == 1.0
 
 
 def test_gpu_hours_are_none_before_a_job_has_ended_and_never_less_than_nothing() -> None:
@@ -265,6 +280,8 @@ def test_a_log_gives_rates_where_its_record_has_the_sizes(size: object) -> None:
     for name in started:
         lacking = measure_window(_log([0.5], started=started | {name: size}), window)
         assert (lacking.tokens_per_s, lacking.step_time_mean_s) == (None, 0.5)
+    alone = measure_window(_log([0.5], started=dict.fromkeys(started, 1)), window)
+    assert alone.tokens_per_s_per_gpu == 2.0
 
 
 def _recipe(workload: str, size: str, dtype: str, gpus: int) -> Recipe:

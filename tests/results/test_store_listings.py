@@ -74,7 +74,7 @@ def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> 
     assert hidden("secret", "llama31", "another") == set()
 
 
-def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store) -> None:
+def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store, make: MakeResult) -> None:
     own = {"dag_id": "llama31", "dag_run_id": "one"}
     assert store.scope("llama31", "one") == own
     assert store.scope("weekly", "w") == {"sweep_run": "weekly/w"}
@@ -82,6 +82,8 @@ def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store)
     assert store.scope(None, None) == {"dag_id": None, "dag_run_id": None}
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-1", "cell-4"]
     assert store.newest_sweep_run("another") == []
+    store.reject(make("cell-8", gpus=8, sweep_run="weekly/x", verdict=BAD, submitted_at=1e9 + 10))
+    assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-8"], "rejected, and the newest"
 
 
 def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> None:

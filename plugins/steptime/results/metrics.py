@@ -147,7 +147,7 @@ def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
         return {}
     spread = None
     if len(steady) > 1:
-        lower, _, upper = statistics.quantiles(steady.values(), n=4, method="inclusive")
+        lower, _, upper = statistics.quantiles(steady.values(), method="inclusive")
         spread = upper - lower
     return {
         "steady_steps": f"{min(steady)}:{max(steady)}",
@@ -159,7 +159,7 @@ def steady_numbers(log: TrainingLog, window: Window) -> dict[str, Any]:
 def steady_steps(step_times: Mapping[int, float], window: Window) -> dict[int, float]:
     """Return the last `STEADY_STEPS` of a run, by global step, or those of its window if that is longer."""
     if window.last - window.first + 1 > STEADY_STEPS:
-        return {step: step_times[step] for step in sorted(step_times) if window.first <= step <= window.last}
+        return {step: time for step, time in step_times.items() if window.first <= step <= window.last}
     return {step: step_times[step] for step in sorted(step_times)[-STEADY_STEPS:]}
 
 
@@ -272,8 +272,8 @@ def _peak(recipe: Recipe, *, as_published: bool) -> Peak:
 
 def _peak_of_run(recipe: Recipe, log: TrainingLog) -> Peak:
     """The data sheet's peak, or that of the trainer's start record; no tflops if neither has it."""
-    peak = peak_tflops(recipe.gpu_type, recipe.dtype)
-    measured = (log.started or {}).get("peak_tflops_per_rank")
+    peak, started = peak_tflops(recipe.gpu_type, recipe.dtype), log.started or {}
+    measured = started.get("peak_tflops_per_rank")
     if peak.tflops is None and measured is not None:
-        return Peak(tflops=float(measured), source=str((log.started or {}).get("peak_source", peak.source)))
+        return Peak(tflops=float(measured), source=str(started.get("peak_source", peak.source)))
     return peak
