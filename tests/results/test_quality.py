@@ -249,6 +249,8 @@ def test_a_restart_within_the_window_spoils_it_and_before_it_does_not(make_resul
     )
     ends = {steps: judged(make_result(), problems=restart(*steps)).valid for steps in ((10,), (19,), (20,))}
     assert ends == {(10,): False, (19,): False, (20,): True}  # both ends of the window are of it
+    several = only_failure(judged(make_result(), problems=restart(13, 10, 11))).message
+    assert "a restart trained global steps 10 to 11, 13 again, so" in several
     assert before.valid
     assert "global steps 8 to 9 again, outside of it" in by_name(before)["no_step_trained_twice"].message
 

@@ -115,11 +115,13 @@ def test_a_run_is_found_by_the_beginning_of_its_name_where_that_is_unique(
     store_url: str, make_result: MakeResult
 ) -> None:
     store = Store(store_url)
-    for name in ("run-1", "run-10", "run-11", "run_2"):
+    for name in ("run-10", "run-11", "run_2"):
         store.publish(make_result(name))
+    store.reject(make_result("run-1", verdict=BAD, submitted_at=2e9))
 
     assert store.run_named("run-10")["job_name"] == "run-10"
     assert store.run_named("run-1")["job_name"] == "run-1", "a whole name is no beginning of others"
+    assert store.run_named("last")["job_name"] == "run-1", "rejected, and the newest"
     assert store.run_named("run_")["job_name"] == "run_2", "an underscore is no wildcard"
     with pytest.raises(UserError, match=r"'run-' begins the names of 3 runs \(run-1, run-10, run-11\)"):
         store.run_named("run-")
@@ -219,6 +221,7 @@ def test_runs_are_found_by_what_they_are(store_url: str, make_result: MakeResult
     assert store.choices()["size"] == ["small", "tiny"]
     assert store.choices()["gpus"] == [1, 2, 4]
     assert store.choices(size="tiny")["state"] == ["rejected", "valid"]
+    assert store.choices(size="small")["gpus"] == store.choices(size="small", mode=None)["gpus"] == [2]
 
 
 def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
@@ -237,20 +240,20 @@ def test_a_search_finds_words_in_the_texts_that_runs_are_known_by(
     assert found("JOB LLAMA3") == ["job_1"], "each word, each in any text"
     assert found("b_1") == ["job_1"]
     assert found("o%r") == found("jobx1") == [], "what LIKE reads as any text is itself here"
+    assert found("") == found(" ") == ["job_1", "Other"], "no word is in all"
 
 
 def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
-    for number, (name, gpus, mode) in enumerate(
-        [
-            ("save", 2, Mode.CHECKPOINT_SAVE),
-            ("four", 4, Mode.PERFORMANCE),
-            ("one", 1, Mode.PERFORMANCE),
-            ("load", 2, Mode.CHECKPOINT_LOAD),
-            ("again", 1, Mode.PERFORMANCE),
-        ]
-    ):
-        store.publish(make_result(name, gpus=gpus, mode=mode, submitted_at=1000.0 + number))
+    for name, gpus, mode, submitted_at in [
+        ("again", 1, Mode.PERFORMANCE, 1004.0),  # published before what was submitted before
+        ("save", 2, Mode.CHECKPOINT_SAVE, 1000.0),
+        ("four", 4, Mode.PERFORMANCE, 1001.0),
+        ("one", 1, Mode.PERFORMANCE, 1002.0),
+        ("load", 2, Mode.CHECKPOINT_LOAD, 1003.0),
+    ]:
+        store.publish(make_result(name, gpus=gpus, mode=mode, submitted_at=submitted_at))
+    store.publish(make_result("other", size="small", gpus=1, submitted_at=1002.5))
     store.reject(make_result("bad", gpus=1, verdict=BAD, submitted_at=3000.0))
 
     def names(**filters: Any) -> list[str]:
@@ -258,9 +261,9 @@ def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_res
         assert all(row in store.results(**filters) for row in rows)
         return [row["job_name"] for row in rows]
 
-    assert names() == ["one", "again", "four", "save", "load"]
-    assert names(include_rejected=True, gpus=1) == ["one", "again", "bad"]
-    assert names(limit=3) == ["one", "again", "load"], "the latest three"
+    assert names() == ["other", "one", "again", "four", "save", "load"]
+    assert names(include_rejected=True, gpus=1) == ["other", "one", "again", "bad"]
+    assert names(limit=3) == ["other", "again", "load"], "the latest three"
 
 
 @pytest.mark.slow

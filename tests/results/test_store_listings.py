@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from steptime.errors import UserError
 from steptime.recipes.models import Mode
-from steptime.results import judgement_rows, occurring
+from steptime.results import judgement_rows, occurring, schema
 from steptime.results import store as module
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -79,11 +80,25 @@ def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store,
     assert store.scope("llama31", "one") == own
     assert store.scope("weekly", "w") == {"sweep_run": "weekly/w"}
     assert store.scope("llama31", None) == {"dag_id": "llama31", "dag_run_id": None}
+    assert store.scope(None, "nobody's") == {"dag_id": None, "dag_run_id": "nobody's"}
     assert store.scope(None, None) == {"dag_id": None, "dag_run_id": None}
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-1", "cell-4"]
     assert store.newest_sweep_run("another") == []
-    store.reject(make("cell-8", gpus=8, sweep_run="weekly/x", verdict=BAD, submitted_at=1e9 + 10))
+    bad = make("cell-8", "bad", "c", gpus=8, sweep_run="weekly/x", verdict=BAD, submitted_at=1e9 + 10)
+    store.reject(bad)
     assert [row["job_name"] for row in store.newest_sweep_run("s")] == ["cell-8"], "rejected, and the newest"
+    assert store.scope("bad", "c") == {"dag_id": "bad", "dag_run_id": "c"}
+    store.require("dag_id", "bad", "a DAG with nothing but rejected runs")
+
+
+def test_what_was_measured_together_is_read_by_its_name(store: Store) -> None:
+    for together, names in {
+        "weekly/w": ["cell-1", "cell-4"],
+        "llama31/one": ["one-1", "one-2"],
+        "llama31/two": ["two-2"],
+        "llama31/another": [],
+    }.items():
+        assert [row["job_name"] for row in store.performance_of(together)] == names
 
 
 def test_a_value_that_no_run_has_is_answered_with_the_nearest(store: Store) -> None:
@@ -107,9 +122,12 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     }
     records = store.records(names)
     assert records == {name: store.record(name)["content"] for name in names[:3]}
+    assert store.made_sha256s(dag_id="llama31", dag_run_id="two").keys() == {"two-2", "save"}, "valid ones"
     seen = of_reader(store, "llama31")
     assert seen.step_times(names).keys() == seen.records(names).keys() == {"one-1", "bad"}
     assert store.step_times([]) == store.records([]) == {}
+    found = store.of_each(names, select(schema.runs.c.job_name))
+    assert sorted(name for (name,) in found) == sorted(names[:3]), "each once"
 
 
 def test_when_jobs_were_submitted_is_known_of_those_that_a_reader_sees(store: Store) -> None:
@@ -119,7 +137,10 @@ def test_when_jobs_were_submitted_is_known_of_those_that_a_reader_sees(store: St
     assert judgement_rows.submitted_at(store, ()) == {}
 
 
-@pytest.mark.parametrize(("runs", "named"), [(3, "run-0, run-1, run-2"), (4, "run-0, run-1, run-2, …")])
+@pytest.mark.parametrize(
+    ("runs", "named"),
+    [(2, "run-0, run-1"), (3, "run-0, run-1, run-2"), (4, "run-0, run-1, run-2, …")],
+)
 def test_of_several_names_that_begin_alike_three_are_told(
     tmp_path: Path, make: MakeResult, runs: int, named: str
 ) -> None:
@@ -149,4 +170,4 @@ def test_runs_of_a_dag_run_come_in_the_order_of_their_tasks(tmp_path: Path, make
             make(name, submitted_at=1e9 + at, submitted=made.submitted.model_copy(update={"made_by": ours}))
         )
     assert [row["job_name"] for row in store.runs_of("llama31", "r")] == ["d", "c", "b", "e", "a"]
-    assert store.runs_of("llama31", "another") == []
+    assert store.runs_of("llama31", "another") == store.runs_of("another", "r") == []

@@ -376,7 +376,7 @@ class Store:
             query = query.where(runs.c.state == "valid")
         if since is not None:
             query = query.where(runs.c.submitted_at >= since)
-        if search and search.split():
+        if search:
             query = query.where(has_words(search))
         for column, value in equal.items():
             if value is not None:
@@ -402,7 +402,7 @@ class Store:
 
         with read_connection(self.url) as connection:
             query = self.readable(select(runs.c[column]).distinct().where(runs.c[column].is_not(None)))
-            nearest = difflib.get_close_matches(value, connection.scalars(query).all(), n=1)
+            nearest = difflib.get_close_matches(value, connection.scalars(query).all())
         every = f"`steptime results --all --format csv` lists all, in the column {column}."
         hint = f"did you mean '{nearest[0]}'?" if nearest else every
         return UserError(f"{sentence} '{shown(value)}' in the metrics store: {hint}")
