@@ -1,6 +1,5 @@
 """What makes a series, what of a run is judged, and what is an event within the series."""
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +8,6 @@ from steptime.judging.comparison import compare_since
 from steptime.judging.series import JudgedRun, Series, judged_runs
 from steptime.logs.models import CheckpointTiming
 from steptime.recipes.models import Mode, Run, Window
-from steptime.results.differences import changes, node_changes
 from steptime.results.metrics import STEADY_STEPS, steady_steps
 from steptime.results.models import Result
 from steptime.results.store import Store
@@ -126,56 +124,3 @@ def test_checkpoints_are_judged_by_their_own_seconds(store: Store, make_result: 
 @pytest.mark.parametrize("mode", [Mode.PROFILE, Mode.NCCL_TRACE])
 def test_profiles_and_traces_are_not_judged(mode: Mode, make_result: MakeResult) -> None:
     assert not Series.of_run(make_result(mode=mode).run).is_judged
-
-
-def test_events_between_two_runs_are_told_with_both_values(make_result: MakeResult) -> None:
-    one = json.loads(make_result("one").record)
-    other = json.loads(make_result("two", environment={"NCCL_ALGO": "Ring"}).record)
-    other["versions"] |= {"nemo": "2.8.0", "driver": "570.1"}
-    other["provenance"]["git_commit"] = "f" * 40
-    other["provenance"]["staged"] |= {"image": "nemo:25.12", "image_digest": f"sha256:{'c' * 64}"}
-    other["run"]["performance"]["trainer"] |= {"overlap_grad_reduce": True}
-    other["nodes"] = ["n1", "n2"]
-
-    told = changes(json.dumps(one), json.dumps(other))
-
-    assert told == [
-        "image none → nemo:25.12",
-        "image digest none → cccccccccccc",
-        "nemo 2.7.3 → 2.8.0",
-        "commit 675de01b859e → ffffffffffff",
-        "performance.trainer.overlap_grad_reduce False → True",
-        "driver none → 570.1",
-        "NCCL_ALGO none → Ring",
-        "nodes localhost → n1, n2",
-    ]
-    assert changes(json.dumps(one), json.dumps(one)) == []
-
-
-def test_an_event_has_the_beginning_of_a_hash_and_all_of_another_text(make_result: MakeResult) -> None:
-    one = json.loads(make_result("one").record)
-    versions = {"nemo": "a" * 39, "torch": "a" * 40, "driver": "a/folder/with/a/long/name/of/more/than/40"}
-    told = changes(json.dumps(one), json.dumps(one | {"versions": one["versions"] | versions}))
-    assert [event.rpartition(" → ")[2] for event in told] == [versions["nemo"], "a" * 12, versions["driver"]]
-
-
-def test_what_is_only_counted_of_a_run_is_no_event(make_result: MakeResult) -> None:
-    one = json.loads(make_result("one").record)
-    run = one["run"] | {"model_flops": 1.0, "experiment": "other", "repeat": 9, "checkpoint_path": "/other"}
-    assert changes(json.dumps(one), json.dumps(one | {"run": run})) == []
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "told"),
-    [
-        (["n1", "n2"], ["n1", "n2"], []),
-        (["n1", "n2"], ["n2", "n1"], ["nodes n1, n2 → n2, n1"]),
-        ([], ["n1"], ["nodes none → n1"]),
-        (["n1", "n2", "n3", "n4", "n5"], ["n5", "n6", "n7", "n8", "n9"], ["nodes: 4 of 5 are others"]),
-        (["n1", "n2", "n3", "n4", "n5"], ["n5", "n4", "n3", "n2", "n1"], ["nodes: in another order"]),
-    ],
-)
-def test_of_many_nodes_it_says_how_many_are_others(
-    before: list[str], after: list[str], told: list[str]
-) -> None:
-    assert node_changes(", ".join(before) or None, ", ".join(after)) == told

@@ -26,6 +26,7 @@ from steptime.results.store import Store
 MakeResult = Callable[..., Result]
 LOG = b"step 1\n" * 1000
 BESIDE = {"record.json": b"{}", "run.json": b"{ }", "steps.jsonl": b"[]", "job.sh": b"true\n"}
+BESIDE |= {"log-0.out.gz": b"\x1f", "notes.txt": b"1", "nccl.log": b"2", "cluster.yaml": b"3"}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ one that readers have to be told of, by `SCHEMA_VERSION`?
 
 import json
 import os
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -20,7 +21,7 @@ from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.results import log_rows
+from steptime.results import columns, log_rows
 from steptime.results.columns import (
     BY_NAME,
     CHOICES,
@@ -29,8 +30,10 @@ from steptime.results.columns import (
     MEASURED,
     SCHEMA_VERSION,
     Kind,
+    Part,
     documentation,
     of_series,
+    planned_values,
 )
 from steptime.results.metrics import throughput
 from steptime.results.models import Check, Result, Verdict
@@ -84,6 +87,7 @@ def test_every_measured_number_that_is_declared_is_shown() -> None:
 
 def test_every_kind_of_column_is_there() -> None:
     assert {column.kind for column in (*COLUMNS, *log_rows.COLUMNS)} == set(get_args(Kind))
+    assert {column.series for column in COLUMNS} - {None} == set(get_args(Part))
 
 
 def test_a_result_as_a_row(make_result: MakeResult) -> None:
@@ -111,6 +115,8 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"sweep_run": None, "log_path": result.log.path},
     }
     assert row["mfu_percent"] == pytest.approx(100 * flops * 16 / 0.5 / 2 / 0.06e12)
+    planned = {name: value for name, value in row.items() if BY_NAME[name].of_run}
+    assert planned_values(result.run) == planned
 
 
 def test_a_rejected_result_says_why_and_a_valid_one_what_to_know(make_result: MakeResult) -> None:
@@ -124,8 +130,10 @@ def test_a_rejected_result_says_why_and_a_valid_one_what_to_know(make_result: Ma
     assert taken(odd) == ["valid", None, "It is odd."]
 
 
-def test_the_documentation_has_every_column() -> None:
+def test_the_documentation_has_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     assert documentation() in DOCS.read_text(), "paste what `python -m steptime.results.columns` prints"
+    runpy.run_path(str(columns.__file__), run_name="__main__")
+    assert capsys.readouterr().out == documentation() + "\n"
 
 
 def test_every_name_is_declared_once_with_its_unit() -> None:

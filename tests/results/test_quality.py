@@ -19,7 +19,7 @@ from steptime.recipes.models import Mode, Performance, Run, Window
 from steptime.results import row_checks
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.quality import validate
+from steptime.results.quality import FinishedRun, measured_over_window, validate
 from steptime.results.record import EarlierAttempt, make_record, recorded_attempts
 
 MakeResult = Callable[..., Result]
@@ -194,6 +194,31 @@ def test_an_mfu_above_100_percent_is_a_warning(make_result: MakeResult) -> None:
     check = by_name(verdict)["mfu_possible"]
     assert (check.passed, check.severity) == (False, "warning")
     assert "but it is 100.3 %: the peak is too low" in check.message
+    whole = measured.model_copy(update={"mfu_percent": 100.0})
+    assert by_name(validate(result.run, result.status, result.log, whole))["mfu_possible"].passed
+
+
+def test_a_measurement_is_of_the_whole_window_and_of_no_other(make_result: MakeResult) -> None:
+    result = make_result()
+    measured = measure(result.run, result.log)
+    last = result.run.model_copy(update={"window": Window(first=19, last=19)})
+    for run, measurement, told in (
+        (result.run, measured, None),
+        (
+            result.run,
+            measured.model_copy(update={"window": Window(first=5, last=14)}),
+            "10:19 of 10 steps, but it is over 10 of the window 5:14.",
+        ),
+        (
+            result.run,
+            measured.model_copy(update={"steps_in_window": 9}),
+            "10:19 of 10 steps, but it is over 9 of the window 10:19.",
+        ),
+        (last, None, "19:19 of 1 step, but there is no measurement."),
+    ):
+        [check] = measured_over_window(FinishedRun(run, result.status, result.log, measurement))
+        assert (told or "10:19 of 10 steps.") in check.message
+        assert check.passed is (told is None)
 
 
 def test_a_run_that_needed_another_job_counts_and_says_so(make_result: MakeResult) -> None:
@@ -380,6 +405,16 @@ def test_a_load_by_name_is_judged_by_its_load_lines_alone(make_result: MakeResul
     ]
 
 
+def test_of_a_run_by_name_nothing_is_asked_that_the_trainer_alone_records(make_result: MakeResult) -> None:
+    """Megatron-Bridge has no start and no end of its own, and no way to tell how ranks were bound."""
+    result = make_result()
+    run = run_of().model_copy(update={"performance": Performance(ranks_per_numa_node=2, vboost=True)})
+    log = result.log.model_copy(update={"started": None, "ended": None, "steps": ()})
+    assert [check.name for check in validate(run, result.status, log, None).checks] == [
+        *("job_succeeded", "log_without_failure", "window_complete", "measured_over_window"),
+    ]
+
+
 def test_a_noisy_window_is_a_warning_and_counts(make_result: MakeResult) -> None:
     verdict = judged(make_result(step_times=[0.4, 0.9] * 10))
 
@@ -407,6 +442,9 @@ def test_a_wall_time_apart_from_the_step_time_is_a_warning(
     if warned:
         assert f"it is {0.4 * factor:.4g} s beside a step time of 0.4 s" in verdict.warnings[0].message
     assert "wall_time_agrees" not in {check.name for check in judged(result).checks}, "nothing was logged"
+    for unknown in ("step_time_median_s", "wall_time_median_s"):
+        measured = measure(result.run, log).model_copy(update={unknown: None})
+        assert "wall_time_agrees" not in by_name(validate(result.run, result.status, log, measured))
 
 
 @pytest.mark.parametrize(("steps", "asked"), [(1, False), (2, True)])
@@ -538,3 +576,4 @@ def test_a_run_without_the_binding_and_vboost_of_its_publication_counts_with_a_w
     [only] = warned(published, {"numa_bound_ranks": 4, "vboost": False})
     assert only.startswith(f"{unset}: Expected that the GPUs' vboost was set")
     assert [line.partition(":")[0] for line in warned(published, None)] == [bound, unset]
+    assert "but 0 of 4 were" in warned(published, None)[0]

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from steptime.recipes.models import Mode
+from steptime.results.as_csv import csv_parts
 from steptime.results.columns import Column
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.report import compared, notes, written
 from steptime.results.store import Store
+from steptime.results.totals import Totals, totals_of
 
 MakeResult = Callable[..., Result]
 StoredRows = Callable[..., list[dict[str, Any]]]
@@ -95,3 +97,24 @@ def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: Mak
         "tiny·fp32·2 (bad) is rejected: Expected A, but found B.",
         "tiny·fp32·2 (noisy) counts, but note: Expected A, but found B.",
     ]
+
+
+def test_totals_of_rows_count_what_is_known() -> None:
+    rows = [
+        {"state": "valid", "gpu_hours": 1.5, "queue_wait_s": 10.0},
+        {"state": "rejected", "gpu_hours": 0.5, "queue_wait_s": 30.0},
+        {"state": "rejected", "gpu_hours": None, "queue_wait_s": None},
+    ]
+    assert totals_of(rows) == Totals(3, 2, 2.0, 20.0, 30.0)
+    assert totals_of([]) == Totals(0, 0, 0.0, None, None)
+    assert Totals(1, 0, 99.96, 3.0, None).sentence == "1 run · 100 GPU-hours"
+
+
+def test_csv_comes_some_hundred_rows_at_once() -> None:
+    rows: list[dict[str, Any]] = [{"a": number, "b": 'x, "y"' if number else None} for number in range(600)]
+    parts = list(csv_parts(rows, ["b", "a", "c"]))
+    lines = "".join(parts).split("\n")
+    assert lines[:3] == ["b,a,c", ",0,", '"x, ""y""",1,']
+    assert (len(lines), lines[-1]) == (602, "")
+    assert [part.count("\n") for part in parts] == [500, 101]
+    assert list(csv_parts([], ["a"])) == ["a\n"]

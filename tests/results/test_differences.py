@@ -1,0 +1,102 @@
+"""What two runs differ in by their records: the events of a series."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from steptime.results.differences import changes, counts_nodes, made_sha256, node_changes
+from steptime.results.models import Result
+
+MakeResult = Callable[..., Result]
+
+
+def test_events_between_two_runs_are_told_with_both_values(make_result: MakeResult) -> None:
+    one = json.loads(make_result("one").record)
+    other = json.loads(make_result("two", environment={"NCCL_ALGO": "Ring"}).record)
+    other["versions"] |= {"nemo": "2.8.0", "driver": "570.1"}
+    other["provenance"]["git_commit"] = "f" * 40
+    other["provenance"]["staged"] |= {"image": "nemo:25.12", "image_digest": f"sha256:{'c' * 64}"}
+    other["run"]["performance"]["trainer"] |= {"overlap_grad_reduce": True}
+    other["nodes"] = ["n1", "n2"]
+
+    told = changes(json.dumps(one), json.dumps(other))
+
+    assert told == [
+        "image none → nemo:25.12",
+        "image digest none → cccccccccccc",
+        "nemo 2.7.3 → 2.8.0",
+        "commit 675de01b859e → ffffffffffff",
+        "performance.trainer.overlap_grad_reduce False → True",
+        "driver none → 570.1",
+        "NCCL_ALGO none → Ring",
+        "nodes localhost → n1, n2",
+    ]
+    assert changes(json.dumps(one), json.dumps(one)) == []
+
+
+def test_an_event_has_the_beginning_of_a_hash_and_all_of_another_text(make_result: MakeResult) -> None:
+    one = json.loads(make_result("one").record)
+    versions = {"nemo": "a" * 39, "torch": "a" * 40, "driver": "a/folder/with/a/long/name/of/more/than/40"}
+    told = changes(json.dumps(one), json.dumps(one | {"versions": one["versions"] | versions}))
+    assert [event.rpartition(" → ")[2] for event in told] == [versions["nemo"], "a" * 12, versions["driver"]]
+
+
+def test_what_does_not_change_how_a_run_ran_is_no_event(make_result: MakeResult) -> None:
+    one = json.loads(make_result("one").record)
+    other = json.loads(json.dumps(one))
+    other["run"] |= {"model_flops": 1.0, "experiment": "other", "repeat": 9, "checkpoint_path": "/other"}
+    other["run"] |= {"schema_version": 2, "cluster": "other", "mode": "profile", "slurm": {"exclude": "n1"}}
+    other["run"]["recipe"] |= {"image": "nemo:25.12"}
+    other["provenance"]["environment"] |= {"PYTHONPATH": "/elsewhere"}
+    assert changes(json.dumps(one), json.dumps(other)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (["n1", "n2"], ["n1", "n2"], []),
+        (["n1", "n2"], ["n2", "n1"], ["nodes n1, n2 → n2, n1"]),
+        ([], ["n1"], ["nodes none → n1"]),
+        (["n1", "n2"], ["n1", "n2", "n3", "n4"], ["nodes n1, n2 → n1, n2, n3, n4"]),
+        (["n1", "n2", "n3", "n4", "n5"], ["n5", "n6", "n7", "n8", "n9"], ["nodes: 4 of 5 are others"]),
+        (["n1", "n2", "n3", "n4", "n5"], ["n5", "n4", "n3", "n2", "n1"], ["nodes: in another order"]),
+    ],
+)
+def test_of_many_nodes_it_says_how_many_are_others(
+    before: list[str], after: list[str], told: list[str]
+) -> None:
+    assert node_changes(", ".join(before) or None, ", ".join(after)) == told
+
+
+def test_a_variable_differs_once_by_its_own_name(make_result: MakeResult) -> None:
+    """The plan has those that were asked for, and what the job ran with has them all."""
+    one = json.loads(make_result("one").record)
+    other = one | {"run": one["run"] | {"environment": {"NCCL_ALGO": "Ring"}}}
+    assert changes(json.dumps(one), json.dumps(other)) == []
+    other["provenance"] = one["provenance"] | {"environment": {"NCCL_ALGO": "Ring"}}
+    assert "NCCL_ALGO none → Ring" in changes(json.dumps(one), json.dumps(other))
+
+
+def test_a_hash_is_told_by_its_beginning_and_a_long_text_whole(make_result: MakeResult) -> None:
+    one, other = (json.loads(make_result().record) for _ in range(2))
+    image = "registry.example/a-folder/of-another/image:26.02"
+    one["provenance"]["staged"] |= {"image": None, "image_digest": "sha256:" + "0a" * 32}
+    other["provenance"]["staged"] |= {"image": image, "image_digest": "sha256:" + "b1" * 32}
+    told = [f"image none → {image}", "image digest 0a0a0a0a0a0a → b1b1b1b1b1b1"]
+    assert changes(json.dumps(one), json.dumps(other)) == told
+
+
+def test_runs_made_alike_share_a_hash_on_whatever_nodes(make_result: MakeResult) -> None:
+    one = json.loads(make_result("one").record)
+    elsewhere = one | {"nodes": ["n7"]}
+    reordered = dict(reversed(one.items())) | {"versions": dict(reversed(one["versions"].items()))}
+    newer = one | {"versions": one["versions"] | {"nemo": "2.8.0"}}
+    hashes = [made_sha256(json.dumps(record)) for record in (one, elsewhere, reordered, newer)]
+    assert hashes[0] == hashes[1] == hashes[2] != hashes[3]
+    assert None not in hashes
+    assert made_sha256("{}") is None
+
+
+def test_an_event_that_only_counts_nodes_is_known() -> None:
+    assert [counts_nodes(event) for event in ("nodes: 4 of 5 are others", "nodes n1 → n2")] == [True, False]
