@@ -15,6 +15,7 @@ from hypothesis import settings
 from longest_first import pytest_xdist_make_scheduler
 from schemas_checked_once import schemas_checked_once
 from short_cuts import (
+    authorities_read_once,
     disks_not_waited_for,
     rows_judged,
     rows_judged_once,
@@ -38,6 +39,7 @@ from steptime.service.standalone_config import write_config
 
 # Imported in the conftests of two folders, a fixture of the session would be made twice.
 __all__ = [  # fixtures and hooks
+    "authorities_read_once",
     "disks_not_waited_for",
     "half_years",
     "mini_slurm",

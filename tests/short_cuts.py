@@ -6,11 +6,14 @@
 import functools
 import os
 import sqlite3
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from sqlalchemy import URL, Engine, event
 
@@ -128,6 +131,18 @@ def statements_compiled_once() -> Iterator[None]:
 def stores_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of how a store is made: none is a copy."""
     monkeypatch.setattr(database, "_migrate", _migrate)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def authorities_read_once() -> Iterator[None]:
+    """Let clients of HTTP share the certificates that a process trusts: each read them for 20 ms."""
+    make = ssl.create_default_context
+    shared = functools.cache(partial(make, cafile=certifi.where()))
+
+    def context(*purpose: Any, **told: Any) -> ssl.SSLContext:
+        return make(*purpose, **told) if purpose or told != {"cafile": certifi.where()} else shared()
+
+    yield from _short_cuts(ssl, create_default_context=context)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -81,6 +81,7 @@ def test_another_machine_begins_another_series(measure: Measure, monkeypatch: py
     assert measure([1.2]) == 0
 
 
+@pytest.mark.long
 def test_the_commands_of_results_show_figures_over_time(measure: Measure) -> None:
     measure(USUAL)
     measure([1.2, 1.21, 1.19])

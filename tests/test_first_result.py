@@ -13,7 +13,7 @@ from pathlib import Path
 from first_result import Stopwatch, adopt_orphans, own_cpu_s, run
 adopt_orphans()
 watch = Stopwatch()
-busy = "import time\\nwhile time.process_time() < 0.3: pass\\nprint('done')"
+busy = "import time\\nwhile time.process_time() < 0.35: pass\\nprint('done')"
 run(("sh", "-c", f'{sys.executable} -S -c "{busy}" &'), Path("."), watch)
 for figure in watch.figures("busy", 60):
     print(figure.name, figure.value)
@@ -29,6 +29,6 @@ def test_cpu_of_what_outlives_its_parent_counts() -> None:
         [sys.executable, "-c", PROGRAM, benchmarks], capture_output=True, text=True, check=True
     )
     figures = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
-    assert 0.3 <= float(figures["busy: CPU"]) < 1.5
+    assert 0.3 <= float(figures["busy: CPU"]) < 1.5  # of one that has not ended it is known to 0.01 s
     assert float(figures["busy: a fixed loop, median"]) > 0
     assert done.stderr.endswith("done\n")

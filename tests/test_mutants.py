@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from mutants import LISTS, _in_copy, changed_functions, compiles, functions_by_code, kept_mutants
 from mutations import mutants
@@ -79,6 +80,7 @@ def test_the_changes_by_hand_fit_the_code_and_are_python() -> None:
     assert all(map(compiles, by_hand))
 
 
+@pytest.mark.long
 def test_functions_are_found_after_the_collection_has_frozen_them() -> None:
     """Else no change is made in any fork, and each costs a process of its own."""
     names: dict[str, Callable[[], Any]] = {}

@@ -88,6 +88,7 @@ def test_all_that_needs_a_slurm_alone_shares_it() -> None:
     assert set(units.values()) == {"a Slurm"}, units
 
 
+@pytest.mark.long
 def test_who_leaves_the_process_changed_is_named(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def test_who_leaves_the_process_changed_is_named(
         assert f"{name} (" not in told
 
 
+@pytest.mark.long
 def test_a_test_that_hangs_fails_by_itself(pytester: pytest.Pytester) -> None:
     """Who shares its worker goes on, and what it has started is stopped."""
     shutil.copy(ROOT / "pyproject.toml", pytester.path)

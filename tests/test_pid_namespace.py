@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ENTERS = "import os, signal, subprocess, sys; import pid_namespace; pid_namespace.enter(); "
 
 
@@ -39,6 +41,7 @@ def test_what_others_leave_to_the_first_process_is_taken_in() -> None:
     assert inside(code).returncode == 0, "else a process that has ended stays to be seen for ever"
 
 
+@pytest.mark.long
 def test_it_ends_as_its_process_does() -> None:
     assert inside("sys.exit(3)").returncode == 3
     assert inside("signal.alarm(1); signal.pause()").returncode == 128 + signal.SIGALRM

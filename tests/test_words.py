@@ -42,13 +42,17 @@ def parsed(folder: Path) -> list[tuple[Path, ast.Module]]:
     return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(folder.rglob("*.py"))]
 
 
-def texts() -> Iterator[tuple[str, str]]:
+@functools.cache
+def texts() -> list[tuple[str, str]]:
     """Each text of the code, docstrings included, behind its place."""
-    for folder in (PACKAGE, ROOT / "trainer"):
-        for path, module in parsed(folder):
-            for node in ast.walk(module):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield f"{path.relative_to(ROOT)}:{node.lineno}", " ".join(node.value.split())
+    return [
+        (f"{name}:{node.lineno}", " ".join(node.value.split()))
+        for folder in (PACKAGE, ROOT / "trainer")
+        for path, module in parsed(folder)
+        for name in [path.relative_to(ROOT)]
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def pages() -> Iterator[tuple[str, str]]:

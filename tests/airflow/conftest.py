@@ -28,7 +28,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time.comms import GetTaskStates, TaskStatesResult
 from airflow.sdk.execution_time.context import NEVER_EXPIRE
 
-from steptime.airflow import installation
+from steptime.airflow import base, installation
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.sensors import TrainingSensor
 from steptime.airflow.triggers import TrainingTrigger
@@ -44,6 +44,12 @@ __all__ = ["a_run", "home", "planned"]  # fixtures
 
 _BEGUN_WITHIN_S = 600
 STAND_IN = Path(__file__).with_name("stand_in_trainer.py")
+
+
+@pytest.fixture(autouse=True)
+def triggers_settle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker has to report "deferred" to an Airflow before a trigger fires."""
+    monkeypatch.setattr(base, "SETTLING_S", 0.01)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ def test_workers_are_forked_after_the_import_of_great_expectations(
     assert done == ["imported", "forked"]
 
 
+@pytest.mark.long
 def test_a_task_reads_no_workload_that_was_read_before_the_forks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def left_by_a_wait() -> "weakref.ref[Cycle]":
     return weakref.ref(cycle)
 
 
+@pytest.mark.long
 def test_cycles_of_waits_that_have_ended_are_found_once_nothing_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -75,6 +76,7 @@ def test_cycles_of_waits_that_have_ended_are_found_once_nothing_waits(
     assert of_the_first() is None
 
 
+@pytest.mark.long
 def test_cycles_are_found_after_very_many_waits_though_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     with one_wait():
         of_the_first = left_by_a_wait()

@@ -90,6 +90,7 @@ def test_the_same_dag_run_of_two_installations_has_a_job_in_each(
     assert submit(make_context()).job == ours.job
 
 
+@pytest.mark.long
 def test_in_a_copy_of_the_database_the_jobs_of_the_first_are_named_and_left_alone(
     submit: Submit,
     make_context: MakeContext,

@@ -88,7 +88,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[A
     ):
         mail.messages, web.posts = [], []  # type: ignore[attr-defined]
         for server in (mail, web):
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         port = mail.server_address[1]
         plain = {"disable_ssl": True, "disable_tls": True}
         for name, connection in {

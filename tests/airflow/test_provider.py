@@ -7,6 +7,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 import airflow
+import pytest
 from jsonschema import validate
 
 from steptime import __version__
@@ -26,6 +27,7 @@ def test_airflow_finds_the_provider_and_its_info_is_valid() -> None:
         assert getattr(importlib.import_module(module), name)
 
 
+@pytest.mark.long
 def test_every_operator_sensor_trigger_and_hook_is_listed_with_where_it_is_described() -> None:
     """From the code: a module that defines one is in the list of its kind, and nothing else is."""
     from airflow.sdk import BaseHook, BaseOperator

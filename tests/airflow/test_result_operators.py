@@ -143,6 +143,7 @@ def test_parse_validate_and_report_begin_with_their_sentence(
     assert any(line.startswith("moved the steps of 1 old runs to ") for line in reported)
 
 
+@pytest.mark.long
 def test_what_tasks_hand_on_does_not_grow_with_the_steps(
     submission: Submit, make_context: MakeContext, cluster: LocalCluster, home: Path
 ) -> None:

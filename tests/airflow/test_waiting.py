@@ -8,7 +8,8 @@ import pytest
 import structlog
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from steptime.airflow.base import LEFT_KEY, SETTLING_S, SUBMITTED_KEY
+from steptime.airflow import base
+from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import JobState, JobStatus
 from steptime.clusters.local.cluster import LocalCluster
@@ -77,7 +78,7 @@ def test_no_event_comes_before_airflow_has_settled(
     monkeypatch.setattr(asyncio, "sleep", slept)
     monkeypatch.setattr(trigger, "news", news)
     assert asyncio.run(event_of(trigger)) == {}
-    assert order == [SETTLING_S, "news"]
+    assert order == [base.SETTLING_S, "news"]
 
 
 def test_the_trigger_fires_when_the_training_has_ended(submission: Submit, make_context: MakeContext) -> None:

@@ -234,6 +234,7 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_1(
     assert len(printed.err.strip().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_large_logs_are_read_by_several_processes_in_their_order(tmp_path: Path) -> None:
     noise = b"".join(map(line_forms.nccl_trace, range(20_000)))
     for number, steps in enumerate((50, 48, 50)):

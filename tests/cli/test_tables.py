@@ -59,22 +59,22 @@ def hidden_columns(text: str) -> list[str]:
     return hidden
 
 
-@pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_does_not_fit_is_hidden_whole_and_named(
-    command: str, width: int, here: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = headings(printed(command))
-    monkeypatch.setattr(output, "terminal_width", lambda: width)
+    for width in (80, 60):
+        monkeypatch.setattr(output, "terminal_width", lambda width=width: width)
 
-    narrow = printed(command)
+        narrow = printed(command)
 
-    assert max(map(len, table_of(narrow))) <= width
-    kept = headings(narrow)
-    assert sum(map(len, kept)) + len(hidden_columns(narrow)) == sum(map(len, everything))
-    for of_table, all_of_table in zip(kept, everything, strict=True):
-        assert of_table[0] == all_of_table[0]
-        assert set(of_table) <= set(all_of_table)
+        assert max(map(len, table_of(narrow))) <= width
+        kept = headings(narrow)
+        assert sum(map(len, kept)) + len(hidden_columns(narrow)) == sum(map(len, everything))
+        for of_table, all_of_table in zip(kept, everything, strict=True):
+            assert of_table[0] == all_of_table[0]
+            assert set(of_table) <= set(all_of_table)
     assert headings(printed(f"{command} --wide")) == everything
 
 
@@ -120,6 +120,7 @@ def test_what_is_no_number_stands_as_it_is(capsys: pytest.CaptureFixture[str]) -
     assert re.findall(r"│ +(\S+) │", capsys.readouterr().out) == ["0.5", "auto", "True"]
 
 
+@pytest.mark.long
 def test_a_real_terminal_of_70_columns(here: Path) -> None:
     """As a process of its own, whose width only the terminal tells."""
     controller, terminal = pty.openpty()

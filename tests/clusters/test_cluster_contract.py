@@ -131,6 +131,7 @@ async def test_cancelling_ends_the_whole_process_tree(
     await cluster.cancel("tree")  # no error where it has ended
 
 
+@pytest.mark.long
 async def test_the_time_limit_ends_a_job(
     cluster: Cluster,
     make_spec: MakeSpec,

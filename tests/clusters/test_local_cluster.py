@@ -198,6 +198,7 @@ def test_of_a_job_whose_own_record_is_gone_nothing_is_said_to_be_killed(local: L
     assert (ended.state, ended.reason) == ("unknown", "its runner died, so how the job ended is not known")
 
 
+@pytest.mark.long
 async def test_the_job_of_a_killed_runner_is_unknown_and_leaves_no_process(
     local: LocalCluster, make_gated: MakeGated, eventually: Eventually
 ) -> None:

@@ -90,6 +90,7 @@ async def test_the_pod_that_failed_first_is_named_and_the_others_are_ended(
     assert not [pid for pid in pids(job.directory) if psutil.pid_exists(pid)]
 
 
+@pytest.mark.long
 async def test_a_training_that_lost_a_pod_is_ended_after_a_while(
     *,
     runai_server: RunaiStandIn,
@@ -187,6 +188,7 @@ async def test_a_failure_that_no_pod_noted_has_runais_own_warning(
     )
 
 
+@pytest.mark.long
 async def test_all_jobs_are_asked_for_in_one_list(
     runai: RunaiCluster, runai_server: RunaiStandIn, make_gated: MakeGated, end_of: EndOf
 ) -> None:

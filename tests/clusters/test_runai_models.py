@@ -75,6 +75,7 @@ def test_the_check_sees_what_the_models_let_pass(models: Any) -> None:
         )
 
 
+@pytest.mark.long
 async def test_every_request_and_answer_fits_runais_models(
     runai_with: RunaiWith, runai_server: RunaiStandIn, make_gated: MakeGated, models: Any
 ) -> None:

@@ -167,6 +167,7 @@ def test_notes_are_numbers_wherever_the_image_comes_from(tmp_path: Path) -> None
     assert node == "node-7"
 
 
+@pytest.mark.long
 async def test_a_recipes_image_is_what_its_pods_are_started_in(
     *, run: Run, runai: RunaiCluster, runai_server: RunaiStandIn, make_runai_config: MakeConfig
 ) -> None:
@@ -187,6 +188,7 @@ async def test_a_recipes_image_is_what_its_pods_are_started_in(
     assert " steptime \\\n  python -m torch.distributed.run" in spec.script
 
 
+@pytest.mark.long
 async def test_an_image_that_no_registry_has_is_refused(
     *, run: Run, runai: RunaiCluster, make_runai_config: MakeConfig
 ) -> None:

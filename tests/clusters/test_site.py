@@ -226,6 +226,7 @@ def test_only_a_refusal_ends_the_job_before_its_training(
     assert len(broken) == (trains and exit_code != 0)
 
 
+@pytest.mark.long
 def test_a_check_that_hangs_is_ended_and_judges_nobody(run: Run, tmp_path: Path) -> None:
     python = program(
         tmp_path / "python", 'echo "$*" >>"$SAID"; [[ $2 != trainer.node_check ]] || exec sleep 600'

@@ -46,6 +46,7 @@ def contenders(folder: Path, command: list[str]) -> list[subprocess.Popen[str]]:
     ]
 
 
+@pytest.mark.long
 def test_those_that_find_the_claim_of_a_dead_node_submit_once(
     make_spec: Callable[..., JobSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ async def test_two_hops_with_a_login_and_a_host_key_each(
     await eventually(lambda: (way.outer.logins, way.inner.logins, way.node.logins) == (0, 0, 0))
 
 
+@pytest.mark.long
 async def test_a_jump_host_that_drops_us_is_gone_through_anew(way: Way, log_in: Open) -> None:
     node = log_in(way.connections(node={"jump_connections": " outer , inner"}))  # as from an address
     for dropping in (way.outer, way.inner):
@@ -43,6 +44,7 @@ async def test_a_jump_host_that_drops_us_is_gone_through_anew(way: Way, log_in: 
     assert await where(node) == "node"
 
 
+@pytest.mark.long
 async def test_a_file_is_written_whole_though_the_connection_drops_in_the_middle(
     way: Way, log_in: Open, tmp_path: Path, eventually: Eventually
 ) -> None:
@@ -114,6 +116,7 @@ async def test_each_hop_that_refuses_is_named(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.long
 async def test_hops_that_are_away_are_told_from_those_that_refuse(way: Way, log_in: Open) -> None:
     node = log_in(way.connections())
     way.inner.stop()
@@ -180,6 +183,7 @@ async def test_a_command_whose_login_node_went_away_is_ended_on_no_other(
     process.kill()
 
 
+@pytest.mark.long
 async def test_the_next_login_node_when_one_is_away_and_back_again(
     way: Way, two_nodes: Connection, log_in: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -218,6 +222,7 @@ async def test_the_next_login_node_when_one_is_away_and_back_again(
         await node.run(["true"], timeout_s=60)
 
 
+@pytest.mark.long
 async def test_a_login_node_that_stops_answering_is_given_up_for_the_next(
     way: Way, two_nodes: Connection, log_in: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

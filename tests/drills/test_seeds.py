@@ -12,6 +12,7 @@ from drills.seeds import FIRST_OF_SERVICE, draw, seeds
 from steptime import settings
 
 
+@pytest.mark.long
 def test_a_seed_is_the_same_schedule_in_every_process() -> None:
     program = "from drills.seeds import draw; print(*map(draw, range(60)), sep='\\n')"
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -4,12 +4,14 @@ import signal
 import subprocess
 
 import psutil
+import pytest
 
 from drills.site import end_with_children
 
 _DEAF = "trap '' TERM; sleep 600 & echo up; wait"
 
 
+@pytest.mark.long
 def test_what_does_not_end_in_time_is_killed_with_its_children() -> None:
     process = subprocess.Popen(["sh", "-c", _DEAF], stdout=subprocess.PIPE, text=True)  # noqa: S607
     assert process.stdout

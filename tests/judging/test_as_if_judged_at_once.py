@@ -102,6 +102,7 @@ def test_with_its_next_run_a_series_of_other_rules_is_judged_from_its_beginning(
     assert stored(store.url) == judged_at_once(store, 0)
 
 
+@pytest.mark.long
 def test_a_series_whose_judgements_rest_on_runs_that_are_gone_is_judged_from_its_beginning(
     store: Store, make_result: MakeResult
 ) -> None:

@@ -68,6 +68,7 @@ def half_a_year(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return Store()
 
 
+@pytest.mark.long
 def test_the_cell_that_drifts_is_named_and_no_other_and_no_verdict_changes(half_a_year: Store) -> None:
     shown = CliRunner().invoke(app, ["results", "compare", "--format", "json"], catch_exceptions=False)
 

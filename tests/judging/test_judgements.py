@@ -293,6 +293,7 @@ def on_nodes(make_result: MakeResult, number: int, level: float, *nodes: str) ->
     return make_result(f"run-{number}", step_times=[level] * 20, submitted_at=at, status=ended)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fresh", "level", "words"),
     [

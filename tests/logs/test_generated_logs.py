@@ -13,12 +13,11 @@ from logs.line_forms import read_chunks
 from steptime.logs import shapes
 from steptime.logs.formats import Values
 
-SEEDS = range(200)
-"""The first fifty are read with care in every `make check`."""
+FEW = range(10)
+"""They are read with care in every `make check`."""
+MANY = [pytest.param(range(first, first + 50), marks=pytest.mark.long) for first in range(10, 210, 50)]
 
-each_fifty = pytest.mark.parametrize(
-    "first", [SEEDS[0], *(pytest.param(first, marks=pytest.mark.slow) for first in SEEDS[50::50])]
-)
+some = pytest.mark.parametrize("seeds", [FEW, *MANY], ids=str)
 
 
 def pieces(log: bytes, seed: int) -> list[bytes]:
@@ -32,17 +31,16 @@ def pieces(log: bytes, seed: int) -> list[bytes]:
     return cut
 
 
-@each_fifty
-@pytest.mark.slow
-def test_a_log_does_not_depend_on_the_pieces(first: int) -> None:
-    for seed in range(first, first + 50):
+@some
+def test_a_log_does_not_depend_on_the_pieces(seeds: range) -> None:
+    for seed in seeds:
         log = generated_log(seed)
         assert repr(read_chunks(pieces(log, seed))) == repr(read_chunks([log])), seed
 
 
-@each_fifty
-def test_lines_of_a_known_shape_are_read_as_with_care(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    logs = [pieces(generated_log(seed), seed) for seed in range(first, first + 50)]
+@some
+def test_lines_of_a_known_shape_are_read_as_with_care(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+    logs = [pieces(generated_log(seed), seed) for seed in seeds]
     monkeypatch.setattr(shapes, "_FROM_LINE", 2)
     by_shape = [repr(read_chunks(log)) for log in logs]
     monkeypatch.setattr(shapes, "_MOST_SHAPES", 0)

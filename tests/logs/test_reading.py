@@ -187,6 +187,7 @@ def test_a_restart_from_scratch_leaves_only_the_new_attempt() -> None:
     assert kinds(log) == {"restart": False}
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4),

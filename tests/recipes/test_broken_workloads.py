@@ -511,6 +511,7 @@ def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from places(below, (*place, key))
 
 
+@pytest.mark.long
 def test_whatever_is_of_a_wrong_type_is_all_that_is_told(config: Path) -> None:
     """What needs it to be judged is left out: there is one mistake, and it is told where it stands."""
     content = yaml.safe_load(GOOD)

@@ -232,7 +232,7 @@ def test_broken_file_names_line_and_field(
 ) -> None:
     path = edit(old, new)
     with pytest.raises(UserError) as refusal:
-        load_workload("llama3.1")
+        load_workload(path.stem)
     sentence = str(refusal.value)
     assert sentence.startswith(f"{path}, line ")
     assert complaint in sentence

@@ -124,6 +124,7 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
     assert manifest == {"archive": 1, "revision": REVISION, "steptime": __version__}
 
 
+@pytest.mark.long
 def test_it_goes_through_either_kind_of_database(
     filled: Store, here: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +363,7 @@ def test_what_no_archive_of_ours_holds_is_refused_whole(
     assert not (here.parent / "planted").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

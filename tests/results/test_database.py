@@ -186,6 +186,7 @@ def test_connections_are_closed_and_made_anew(postgresql_url: str) -> None:
     wait_until("the end of all connections", lambda: others() == 0)
 
 
+@pytest.mark.long
 def test_a_server_that_never_answers_is_given_up(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_listing_is_one_query_whatever_its_length(store_url: str, make_result:
     assert "steps " not in statement
 
 
+@pytest.mark.long
 def test_postgresql_knows_that_a_reader_may_read_nearly_all(
     postgresql_url: str, make_result: MakeResult
 ) -> None:

@@ -33,6 +33,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "_LOOK_S", 0.01)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_locks")
 def test_what_somebody_left_is_taken_over_after_the_lease_by_one_after_the_other(tmp_path: Path) -> None:
     """Who took it over holds it for longer than the lease, as the next does, and is not taken for gone."""

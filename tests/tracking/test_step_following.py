@@ -51,6 +51,7 @@ def test_one_who_goes_on_anywhere_gives_what_one_alone_would(first: int) -> None
         )
 
 
+@pytest.mark.long
 def test_what_is_kept_of_a_long_run_is_small() -> None:
     """A hundred thousand steps of eight ranks, of which every tenth is printed; a restart is known again."""
     follower = StepFollower()

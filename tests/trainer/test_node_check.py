@@ -23,6 +23,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda fault: monkeypatch.setenv("STAND_IN_GPU_FAULTS", json.dumps({"*": fault}))
 
 
+@pytest.mark.long
 def test_each_fault_of_a_gpu_is_one_clause_with_its_values(node: Any) -> None:
     told = {
         "none": [],
@@ -65,6 +66,7 @@ def test_what_nvidia_smi_does_not_know_is_nobodys_fault(
         gpu_health.gpus_here()
 
 
+@pytest.mark.long
 def test_recent_hardware_errors_count_and_those_of_programs_do_not(node: Any) -> None:
     told = {
         "none": [],

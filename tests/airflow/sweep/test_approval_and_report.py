@@ -116,6 +116,7 @@ def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home:
     return report
 
 
+@pytest.mark.long
 def test_the_report_shows_the_step_times_of_each_cell(
     report: Callable[..., Any],
     airflow_runs: Supervisor,

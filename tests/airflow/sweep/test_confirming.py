@@ -122,6 +122,7 @@ def test_a_suspected_cell_is_run_twice_again_with_slots_of_its_own(
     assert scene.pushed[SLOTS_KEY] == [{"pool": "gpus_local", "number": 2}] * 2
 
 
+@pytest.mark.long
 def test_what_may_be_chance_among_so_many_cells_is_run_again_too(
     check: Callable[..., dict[str, Any]], scene: Scene
 ) -> None:

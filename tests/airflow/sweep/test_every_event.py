@@ -108,6 +108,7 @@ def test_the_example_names_every_event() -> None:
     assert {event for one in example() for event in one["events"]} == set(Event)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("event", Event)
 def test_mail_and_webhook_of_the_example_have_each_event_once(
     event: Event,
