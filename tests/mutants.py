@@ -238,7 +238,8 @@ def _signal(status: int) -> str | None:
     if status <= _BY_SIGNAL:
         return None
     number = status - _BY_SIGNAL
-    return "the time limit" if number == signal.SIGALRM else f"it ended itself by signal {number}"
+    limits = (signal.SIGALRM, signal.SIGXCPU)
+    return "the time limit" if number in limits else f"it ended itself by signal {number}"
 
 
 def _write(mutant: Mutant, copied: Path) -> None:
@@ -376,6 +377,8 @@ class Warm:
         os.setsid()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(limit_s))
+        # pytest-timeout takes the alarm for itself, and its handler does not interrupt a loop within SQLite.
+        resource.setrlimit(resource.RLIMIT_CPU, (int(limit_s), int(limit_s) + 1))
         self.failed = self.work / f"{index}.failed"
         os.environ["PYTEST_DEBUG_TEMPROOT"] = os.environ["TMPDIR"] = tempfile.tempdir = str(
             self.work / f"temporary{index}"
@@ -418,14 +421,14 @@ class Warm:
     def _tests_anew(self, mutant: Mutant, items: Sequence[pytest.Item]) -> list[str]:
         """The tests that could notice what no fork shows, in the order to run them.
 
-        PostgreSQL is started only for changes of modules that name it.
+        PostgreSQL is started only for changes of modules that talk to a database.
         """
         place, in_fork = self._place(mutant)
         module = str(Path.cwd() / PACKAGE / mutant.path)
         calling = [name for name in self.took if any(p.startswith(module) for p in self.calls[name])]
         files = {name.partition("::")[0] for name in calling}
         on_server = [item.nodeid for item in items if item.nodeid not in self.took]
-        if "postgresql" not in source_of(mutant.path):
+        if "sqlalchemy" not in source_of(mutant.path):
             on_server = []
         on_server = [name for name in on_server if name.partition("::")[0] in files]
         if place is None or place in self.calls[_COLLECTION]:

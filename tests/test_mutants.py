@@ -2,13 +2,23 @@
 
 import gc
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from mutants import LISTS, _in_copy, changed_functions, compiles, functions_by_code, kept_mutants
+from mutants import (
+    LISTS,
+    Warm,
+    _in_copy,
+    _signal,
+    changed_functions,
+    compiles,
+    functions_by_code,
+    kept_mutants,
+)
 from mutations import mutants
 from short_cuts import NO_SHORT_CUTS
 
@@ -90,6 +100,21 @@ def test_functions_are_found_after_the_collection_has_frozen_them() -> None:
         assert functions_by_code()[0][names["function"].__code__] == [names["function"]]
     finally:
         gc.freeze()
+
+
+@pytest.mark.slow
+def test_a_loop_that_no_alarm_interrupts_ends_by_its_cpu_time(tmp_path: Path) -> None:
+    """As one within SQLite, while pytest-timeout has the alarm."""
+    child = os.fork()
+    if not child:
+        warm = Warm.__new__(Warm)
+        warm.work = tmp_path
+        warm._begin(0, 1, lambda: None)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        while True:
+            pass
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert _signal(128 - code) == "the time limit"
 
 
 def test_a_changed_function_is_called_by_all_tests_that_need_it(tmp_path: Path) -> None:

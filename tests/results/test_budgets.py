@@ -1,6 +1,7 @@
 """Budgets of GPU-hours: what counts, in which month, and who is refused; on both kinds of database."""
 
 import multiprocessing
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -102,6 +103,10 @@ def test_what_a_job_took_is_of_the_months_it_ran_in() -> None:
         if taken != pytest.approx(months):
             wrong[times] = taken
     assert not wrong
+    unknown = charge("2026-11-01 00:00", "2026-11-01 01:30").model_copy(update={"ended_at": None})
+    assert unknown.used_gpu_hours(*month_bounds("2026-11")) == 0
+    limitless = unknown.model_copy(update={"time_limit_s": None, "counts_until": NOW + 1})
+    assert limitless.committed_gpu_hours(NOW) == 0
     assert month_of(unix("2026-11-30 23:59")) == "2026-11"
     assert month_of(unix("2026-12-01 00:00")) == "2026-12"
 
@@ -138,6 +143,48 @@ def test_a_plan_is_committed_until_its_jobs_have_ended_and_counts_as_what_they_t
     assert counted() == (2, 0)
 
 
+def test_a_plan_becomes_a_job_of_its_own_dag_run_once(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    """Another attempt of a job that may still run takes no other's commitment, and counts beside it."""
+    clusters("gpu_hours_per_month: 20")
+    run = make_run(4)
+    for dag_run in ("llama31/a", "llama31/b"):
+        charges.commit_plan({dag_run: [run]}, held_by=dag_run, now=NOW)
+
+    charges.commit_job(run, "job-1", dag_run="llama31/a", now=NOW)
+    assert counted() == (0, 8)
+    charges.commit_job(run, "job-1-2", dag_run="llama31/a", now=NOW)
+    assert counted() == (0, 12)
+
+    with database.read_connection(store) as connection:
+        table = schema.charges
+        query = sqlalchemy.select(table.c.job_name, table.c.dag_run).order_by(table.c.dag_run, table.c.id)
+        assert connection.execute(query).all() == [
+            ("job-1", "llama31/a"), ("job-1-2", "llama31/a"), (None, "llama31/b"),
+        ]  # fmt: skip
+
+
+def test_what_a_cluster_does_before_the_training_counts(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    clusters("gpu_hours_per_month: 20", "queue_patience_h: 0.5", "node_check: {time_limit_s: 1800}")
+    [asked] = charges.budget_balances(["eos"], [make_run(4)], now=NOW)
+    assert asked.asked_gpu_hours == 6
+    charges.commit_job(make_run(4), "job-1", dag_run="llama31/a", now=NOW)
+    longest = 1800 + 3600 + 1800 + 86_400
+    assert [counted(NOW + longest + more)[1] for more in (-1, 0)] == [6, 0]
+
+
+def test_months_are_those_of_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        bounds = month_bounds("2026-11")
+    time.tzset()
+    assert bounds == (unix("2026-11-01 00:00"), unix("2026-12-01 00:00"))
+
+
 def test_a_plan_that_a_budget_does_not_allow_changes_nothing_and_says_what_to_do(
     store: str, clusters: Callable[..., Path], make_run: MakeRun
 ) -> None:
@@ -172,14 +219,14 @@ def test_what_nobody_hears_of_again_counts_for_a_time(
     clusters("gpu_hours_per_month: 10", "queue_patience_h: 240")
     day, run = 86_400, make_run(4)
     charges.commit_plan({"llama31/a": [run]}, held_by="llama31/a", now=NOW)
-    assert [counted(NOW + days * day)[1] for days in (6.9, 7.1)] == [4, 0]
+    assert [counted(NOW + 7 * day + more)[1] for more in (-1, 0)] == [4, 0]
     charges.commit_plan({"llama31/b": [make_run(10)]}, held_by="llama31/b", now=NOW + 8 * day)
     with pytest.raises(BudgetExceeded):  # no longer committed: checked anew
         charges.commit_job(run, "job-1", dag_run="llama31/a", now=NOW + 8 * day)
     charges.withdraw_plans(["llama31/b"], ["eos"])
     charges.commit_job(run, "job-1", dag_run="llama31/a", now=NOW + 8 * day)
     longest = 8 * day + 240 * 3600 + 3600 + day
-    assert [counted(NOW + longest + more)[1] for more in (-1, 1)] == [4, 0]
+    assert [counted(NOW + longest + more)[1] for more in (-1, 0)] == [4, 0]
 
 
 def _commit(barrier: "multiprocessing.synchronize.Barrier", number: int, run: Run) -> None:
@@ -242,17 +289,20 @@ def test_runs_in_the_store_count_whatever_became_of_them_and_once(
     from tests.results.test_store import BAD
 
     clusters()
-    run = make_run(4)
+    run = make_run(4, account="research")
     result = make_result()
     job, status = result.job, ended(JobState.SUCCEEDED, "2026-11-21 10:00", "2026-11-21 11:00")
     earlier = EarlierAttempt(
         job=job.model_copy(update={"name": "job-1"}),
         status=ended(JobState.FAILED, "2026-11-21 09:00", "2026-11-21 09:30"),
     )
+    lost = EarlierAttempt(
+        job=job.model_copy(update={"name": "job-0"}), status=JobStatus(state=JobState.UNKNOWN)
+    )
     second = result.submitted.model_copy(
         update={"run": run, "job": job.model_copy(update={"name": "job-2"}), "attempt": 2}
     )
-    record = make_record(second, status, result.log, (earlier,))
+    record = make_record(second, status, result.log, (lost, earlier))
 
     def of(name: str, verdict: object, record: str = record) -> Result:
         its_job = Job.model_validate(job.model_dump() | {"name": name})
@@ -276,7 +326,7 @@ def test_runs_in_the_store_count_whatever_became_of_them_and_once(
         "label": run.label,
         "held_by": None,
     }
-    whole |= {"cluster": "eos", "account": None, "gpus": 4, "time_limit_s": run.time_limit_s, **taken}
+    whole |= {"cluster": "eos", "account": "research", "gpus": 4, "time_limit_s": run.time_limit_s, **taken}
     assert {key: value for key, value in row.items() if key != "id"} == whole | {
         "counts_until": taken["ended_at"]
     }
@@ -328,6 +378,7 @@ def test_what_is_open_is_told_of_each_cluster_alone(
 ) -> None:
     eos = clusters("gpu_hours_per_month: 10")
     eos.with_name("dgx.yaml").write_text(eos.read_text().replace("name: eos", "name: dgx"))
+    assert [one.cluster for one in charges.budget_balances(["eos", "dgx"], now=NOW)] == ["dgx", "eos"]
     for cluster in ("eos", "dgx"):
         runs = [make_run(repeat=n).model_copy(update={"cluster": cluster}) for n in (1, 2)]
         charges.commit_plan({f"llama31/{cluster}": runs}, held_by=f"llama31/{cluster}", now=NOW)

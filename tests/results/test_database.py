@@ -45,6 +45,9 @@ def test_a_store_has_the_schema(store_url: str, made: str, monkeypatch: pytest.M
             name: keys_of(table) for name, table in wanted.items()
         }
         assert context.get_current_revision() == database.REVISION
+        for table in (found.tables[database.VERSION_TABLE], database._version()):
+            [column] = table.columns
+            assert (str(column.type), column.nullable) == ("VARCHAR(32)", False)
 
 
 def keys_of(table: sqlalchemy.Table) -> list[tuple[object, ...]]:
@@ -132,6 +135,24 @@ def test_a_locked_store_is_a_failure_of_the_system(
 def test_a_writer_is_waited_for_for_half_a_minute(tmp_path: Path) -> None:
     with database.read_connection(f"sqlite:///{tmp_path / 's.db'}") as connection:
         assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal", "readers do not wait"
+
+
+def test_the_revision_of_a_store_is_asked_for_once_a_process(
+    tmp_path: Path, statements: list[tuple[str, Any]]
+) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    store.results()
+    statements.clear()
+    store.results()
+    assert [statement.split()[0] for statement, _ in statements] == ["BEGIN", "SELECT"]
+
+
+def test_an_address_with_options_names_its_file(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 's.db'}?timeout=9"
+    assert not database.exists(url)
+    Store(url).results()
+    assert database.exists(url)
 
 
 def test_a_plan_reads_a_store_without_sqlalchemy(

@@ -186,8 +186,13 @@ def test_a_scale_alone_is_relative_to_the_smallest_of_the_nearest_earlier_runs(
     }
 
 
-def test_a_run_a_week_before_the_nearest_is_of_its_week(store: Store, make: MakeResult) -> None:
-    runs = {"smallest": (1, 2.0, 0), "nearest": (2, 1.0, 7 * DAY_S), "alone": (4, 1.0, 7 * DAY_S + 1)}
+@pytest.mark.parametrize(
+    ("before_s", "base"), [(7 * DAY_S, (1, "smallest")), (7 * DAY_S + 1, (2, "nearest"))]
+)
+def test_a_run_a_week_before_the_nearest_is_of_its_week(
+    store: Store, make: MakeResult, before_s: float, base: tuple[int, str]
+) -> None:
+    runs = {"smallest": (1, 2.0, 0), "nearest": (2, 2.0, before_s), "alone": (4, 1.0, before_s + 1)}
     publish(
         store,
         *(
@@ -196,7 +201,7 @@ def test_a_run_a_week_before_the_nearest_is_of_its_week(store: Store, make: Make
         ),
     )
 
-    assert of(store)["alone"] == (50, 1, "smallest")
+    assert of(store)["alone"] == (50, *base)
 
 
 def test_of_earlier_runs_of_one_scale_the_newest_is_the_base(store: Store, make: MakeResult) -> None:
@@ -219,14 +224,21 @@ def test_of_an_earlier_sweep_all_repeats_of_its_smallest_scale_count(store: Stor
     publish(store, make("alone", 4, together="t", submitted_at=1e9 + 5), *earlier)
 
     assert of(store)["alone"] == (50, 1, "s-1a, s-1b")
+    publish(store, make("later", 4, together="u", submitted_at=1e9 + 20))
+    assert of(store)["later"] == (50, 1, "s-1a, s-1b")
 
 
 def test_only_comparable_runs_have_an_efficiency(store: Store, make: MakeResult) -> None:
+    measured = make("x", 1).measurement
+    assert measured is not None
+    without_rate = measured.model_copy(update={"tokens_per_s_per_gpu": None})
     publish(
         store,
         make("rejected", 1, verdict=BAD, measurement=None),
         make("save", 1, mode=Mode.CHECKPOINT_SAVE),
+        make("save-2", 2, mode=Mode.CHECKPOINT_SAVE),
         make("small", 1, size="small"),
+        make("without-a-rate", 1, measurement=without_rate),
         make("two", 2),
     )
 
@@ -244,6 +256,43 @@ def test_a_run_that_differs_in_anything_but_its_gpus_is_of_another_family(
     publish(store, make("one", 1), make("two", 2, run=run.model_copy(update=other)))
 
     assert set(of(store).values()) == {(None, None, None)}
+
+
+def test_a_run_of_no_dag_and_no_sweep_is_by_itself(store: Store, make: MakeResult) -> None:
+    of_nobody = make("x", 1).submitted.made_by.model_copy(
+        update=dict.fromkeys(("dag_id", "dag_run_id", "sweep", "sweep_run"))
+    )
+    for number, gpus in enumerate((1, 2)):
+        publish(store, make(f"of-{gpus}", gpus, 1 / gpus, made_by=of_nobody, submitted_at=1e9 + number))
+    assert of(store) == {"of-1": (None, None, None), "of-2": (50, 1, "of-1")}
+
+
+def test_the_base_of_a_dag_run_may_come_last(store: Store, make_result: MakeResult) -> None:
+    for number, gpus in enumerate((2, 1)):
+        publish(store, make_result(f"of-{gpus}", gpus=gpus, step_times=[1.0] * 20, submitted_at=1e9 + number))
+    assert of(store) == {"of-1": (100, 1, "of-1"), "of-2": (100, 1, "of-1")}
+
+
+def test_families_are_locked_by_whoever_writes_and_many_in_one_order(
+    store: Store, make: MakeResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two that write the same would wait for each other, or not see what the other wrote."""
+    locked: list[str] = []
+    monkeypatch.setattr(
+        efficiency, "lock_series", lambda _, key: locked.append(f"{key['size']} {key['mode']}")
+    )
+    publish(store, make("one", 1), make("small", 1, size="small", mode=Mode.CHECKPOINT_SAVE))
+    assert locked == ["tiny performance", "small checkpoint_save"]
+    locked.clear()
+    efficiency.compute_all(store.url)
+    assert locked == ["tiny performance"]
+    rows = store.results()
+    for order in (rows, rows[::-1], [*rows, *rows]):
+        locked.clear()
+        with write_transaction(store.url) as connection:
+            compared = efficiency.lock_all(connection, order)
+        assert locked == ["small checkpoint_save", "tiny performance"]
+        assert [family["size"] for family in compared] == ["tiny"]
 
 
 def test_what_its_reader_may_not_read_is_no_base(store: Store, make: MakeResult) -> None:
@@ -323,9 +372,40 @@ def test_an_interval_is_that_of_students_t_where_rates_are_spread_normally() -> 
 
 
 def test_an_interval_is_the_same_each_time() -> None:
-    assert efficiency.interval([0.9, 0.91, 0.95], [1, 1.02, 1.03]) == efficiency.interval(
-        [0.9, 0.91, 0.95], [1, 1.02, 1.03]
-    )
+    found = efficiency.interval([0.9, 0.91, 0.95], [1, 1.02, 1.03])
+    assert found == pytest.approx((87.37864077669903, 94.9999140540), rel=1e-9)
+
+
+def test_each_sweep_has_its_own_interval() -> None:
+    rows = [
+        measured(number, 1.0 + 0.01 * (number % 3) - (number >= 9) * 0.2, data_parallel=1 + number // 3 % 2)
+        | {"sweep_run": "st"[number // 6]}
+        for number in range(12)
+    ]
+    found = efficiency.efficiencies(rows)
+    lows = [found[number]["scaling_efficiency_low_percent"] for number in (3, 9)]
+    assert 95 < lows[0] < 100
+    assert 75 < lows[1] < 80
+
+
+@pytest.mark.parametrize(
+    ("runs", "base"),
+    [
+        # GPUs and day of runs, of which the last one's scale is alone, and which of them is its base
+        ([(1, 0), (2, 5), (2, 10), (4, 11)], 2),  # the week is that of the nearest, not of each before
+        ([(1, 8), (1, 9), (2, 10)], 1),
+        ([(2, 8), (1, 9), (4, 10)], 1),
+        ([(1, 8), (2, 9), (4, 10)], 0),
+        ([(4, 8), (2, 9), (4, 10)], 1),
+    ],
+)
+def test_the_base_of_a_scale_alone_is_of_the_nearest_week(runs: list[tuple[int, int]], base: int) -> None:
+    rows = [
+        measured(number, 1.0, data_parallel=gpus)
+        | {"sweep_run": None, "dag_run_id": str(number), "submitted_at": day * DAY_S}
+        for number, (gpus, day) in enumerate(runs)
+    ]
+    assert efficiency.efficiencies(rows)[len(runs) - 1]["scaling_base_jobs"] == f"job-{base}"
 
 
 def test_a_store_of_before_gets_it_by_a_command(store: Store, make: MakeResult) -> None:

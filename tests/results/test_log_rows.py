@@ -86,6 +86,20 @@ ROWS: list[tuple[bytes, Window | None, dict[str, Any]]] = [
         {"state": "failed", "reason": NO_END, "steps": 50, **window(49, 49, 2.649, 1)},
     ),
     (b"", None, {"state": "failed", "reason": "the log is empty", "steps": 0}),
+    (
+        *(b"", Window(first=0, last=1)),
+        {
+            **{"state": "failed", "reason": "the log is empty", "steps": 0},
+            **{"window": "0:1", "window_from": "--window"},
+        },
+    ),
+    (
+        *(WHOLE, Window(first=40, last=59)),
+        {
+            **{"state": "incomplete", "reason": "the log holds 10 of the window's 20 steps", "steps": 50},
+            **window(40, 59, 2.6445, 10),
+        },
+    ),
     (b"nothing\n", None, {"state": "failed", "reason": "no training step in the log's 8 bytes", "steps": 0}),
 ]
 
@@ -120,7 +134,13 @@ def test_a_loaded_run_lacks_no_step_before_its_first(
     )
     (tmp_path / "run.json").write_text(run.model_dump_json())
     log = tmp_path / "log-x.out"
-    log.write_bytes(BACK)
-    row = log_row([log])
-    assert (row["state"], row["steps"]) == ("complete", 40)
-    assert LACKS not in (row["warnings"] or "")
+    save = b"Global Checkpoint Save : Rank: 0 : Iteration: 49 : Start time: 17.2s : Save duration: 2.5s\n"
+    log.write_bytes(BACK + save)
+    told = list[int]()
+    row = log_row([log], on_bytes=told.append)
+    assert (row["state"], row["steps"], row["warnings"]) == ("complete", 40, None)
+    planned = {"experiment": run.experiment, "max_steps": 50, "global_batch_size": 16, "size": "tiny"}
+    assert {name: row[name] for name in planned} == planned, "though the lines have another batch"
+    (tmp_path / "run.json").unlink()
+    log_row([log], on_bytes=told.append)
+    assert sum(told) == 2 * row["log_bytes"] == 2 * log.stat().st_size

@@ -440,7 +440,8 @@ def test_a_wall_time_apart_from_the_step_time_is_a_warning(
     assert verdict.valid
     assert [check.name for check in verdict.warnings] == ["wall_time_agrees"] * warned
     if warned:
-        assert f"it is {0.4 * factor:.4g} s beside a step time of 0.4 s" in verdict.warnings[0].message
+        found = f"it is {0.4 * factor:.4g} s beside a step time of 0.4 s ({100 * (factor - 1):+.1f} %"
+        assert found in verdict.warnings[0].message
     assert "wall_time_agrees" not in {check.name for check in judged(result).checks}, "nothing was logged"
     for unknown in ("step_time_median_s", "wall_time_median_s"):
         measured = measure(result.run, log).model_copy(update={unknown: None})

@@ -11,10 +11,12 @@ from steptime.clusters.base import Cluster, Job
 from steptime.clusters.config import open_cluster
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.errors import SystemFailure, UserError
+from steptime.recipes.request import PlanRequest
 from steptime.results.models import Result, Submitted
 from steptime.results.record import (
     RECORD_FILE,
     RunRecord,
+    as_text,
     differences,
     keep_record,
     make_record,
@@ -47,10 +49,13 @@ def record_of(result: Result, **replaced: Any) -> dict[str, Any]:
 def test_a_record_has_all_that_was_planned_staged_and_run(make_result: MakeResult) -> None:
     result = make_result(environment={"NCCL_DEBUG": "INFO"})
 
-    record = RunRecord.model_validate(record_of(result, attempt=2))
+    request = PlanRequest(workload="llama3.1", environment={"PLACE": "Zürich"})
+    whole = record_of(result, attempt=2, request=request)
+    record = RunRecord.model_validate(whole)
 
     assert (record.run, record.job, record.status) == (result.run, result.job, result.status)
-    assert record.attempt == 2
+    assert (record.attempt, record.request) == (2, request)
+    assert "Zürich" in as_text(whole), "as people read it"
     assert record.provenance == result.submitted.made_by
     assert record.provenance.options["gpus"] == "2"
     assert record.provenance.environment["OMP_NUM_THREADS"] == "1"
@@ -149,6 +154,11 @@ def test_differences_are_told_by_their_places() -> None:
         'long is recorded as ["one"], and is ["one", "two"] now',
     ]
     assert differences(json.dumps(kept), json.dumps(kept, indent=2)) == []
+    for one in ({"x": 1}, [1], "x"):
+        for other in ({"x": 1}, [1], "x"):
+            told = differences(json.dumps({"a": one}), json.dumps({"a": other}))
+            expected = f"a is recorded as {json.dumps(one)}, and is {json.dumps(other)} now"
+            assert told == ([] if one == other else [expected])
 
 
 def test_what_an_earlier_steptime_handed_on_is_read(make_result: MakeResult) -> None:

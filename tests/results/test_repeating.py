@@ -53,6 +53,17 @@ def test_a_run_is_asked_for_on_the_cluster_that_it_ran_on() -> None:
     assert request_of(run.model_copy(update={"cluster": "eos"}), asked).cluster == "eos"
 
 
+def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None:
+    asked = {"workload": "llama3.1", "gpus": "2", "repeats": 3, "environment": {"A": "1"}}
+    run = plan(PlanRequest.model_validate(asked)).runs[0].model_copy(update={"environment": {"A": "2"}})
+
+    request = request_of(run, asked)
+
+    assert (request.repeats, request.environment) == (1, {"A": "2"})
+    of_before = run.model_copy(update={"model_flops": None, "repeat": 3})
+    assert repeat_command(of_before, request) == repeat_command(run, request) is not None
+
+
 def test_where_its_checkpoint_lay_is_no_part_of_a_runs_work() -> None:
     asked = {"workload": "llama3.1", "gpus": "2", "checkpoint": True}
     load = plan(PlanRequest.model_validate(asked)).checkpoint_pairs[0].load

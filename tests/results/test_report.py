@@ -1,6 +1,7 @@
 """Result rows for readers: table columns, notes."""
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,22 @@ def test_a_mark_that_some_runs_have_is_a_column() -> None:
 
     assert compared([{"marked": True}, {"marked": False}], of=[marked])[0] == [marked]
     assert compared([{"marked": True}, {"marked": True}], of=[marked])[0] == []
+
+
+def test_an_empty_text_is_no_column() -> None:
+    text = Column("note", "text", "What somebody wrote.", priority=1)
+    assert compared([{"note": ""}, {"note": None}], of=[text]) == ([], "")
+
+
+def test_values_are_written_as_people_read_them() -> None:
+    change = Column("change", "number", "By how much.", signed=True, decimals=1)
+    at = Column("at", "time", "When.")
+    assert written(change, [{"change": value} for value in (-1.25, 0, 0.5, None)]) == [
+        *("-1.2", "0.0", "+0.5", ""),
+    ]
+    assert written(change, [{"change": 0}, {"change": None}]) == ["0", ""]
+    local = datetime.fromtimestamp(1.79e9).astimezone()
+    assert written(at, [{"at": 1.79e9}]) == [local.strftime("%Y-%m-%d %H:%M")]
 
 
 def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: MakeResult) -> None:

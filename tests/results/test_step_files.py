@@ -78,6 +78,8 @@ def test_a_run_that_is_read_anew_has_its_new_steps(store: Store, make_result: Ma
     store.publish(again.model_copy(update={"log": again.log.model_copy(update={"steps": steps})}))
     assert {step["loss"] for step in store.steps("old-1")} == {0.5}
     assert len(store.steps("old-1")) == len(steps)
+    assert move_old_steps(store, months=6, now=NOW) == 1, "they are moved as any others"
+    assert {step["loss"] for step in store.steps("old-1")} == {0.5}
 
 
 def test_a_run_that_is_read_anew_meanwhile_stays_as_it_is(

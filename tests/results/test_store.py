@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from repeated_runs import repeat_run
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from steptime.errors import UserError
 from steptime.logs.models import Problem
@@ -477,7 +477,8 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
     with write_transaction(store_url) as connection:
         for row in judgement_rows.runs_of(connection, {}, ["step_time_mean_s"]):
             ids[row["gpus"]] = row["id"]
-        rows = [unknown | {"kind": "history"}, unknown | {"kind": "drift", "rests_on": [2]}]
+        drift = {"kind": "drift", "rests_on": [2], "verdict": "drifted"}
+        rows = [unknown | {"kind": "history"}, unknown | drift]
         assert judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows}) == {}
         assert judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows}) == {ids[1]: "slower"}
         assert judgement_rows.write(connection, {"gpus": 1}, {}, since=math.inf) == {}, "no run is as young"
@@ -489,12 +490,73 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
         assert job_name == "of-1"
         assert level.items() <= kept.items()
         assert judgement_rows.accepted(connection, {"gpus": 2}) == {}
+        before = {
+            until: judgement_rows.last_before(connection, {"gpus": 1}, ["step_time_mean_s"], 1e9 + until)
+            for until in (1, 2)
+        }
+    assert before[1] is None
+    assert before[2] is not None
+    assert (before[2]["submitted_at"], before[2]["kind"], before[2]["rests_on"]) == (1e9 + 1, "history", [1])
 
     names = ("job_name", "verdict", "rests_on", "drift")
     assert [tuple(row[name] for name in names) for row in judged_rows(store, {})] == [
         ("of-2", None, None, None),
         ("of-1", "slower", [1], [2]),
     ]
+
+
+def test_judgements_are_replaced_by_run_figure_and_kind(tmp_path: Path, make_result: MakeResult) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    for number in range(2):
+        store.publish(make_result(f"run-{number}", submitted_at=1e9 + number))
+    unknown = dict.fromkeys(judgement_rows.columns()) | {"rules": 1, "judged_on": "means", "judged_s": 0.5}
+    unknown |= {"kind": "history", "rests_on": [1], "changes": {}}
+    places = {("step_time_s", "same"), ("checkpoint_save_s", "slower")}
+    wanted = {
+        run_id: [unknown | {"figure": figure, "verdict": verdict} for figure, verdict in places]
+        for run_id in (1, 2)
+    }
+    kept = select(schema.judgements.c.run_id, schema.judgements.c.figure, schema.judgements.c.verdict)
+
+    def there() -> set[tuple[Any, ...]]:
+        return {tuple(row) for row in connection.execute(kept)}
+
+    with write_transaction(store.url) as connection:
+        judgement_rows.write(connection, {}, wanted)
+        assert there() == {(run_id, *place) for run_id in (1, 2) for place in places}
+        judgement_rows.write(connection, {}, {1: wanted[1][:1]})
+        [first] = wanted[1][:1]
+        assert there() == {(1, first["figure"], first["verdict"])}, "what is not wanted any more is removed"
+
+
+def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: MakeResult) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    measured = make_result().measurement
+    assert measured is not None
+    for name, value in (("has", 1.0), ("zero", 0.0), ("none", None)):
+        numbers = measured.model_copy(update={"checkpoint_save_s": value})
+        store.publish(make_result(name, measurement=numbers))
+    numbers = measured.model_copy(update={"checkpoint_save_s": 2.0})
+    store.reject(make_result("bad", verdict=BAD, measurement=numbers))
+    with read_connection(store.url) as connection:
+        found = judgement_rows.runs_of(connection, {}, ["checkpoint_save_s"])
+    assert [row["job_name"] for row in found] == ["has"]
+
+
+def test_what_follows_is_told_since_when_the_store_has_changed(
+    store_url: str, make_result: MakeResult
+) -> None:
+    """By what is new, and by what it replaces."""
+    store, told = Store(store_url), list[tuple[str, float]]()
+
+    def then(connection: Connection, since: float) -> None:
+        told.append((str(connection.scalar(select(schema.runs.c.label))), since))
+
+    for submitted_at in (2e9, 3e9, 1e9, 1e9):
+        store.publish(make_result("job", submitted_at=submitted_at), then)
+    store.reject(make_result("job", submitted_at=4e9, verdict=BAD), then)
+
+    assert told == [("tiny·fp32·2", since) for since in (2e9, 2e9, 1e9, 1e9)]
 
 
 def test_of_each_series_the_latest_runs_are_read_with_their_judgements(

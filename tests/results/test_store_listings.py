@@ -11,6 +11,7 @@ from steptime.errors import UserError
 from steptime.recipes.models import Mode
 from steptime.results import judgement_rows, occurring, schema
 from steptime.results import store as module
+from steptime.results.differences import made_sha256
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -75,6 +76,16 @@ def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> 
     assert hidden("secret", "llama31", "another") == set()
 
 
+def test_what_is_selected_by_tells_nothing_of_runs_that_a_reader_may_not_read(
+    store: Store, make: MakeResult
+) -> None:
+    ours = make("x", "secret").submitted.made_by.model_copy(update={"sweep": "of nobody's concern"})
+    store.publish(make("secret-3", submitted=make("secret-3").submitted.model_copy(update={"made_by": ours})))
+    assert store.choices()["sweep"] == ["of nobody's concern", "s"]
+    seen = of_reader(store, "llama31").choices()
+    assert (seen["sweep"], seen["size"]) == (["s"], ["tiny"])
+
+
 def test_a_dag_run_that_has_none_of_its_own_has_those_of_its_cells(store: Store, make: MakeResult) -> None:
     own = {"dag_id": "llama31", "dag_run_id": "one"}
     assert store.scope("llama31", "one") == own
@@ -122,7 +133,9 @@ def test_steps_and_records_of_many_runs_are_asked_for_a_few_at_a_time(
     }
     records = store.records(names)
     assert records == {name: store.record(name)["content"] for name in names[:3]}
-    assert store.made_sha256s(dag_id="llama31", dag_run_id="two").keys() == {"two-2", "save"}, "valid ones"
+    assert store.made_sha256s(dag_id="llama31", dag_run_id="two") == {
+        name: made_sha256(store.record(name)["content"]) for name in ("two-2", "save")
+    }
     seen = of_reader(store, "llama31")
     assert seen.step_times(names).keys() == seen.records(names).keys() == {"one-1", "bad"}
     assert store.step_times([]) == store.records([]) == {}

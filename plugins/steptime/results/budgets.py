@@ -69,7 +69,7 @@ class BudgetBalance(Frozen):
     gpu_hours_per_month: float
     used_gpu_hours: float
     committed_gpu_hours: float
-    asked_gpu_hours: float = 0
+    asked_gpu_hours: float
 
     @property
     def left_gpu_hours(self) -> float:
