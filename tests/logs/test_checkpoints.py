@@ -112,6 +112,13 @@ def test_dates_tell_the_duration_to_the_second(ended_at: str, duration_s: float 
     assert (save.blocked_s, save.duration_s) == (4.389, duration_s)
 
 
+def test_training_waits_for_all_of_a_save_that_is_not_asynchronous() -> None:
+    begun = "[2026-02-03 04:05:06] saving checkpoint at iteration 20 to /x/saved in torch_dist format"
+    ended = "[2026-02-03 04:05:16] successfully saved checkpoint from iteration 20 to /x/saved"
+    (save,) = read(begun, ended).checkpoints
+    assert (save.iteration, save.duration_s, save.blocked_s, save.asynchronous) == (20, 10.0, 10.0, False)
+
+
 @pytest.mark.parametrize(
     ("transfers", "duration_s"),
     [

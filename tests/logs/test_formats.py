@@ -8,7 +8,7 @@ import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
-from steptime.logs.formats import READERS, steps, whole
+from steptime.logs.formats import NEMO2, READERS, gibibytes, steps, whole
 from steptime.logs.models import Step, TrainingLog
 from steptime.logs.reader import read_log
 
@@ -102,6 +102,24 @@ def test_a_count_is_what_a_float_tells_from_its_neighbours() -> None:
         b"nan": None,
     }
     assert {text: whole(text) for text in texts} == texts
+
+
+def test_memory_is_told_up_to_what_a_float_tells_from_its_neighbours() -> None:
+    texts = {
+        b"9.46": round(9.46 * 2**30),
+        b"8388608": 2**53,
+        b"8388609": None,
+        b"nan": None,
+        b"-1GiB": -(2**30),
+    }
+    assert {text: gibibytes(text) for text in texts} == texts
+    assert gibibytes(None) is None
+
+
+def test_of_a_field_the_first_number_counts() -> None:
+    assert NEMO2.values(
+        b"lr: - | reduced_train_loss: n/a | reduced_train_loss: 3.0 | reduced_train_loss: 4"
+    ) == {"loss": b" 3.0 "}
 
 
 def test_lines_glued_together_are_all_read() -> None:

@@ -16,8 +16,11 @@ from logs.line_forms import read_chunks
 
 from steptime.cli.log_files import find_logs
 from steptime.errors import UserError
-from steptime.logs.models import Problem, TrainingLog
+from steptime.logs.attempts import Attempts, fingerprint
+from steptime.logs.formats import NEMO2
+from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.reader import read_log
+from steptime.logs.shapes import StepsPrinted
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:
@@ -247,6 +250,30 @@ def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_fo
     log = read_log([first, second])
     assert kinds(log) == {"rank_failed": False, "short": True}
     assert problem(log, "rank_failed").message == "in an earlier attempt: srun: task 3 on n1: Killed"
+
+
+def test_a_single_writer_that_goes_back_by_one_step_has_restarted() -> None:
+    log = read_chunks([_attempt(range(10), "2.1") + _attempt(range(8, 50), "2.2")])
+    assert problem(log, "duplicate_steps").steps == (8, 9)
+    assert [step.step_time_s for step in log.steps[7:9]] == [2.1, 2.2]
+
+
+def test_what_was_printed_is_known_by_its_fingerprint_alone() -> None:
+    """Whoever follows a log keeps no more of it."""
+    attempts = Attempts()
+
+    def printed(*steps: int) -> list[object]:
+        texts = [b"step %d" % step for step in steps]
+        labels, made = [None] * len(steps), [Step(global_step=step) for step in steps]
+        event = StepsPrinted(
+            NEMO2, None, [*steps], [*labels], texts, lambda places: [made[n] for n in places], {}
+        )
+        return [new.global_step if isinstance(new, Step) else new.kind for new in attempts.add(event)]
+
+    assert printed(*range(10)) == list(range(10))
+    attempts.this_attempt = {number: fingerprint(text) for number, text in attempts.this_attempt.items()}
+    assert printed(3) == []
+    assert (dict(attempts.repeats), attempts.restarts) == ({3: 1}, [])
 
 
 def test_a_trainer_that_starts_again_is_a_restart() -> None:

@@ -220,6 +220,12 @@ def test_the_next_run_after_a_part_of_a_series_is_judged_by_what_is_there(
     assert everything(part) == kept
 
 
+def test_a_judgement_rests_on_each_job_that_it_names() -> None:
+    named = {"judged": [["a", 0.1]], "baseline": [["b", 0.1], ["c", 0.1]], "since": [["d", 0.1]]}
+    kept = [{"kind": "history", "rests_on": named}, {"kind": "drift", "rests_on": ["e"]}]
+    assert list(archive._rested_on(kept)) == ["a", "b", "c", "d"]
+
+
 def test_a_run_that_is_published_meanwhile_is_judged_together_with_those_that_come(
     filled: Store,
     here: Path,
