@@ -116,6 +116,14 @@ def test_memory_is_told_up_to_what_a_float_tells_from_its_neighbours() -> None:
     assert gibibytes(None) is None
 
 
+def test_counts_that_are_too_large_are_none_in_many_lines_at_once_too() -> None:
+    printed = [b"512", b"90071992547409940"]
+    assert [step.consumed_samples for step in steps((0, 1), {"consumed_samples": printed})] == [512, None]
+    sizes = [b"9.5", b"8388609"]
+    found = [step.peak_memory_bytes for step in steps((0, 1), {"peak_memory_gib": sizes})]
+    assert found == [10200547328, None]
+
+
 def test_of_a_field_the_first_number_counts() -> None:
     assert NEMO2.values(
         b"lr: - | reduced_train_loss: n/a | reduced_train_loss: 3.0 | reduced_train_loss: 4"

@@ -134,6 +134,19 @@ DENSE = {
 }
 
 
+def test_a_restart_amid_a_dense_log_leaves_only_the_new_attempt() -> None:
+    lines = [line_forms.nemo2(step, last=299, time=time) for time in ("2.1", "2.2") for step in range(200)]
+    log = read_chunks(["".join(lines[:350]).encode()])
+    assert [(step.global_step, step.step_time_s) for step in log.steps] == [
+        (step, 2.2) for step in range(150)
+    ]
+
+
+def test_an_iteration_before_the_first_is_no_step_in_a_dense_log_either() -> None:
+    lines = [line_forms.megatron_bridge(count, total=300) for count in (*range(1, 200), 0, *range(200, 301))]
+    assert [step.global_step for step in read_chunks(line.encode() for line in lines).steps] == [*range(300)]
+
+
 @pytest.mark.parametrize("name", DENSE)
 def test_most_lines_of_a_dense_log_are_read_by_their_shape(
     monkeypatch: pytest.MonkeyPatch, name: str

@@ -128,7 +128,7 @@ def _checkpoint(phases: dict[Phase, CheckpointLine], recorded_s: Iterator[object
         iteration=int(numbers["iteration"]) if "iteration" in numbers else None,
         started_at=first.numbers.get("unix") if first else None,
         duration_s=duration_s,
-        blocked_s=blocked_s if asynchronous or blocked_s is not None else duration_s,
+        blocked_s=blocked_s if asynchronous else duration_s,
         asynchronous=asynchronous,
     )
     return Checkpoint(timing, unfinished="scheduled" in phases and last is None)
