@@ -527,6 +527,14 @@ def test_judgements_are_replaced_by_run_figure_and_kind(tmp_path: Path, make_res
         judgement_rows.write(connection, {}, {1: wanted[1][:1]})
         [first] = wanted[1][:1]
         assert there() == {(1, first["figure"], first["verdict"])}, "what is not wanted any more is removed"
+        for restored, rests_on, stay in (
+            (["run-0", "run-1"], ["run-0"], True),
+            (["run-0", "run-1"], ["of another store"], False),
+            (["run-0"], ["run-0"], False),
+        ):
+            judgement_rows.write(connection, {}, wanted)
+            judgement_rows.forget_mixed(connection, {}, restored, rests_on)
+            assert bool(there()) is stay
 
 
 def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: MakeResult) -> None:
