@@ -119,6 +119,11 @@ def test_training_waits_for_all_of_a_save_that_is_not_asynchronous() -> None:
     assert (save.iteration, save.duration_s, save.blocked_s, save.asynchronous) == (20, 10.0, 10.0, False)
 
 
+def test_a_save_that_begins_is_another_than_the_one_before() -> None:
+    log = read(SAVE, "saving checkpoint at iteration 60 to /x/saved in torch_dist format")
+    assert [(save.iteration, save.duration_s) for save in log.checkpoints] == [(50, 4.389), (60, None)]
+
+
 @pytest.mark.parametrize(
     ("transfers", "duration_s"),
     [

@@ -221,8 +221,8 @@ def test_megatron_lm_prints_throughput_in_the_same_line() -> None:
 def test_a_log_with_a_line_every_tenth_step() -> None:
     log = read("".join(line_forms.megatron_bridge(iteration) for iteration in range(10, 51, 10)))
     assert [step.global_step for step in log.steps] == [9, 19, 29, 39, 49]
-    assert [(problem.kind, problem.message) for problem in log.problems] == [
-        ("log_interval", "the log has one line per 10 steps")
+    assert [(problem.kind, problem.message, problem.fatal) for problem in log.problems] == [
+        ("log_interval", "the log has one line per 10 steps", False)
     ]
 
 

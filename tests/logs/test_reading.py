@@ -20,7 +20,7 @@ from steptime.logs.attempts import Attempts, fingerprint
 from steptime.logs.formats import NEMO2
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.reader import read_log
-from steptime.logs.shapes import StepsPrinted
+from steptime.logs.shapes import StepsPrinted, label_of
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:
@@ -252,6 +252,11 @@ def test_what_failed_before_a_requeue_is_of_an_earlier_attempt_though_no_step_fo
     assert problem(log, "rank_failed").message == "in an earlier attempt: srun: task 3 on n1: Killed"
 
 
+def test_writers_are_told_apart_by_their_labels() -> None:
+    labels = {b"3: x": b"3", b"[rank3]: x": b"3", b"[default3]:x": b"3", b"pod-7/2 x": b"pod-7/2", b"x": None}
+    assert {line: label_of(line) for line in labels} == labels
+
+
 def test_a_single_writer_that_goes_back_by_one_step_has_restarted() -> None:
     log = read_chunks([_attempt(range(10), "2.1") + _attempt(range(8, 50), "2.2")])
     assert problem(log, "duplicate_steps").steps == (8, 9)
@@ -281,6 +286,13 @@ def test_what_was_printed_is_known_by_its_fingerprint_alone() -> None:
     attempts.this_attempt = {number: fingerprint(text) for number, text in attempts.this_attempt.items()}
     assert printed(3) == []
     assert (dict(attempts.repeats), attempts.restarts) == ({3: 1}, [])
+
+
+def test_what_an_attempt_died_of_does_not_spoil_the_next() -> None:
+    died = b"RuntimeError: CUDA error: out of memory\n"
+    log = read_chunks([_attempt(range(20), "2.1") + died + _attempt(range(10, 50), "2.2")])
+    assert kinds(log) == {"cuda_out_of_memory": False, "duplicate_steps": False}
+    assert problem(log, "cuda_out_of_memory").message.startswith("in an earlier attempt: ")
 
 
 def test_a_trainer_that_starts_again_is_a_restart() -> None:
