@@ -1,8 +1,8 @@
 """The pages' server without Airflow's login, for a user who may read the made store, and what pages ask.
 
-    python benchmarks/page_server.py PORT
+    python benchmarks/page_server.py PORT [PROCESSES]
 
-serves the store of STEPTIME_STORE_URL until it is ended: as Airflow's API server does, in one process.
+serves the store of STEPTIME_STORE_URL until it is ended: as Airflow's API server does, in as many processes.
 """
 
 import os
@@ -88,11 +88,14 @@ def pages(store: Store, now: float) -> dict[str, list[Asked]]:
 
 
 @contextmanager
-def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
-    """The address below which a server of its own answers, and its process; it is stopped at the end."""
+def serving(url: str, processes: int = 1) -> Iterator[tuple[str, psutil.Process]]:
+    """The address below which a server of its own answers, and its process; it is stopped at the end.
+
+    Of several, that process answers nothing itself: its children do.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, __file__, str(port)]
+    command = [sys.executable, __file__, str(port), str(processes)]
     server = psutil.Popen(command, env=os.environ | {"STEPTIME_STORE_URL": url})
     address = f"http://127.0.0.1:{port}/api/"
     try:
@@ -131,7 +134,11 @@ def main() -> None:
     """Serve on 127.0.0.1."""
     import uvicorn
 
-    uvicorn.run(make_app(), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")
+    port, processes = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    app = make_app() if processes == 1 else "page_server:make_app"
+    uvicorn.run(
+        app, factory=processes > 1, workers=processes, host="127.0.0.1", port=port, log_level="warning"
+    )
 
 
 if __name__ == "__main__":

@@ -17,12 +17,17 @@ class Processor:
 
     def seconds(self) -> float:
         """So far; a PostgreSQL elsewhere, or of another user who may not be looked at, is not in it."""
-        own = time.process_time() if self._server is None else _used(self._server)
+        own = time.process_time() if self._server is None else sum(map(_used, family(self._server)))
         if self._database is None:
             return own
         ended = self._database.cpu_times()
         of_ended = ended.children_user + ended.children_system
         return own + _used(self._database) + of_ended + sum(map(_used, self._database.children()))
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    """A process with its children."""
+    return [process, *process.children()]
 
 
 def _used(process: psutil.Process) -> float:
