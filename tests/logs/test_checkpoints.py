@@ -1,10 +1,12 @@
 """Checkpoint lines in the spacings of the documents and of NeMo's releases, and what they say together."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from logs.line_forms import read_chunks
 
+from steptime.logs.checkpoints import read_checkpoints
 from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
 
 SAVE = (
@@ -157,3 +159,16 @@ def test_a_megatron_log_that_resumed_lacks_no_steps() -> None:
     assert read(loaded.format(10), *steps).problems == ()
     (problem,) = read(loaded.format(8), *steps).problems
     assert (problem.kind, problem.steps) == ("missing_steps", (8, 9))
+
+
+def test_a_date_is_looked_for_shortly_before_its_text() -> None:
+    """Whatever follows: a line of garbage may be a mebibyte long."""
+    date, begun = (
+        "[2026-02-03 04:05:06] ",
+        "saving checkpoint at iteration 20 to /x/saved in torch_dist format",
+    )
+    dates = [
+        [line.numbers.get("date") for line in read_checkpoints(text.encode())]
+        for text in (date + begun + " " + "x" * 2000, date + "x" * 600 + begun)
+    ]
+    assert dates == [[datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC).timestamp()], [None]]

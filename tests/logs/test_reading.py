@@ -516,3 +516,37 @@ def test_real_logs_show_their_kind() -> None:
         "nemo2_h100_bf16": "performance",
         "nemo2_h100_fp8": "performance",
     }
+
+
+def test_of_an_earlier_attempt_the_check_of_its_nodes_alone_is_kept() -> None:
+    records = (
+        b'steptime.node_check {"nodes": []}\nsteptime.start {"number": 1}\n'
+        b'steptime.resumed {"global_step": 7}\n'
+        b'steptime.result {"state": "failed", "error": "no."}\n'
+    )
+    log = read_chunks([records + b'steptime.start {"number": 2}\n' + line_forms.nemo2_log()])
+    assert (log.node_check, log.started) == ({"nodes": []}, {"number": 2})
+    assert (log.resumed, log.ended) == (None, None)
+    assert kinds(log) == {"no_end_record": True}
+
+
+def test_of_a_run_without_a_step_the_cause_is_told() -> None:
+    log = read_chunks([b"RuntimeError: CUDA error: out of memory\n"], max_steps=50)
+    assert kinds(log) == {"cuda_out_of_memory": True, "no_steps": True}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "read"),
+    [
+        ("nan iterations:   0", "nan iterations:   1", {"nan_loss": True, "short": True}),
+        ("/     300 |", "/     200 |", {}),
+    ],
+)
+def test_a_line_that_differs_from_those_before_in_more_than_numbers_of_a_step(
+    old: str, new: str, read: dict[str, bool]
+) -> None:
+    """After so many alike that their shape is known: its last step and what is no number still count."""
+    log = "".join(line_forms.megatron_bridge(number, total=300) for number in range(1, 200))
+    last = line_forms.megatron_bridge(200, total=300)
+    assert old in last
+    assert kinds(read_chunks([log.encode(), last.replace(old, new).encode()])) == read
