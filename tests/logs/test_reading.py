@@ -550,3 +550,8 @@ def test_a_line_that_differs_from_those_before_in_more_than_numbers_of_a_step(
     last = line_forms.megatron_bridge(200, total=300)
     assert old in last
     assert kinds(read_chunks([log.encode(), last.replace(old, new).encode()])) == read
+
+
+def test_what_a_log_itself_lacks_is_no_cause_of_an_end() -> None:
+    log = read_chunks([line_forms.nemo2_log(range(20)) + b"steptime.start {\n"], max_steps=50)
+    assert kinds(log) == {"short": True, "broken_record": False}
