@@ -1,6 +1,6 @@
 """The pages' server without Airflow's login, for a user who may read the made store, and what pages ask.
 
-    python benchmarks/page_server.py PORT [PROCESSES]
+    python benchmarks/page_server.py PORT PROCESSES
 
 serves the store of STEPTIME_STORE_URL until it is ended: as Airflow's API server does, in as many processes.
 """
@@ -134,11 +134,9 @@ def main() -> None:
     """Serve on 127.0.0.1."""
     import uvicorn
 
-    port, processes = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    app = make_app() if processes == 1 else "page_server:make_app"
-    uvicorn.run(
-        app, factory=processes > 1, workers=processes, host="127.0.0.1", port=port, log_level="warning"
-    )
+    port, processes = map(int, sys.argv[1:])
+    app = "page_server:make_app"  # each process makes its own
+    uvicorn.run(app, factory=True, workers=processes, host="127.0.0.1", port=port, log_level="warning")
 
 
 if __name__ == "__main__":

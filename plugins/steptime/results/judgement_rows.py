@@ -277,7 +277,10 @@ def submitted_at(store: "Store", job_names: Iterable[str]) -> dict[str, float]:
 
     from steptime.results.schema import runs
 
-    query = select(runs.c.job_name, runs.c.submitted_at).where(runs.c.job_name.in_(list(job_names)))
+    names = sorted(job_names)
+    if not names:
+        return {}
+    query = select(runs.c.job_name, runs.c.submitted_at).where(runs.c.job_name.in_(names))
     with read_connection(store.url) as connection:
         return {row.job_name: row.submitted_at for row in connection.execute(store.readable(query))}
 

@@ -376,7 +376,7 @@ class Store:
             query = query.where(runs.c.state == "valid")
         if since is not None:
             query = query.where(runs.c.submitted_at >= since)
-        if search:
+        if search and search.split():
             query = query.where(has_words(search))
         for column, value in equal.items():
             if value is not None:

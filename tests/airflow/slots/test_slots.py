@@ -67,7 +67,6 @@ class Airflow(Supervisor):
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
     fake = Airflow()
     monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", fake, raising=False)
-    monkeypatch.setattr(base, "SETTLING_S", 0)
     monkeypatch.setattr(triggers, "_POLL_S", 0.01)
     fake.runs[RUN] = "running"
     return fake

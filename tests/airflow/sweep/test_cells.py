@@ -192,12 +192,6 @@ def test_a_paused_dag_is_told_at_once(
     assert not airflow_runs.started
 
 
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "SETTLING_S", 0)
-
-
-@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("state", ["success", "failed", None])
 async def test_waiting_is_over_with_the_run_however_it_ended(
     airflow_runs: Supervisor, state: str | None
@@ -228,7 +222,6 @@ async def test_a_run_is_looked_at_every_so_often_and_each_state_is_logged_once(
     assert [line["event"].rpartition(" ")[2] for line in lines] == ["queued", "running", "success"]
 
 
-@pytest.mark.usefixtures("at_once")
 async def test_an_airflow_that_does_not_answer_is_asked_again(
     check: Callable[..., dict[str, Any]], task: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
