@@ -1,6 +1,5 @@
 """Reading the training log of a run, whole, in one pass and in constant memory."""
 
-import gc
 import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -41,15 +40,8 @@ def read_log(
     if not files:
         raise UserError("no log to read: name at least one file")
     assembly = Assembly()
-    was_enabled = gc.isenabled()
-    # There are no cycles, and to look for them through all steps, again and again, takes a third of the time.
-    gc.disable()
-    try:
-        for file in files:
-            assembly.read(str(file), _pieces(file, on_bytes))
-    finally:
-        if was_enabled:
-            gc.enable()
+    for file in files:
+        assembly.read(str(file), _pieces(file, on_bytes))
     return assembly.result(max_steps=max_steps, first_step=first_step)
 
 
