@@ -8,7 +8,6 @@ import pytest
 from printed_tables import workloads_on
 from pydantic import ValidationError
 
-from docs.make_launch_settings import PAGE, page
 from steptime.recipes.models import Mode, Parallelism, Run
 from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.performance_rules import PerformanceRules, Row, Rule
@@ -63,11 +62,6 @@ def test_what_is_for_slurm_is_left_out_elsewhere() -> None:
     assert (on["slurm"].ranks_per_numa_node, on["runai"].ranks_per_numa_node) == (2, None)
     only_slurm = {"PYTORCH_CUDA_ALLOC_CONF", "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_C2C"}
     assert on["slurm"].environment.keys() - on["runai"].environment.keys() == only_slurm
-
-
-def test_the_page_of_launch_settings_is_of_todays_data() -> None:
-    """`python docs/make_launch_settings.py` writes it anew."""
-    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 @pytest.mark.parametrize("name", workloads_on("cpu"))
