@@ -214,6 +214,18 @@ def test_a_run_loads_no_library_of_the_users_choice_unless_the_cluster_permits_i
     assert canary.exists()
 
 
+def test_a_run_is_refused_with_one_sentence_no_traceback_and_no_retry(
+    run_dag: Callable[..., Any], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    dag_run = run_dag(gpus="3")
+
+    [checked] = dag_run.get_task_instances(state=["failed"])
+    assert (checked.task_id, checked.try_number) == ("check_params", 1)
+    printed = "".join(capsys.readouterr()) + caplog.text
+    assert "unknown GPU count '3' of llama3.1-25.04 tiny on cpu: did you mean '2'?" in printed
+    assert "Traceback" not in printed
+
+
 def test_a_dag_run_that_ended_without_results_says_why(run_dag: Callable[..., Any]) -> None:
     dag_run = run_dag(gpus="4711")
 

@@ -90,10 +90,6 @@ class Airflow:
         sent: dict[str, Any] = self._send("GET", _path(run))["conf"]
         return sent
 
-    def note(self, run: DagRun) -> str:
-        """What the list of runs says of a DAG run."""
-        return str(self._send("GET", _path(run))["note"])
-
     def asset_event(self, uri: str, dag_id: str, run: DagRun | None = None) -> dict[str, Any]:
         """What the newest event of an asset says that a DAG, or one run of it, has left."""
         of_run = "" if run is None else f"&source_run_id={quote(run.dag_run_id, safe='')}"

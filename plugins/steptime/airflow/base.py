@@ -17,7 +17,6 @@ from pydantic_core import from_json
 
 from steptime.airflow.budgets import commit_job
 from steptime.airflow.connections import open_cluster
-from steptime.airflow.garbage import one_wait
 from steptime.airflow.installation import require_own
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import state_of
@@ -60,8 +59,7 @@ class WaitingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the event."""
         await asyncio.sleep(SETTLING_S)
-        with one_wait():
-            yield await self.event()
+        yield await self.event()
 
     @abstractmethod
     async def event(self) -> TriggerEvent:

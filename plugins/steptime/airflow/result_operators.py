@@ -22,7 +22,6 @@ from steptime.airflow.base import (
 from steptime.airflow.connections import patiently
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
-from steptime.airflow.notes import SENTENCE_KEY
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, JobStatus
@@ -302,7 +301,6 @@ class ReportOperator(BaseOperator):
         latest = {row["label"]: row for row in sorted(rows, key=lambda row: row["submitted_at"])}
         sentence = sentences.of_runs([run.label for run in planned.all_runs], latest)
         self.log.info("%s", sentence)
-        ti.xcom_push(SENTENCE_KEY, sentence)
         if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:
             self.log.info("%s", as_text(_summaries(found), title=f"results of {ti.run_id}"))
         self._move_old_steps(store)

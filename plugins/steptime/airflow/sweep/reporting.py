@@ -12,7 +12,6 @@ from steptime.airflow import sentences
 from steptime.airflow.assets import SWEEPS, extra_of_sweep, finished_sweep
 from steptime.airflow.base import airflow_errors, dag_run_of
 from steptime.airflow.installation import own_runs
-from steptime.airflow.notes import SENTENCE_KEY
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import LIVE, state_of_dag_run
 from steptime.airflow.sweep.operators import APPROVAL_TASK, REJECTED_BY_KEY, started_run
@@ -50,7 +49,6 @@ class ReportSweepOperator(BaseOperator):
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=REJECTED_BY_KEY):
             sentence = f"rejected by {rejected_by}: nothing was started"
             self.log.info("%s", sentence)
-            ti.xcom_push(SENTENCE_KEY, sentence)
             return
         with airflow_errors():
             store = Store()
@@ -60,7 +58,6 @@ class ReportSweepOperator(BaseOperator):
         live = sum(row["run"] in LIVE for row in rows)
         sentence = sentences.of_sweep(compared, [row["cell"] for row in rows], missing)
         self.log.info("%s", sentence)
-        ti.xcom_push(SENTENCE_KEY, sentence)
         notify(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
         for remark in compared.remarks:
             self.log.info("%s", remark)
