@@ -23,7 +23,7 @@ define LINT
 	$(BIN)/mypy
 endef
 
-.PHONY: help setup demo check test test-all drills mutants screenshots bench lock clean
+.PHONY: help setup demo check test test-all drills screenshots bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -52,9 +52,6 @@ test-all: setup ## the same with drills, and more of each kind
 
 drills: setup ## break things on purpose: SEEDS=100 draws that many faults, SEED=17 repeats one, AT_ONCE=2 two side by side
 	DRILL_TABLE=$(STEPTIME_HOME)/drills.md DRILL_SEEDS=$(if $(SEED),$(SEED),1-$(or $(SEEDS),100)) $(BIN)/pytest tests/drills -m drill $(if $(AT_ONCE),-n $(AT_ONCE) --dist worksteal) $(PYTEST_FLAGS)
-
-mutants: setup ## change the code in small ways and see whether the tests notice: ROOM=logs for one room, SAMPLE=100 changes of each, SEED=1, JOBS=2 at once
-	@$(BIN)/python tests/mutants.py $(if $(ROOM),--room "$(ROOM)") $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS))
 
 bench: setup ## is steptime itself slower than it was? ONLY=dag_import for one benchmark, BEFORE=COMMIT compares with that in turns, ROUNDS=3
 	@$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only "$(ONLY)") $(if $(BEFORE),--before "$(BEFORE)") $(if $(ROUNDS),--rounds $(ROUNDS))

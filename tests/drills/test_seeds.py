@@ -9,7 +9,6 @@ import pytest
 
 from drills.catalogue import ALSO, DRILLS, POINTS, SERVICE_ALSO, SERVICE_DRILLS
 from drills.seeds import FIRST_OF_SERVICE, draw, seeds
-from steptime import settings
 
 
 @pytest.mark.long
@@ -59,15 +58,6 @@ def test_a_hundred_seeds_differ_in_point_way_and_time() -> None:
     assert len({schedule.lasts_s for schedule in schedules}) > 30
     assert {schedule.also for schedule in schedules} == {"", *ALSO}
     assert len({schedule.goes_on_first for schedule in schedules}) == 2
-
-
-def test_each_drill_is_documented() -> None:
-    rows = (settings.shipped("config").parent / "docs/drills.md").read_text().split("## Drills")[1]
-    told = " ".join(line.split("|")[1] for line in rows.splitlines() if line.startswith("|"))
-    for name in (*DRILLS, *SERVICE_DRILLS):
-        first, _, ending = name.partition(" while ")
-        assert first in told, name
-        assert ending in told, name
 
 
 def test_each_drill_says_what_is_permitted() -> None:

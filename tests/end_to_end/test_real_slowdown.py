@@ -21,7 +21,6 @@ from slurm_service import MiniSlurm
 
 from end_to_end.conftest import share_environments
 from end_to_end.driving import Airflow, running_airflow
-from real_noise import SLOWER, USUAL
 from steptime import settings
 from steptime.clusters.connections import Connection
 from steptime.mini_slurm import processes
@@ -35,6 +34,9 @@ pytestmark = [
 ]
 
 SWEEP, WEBHOOK = "tiny", "team_webhook"
+USUAL = {"OMP_NUM_THREADS": "1"}
+SLOWER = {**USUAL, "MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"}
+"""Computes without AVX on every processor."""
 RUNS_AT_ONCE = 4
 """In Airflow: in Slurm they wait for each other, as all but a few nodes are drained."""
 HISTORY_NODE, OTHER_NODE = "node1", "node2"

@@ -27,7 +27,6 @@ from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
 
-PAGE = Path(__file__).parents[2] / "docs" / "judging.md"
 WEEK_S = 7 * 86_400.0
 WEEKS = 26
 DRIFT = 0.05
@@ -187,11 +186,6 @@ def test_clearness_is_the_energy_distance_of_both_sides() -> None:
         assert clear == pytest.approx((2 * between - sum(pairs)) * len(one) * len(other) / 15)
 
 
-def documented(*figures: str) -> bool:
-    """Whether docs/judging.md has a row of its table that begins with these."""
-    return f"| {' | '.join(figures)} |" in PAGE.read_text()
-
-
 @pytest.mark.slow
 def test_how_often_a_steady_series_is_said_to_drift() -> None:
     """Of series that never change, looked at each week of a year, after half a year of runs."""
@@ -200,16 +194,18 @@ def test_how_often_a_steady_series_is_said_to_drift() -> None:
         history = runs(lambda _: 1.0, WEEKS + 52, seed=seed)
         told += any(find_drift(history[:until]) for until in range(WEEKS + 1, len(history) + 1))
 
-    share = told / series
-    assert documented("a series that never changes reported as drifting slowly, a year", f"{share:.4f}"), (
-        share
-    )
-    assert share < 0.02
+    assert told / series < 0.02
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("total", [0.03, 0.04, 0.05])
-def test_how_often_a_drift_is_seen_after_half_a_year(total: float) -> None:
+@pytest.mark.parametrize(("total", "seen"), [(0.03, 0.35), (0.04, 0.7), (0.05, 0.93)])
+def test_how_often_a_drift_is_seen_after_half_a_year(total: float, seen: float) -> None:
     share = sum(find_drift(runs(steadily(total), seed=seed)) is not None for seed in range(100)) / 100
 
-    assert documented(f"a slow drift of {total:.0%} in half a year seen at its end", f"{share:.0%}"), share
+    assert share == pytest.approx(seen, abs=0.06)
+
+
+def test_the_same_runs_drift_or_do_not_whenever_they_are_asked() -> None:
+    for seed in range(20):
+        history = runs(steadily(0.035), seed=seed)
+        assert len({find_drift(history) is None for _ in range(5)}) == 1, seed

@@ -105,11 +105,9 @@ def test_of_many_seeds_few_err(sixty_cells: StoresOf) -> None:
         wrong += sorted(found - wanted)
         missed += sorted(wanted - found)
         alarmed += [seed] if named(week(stores.unchanged).rows) else []
-    page = Path(__file__).parents[2] / "docs" / "judging.md"
-    row = "| {} | {} |"
-    assert row.format("without plants that name something", len(alarmed)) in page.read_text()
-    assert row.format("what is planted and not named, of four plants each", len(missed)) in page.read_text()
-    assert row.format("what is named beside it", len(wrong)) in page.read_text()
+    assert len(alarmed) <= len(MANY_SEEDS) / 8, alarmed
+    assert len(missed) <= len(MANY_SEEDS) / 8, missed
+    assert len(wrong) <= len(MANY_SEEDS) / 8, wrong
 
 
 class _Table(HTMLParser):

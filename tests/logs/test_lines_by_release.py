@@ -1,15 +1,13 @@
 """What each release prints is read: every line of `lines_by_release.yaml`, alone and in its sequence."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from logs.line_forms import read_chunks
-from logs.upstream_lines import entries, tables
+from logs.upstream_lines import entries
 
 from steptime.logs.models import TrainingLog
 
-DOCS = Path(__file__).parents[2] / "docs" / "logs.md"
 HARMLESS = {"no_steps", "empty_log", "missing_steps", "no_step_time", "short"}
 """What a log of one line has in any case."""
 
@@ -61,9 +59,3 @@ def test_every_sequence_is_read() -> None:
         if checkpoints != sequence["checkpoints"] or unfinished:
             wrong.append(f"{sequence['release']}: {checkpoints} {unfinished}")
     assert not wrong, "\n".join(wrong)
-
-
-def test_the_docs_have_the_tables() -> None:
-    """`python tests/logs/upstream_lines.py tables` makes them anew."""
-    docs = DOCS.read_text()
-    assert [table for table in tables() if table not in docs] == []

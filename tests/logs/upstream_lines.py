@@ -1,8 +1,7 @@
-"""Holds `lines_by_release.yaml` to the sources of the releases, and makes the tables of docs/logs.md from it.
+"""Compare `lines_by_release.yaml` with the sources of the releases.
 
     python tests/logs/upstream_lines.py check NVIDIA/NeMo=NeMo.git NVIDIA/NeMo@2.7.3=venv/…/site-packages …
     python tests/logs/upstream_lines.py list NeMo.git v2.2.1 nemo/lightning/io/pl.py checkpoint
-    python tests/logs/upstream_lines.py tables
 
 `check` wants a git folder of each repository, or for a release without a tag there the folder in which it is
 installed; it says which words a release's file does not have, and which sources it lacks. `list` gives the
@@ -20,29 +19,12 @@ from typing import Any
 import yaml
 
 _DATA = Path(__file__).with_name("lines_by_release.yaml")
-_LONGEST_SHOWN = 120
 
 
 def entries(part: str) -> list[dict[str, Any]]:
     """The `lines` of the releases, their `sequences`, or what `public` logs taught."""
     listed: list[dict[str, Any]] = yaml.safe_load(_DATA.read_text())[part]
     return listed
-
-
-def tables() -> tuple[str, str]:
-    """The lines of the releases, and the public logs, as Markdown."""
-    rows = ["| phase | line | printed by |", "|---|---|---|"]
-    for entry in entries("lines"):
-        line = " ".join(entry["line"].split())
-        shown = line if len(line) <= _LONGEST_SHOWN else f"{line[:_LONGEST_SHOWN]} …"
-        shown = shown.replace("|", r"\|")
-        first, last = entry["revisions"][0], entry["revisions"][-1]
-        releases = first if first == last else f"{first} to {last}"
-        name = entry["repository"].partition("/")[2]
-        rows.append(f"| {entry['tells']} | `{shown}` | {name} {releases}: `{entry['file']}` |")
-    logs = ["| log | what it taught |", "|---|---|"]
-    logs += [f"| <{entry['address']}> | {entry['teaches']} |" for entry in entries("public")]
-    return "\n".join(rows) + "\n", "\n".join(logs) + "\n"
 
 
 def differences(folders: dict[str, Path]) -> Iterator[str]:
@@ -97,9 +79,6 @@ def main(arguments: list[str]) -> int:
         case ["list", folder, revision, file, pattern]:
             found = sorted(set(strings(Path(folder), revision, file)))
             sys.stdout.writelines(f"{at}: {text!r}\n" for at, text in found if re.search(pattern, text))
-            return 0
-        case ["tables"]:
-            sys.stdout.write("\n".join(tables()))
             return 0
         case _:
             sys.exit(__doc__)

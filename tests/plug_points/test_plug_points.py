@@ -6,13 +6,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from steptime.plug_points import PLUG_POINTS
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = Path(__file__).with_name("outside")
@@ -133,13 +130,3 @@ def test_a_broken_addition_is_named_with_what_to_do(outside: Callable[..., Any],
         "container 'pyxis', which acme-plugs 1.0 adds, is there already: give it another name"
         in outside(*ask).stderr
     )
-
-
-def test_the_page_names_every_plug_point_and_what_it_has() -> None:
-    page = (ROOT / "docs" / "plug-points.md").read_text(encoding="utf-8")
-    entries = ConfigParser()
-    entries.read(OUTSIDE / "entry_points.txt")
-
-    missing = [word for point in PLUG_POINTS for word in (point.group, *point.built_in) if word not in page]
-    assert not missing
-    assert {point.group for point in PLUG_POINTS} < set(entries.sections()), "each is tried here"

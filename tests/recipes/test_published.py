@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from printed_tables import configuration_rows, performance_rows
 
-from docs.make_published_numbers import PAGE, page
 from steptime import settings
 from steptime.errors import UserError
 from steptime.recipes.flops import model_flops
@@ -126,11 +125,6 @@ def test_a_table_has_the_lines_that_its_document_prints(references: Path) -> Non
         UserError, match=r"tables.0: the table has no numbers: give one of step_time_s, tokens_per_s"
     ):
         load_reference("nemotron-h-25.05")
-
-
-def test_the_page_of_published_numbers_is_of_todays_data() -> None:
-    """`python docs/make_published_numbers.py` writes it anew."""
-    assert PAGE.read_text(encoding="utf-8") == page()
 
 
 def test_a_missing_reference_is_a_sentence() -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import os
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -290,12 +289,3 @@ def test_a_rule_per_gpu_makes_the_same_accumulation_at_every_scale(
 @given(fixed=st.integers(1, 4096), gpus=st.integers(1, 4096))
 def test_a_fixed_rule_is_the_same_at_every_scale(fixed: int, gpus: int) -> None:
     assert BatchRule(fixed=fixed).at(gpus) == fixed
-
-
-def test_the_page_lists_what_is_there() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "adding-a-workload.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ")[:3] for line in page.splitlines() if re.match(r"\| `[\w.-]+-\d+\.\d+` ", line)]
-    workloads = [load_workload(name) for name in list_workloads()]
-    assert rows == [
-        [f"| `{one.workload}`", ", ".join(one.sizes), ", ".join(one.gpu_types)] for one in workloads
-    ]

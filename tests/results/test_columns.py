@@ -1,37 +1,24 @@
-"""The declaration of the columns: what follows from it, and what two of them say.
+"""The declaration of the columns, and the values of some of them."""
 
-What other programs read of them (`/api/columns`, `steptime results columns`) and what tables do with them is
-kept in tests/golden/columns.jsonl. After a change that is meant, write it anew and read the difference: is it
-one that readers have to be told of, by `SCHEMA_VERSION`?
-
-    STEPTIME_UPDATE_GOLDEN=1 .venv/bin/pytest tests/results/test_columns.py
-"""
-
-import json
-import os
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from steptime.judging import findings, trend
 from steptime.recipes.flops import model_flops
 from steptime.recipes.models import Mode
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.results import columns, log_rows
+from steptime.results import log_rows
 from steptime.results.columns import (
     BY_NAME,
     CHOICES,
     COLUMNS,
     COMPUTED,
     MEASURED,
-    SCHEMA_VERSION,
     Kind,
     Part,
-    documentation,
     of_series,
     planned_values,
 )
@@ -41,26 +28,6 @@ from steptime.results.report import written
 from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
-DOCS = Path(__file__).parents[2] / "docs" / "results.md"
-GOLDEN = Path(__file__).parents[1] / "golden" / "columns.jsonl"
-
-
-def test_columns_change_only_on_purpose() -> None:
-    listings = {
-        "results": COLUMNS,
-        "logs": log_rows.COLUMNS,
-        "comparison": findings.COLUMNS,
-        "trend": trend.COLUMNS,
-    }
-    told = [
-        json.dumps({"of": listing} | column.published, ensure_ascii=False)
-        for listing, columns in listings.items()
-        for column in columns
-    ]
-    told.insert(0, json.dumps({"schema_version": SCHEMA_VERSION}))
-    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
-        GOLDEN.write_text("\n".join([*told, ""]), encoding="utf-8")
-    assert told == GOLDEN.read_text(encoding="utf-8").splitlines()
 
 
 def test_what_is_selected_by_and_what_the_store_computes() -> None:
@@ -128,12 +95,6 @@ def test_a_rejected_result_says_why_and_a_valid_one_what_to_know(make_result: Ma
     odd = Check(name="b", passed=False, severity="warning", message="It is odd.")
     assert taken(broken, odd) == ["rejected", "It broke.", "It is odd."]
     assert taken(odd) == ["valid", None, "It is odd."]
-
-
-def test_the_documentation_has_every_column(capsys: pytest.CaptureFixture[str]) -> None:
-    assert documentation() in DOCS.read_text(), "paste what `python -m steptime.results.columns` prints"
-    runpy.run_path(str(columns.__file__), run_name="__main__")
-    assert capsys.readouterr().out == documentation() + "\n"
 
 
 def test_every_name_is_declared_once_with_its_unit() -> None:

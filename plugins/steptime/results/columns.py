@@ -440,16 +440,3 @@ BY_NAME: Mapping[str, Column] = {column.name: column for column in COLUMNS}
 def planned_values(run: Run) -> dict[str, Any]:
     """Return the values of a run's row that its plan already has."""
     return {column.name: column.of_run(run) for column in COLUMNS if column.of_run}
-
-
-def documentation() -> str:
-    """Return the table of all columns for `docs/results.md`."""
-    lines = [
-        f"| `{column.name}` | {column.kind} | {column.unit or '-'} | {column.description} |"
-        for column in COLUMNS
-    ]
-    return "\n".join(("| column | type | unit | what |", "|---|---|---|---|", *lines))
-
-
-if __name__ == "__main__":
-    print(documentation())
