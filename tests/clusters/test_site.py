@@ -15,7 +15,7 @@ from steptime.clusters.config import ClusterConfig
 from steptime.clusters.jobscript import job_environment, job_spec
 from steptime.clusters.local.cluster import LocalConfig
 from steptime.clusters.runai.config import RunaiConfig
-from steptime.clusters.slurm.binding import bound
+from steptime.clusters.slurm.binding import Binding, bound
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.clusters.slurm.node_check import REFUSED, REPORT, refused_nodes
 from steptime.recipes.models import Performance, Run
@@ -133,7 +133,7 @@ def test_a_setup_that_fails_ends_the_job(run: Run, staged: Staged, tmp_path: Pat
     assert executed(script_of(run, staged, config), tmp_path) == (5, [])
 
 
-def bind(command: Sequence[str], tmp_path: Path, numactl: str | None, local_rank: int = 5) -> tuple[str, str]:
+def bind(command: Sequence[str], tmp_path: Path, numactl: str | None, cores: bool = False) -> tuple[str, str]:
     """What a rank says when it is bound to the NUMA node of its four, with a numactl of the test's."""
     (commands := tmp_path / "commands").mkdir()
     for name in ("bash", "true", "env"):
@@ -141,8 +141,8 @@ def bind(command: Sequence[str], tmp_path: Path, numactl: str | None, local_rank
     if numactl is not None:
         program(commands / "numactl", numactl)
     done = subprocess.run(
-        ["/usr/bin/bash", *bound(command, 4)[1:]],
-        env={"PATH": str(commands), "SLURM_LOCALID": str(local_rank), "SLURM_PROCID": "13"},
+        ["/usr/bin/bash", *bound(command, Binding(4, priority_cores=cores))[1:]],
+        env={"PATH": str(commands), "SLURM_LOCALID": "5", "SLURM_PROCID": "13"},
         capture_output=True,
         text=True,
         check=True,
@@ -157,6 +157,11 @@ SAYS = ("bash", "-c", 'echo "$* on ${STEPTIME_NUMA_NODE:-none}"', "bash", "a  b"
 def test_a_rank_is_bound_to_the_numa_node_of_its_neighbours(tmp_path: Path) -> None:
     binds = '[[ "$1 $2" == "--cpunodebind=1 --membind=1" ]] || exit 9; shift 2; exec "$@"'
     assert bind(SAYS, tmp_path, binds) == ("a  b $(touch canary) on 1\n", "")
+
+
+def test_a_rank_is_bound_to_its_priority_cores(tmp_path: Path) -> None:
+    binds = '[[ "$*" == "--cpunodebind=1 --membind=1 --physcpubind=80,81 "* ]] || exit 9; shift 3; exec "$@"'
+    assert bind(SAYS, tmp_path, binds, cores=True) == ("a  b $(touch canary) on 1\n", "")
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,19 @@ def test_the_recipe_says_how_many_gpus_a_node_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "segment"), [(128, "--segment=16"), (256, "--segment=16"), (512, "--segment=16")]
+    ("workload", "gpus", "segment"),
+    [
+        ("nemotron4-340b", 128, "--segment=16"),
+        ("nemotron4-340b", 512, "--segment=16"),
+        ("nemotron-h-26.06", 32, "--segment=8"),
+        ("nemotron-h-26.06", 64, "--segment=16"),
+    ],
 )
-def test_racks_of_four_gpu_nodes_are_asked_for_in_segments(gpus: int, segment: str) -> None:
-    """32, 64 and 128 nodes: the largest divisor that a rack of 18 nodes holds."""
-    run = planned("nemotron4-340b", gpu_type="gb200", gpus=str(gpus))
+def test_a_job_on_racks_asks_for_the_largest_segment_that_fits_in_one(
+    workload: str, gpus: int, segment: str
+) -> None:
+    """A rack has 18 nodes of 4 GPUs; a segment has to divide the job's nodes."""
+    run = planned(workload, gpu_type="gb200", gpus=str(gpus))
     assert segment in asked(script_of(run, site(gpu_type="gb200")))
 
 

@@ -44,6 +44,7 @@ def test_a_trainer_that_is_told_nothing_has_everything_off() -> None:
     assert Performance().model_dump(exclude={"trainer"}) == {
         "environment": {},
         "ranks_per_numa_node": None,
+        "priority_cores": False,
         "vboost": False,
         "arguments": {},
     }

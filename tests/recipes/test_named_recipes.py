@@ -384,7 +384,7 @@ MISTAKES = {
         ),
         (
             "    - {source: plugin, trainer",
-            "performance.rules.4.trainer: sets up steptime's own trainer, and Megatron-Bridge starts a "
+            "performance.rules.5.trainer: sets up steptime's own trainer, and Megatron-Bridge starts a "
             "recipe by name with its own settings: leave it out, or name other sizes.",
         ),
     ),
@@ -395,7 +395,7 @@ MISTAKES = {
         ),
         (
             "    - {source: plugin, arguments",
-            "performance.rules.4.arguments.num_gpus: is set already, for each row or run: leave it out.",
+            "performance.rules.5.arguments.num_gpus: is set already, for each row or run: leave it out.",
         ),
     ),
     "an argument that is none": (
@@ -405,7 +405,7 @@ MISTAKES = {
         ),
         (
             "    - {source: plugin, arguments",
-            "performance.rules.4.arguments.--num-gpus: has to be small letters, digits and _, not ",
+            "performance.rules.5.arguments.--num-gpus: has to be small letters, digits and _, not ",
         ),
     ),
     "a proxy": (

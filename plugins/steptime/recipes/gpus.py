@@ -6,7 +6,7 @@ One type that is described badly hides no other: it is refused when it is asked 
 from pathlib import Path
 from typing import Literal
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PositiveInt
 
 from steptime import settings
 from steptime.errors import BrokenFiles, unknown_value
@@ -29,6 +29,8 @@ class GpuType(Frozen):
     source: str
     product: str | None = None
     """A word of the name that nvidia-smi gives it; None if there is no GPU."""
+    nvlink_domain_gpus: PositiveInt | None = None
+    """How many GPUs NVLink connects across nodes; None if it ends at the node."""
     peak_tflops: dict[str, PositiveFloat | Literal["measured"]]
 
     def peak_of(self, dtype: str) -> float | Literal["measured"] | None:

@@ -77,6 +77,8 @@ class Performance(Frozen):
     """Variables of the job; those of the cluster and of the run win over them."""
     ranks_per_numa_node: PositiveInt | None = None
     """How many neighbouring ranks are bound to one NUMA node, its cores and memory; None to bind none."""
+    priority_cores: bool = False
+    """Whether each rank is also bound to two cores of its own, as upstream does on B300."""
     vboost: bool = False
     """Whether `nvidia-smi boost-slider --vboost 1` steers power to the tensor cores before the training."""
     arguments: dict[str, str] = Field(default_factory=dict)

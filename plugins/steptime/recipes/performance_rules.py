@@ -72,6 +72,7 @@ class Rule(Frozen):
     trainer: TrainerSettings = TrainerSettings()
     environment: Annotated[dict[str, str], AfterValidator(checked_environment)] = Field(default_factory=dict)
     ranks_per_numa_node: PositiveInt | None = None
+    priority_cores: bool | None = None
     vboost: bool | None = None
     arguments: dict[Annotated[str, written("[a-z][a-z0-9_]*", "small letters, digits and _")], str] = Field(
         default_factory=dict
@@ -88,14 +89,15 @@ class Rule(Frozen):
     def _sets_something(self) -> Self:
         if not (self.trainer.model_fields_set or self.environment or self._of_machines or self.arguments):
             raise ValueError(
-                "give at least one of trainer, environment, ranks_per_numa_node, vboost and arguments"
+                "give at least one of trainer, environment, ranks_per_numa_node, priority_cores, vboost and "
+                "arguments"
             )
         return self
 
     @property
     def _of_machines(self) -> dict[str, int | bool]:
-        asked = {"ranks_per_numa_node": self.ranks_per_numa_node, "vboost": self.vboost}
-        return {name: value for name, value in asked.items() if value is not None}
+        names = ("ranks_per_numa_node", "priority_cores", "vboost")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def holds_for_row(self, row: Row) -> bool:
         """Return whether the rule is for a row, whatever its mode."""

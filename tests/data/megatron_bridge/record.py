@@ -10,8 +10,8 @@ For each release of `config/megatron_bridge.yaml`, at the tag that it names:
 
 For each workload that starts recipes by name:
 
-- `configurations.json`: the configurations of its recipes with the variables of their jobs on Slurm, at the
-  tag or commit that the sources of its rules name;
+- `configurations.json`: the configurations of its recipes with what their jobs on Slurm are given (variables,
+  options of sbatch and srun, numactl), at the tag or commit that the sources of its rules name;
 - `documents.json`: the rows that its document prints, at the tag that its file names.
 
 Upstream's own code is run, with stand-ins for NeMo-Run and for everything that trains (`upstream.py`).
@@ -50,6 +50,11 @@ FIELDS = {
     "train": ("micro_batch_size", "global_batch_size"),
 }
 """What documents print of a configuration, by the part of upstream's that has it."""
+OF_SLURM = (
+    *("nodes", "ntasks_per_node", "segment", "mem", "exclusive", "gres", "network", "srun_args"),
+    "additional_parameters",
+)
+"""Fields of NeMo-Run's executor that become options of sbatch or srun, beside accounts, limits and mounts."""
 GPU_TYPES = "h100|b200|b300|gb200|gb300"
 DTYPES = "bf16|fp8_?cs|fp8_?mx|fp8_?sc|nvfp4"
 STATED = {
@@ -198,31 +203,38 @@ def _stated(clone: str, recipe: str, models: list[str]) -> str | None:
 
 
 def configuration_of(recipe: Recipe) -> dict[str, Any]:
-    """What documents print of it, without what is left at None, and the variables of its job on Slurm."""
+    """What documents print of a recipe's configuration, without what is left at None."""
     fields = {
         name: getattr(getattr(recipe.made, part), name) for part, names in FIELDS.items() for name in names
     }
     set_ones = {name: value for name, value in fields.items() if isinstance(value, int)}
-    return {
-        "num_gpus": recipe.gpus,
-        **set_ones,
-        "environment": environment_of(recipe),
-    }
+    return {"num_gpus": recipe.gpus, **set_ones}
 
 
-def environment_of(recipe: Recipe, **told: Any) -> dict[str, str]:
-    """The variables of a job on Slurm: those of upstream's executor, then what its plugin makes of them.
+def job_of(
+    clone: str, tag: str, recipe: Recipe, *, gpus: int, gpus_per_node: int, **told: Any
+) -> dict[str, Any]:
+    """What upstream sets for a job on Slurm: its variables, and what it asks of sbatch, srun and numactl.
 
-    The newest releases have no such plugin: their script sets a recipe's variables by itself. `told` is for
-    the executor.
+    The variables are those of the executor with the changes of its plugin. The newest releases have no such
+    plugin: their script sets a recipe's variables by itself. `told` is for the executor.
     """
     for module in ("utils.executors", "perf_plugins"):
         sys.modules.pop(module, None)  # a launch leaves its variables in them
     executors = importlib.import_module("utils.executors")
     plugins = importlib.import_module("perf_plugins")
     executors.get_nemorun_home = str
-    of_slurm = {"account": "", "partition": "", "log_dir": "", "nodes": 1, "num_gpus_per_node": 8}
-    job = executors.slurm_executor(recipe.gpu_type, **of_slurm, **told)
+    if not binds_cores(clone, tag, recipe):
+        told["enable_pct_binding"] = False
+    job = executors.slurm_executor(
+        recipe.gpu_type,
+        account="",
+        partition="",
+        log_dir="",
+        nodes=-(gpus // -gpus_per_node),
+        num_gpus_per_node=gpus_per_node,
+        **told,
+    )
     if hasattr(plugins, "PerfEnvPlugin"):
         plugins.Script = types.SimpleNamespace
         told = {
@@ -237,17 +249,40 @@ def environment_of(recipe: Recipe, **told: Any) -> dict[str, str]:
         plugin = plugins.PerfEnvPlugin(**{name: told[name] for name in told if name in fields})
         plugin.setup(types.SimpleNamespace(args=[]), job)
     of_the_launcher = ("HF_TOKEN", "NEMORUN_HOME")
-    return {name: value for name, value in sorted(job.env_vars.items()) if name not in of_the_launcher}
+    given = vars(job)
+    commands = job.launcher.template_vars["pre_cmds"].split(" ; ")
+    return {
+        "environment": {
+            name: value for name, value in sorted(job.env_vars.items()) if name not in of_the_launcher
+        },
+        "slurm": {name: given[name] for name in OF_SLURM if given.get(name) is not None},
+        "numactl": next(command for command in commands if command.startswith("numactl ")),
+    }
+
+
+def binds_cores(clone: str, tag: str, recipe: Recipe) -> bool:
+    """Whether setup_experiment.py leaves the binding to cores on, by its own condition."""
+    words = {
+        **{"model_family_name": recipe.family, "model_recipe_name": recipe.recipe, "gpu": recipe.gpu_type},
+        **{"compute_dtype": recipe.dtype, "config_variant": recipe.variant or "v1", "task": "pretrain"},
+    }
+    tree = ast.parse(shown(clone, tag, "scripts/performance/setup_experiment.py"))
+    conditions = [
+        compile(ast.Expression(node.test), tag, "eval")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.body[0]) == "enable_pct_binding = False"
+    ]
+    return not any(eval(condition, {}, words) for condition in conditions)  # noqa: S307
 
 
 def launches_of(
-    clone: str, document: str, rows: list[dict[str, str]], recipes: list[Recipe]
+    bridge: str, clone: str, workload: dict[str, Any], rows: list[dict[str, str]], recipes: list[Recipe]
 ) -> dict[str, dict[str, Any]]:
     """By size, GPU type, dtype and GPUs: what the launch.sh beside a document starts for each of its rows.
 
     Its configuration is upstream's, at its scale and with what launch.sh says otherwise.
     """
-    named = README.fullmatch(document)
+    named, tag = README.fullmatch(workload["document"]), launched_at(workload)
     cells = [
         (row, system, precision)
         for row in rows
@@ -276,14 +311,19 @@ def launches_of(
         otherwise = {
             name: int(arguments[name]) for names in FIELDS.values() for name in names if name in arguments
         }
-        online = {"hf_token": "none"} if "hf_token" in arguments else {}
-        offline = {"offline": True} if "offline" in arguments else {}
+        told = {"hf_token": "none"} if "hf_token" in arguments else {}
+        told |= {"offline": True} if "offline" in arguments else {}
+        if "enable_pct_binding" in arguments:
+            told["enable_pct_binding"] = arguments["enable_pct_binding"].lower() == "true"
+        per_node = gpus_per_node(workload, recipe)
+        job = job_of(bridge, tag, recipe, gpus=gpus, gpus_per_node=per_node, **told)
+        job["environment"] |= exported
         found[f"{recipe.recipe} {recipe.gpu_type} {recipe.dtype} {gpus}"] = (
             own
             | otherwise
+            | job
             | {
                 "num_gpus": gpus,
-                "environment": environment_of(recipe, **online, **offline) | exported,
                 "arguments": {
                     name: arguments[name] for name in sorted(arguments) if name.startswith("cuda_graph")
                 },
@@ -303,6 +343,11 @@ def named_recipes(workload: dict[str, Any]) -> set[tuple[str, str]]:
     """Family and recipe of what a workload starts by name."""
     models = [size["model"] for size in workload["sizes"].values()]
     return {(one["family"], one["recipe"]) for one in models if one["architecture"] == "megatron_bridge"}
+
+
+def gpus_per_node(workload: dict[str, Any], recipe: Recipe) -> int:
+    """GPUs of a node, which users of upstream's script give as --gpus_per_node; its own default is 8."""
+    return int(workload["gpu_types"].get(recipe.gpu_type, {"gpus_per_node": 8})["gpus_per_node"])
 
 
 def launched_at(workload: dict[str, Any]) -> str:
@@ -341,9 +386,17 @@ def main(bridge: str, benchmarking: str) -> None:
             with imported(bridge, tag):
                 found = [one for one in recipes_of(bridge, tag) if (one.family, one.recipe) in started]
                 if README.fullmatch(workload["document"]):
-                    configurations[name] = launches_of(benchmarking, workload["document"], rows, found)
+                    configurations[name] = launches_of(bridge, benchmarking, workload, rows, found)
                 else:
-                    configurations[name] = {one.key: configuration_of(one) for one in found}
+                    configurations[name] = {
+                        one.key: configuration_of(one)
+                        | job_of(
+                            *(bridge, tag, one),
+                            gpus=one.gpus,
+                            gpus_per_node=gpus_per_node(workload, one),
+                        )
+                        for one in found
+                    }
     (HERE / "parsers.json").write_text(_written({one: parsers[one]["arguments"] for one in parsers}, parsers))
     (HERE / "recipes.json").write_text(_written(recipes, {}))
     (HERE / "configurations.json").write_text(_written(configurations, {}))

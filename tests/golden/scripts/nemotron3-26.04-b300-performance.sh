@@ -83,7 +83,7 @@ srun \
   steptime \
   bash \
   -c \
-  'node=$((SLURM_LOCALID / $1)); shift; set -- "--cpunodebind=$node" "--membind=$node" "$@"; if said=$(numactl "$1" "$2" true 2>&1); then STEPTIME_NUMA_NODE=$node exec numactl "$@"; fi; read -r why <<<"$said"; echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; shift 2; exec "$@"' \
+  'node=$((SLURM_LOCALID / $1)); shift; bind=("--cpunodebind=$node" "--membind=$node"); bind+=("--physcpubind=$((SLURM_LOCALID * 16)),$((SLURM_LOCALID * 16 + 1))"); if said=$(numactl "${bind[@]}" true 2>&1); then STEPTIME_NUMA_NODE=$node exec numactl "${bind[@]}" "$@"; fi; read -r why <<<"$said"; echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; exec "$@"' \
   numactl \
   4 \
   python \

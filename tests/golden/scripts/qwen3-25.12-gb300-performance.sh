@@ -7,6 +7,7 @@
 #SBATCH --mem=0
 #SBATCH --partition=batch
 #SBATCH --account=llm_bench
+#SBATCH --segment=2
 set -euo pipefail
 
 # How this script ends is written down beside the log, for when Slurm does not know. So is Slurm's state of the
@@ -78,7 +79,7 @@ srun \
   steptime \
   bash \
   -c \
-  'node=$((SLURM_LOCALID / $1)); shift; set -- "--cpunodebind=$node" "--membind=$node" "$@"; if said=$(numactl "$1" "$2" true 2>&1); then STEPTIME_NUMA_NODE=$node exec numactl "$@"; fi; read -r why <<<"$said"; echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; shift 2; exec "$@"' \
+  'node=$((SLURM_LOCALID / $1)); shift; bind=("--cpunodebind=$node" "--membind=$node"); if said=$(numactl "${bind[@]}" true 2>&1); then STEPTIME_NUMA_NODE=$node exec numactl "${bind[@]}" "$@"; fi; read -r why <<<"$said"; echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; exec "$@"' \
   numactl \
   4 \
   python \

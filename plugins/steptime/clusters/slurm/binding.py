@@ -1,38 +1,53 @@
-"""Binding ranks to NUMA nodes, as the recipe documents' launchers do (NVIDIA/NeMo, `scripts/performance`).
+"""Bind ranks to NUMA nodes and cores, as the launchers of the recipe documents do.
 
-Like theirs, it is done inside of the container, by each rank for itself.
+Like theirs, each rank binds itself inside its container.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import PositiveInt
 
 from steptime.recipes.models import Run
 
 NumaBinding = Literal["auto", "none"] | PositiveInt
-"""`auto` as published, `none` at all, or how many neighbouring local ranks share a NUMA node here."""
+"""`auto`: as published; `none`: never; a number: how many neighbouring local ranks share a NUMA node here."""
 
-_BIND = (
-    "node=$((SLURM_LOCALID / $1)); shift; "
-    'set -- "--cpunodebind=$node" "--membind=$node" "$@"; '
-    # Tried first: a rank that cannot be bound trains all the same, and logs why.
-    'if said=$(numactl "$1" "$2" true 2>&1); then STEPTIME_NUMA_NODE=$node exec numactl "$@"; fi; '
+
+class Binding(NamedTuple):
+    """What the ranks of a run are bound to."""
+
+    ranks_per_numa_node: int
+    priority_cores: bool = False
+    """Also to two cores of the rank's own, as upstream does on B300: 16 and 17 for local rank 1."""
+
+
+_NODE = 'node=$((SLURM_LOCALID / $1)); shift; bind=("--cpunodebind=$node" "--membind=$node"); '
+_PRIORITY_CORES = 'bind+=("--physcpubind=$((SLURM_LOCALID * 16)),$((SLURM_LOCALID * 16 + 1))"); '
+_RUN = (
+    # Tried first: a rank that cannot be bound still trains, and logs why it is not bound.
+    'if said=$(numactl "${bind[@]}" true 2>&1); then '
+    'STEPTIME_NUMA_NODE=$node exec numactl "${bind[@]}" "$@"; fi; '
     'read -r why <<<"$said"; '
-    'echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; '
-    'shift 2; exec "$@"'
+    'echo "steptime: rank $SLURM_PROCID is not bound to NUMA node $node: $why" >&2; exec "$@"'
 )
-"""What is run comes as arguments, never as text: ranks per NUMA node, then the command. By the variable the
-trainer counts the ranks that are bound."""
+"""The command is passed as arguments, never as text: ranks per NUMA node, then what to run. The trainer
+counts the bound ranks by the variable."""
 
 
-def ranks_per_numa_node(run: Run, binding: NumaBinding) -> int | None:
-    """Return how many neighbouring local ranks of a run share a NUMA node here, or None if none is bound."""
-    if binding == "auto":
-        return run.performance.ranks_per_numa_node
-    return None if binding == "none" else binding
+def binding_of(run: Run, numa_binding: NumaBinding) -> Binding | None:
+    """Return what a run's ranks are bound to on a cluster, or None. A site's own number binds no cores."""
+    if isinstance(numa_binding, int):
+        return Binding(numa_binding)
+    published = run.performance.ranks_per_numa_node
+    if numa_binding == "none" or published is None:
+        return None
+    return Binding(published, run.performance.priority_cores)
 
 
-def bound(command: Sequence[str], ranks: int | None) -> tuple[str, ...]:
-    """Bind the command to cores and memory of its rank's NUMA node; unchanged if `ranks` is None."""
-    return tuple(command) if ranks is None else ("bash", "-c", _BIND, "numactl", str(ranks), *command)
+def bound(command: Sequence[str], binding: Binding | None) -> tuple[str, ...]:
+    """Return the command with its rank bound; unchanged if `binding` is None."""
+    if binding is None:
+        return tuple(command)
+    text = f"{_NODE}{_PRIORITY_CORES if binding.priority_cores else ''}{_RUN}"
+    return ("bash", "-c", text, "numactl", str(binding.ranks_per_numa_node), *command)

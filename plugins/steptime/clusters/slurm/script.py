@@ -13,11 +13,12 @@ from steptime.clusters.base import Staged
 from steptime.clusters.containers import LaunchCommand
 from steptime.clusters.profiling import PROFILE_FOLDER, profiled, wants_nsight
 from steptime.clusters.program import program_of
-from steptime.clusters.slurm.binding import bound, ranks_per_numa_node
+from steptime.clusters.slurm.binding import binding_of, bound
 from steptime.clusters.slurm.end_record import end_record_path
 from steptime.clusters.slurm.node_check import REFUSED, NodeCheck, check_command
 from steptime.clusters.slurm.site import Site
 from steptime.errors import UserError
+from steptime.recipes.gpus import load_gpu_type
 from steptime.recipes.models import Recipe, Run
 from steptime.recipes.slurm_options import SlurmOptions, check_form
 
@@ -31,9 +32,6 @@ _PLACED_BY = ("partition", "reservation", "constraint")
 """Likewise, unless such jobs have a partition of their own, with other nodes."""
 _MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
 """Set by the script itself, and to be named to pyxis, or those that enroot's hook writes win."""
-_BLOCK_NODES = 18
-"""Nodes of 4 GPUs in one NVLink domain (GB200 and GB300 racks): beyond it, Slurm is asked for segments."""
-_NVLINK_GPUS_PER_NODE = 4
 
 
 def script_values(
@@ -43,7 +41,7 @@ def script_values(
     python = "python" if staged.python is None else staged.python
     start = partial(_started, run, staged, site, directory=directory, environment=environment)
     command = profiled(run, (python, *program_of(run)))
-    started = start(bound(command, ranks_per_numa_node(run, site.numa_binding)))
+    started = start(bound(command, binding_of(run, site.numa_binding)))
     return {
         "sbatch_options": sbatch_options(run, site),
         "end_record": end_record_path(str(directory)),
@@ -89,8 +87,9 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
         raise UserError(
             f"segment {own.segment} does not divide the {nodes} nodes of {run.label}: choose one that does."
         )
-    if run.recipe.gpus_per_node == _NVLINK_GPUS_PER_NODE and run.recipe.image and nodes > _BLOCK_NODES:
-        options.append(f"--segment={_largest_segment(nodes)}")
+    domain = load_gpu_type(run.recipe.gpu_type).nvlink_domain_gpus
+    if domain is not None:
+        options.append(f"--segment={_largest_segment(nodes, domain // per_node)}")
     return tuple(_checked(list(_by_name((*options, *site.extra_options, *own.as_given)).values())))
 
 
@@ -126,8 +125,9 @@ def _by_name(options: Iterable[str]) -> dict[str, str]:
     return {option.partition("=")[0]: option for option in options}
 
 
-def _largest_segment(nodes: int) -> int:
-    return max(size for size in range(1, _BLOCK_NODES + 1) if nodes % size == 0)
+def _largest_segment(nodes: int, domain_nodes: int) -> int:
+    """Return the largest number of nodes that divides a job's nodes and fits in one NVLink domain."""
+    return max(size for size in range(1, domain_nodes + 1) if nodes % size == 0)
 
 
 def _checked(options: Sequence[str]) -> Sequence[str]:
