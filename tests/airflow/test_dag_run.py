@@ -92,7 +92,6 @@ def test_a_failed_training_is_read_recorded_and_fails_the_dag_run(run_dag: Calla
         "performance_runs": ["success"],
         "checkpoint_pairs": ["success"],
         "stage": ["success"],
-        "take_slots": ["success"],
         "performance.submit": ["success"],
         "performance.wait": ["failed"],
         "performance.end": ["success"],

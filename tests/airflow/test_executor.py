@@ -104,7 +104,7 @@ def test_while_all_workers_are_busy_the_scheduler_waits_for_one(
     running: PreloadedExecutor, started: list[TaskInstanceKey]
 ) -> None:
     """It would ask again and again else, on a core that trainings need."""
-    busy, task = (TaskInstanceKey("llama31", "run", name) for name in ("stage", "take_slots"))
+    busy, task = (TaskInstanceKey("llama31", "run", name) for name in ("stage", "performance_runs"))
     running.running.add(busy)
     queued: Any = task
     running.queued_tasks[queued] = queued

@@ -17,7 +17,7 @@ from end_to_end.driving import wait_until
 
 from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY, end_job
 from steptime.airflow.installation import KEY_PREFIX
-from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY
+from steptime.airflow.sweep.runs import HELD_BY, STARTED_RUN_KEY
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.settings import config_dir, shipped
 
@@ -51,7 +50,7 @@ def test_each_dag_file_is_a_few_lines() -> None:
 
 
 def test_the_report_alone_decides_the_state_of_a_dag_run(dags: dict[str, Any]) -> None:
-    for dag in (dag for dag in dags.values() if dag.dag_id != SLOTS_DAG):
+    for dag in dags.values():
         report = dag.get_task("report")
         assert report.is_teardown
         assert report.on_failure_fail_dagrun
@@ -66,7 +65,6 @@ def test_clearing_a_wait_clears_its_submit_too(dags: dict[str, Any]) -> None:
 
     assert "checkpoint.load.submit" in part.task_ids
     assert "checkpoint.save.submit" not in part.task_ids
-    assert {"check_params", "take_slots"} <= set(part.task_ids), "slots may have been let go since"
 
 
 def test_each_dag_has_a_name_for_people_of_its_own(dags: dict[str, Any]) -> None:

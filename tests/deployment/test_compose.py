@@ -194,37 +194,6 @@ def test_a_database_that_is_being_made_is_not_healthy(services: dict[str, Any]) 
         assert "pg_isready --host=127.0.0.1 " in services[name]["healthcheck"]["test"][1], name
 
 
-def test_init_sets_the_pools_and_a_broken_cluster_file_does_not_stop_the_start(
-    services: dict[str, Any], tmp_path: Path
-) -> None:
-    """The command of `init`, run by a shell with a stand-in for Airflow's own commands."""
-    [command] = services["init"]["command"]
-    stand_in, imported = tmp_path / "airflow", tmp_path / "imported"
-    stand_in.write_text(
-        f'#!/bin/sh\nif test "$1 $2" = "pools import"; then cat "$3" >"{imported}"; else cat >/dev/null; fi\n'
-    )
-    stand_in.chmod(0o755)
-    (tmp_path / "clusters").mkdir()
-    shutil.copy(ROOT / "config" / "clusters" / "mini-slurm.yaml", tmp_path / "clusters")
-    environment = {
-        "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "STEPTIME_HOME": str(tmp_path / "home"),
-        "STEPTIME_CONFIG_DIR": str(tmp_path),
-        "ADMIN_PASSWORD": "x",
-    }
-    start = [*services["init"]["entrypoint"], command.replace("$$", "$")]
-    for broken in (False, True):
-        if broken:
-            imported.unlink()
-            (tmp_path / "clusters" / "broken.yaml").write_text("name: broken\n")
-        done = subprocess.run(
-            start, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert imported.exists() is not broken
-    assert "broken.yaml" in done.stderr
-
-
 def test_the_image_of_the_mini_slurm_has_the_packages_that_ci_installs() -> None:
     needed = sorted(set(packages.PACKAGES.values()))
     assert set(needed) <= set((ROOT / "tests" / "debian-packages.txt").read_text().split())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from drills import faults, points
 from drills.points import Point
-from drills.site import BOUNDED, IMPATIENT, SWEEP_DAG
+from drills.site import IMPATIENT, SWEEP_DAG
 
 if TYPE_CHECKING:
     from drills.scene import Scene
@@ -180,17 +180,6 @@ _SWEEPS = (
         _CANCELLED,
         ways=("marked failed", "its cell marked failed", "steptime sweep cancel"),
         dag_id=SWEEP_DAG,
-    ),
-)
-_SLOTS = (
-    Drill(
-        "holder of slots lost",
-        (points.TRAINING,),
-        faults.lose_holder,
-        _ONE_RESULT,
-        seen=faults.has_been_held_again,
-        ways=("its task", "its run"),
-        params=MappingProxyType({"cluster": BOUNDED}),
     ),
 )
 _PREEMPTIBLE = MappingProxyType({"partition": "preempt-cancel"})
@@ -383,7 +372,7 @@ _SERVICE = [
 ]
 # The others have more outcomes than one, or end the run at once: nothing is left for a second fault to meet.
 _BEARING_MORE = [replace(drill, bears_more=True) for drill in _AIRFLOW]
-_ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SLOTS, *_SSH, *_SLURM, *_FILES)
+_ALL = (*_BEARING_MORE, *_PEOPLE, *_SWEEPS, *_SSH, *_SLURM, *_FILES)
 ALSO = MappingProxyType(
     {
         "the connections dropped": faults.drop_connections,

@@ -17,7 +17,6 @@ from end_to_end.driving import kill, wait_until
 from drills import points
 from drills.scene import CELL, PUBLISH, WAIT
 from drills.site import SWEEP_DAG
-from steptime.airflow.slots.names import HOLD_TASK
 from steptime.clusters.slurm.states import JobRecord
 from steptime.mini_slurm import processes
 from steptime.service import supervisor
@@ -313,29 +312,6 @@ def stop_sweep(scene: "Scene") -> None:
     else:
         airflow.mark_run_failed(scene.run)
     _wait_for_end(scene, job)
-
-
-# Slots of a pool
-
-
-def lose_holder(scene: "Scene") -> None:
-    """Somebody fails what holds the slots of the run."""
-    (holder,) = scene.kept["holders"] = scene.holders()
-    airflow = scene.site.airflow
-    if scene.schedule.way == "its run":
-        airflow.mark_run_failed(holder)
-    else:
-        hold = airflow.task(holder, HOLD_TASK)
-        assert hold is not None
-        airflow.mark_failed(holder, hold)
-
-
-def has_been_held_again(scene: "Scene") -> bool:
-    """Whether another one holds them."""
-    lost = {run.dag_run_id for run in scene.kept["holders"]}
-    again = [run for run in scene.holders() if run.dag_run_id not in lost]
-    holds = [scene.site.airflow.task(run, HOLD_TASK) for run in again]
-    return [task.state for task in holds if task] == ["deferred"]
 
 
 # The way to the cluster

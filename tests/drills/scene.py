@@ -12,7 +12,6 @@ from end_to_end.driving import wait_until
 
 from drills.schedule import Schedule
 from drills.site import CLUSTER, SWEEP_DAG, Gate, Site
-from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.clusters.slurm.states import SQUEUE_FORMAT, JobRecord, read_squeue
 from steptime.service.rest import DagRun, TaskInstance
 
@@ -77,10 +76,6 @@ class Scene:
     def cell_runs(self) -> list[DagRun]:
         """The DAG runs that train now; of a sweep, those that it has started."""
         return [run for run in self.site.airflow.client.running_dag_runs() if run.dag_id == "llama31"]
-
-    def holders(self) -> list[DagRun]:
-        """The DAG runs that hold slots of a pool for others, or wait for them."""
-        return [run for run in self.site.airflow.client.running_dag_runs() if run.dag_id == SLOTS_DAG]
 
     @property
     def cells(self) -> range:

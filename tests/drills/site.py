@@ -26,17 +26,12 @@ from stand_ins.trainer_python import python_of_stand_in
 
 from drills.second_installation import SecondInstallation
 from steptime import settings
-from steptime.airflow.slots.names import SLOTS_DAG
 from steptime.mini_slurm import processes, service
 from steptime.results.store import Store
 from steptime.service import connection_file, supervisor
 from steptime.service.processes import Service
 
 CLUSTER = "mini-slurm"
-BOUNDED = "bounded"
-"""The same cluster by another file, which gives it two GPUs: its pool bounds what runs there."""
-BOUNDED_SWEEP = "bounded"
-"""Two cells of one GPU each on that cluster."""
 IMPATIENT = "impatient"
 """The same cluster by another file, which lets it be out of reach for 18 s only."""
 TRAINING_DAG = "llama31"
@@ -176,7 +171,7 @@ class Site:
 
     def require_dags(self) -> None:
         """Wait until Airflow has read the DAGs of drills: one is listed before its runs can be triggered."""
-        for dag_id in (TRAINING_DAG, _IN_WORKER_DAG, SWEEP_DAG, SLOTS_DAG):
+        for dag_id in (TRAINING_DAG, _IN_WORKER_DAG, SWEEP_DAG):
             wait_until(f"the DAG {dag_id}", partial(self._has_dag, dag_id), _DAGS_WITHIN_S)
 
     def _has_dag(self, dag_id: str) -> bool:
@@ -245,7 +240,6 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
     cluster |= {"work_dir": "{STEPTIME_HOME}/work", "python": str(python), "poll_interval_s": 1}
     file.write_text(yaml.safe_dump(cluster))
     file.with_stem(IMPATIENT).write_text(yaml.safe_dump(cluster | {"name": IMPATIENT, "patience_h": 0.005}))
-    file.with_stem(BOUNDED).write_text(yaml.safe_dump(cluster | {"name": BOUNDED, "gpus": 2}))
     sweep = {
         "name": "drilled",
         "description": "One run, for drills",
@@ -254,8 +248,6 @@ def _write_config(folder: Path, python: Path, environment: dict[str, str]) -> No
         "runs": [{"workload": "llama3.1", "size": "tiny", "gpus": "1", "environment": environment}],
     }
     (folder / "sweeps" / "drilled.yaml").write_text(yaml.safe_dump(sweep))
-    bounded = {"name": BOUNDED_SWEEP, "cluster": BOUNDED, "repeats": 2}
-    (folder / "sweeps" / f"{BOUNDED_SWEEP}.yaml").write_text(yaml.safe_dump(sweep | bounded))
 
 
 def end_with_children(process: subprocess.Popen[Any], grace_s: float) -> None:
@@ -293,9 +285,8 @@ def drilled_airflow(home: Path, folder: Path, login: LoginNode, training: Gate) 
     """A running Airflow with the DAGs of drills, which knows the login node."""
     dags, config = folder / "dags", folder / "config"
     dags.mkdir()
-    for name in (TRAINING_DAG, SLOTS_DAG):
-        shipped = settings.shipped("dags") / f"{name}.py"
-        (dags / shipped.name).write_text(shipped.read_text())
+    shipped = settings.shipped("dags") / f"{TRAINING_DAG}.py"
+    (dags / shipped.name).write_text(shipped.read_text())
     (dags / f"{_IN_WORKER_DAG}.py").write_text(IN_WORKER)
     (dags / f"{SWEEP_DAG}.py").write_text(SWEEP)
     _write_config(config, python_of_stand_in(folder, STAND_IN), training.environment)

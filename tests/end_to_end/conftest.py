@@ -11,7 +11,7 @@ from stand_ins.trainer_python import STAND_IN, add_stand_in
 from end_to_end.driving import Airflow, running_airflow
 from steptime import settings
 
-_DAGS = ("gpu_slots", "grok1", "llama31", "scaling_sweep")
+_DAGS = ("grok1", "llama31", "scaling_sweep")
 """The shipped ones that tests run. Of all others Airflow would read each file again and again."""
 IN_WORKER = """
 from steptime.airflow.dag_builder import training_dag

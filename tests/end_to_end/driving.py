@@ -133,14 +133,6 @@ class Airflow:
         """Whether a DAG is not only listed, but can be triggered."""
         return self.answer("GET", f"/api/v2/dags/{dag_id}/details").is_success
 
-    def occupied_slots(self, pool: str) -> int:
-        """Slots of a pool that are taken."""
-        return int(self._send("GET", f"/api/v2/pools/{pool}")["occupied_slots"])
-
-    def delete_pool(self, pool: str) -> None:
-        """What the button *Delete* of a pool does."""
-        self._send("DELETE", f"/api/v2/pools/{pool}")
-
     def parse_again(self, dag_id: str) -> None:
         """What the button *Reparse Dag* does, and wait until it is done."""
 

@@ -188,14 +188,6 @@ def test_a_port_that_another_program_took_from_a_dead_api_server_is_told(home: P
             up(quiet)
 
 
-def test_pools_that_a_busy_airflow_does_not_set_at_once_are_set(home: Path) -> None:
-    (home / "busy").touch()
-    phases: list[str] = []
-    up(phases.append, port=free_port())
-    assert "setting the pools again, as Airflow did not" in phases
-    assert (home / "pools.json").exists()
-
-
 def test_what_a_killed_supervisor_leaves_is_found(home: Path) -> None:
     service, _ = up(quiet, port=free_port())
     orphans = pids()

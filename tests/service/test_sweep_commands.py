@@ -132,26 +132,3 @@ def test_an_unknown_sweep_is_the_users_mistake(
     SweepUnderWay(api, sweep="running", cell="running")
     assert steptime("sweep cancel sweeep") == 1
     assert "has no sweep with the run id 'sweeep'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("pools", "sentence"),
-    [
-        ([], "has no pool 'gpus_local': 'steptime sweep pools > pools.json'"),
-        ([{"slots": 1}], "has 1 slots, and a cell takes 2"),
-        ([{"include_deferred": False}], "leaves out deferred tasks"),
-    ],
-)
-def test_a_sweep_is_not_started_where_its_cells_would_wait_for_ever(
-    api: Any,
-    steptime: Callable[[str], int | str | None],
-    capsys: pytest.CaptureFixture[str],
-    pools: list[dict[str, Any]],
-    sentence: str,
-) -> None:
-    sound = {"name": "gpus_local", "slots": -1, "include_deferred": True}
-    found = [sound | pool for pool in pools]
-    api.answers["GET /api/v2/pools"] = (200, {"pools": found, "total_entries": len(found)})
-    assert steptime("sweep run weekly") == 1
-    assert sentence in capsys.readouterr().err
-    assert not [asked for asked, _, _ in api.requests if asked.startswith("POST /api")]

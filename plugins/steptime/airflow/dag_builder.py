@@ -1,13 +1,12 @@
 """The DAG of a workload family, built once for all of them.
 
     check_params ─▶ stage ──────────┬─▶ performance [per run]  submit ─▶ wait ─▶ parse ─▶ validate ─▶ publish
-                 ├▶ take_slots ─────┤
                  ├▶ performance_runs┤
                  └▶ checkpoint_pairs┴─▶ checkpoint [per pair] save: as above; load: the same after save.wait
 
 `submit` is a setup whose teardown `end` leaves no job behind; clearing `wait` therefore clears `submit`,
-too, and a new attempt begins. `check_params` and `take_slots` are setups whose teardown `report` prints all
-results and decides the state of the DAG run.
+too, and a new attempt begins. `check_params` is a setup whose teardown `report` prints all results and
+decides the state of the DAG run.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,8 +34,6 @@ from steptime.airflow.result_operators import (
 )
 from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sensors import TrainingSensor
-from steptime.airflow.slots.asking import TakeSlotsOperator
-from steptime.airflow.slots.names import ASK_TASK
 from steptime.recipes.workloads import load_workload, load_workloads
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
@@ -47,8 +44,7 @@ _WAITING_RETRIES = 100
 weeks does not fail by it."""
 
 _RUNS_AT_ONCE = 200
-"""DAG runs of one family. A sweep starts one for each of its cells, and its pool and the cluster's queue
-decide what runs at once; Airflow's default of 16 would hold slots of the pool for runs that wait here."""
+"""Active DAG runs of one family: the cluster's queue decides what trains at once, not Airflow's limit."""
 
 
 def training_dag(
@@ -112,7 +108,6 @@ def training_dag(
         check_params = CheckParamsOperator(task_id="check_params", workload=workload)
         plan = check_params.output
         staged = StageTrainingOperator(task_id="stage", plan=plan).output
-        take_slots = TakeSlotsOperator(task_id=ASK_TASK, plan=plan, retries=_WAITING_RETRIES)
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
@@ -126,12 +121,12 @@ def training_dag(
                 _train("checkpoint.load", load, staged, waiting, published, saving=saving)
 
         report = ReportOperator(task_id="report", plan=plan)
-        report.as_teardown(setups=[check_params, take_slots], on_failure_fail_dagrun=True)
+        report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
         # What is mapped over: no pairs if no checkpoint is asked for.
         runs = SelectOperator(task_id="performance_runs", returned=plan, field="runs")
         pairs = SelectOperator(task_id="checkpoint_pairs", returned=plan, field="checkpoint_pairs")
         trainings = [performance.expand(run=runs.output), checkpoint.expand_kwargs(pairs.output)]
-        take_slots >> trainings >> report
+        trainings >> report
     # Only now: Airflow gives each task a copy of what params its DAG has, and checks each field of each copy
     # when it stores the DAG. That was five sixths of the time that it takes to read the file.
     dag.params = ParamsDict({**dag_params(document, defaults), **dag.params})

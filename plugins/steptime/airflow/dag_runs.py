@@ -50,11 +50,3 @@ def is_paused(ti: Any, dag_id: str) -> bool:
         raise AirflowException(
             f"Airflow does not answer whether the DAG '{dag_id}' is paused: {error}"
         ) from None
-
-
-def has_scheduler() -> bool:
-    """Return whether a scheduler started this task; `airflow dags test` runs tasks in its own process."""
-    from airflow.sdk.execution_time import task_runner
-    from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms
-
-    return not isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), InProcessSupervisorComms)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException
+from pydantic import ValidationError
 
 from steptime.airflow.attempts import current_attempt, named_after, specs_of
 from steptime.airflow.base import (
@@ -26,8 +28,8 @@ from steptime.airflow.base import (
 from steptime.airflow.budgets import commit_plan, settle_ended
 from steptime.airflow.connections import patiently
 from steptime.airflow.params import plan_from_params
-from steptime.airflow.slots.asking import cell_of, options_of, require_slots, slots_of
 from steptime.airflow.states import state_of
+from steptime.airflow.sweep.runs import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, Staged
 from steptime.clusters.config import ClusterConfig, load_cluster
@@ -42,12 +44,39 @@ _WILL_WAIT = (None, "restarting")
 """States of a waiting task that has not begun or was cleared; `restarting` while its worker is ended."""
 
 
+def options_of(context: Context) -> dict[str, Any]:
+    """Return what the DAG run was asked for: its params, and the rest of its conf."""
+    asked_for = {**context["params"], **(context["dag_run"].conf or {})}
+    asked_for.pop(HELD_BY, None)  # of a sweep's cell: about who started it
+    return asked_for
+
+
+def cell_of(context: Context) -> HeldBy | None:
+    """Return the sweep's task that started this DAG run, if that task confirms it."""
+    ti = context["ti"]
+    held_by = (context["dag_run"].conf or {}).get(HELD_BY)
+    if held_by is None:
+        return None
+    try:
+        cell = HeldBy.model_validate(held_by)
+    except ValidationError as error:
+        raise AirflowFailException(f"'{HELD_BY}' is not for people to set: leave it out ({error})") from None
+    started = ti.xcom_pull(
+        dag_id=cell.dag_id,
+        run_id=cell.run_id,
+        task_ids=cell.task_id,
+        map_indexes=cell.map_index,
+        key=STARTED_RUN_KEY,
+    )
+    me = StartedRun(dag_id=ti.dag_id, run_id=ti.run_id)
+    return cell if started is not None and StartedRun.model_validate(started) == me else None
+
+
 class CheckParamsOperator(RefusingOperator):
     """Checks the DAG run's params together, and returns the `Plan` they come to.
 
     Airflow checks each param's type; unknown names and values that do not go together are refused here,
-    before anything is staged or submitted. So is a plan that a budget of its cluster does not allow, or that
-    its pool can never give slots.
+    before anything is staged or submitted. So is a plan that a budget of its cluster does not allow.
 
     :param workload: the workload that the DAG is about, `llama3.1`.
     """
@@ -64,8 +93,6 @@ class CheckParamsOperator(RefusingOperator):
 
         with self.refusals(context):
             planned = plan_from_params(self.workload, options_of(context))
-            if (slots := slots_of(planned)) is not None:
-                require_slots([slots], "this run", context)
         rows = [
             {
                 "run": run.label,

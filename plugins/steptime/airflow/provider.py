@@ -50,10 +50,10 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules(
             _BENCHMARKS,
             *("operators", "result_operators", "selecting"),
-            *("slots.asking", "slots.holding", "sweep.confirming", "sweep.operators", "sweep.reporting"),
+            *("sweep.confirming", "sweep.operators", "sweep.reporting"),
         ),
         "sensors": _modules(_BENCHMARKS, "sensors"),
-        "triggers": _modules(_BENCHMARKS, "triggers", "slots.triggers", "sweep.triggers"),
+        "triggers": _modules(_BENCHMARKS, "triggers", "sweep.triggers"),
         "hooks": _modules(_RUNAI_NAME, "hooks"),
         "connection-types": [_RUNAI],
         "extra-links": ["steptime.airflow.links.ResultsLink", "steptime.airflow.links.StartedRunLink"],

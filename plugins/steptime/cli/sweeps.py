@@ -1,6 +1,5 @@
 """`steptime sweep`: which sweeps there are, what one would run and cost, and starting it."""
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,6 @@ from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
-from steptime.service.pools import require_pools
 
 DAG_ID = "scaling_sweep"
 """The DAG that runs any sweep, when it is asked to."""
@@ -49,12 +47,6 @@ CANCEL_EXAMPLES = """
 steptime sweep cancel steptime_run__2026-11-22T08:00:00.000+00:00 --dry-run
 
 steptime sweep cancel scheduled__2026-11-23T06:00:00+00:00
-"""
-
-POOLS_EXAMPLES = """
-[bold]Examples[/bold]
-
-steptime sweep pools > pools.json
 """
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A file of config/sweeps, without .yaml.")]
@@ -93,7 +85,7 @@ def plan(
     from steptime.airflow.sweep.cells import checked_sweep
     from steptime.judging.expected_cost import expected_cost
 
-    planned, _ = checked_sweep(name)
+    planned = checked_sweep(name)
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
     columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id") if table else None
@@ -111,10 +103,9 @@ def run(name: Name, *, url: Url = None, user: User = None) -> None:
     """
     from steptime.airflow.sweep.cells import checked_sweep
 
-    planned, slots = checked_sweep(name)
+    planned = checked_sweep(name)
     check_budgets(_runs(planned), err=True)
     with airflow_client(url, user) as client:
-        require_pools(client, slots)
         started = client.trigger(DAG_ID, {"sweep": name}, patience_s=DAG_PATIENCE_S)
         address = client.run_address(started.dag_id, started.dag_run_id)
     typer.echo(f"{_total(planned)}\nrun id:  {started.dag_run_id}\naddress: {address}")
@@ -143,21 +134,6 @@ def cancel(
         else:
             ended = [f"ended {run.dag_run_id} of {run.dag_id}" for run in cancel_sweep(client, sweep)]
     typer.echo("\n".join(ended) or f"nothing of {run_id} runs: it is {sweep.state}")
-
-
-@group.command(epilog=POOLS_EXAMPLES)
-def pools() -> None:
-    """Print the Airflow pools that count each cluster's GPUs, in the form of 'airflow pools import'.
-
-    'steptime up' makes them; another Airflow needs them before its first sweep.
-    """
-    from steptime.airflow.slots.pools import pools as all_pools
-
-    made, broken = all_pools()
-    typer.echo(
-        json.dumps({pool.name: pool.model_dump(mode="json", exclude={"name"}) for pool in made}, indent=2)
-    )
-    refuse(broken)
 
 
 def _runs(planned: SweepPlan) -> list[Run]:

@@ -13,7 +13,6 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveFloat,
-    PositiveInt,
     field_validator,
 )
 
@@ -50,8 +49,6 @@ class ClusterConfig(Frozen):
     kind: str
     gpu_type: str
     """Key of config/gpus.yaml; `cpu` if ranks are processes."""
-    gpus: PositiveInt | None = None
-    """How many GPUs runs and sweeps may use here at once; None: what they ask for, and the rest queues."""
     container: str = "none"
     """What runs a recipe's image, of `plug_points.CONTAINERS`; `none`: the trainer runs in its own venv."""
     container_mounts: tuple[str, ...] = ()
@@ -136,11 +133,6 @@ class ClusterConfig(Frozen):
     def root(self) -> str:
         """`work_dir` in full."""
         return self.work_dir.replace("{STEPTIME_HOME}", str(home()))
-
-    @property
-    def gpu_count(self) -> int | None:
-        """How many GPUs sweeps may use at once; None: no bounds."""
-        return self.gpus
 
     @property
     def budgets(self) -> dict[str | None, float]:

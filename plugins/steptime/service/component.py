@@ -44,7 +44,6 @@ _SHARED = (
     "alembic.runtime.environment",
     "steptime.airflow.dag_builder",
     "steptime.airflow.plugin",
-    "steptime.airflow.slots.dag",
     "steptime.airflow.sweep.dag",
     "steptime.judging.comparison",
     "steptime.results.quality",

@@ -7,7 +7,7 @@ Airflow's words; an Airflow that does not answer, or answers with an error of it
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
@@ -15,7 +15,6 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict
 
 from steptime.airflow.addresses import dag_run_path
-from steptime.airflow.slots.names import Pool
 from steptime.errors import SystemFailure, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 
@@ -170,18 +169,6 @@ class AirflowClient:
     def dags(self) -> list[Dag]:
         """Return the active DAGs."""
         return [Dag.model_validate(dag) for dag in self._pages("/api/v2/dags", "dags")]
-
-    def set_pools(self, pools: Sequence[Mapping[str, Any]]) -> None:
-        """Make the pools, each with `name`, `slots` and so on; those that are there are set to that."""
-        made = {"action": "create", "action_on_existence": "overwrite", "entities": list(pools)}
-        answer = self._call("PATCH", "/api/v2/pools", json={"actions": [made]})
-        if errors := answer["create"]["errors"]:
-            raise SystemFailure(f"Airflow at {self.url} does not make the pools: {errors[0]['error']}")
-
-    def pools(self) -> dict[str, Pool]:
-        """Return the pools by name."""
-        found = (Pool.model_validate(pool) for pool in self._pages("/api/v2/pools", "pools"))
-        return {pool.name: pool for pool in found}
 
     def import_errors(self) -> dict[str, str]:
         """Return the DAG files that cannot be read, by name, each with the last line of its traceback."""

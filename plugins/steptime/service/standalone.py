@@ -19,7 +19,6 @@ from steptime.local_services import Announce, failed_start, is_free, one_at_a_ti
 from steptime.process_identity import boot_id, start_tick
 from steptime.service import supervisor
 from steptime.service.component import log_file
-from steptime.service.pools import set_pools
 from steptime.service.processes import (
     STOP_TIMEOUT_S,
     Service,
@@ -89,8 +88,6 @@ def up(
                     f"another program listens on port {service.port} since Airflow's api-server died: end it,"
                     " or move Airflow to another port by 'steptime down' and 'steptime up'"
                 ) from None
-        with service.client() as client:
-            set_pools(client, announce)
         return service, before is not None
 
 

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from steptime.airflow.slots.names import STARTED_RUN_KEY, StartedRun
-from steptime.airflow.sweep.runs import PLANNED_IN
+from steptime.airflow.sweep.runs import PLANNED_IN, STARTED_RUN_KEY, StartedRun
 from steptime.errors import SystemFailure, UserError, shown
 from steptime.service.rest import AirflowClient, DagRun
 

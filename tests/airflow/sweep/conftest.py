@@ -1,7 +1,7 @@
 """A sweep to check, and a supervisor that keeps DAG runs as Airflow's does."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,9 @@ from airflow.sdk.execution_time.comms import (
     TriggerDagRun,
 )
 
-from steptime.airflow.slots.names import POOLS_KEY
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.results.models import Result
-from tests.airflow.conftest import StateStore, TaskInstance
-
-LOCAL_POOL = {"name": "gpus_local", "slots": 16, "include_deferred": True}
-"""As Airflow tells a task of it."""
+from tests.airflow.conftest import TaskInstance
 
 
 @dataclass
@@ -126,23 +122,18 @@ def task(write_sweep: Callable[..., None]) -> Callable[..., Any]:
 def check(
     write_sweep: Callable[..., None], make_context: Callable[..., Any], task: Callable[..., Any]
 ) -> Callable[..., dict[str, Any]]:
-    """Checks a sweep `night` with these fields, as the DAG's first task; `pushed` gets its XComs.
-
-    `pools` are those that Airflow has.
-    """
+    """Checks a sweep `night` with these fields, as the DAG's first task; `pushed` gets its XComs."""
 
     def check(
         *,
         conf: dict[str, Any] | None = None,
         pushed: dict[str, Any] | None = None,
-        pools: Sequence[dict[str, Any]] = (LOCAL_POOL,),
         **fields: Any,
     ) -> dict[str, Any]:
         write_sweep(**fields)
         context = make_context() | {"ti": SweepTask(pushed={} if pushed is None else pushed)}
         context["params"] = {"sweep": "night"}
         context["dag_run"].conf = conf
-        context["task_state_store"] = StateStore({POOLS_KEY: pools})
         checked: dict[str, Any] = task("check_sweep").execute(context)
         return checked
 

@@ -19,7 +19,7 @@ from steptime.results.store import Store
 from tests.airflow.conftest import StateStore
 from tests.airflow.test_slurm_dag_run import slurm
 
-from .conftest import LOCAL_POOL, SweepTask
+from .conftest import SweepTask
 
 __all__ = ["slurm"]  # a fixture
 
@@ -138,7 +138,7 @@ def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
         "task_state_store": StateStore(),
     }
 
-    checked = check(runs=runs, cluster="mini-slurm", pools=[LOCAL_POOL | {"name": "gpus_mini-slurm"}])
+    checked = check(runs=runs, cluster="mini-slurm")
     fresh = task(CONFIRM_TASK, checked=checked).execute(context)
 
     assert [one["request"]["exclude"] for one in fresh] == ["node7", "node7"]

@@ -1,6 +1,5 @@
 """What Airflow's scheduler and API server call about cells; the drills have them called by a real Airflow."""
 
-import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +8,7 @@ from airflow.sdk import TaskInstanceState
 
 from steptime.airflow.sweep import hooks as sweep_hooks
 from steptime.airflow.sweep.dag import sweep_dag
-from steptime.airflow.sweep.hooks import on_task_instance_failed, task_instance_mutation_hook
+from steptime.airflow.sweep.hooks import on_task_instance_failed
 from steptime.airflow.sweep.runs import CHECK_TASK, RUN_OPERATOR, RUN_TASK
 
 
@@ -38,59 +37,13 @@ def instance(*, operator: str = RUN_OPERATOR, map_index: int = 1, conf: dict[str
         task_id=RUN_TASK,
         map_index=map_index,
         dag_run=run,
-        pool="default_pool",
-        pool_slots=1,
-        priority_weight=1,
     )
-
-
-def taken(task_instance: Any) -> tuple[str, int, int]:
-    return task_instance.pool, task_instance.pool_slots, task_instance.priority_weight
 
 
 def test_the_names_are_those_of_the_dags_tasks() -> None:
     dag = sweep_dag("any", sweep="weekly")
     assert dag.get_task(RUN_TASK).task_type == RUN_OPERATOR
     assert dag.has_task(CHECK_TASK)
-
-
-def test_a_cell_takes_its_slots_of_its_clusters_pool(xcoms: dict[Any, Any]) -> None:
-    slots = [{"pool": "gpus_near", "number": 8}, {"pool": "gpus_far", "number": 16}]
-    xcoms[CHECK_TASK, -1, "slots"] = slots
-    cells = [instance(map_index=index) for index in (0, 1)]
-    for cell in cells:
-        task_instance_mutation_hook(cell, cell.dag_run)
-    assert [taken(cell) for cell in cells] == [("gpus_near", 8, 8), ("gpus_far", 16, 16)]
-
-
-@pytest.mark.parametrize(
-    "task_instance", [instance(operator="SelectOperator"), instance(map_index=-1)], ids=["other", "unmapped"]
-)
-def test_what_is_no_cell_stays_as_it_is_and_nothing_is_asked(
-    monkeypatch: pytest.MonkeyPatch, task_instance: Any
-) -> None:
-    def ask(*_: object) -> None:
-        raise AssertionError("Airflow was asked")
-
-    monkeypatch.setattr(sweep_hooks, "xcom_of", ask)
-    before = taken(task_instance)
-    task_instance_mutation_hook(task_instance, task_instance.dag_run)
-    on_task_instance_failed(TaskInstanceState.RUNNING, task_instance)
-    if task_instance.operator != RUN_OPERATOR:
-        on_task_instance_failed(None, task_instance)
-    assert taken(task_instance) == before
-
-
-@pytest.mark.parametrize("found", [None, [], "s3://elsewhere", [{}, {"pool": "p"}]])
-def test_slots_that_cannot_be_read_never_stop_the_scheduler(
-    xcoms: dict[Any, Any], caplog: pytest.LogCaptureFixture, found: Any
-) -> None:
-    xcoms[CHECK_TASK, -1, "slots"] = found
-    cell = instance()
-    with caplog.at_level(logging.ERROR):
-        task_instance_mutation_hook(cell, cell.dag_run)
-    assert taken(cell) == ("default_pool", 1, 1)
-    assert "no pool slots for cell.run 1" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from pydantic import TypeAdapter
 from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
 from steptime.airflow.installation import own_runs
-from steptime.airflow.sweep.cells import slots_of
 from steptime.airflow.sweep.elsewhere import elsewhere
 from steptime.airflow.sweep.operators import run_id_of, started_run
-from steptime.airflow.sweep.runs import RUN_TASK, SLOTS_KEY
+from steptime.airflow.sweep.runs import RUN_TASK
 from steptime.judging.comparison import compare_cells
 from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
@@ -56,7 +55,6 @@ class ConfirmOperator(BaseOperator):
         with airflow_errors():
             fresh = self._committed(context, fresh, self._added(context["ti"], plan, fresh))
         planned = [as_json(cell) for cell in fresh]
-        context["ti"].xcom_push(SLOTS_KEY, [as_json(slots_of(cell)) for cell in fresh])
         kept.set(_FRESH, [*planned], retention=NEVER_EXPIRE)
         return planned
 

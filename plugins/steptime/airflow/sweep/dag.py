@@ -5,9 +5,9 @@
     report
 
 `approve` is skipped below the sweep's own limit. `run` starts the DAG of a workload family for one cell and
-holds slots of its cluster's pool, which `hooks` gives it, until that run has ended; `outcome` fails if it
-failed. After all of them `confirm` has cells run again that are suspected to be slower. `report` decides the
-state of the DAG run. No task depends on the sweeps' files: they may be edited while a sweep runs.
+waits until that run has ended; `outcome` fails if it failed. After all of them `confirm` has cells run again
+that are suspected to be slower. `report` decides the state of the DAG run. No task depends on the sweeps'
+files: they may be edited while a sweep runs.
 """
 
 from datetime import timedelta
@@ -116,8 +116,7 @@ def _run_each(run_task: str, cells: Any) -> Any:
 
 _DOCUMENTATION = """Runs a sweep: a file of `config/sweeps` with matrices of runs, exclusions and a budget.
 
-Each cell is a DAG run of its workload's DAG. A task waits for it and holds as many slots of the pool
-`gpus_<cluster>` as the cell has GPUs; `steptime up` makes these pools, elsewhere `steptime sweep pools` does.
+Each cell is a DAG run of its workload's DAG, for which a task waits.
 
 Marking a cell's task, or all of the sweep, as failed ends the runs that were started, and their jobs; the
 param *End the runs when the sweep is* changes that. The button *Run of this cell* leads to a cell's run.

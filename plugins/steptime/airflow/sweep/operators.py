@@ -25,13 +25,14 @@ from steptime.airflow.budgets import commit_plan
 from steptime.airflow.dag_runs import is_paused, start_dag_run
 from steptime.airflow.links import StartedRunLink, dag_run_address
 from steptime.airflow.notifications import Event, notify
-from steptime.airflow.slots.asking import require_slots
-from steptime.airflow.slots.names import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
 from steptime.airflow.states import ENDED, state_of_dag_run
 from steptime.airflow.sweep.cells import checked_sweep
 from steptime.airflow.sweep.runs import (
-    SLOTS_KEY,
+    HELD_BY,
+    STARTED_RUN_KEY,
     STOP_RUNS_PARAM,
+    HeldBy,
+    StartedRun,
     StopRuns,
 )
 from steptime.airflow.sweep.triggers import DagRunTrigger
@@ -60,14 +61,13 @@ class CheckSweepOperator(RefusingOperator):
     ui_color: str = "#eef3e2"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Check and plan; the slots of each cell are an XCom of their own, which the cluster policy reads."""
+        """Check and plan."""
         asked_for = {**context["params"], **(context["dag_run"].conf or {})}
         with self.refusals(context):
             for name in asked_for:
                 if name not in (_SWEEP_PARAM, STOP_RUNS_PARAM):
                     raise unknown_value("parameter", name, [_SWEEP_PARAM, STOP_RUNS_PARAM])
-            plan, slots = checked_sweep(str(asked_for[_SWEEP_PARAM]))
-            require_slots(slots, "a cell", context)
+            plan = checked_sweep(str(asked_for[_SWEEP_PARAM]))
         cost = _expected(plan)
         rows = list(_rows(plan, cost))
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
@@ -78,7 +78,6 @@ class CheckSweepOperator(RefusingOperator):
             # As their own DAG runs will: a cell that begins finds what is committed for it here.
             runs = {f"{cell.dag_id}/{run_id_of(ti, cell, 1)}": runs_of(cell) for cell in plan.cells}
             commit_plan(runs, held_by=dag_run_of(context), info=self.log.info)
-        ti.xcom_push(SLOTS_KEY, [as_json(one) for one in slots])
         return as_json(plan)
 
 
@@ -147,8 +146,7 @@ class RunCellOperator(CellOperator):
     has: a retry, wherever its predecessor died, comes to the run that is there. Clearing the task begins a
     new attempt if the run has ended; one that goes on is cleared if the sweep's params ask for that.
 
-    While it waits it holds slots of the cluster's pool, which `hooks` gives it; marking it as failed
-    marks the run, too.
+    Marking it as failed marks the run, too.
 
     :param cell: a `Cell` as JSON. (templated)
     :param poll_interval_s: seconds between two looks at the run.
@@ -205,9 +203,6 @@ class RunCellOperator(CellOperator):
 class CellOutcomeOperator(CellOperator):
     """Succeeds if the run of a cell did.
 
-    The task that waits cannot do this: to fail, it would have to resume in a worker, and so queue for its
-    pool slots again, perhaps for hours behind other cells.
-
     :param cell: a `Cell` as JSON. (templated)
     :param started_in: id of the task that started the run.
     """
@@ -250,7 +245,7 @@ def run_id_of(ti: Any, cell: Cell, attempt: int) -> str:
 
 
 def _conf(ti: Any, cell: Cell) -> dict[str, Any]:
-    """What the run of a cell is started with: its options, and who holds its slots."""
+    """What the run of a cell is started with: its options, and who has started it."""
     holds = HeldBy(
         dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=ti.map_index, sweep=cell.sweep
     )

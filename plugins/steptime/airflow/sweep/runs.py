@@ -2,6 +2,10 @@
 
 from enum import StrEnum
 
+from pydantic import NonNegativeInt
+
+from steptime.frozen import Frozen
+
 CHECK_TASK = "check_sweep"
 RUN_TASK = "cell.run"
 """The mapped task that starts the run of a cell, and waits for it."""
@@ -15,8 +19,28 @@ FRESH_RUN_TASK = "fresh.run"
 PLANNED_IN = {RUN_TASK: CHECK_TASK, FRESH_RUN_TASK: CONFIRM_TASK}
 """By the task that starts the runs of cells, the one that has planned these."""
 
-SLOTS_KEY = "slots"
-"""XCom of a task that plans cells: the `Slots` of each, by its map index."""
+STARTED_RUN_KEY = "started_run"
+"""XCom of a task that starts a DAG run: the `StartedRun`, written before it is started."""
+
+HELD_BY = "slots_held_by"
+"""In the conf of a cell's DAG run: the `HeldBy` that has started it."""
+
+
+class StartedRun(Frozen):
+    """The DAG run that a task has started."""
+
+    dag_id: str
+    run_id: str
+
+
+class HeldBy(Frozen):
+    """The mapped task of a sweep that has started a DAG run."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: NonNegativeInt
+    sweep: str
 
 
 class StopRuns(StrEnum):

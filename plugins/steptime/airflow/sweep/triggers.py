@@ -13,8 +13,7 @@ from steptime.airflow.states import LIVE, state_of_dag_run
 class DagRunTrigger(WaitingTrigger):
     """Waits until a DAG run has ended or was deleted; then its task succeeds, here and now.
 
-    If the task were resumed in a worker, it would have to queue for its pool slots again, behind runs that
-    take them for hours. It is resumed only if Airflow does not answer, with `{"error": "one sentence"}`.
+    The task is resumed only if Airflow does not answer, with `{"error": "one sentence"}`.
 
     :param dag_id: its DAG.
     :param run_id: its id.

@@ -97,11 +97,6 @@ class LocalConfig(ClusterConfig):
         """`slots` as a number."""
         return len(os.sched_getaffinity(0)) if self.slots == "auto" else self.slots
 
-    @property
-    def gpu_count(self) -> int:
-        """How many ranks sweeps may run at once: `gpus`, else every slot."""
-        return self.gpus or self.slot_count
-
 
 Config = LocalConfig
 """The plug point asks for it by this name."""

@@ -47,15 +47,6 @@ class Api(BaseHTTPRequestHandler):
         else:
             self._answer(401, {"detail": "Invalid credentials"})
 
-    def do_PATCH(self) -> None:
-        if (HOME / "busy").exists():
-            (HOME / "busy").unlink()
-            self._answer(500, {"detail": "database is locked"})
-            return
-        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        (HOME / "pools.json").write_text(json.dumps(said["actions"][0]["entities"]))
-        self._answer(200, {"create": {"success": [], "errors": []}})
-
     def _answer(self, code: int, body: object) -> None:
         data = json.dumps(body).encode()
         self.send_response(code)
