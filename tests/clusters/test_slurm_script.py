@@ -19,6 +19,7 @@ from steptime.recipes.config_files import load_yaml_model
 from steptime.recipes.models import Mode, ProfileWindow, Run
 from steptime.recipes.planning import parse_request, plan
 from steptime.recipes.slurm_options import SlurmOptions
+from tests.upstream.settings_record import load
 
 VENV = Staged(
     python="/shared/venvs/trainer-1/bin/python",
@@ -319,16 +320,40 @@ def test_a_run_that_cannot_be_is_known_before_it_is_staged() -> None:
 PROFILE = ProfileWindow(first_step=1, last_step=2, ranks=(0,))
 
 
-def test_nsight_starts_every_rank_of_a_profile_run() -> None:
-    run = planned("llama3.1", size="8b", gpus="16", profile=True)
+BY_JOB = "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
+
+
+@pytest.mark.parametrize(
+    ("workload", "report", "metrics"),
+    [
+        ("nemotron4-340b-24.11", BY_JOB, "--gpu-metrics-device=all"),
+        ("nemotron4-25.04", "profile_%p", "--gpu-metrics-device=all"),
+        ("llama3.1-25.04", "profile_%p", "--gpu-metrics-device=all"),
+        ("nemotron-h-25.05", BY_JOB, "--gpu-metrics-devices=all"),
+        ("nemotron4-340b-25.12", BY_JOB, "--gpu-metrics-devices=all"),
+        ("nemotron-h-26.06", BY_JOB, "--gpu-metrics-devices=all"),
+    ],
+)
+def test_nsight_starts_every_rank_as_the_document_does(workload: str, report: str, metrics: str) -> None:
+    """Reports have the document's names; the other options are those recorded of upstream's code."""
+    run = planned(workload, gpu_type="h100", profile=True, gpu_metrics=True)
     script = script_of(run, site(container="pyxis"), IMAGE)
     assert "\nmkdir -p nsys_profile\n" in script
     assert 'exec nsys profile "$@"' in script
-    assert (
-        "  '--output=nsys_profile/profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}' \\\n  python"
-        in script
-    )
-    assert "gpu-metrics" not in script
+    assert f"set -- {metrics} " in script
+    assert "gpu-metrics" not in script.replace(metrics, "")
+    options = re.findall(r"^  '?(--[a-z-]+=[^\s']+)'? \\$", script.partition("  nsys \\\n")[2], re.MULTILINE)
+    assert f"--output=nsys_profile/{report}" in options
+    profiled = load().get(workload, {}).get("modes", {}).get("profile", {}).get("settings", {})
+    if "launch.nsys_trace" in profiled:
+        assert options[:3] == [
+            "--sample=none",
+            f"--trace={','.join(profiled['launch.nsys_trace'])}",
+            options[2],
+        ]
+        assert options[3 : 3 + len(profiled["launch.nsys_extra_args"])] == profiled["launch.nsys_extra_args"]
+    if workload == "nemotron4-340b-24.11":
+        assert not [one for one in options if "event-trace" in one], "upstream does not set it in this image"
 
 
 @pytest.mark.parametrize("installed", [True, False])
@@ -348,7 +373,7 @@ def test_nsight_is_used_where_an_image_has_it(tmp_path: Path, *, installed: bool
         return
     assert told.startswith("nsys 1 profile ")
     assert told.endswith(" echo trained --run $(x)\n")
-    assert ("--gpu-metrics-devices=all" in told) is gpu_metrics
+    assert ("--gpu-metrics-device=all" in told) is gpu_metrics
 
 
 def test_a_profile_on_the_cpu_is_the_trainers(two_ranks: Run) -> None:

@@ -90,7 +90,21 @@ def launch_settings(run: Run) -> dict[str, Any]:
         "launch.container_image": f"nvidia+{image}.sqsh",
         "launch.ranks_per_numa_node": int(bound[1]) if bound else None,
         "launch.vboost": "nvidia-smi boost-slider --vboost 1" in script,
+        **_nsight_settings(script),
         **{f"environment.{name}": value for name, value in job_environment(run, STAGED, cluster).items()},
+    }
+
+
+def _nsight_settings(script: str) -> dict[str, Any]:
+    """What Nsight Systems is started with; empty unless it is a profile run."""
+    options = re.findall(r"^  '?(--[a-z-]+=[^\s']+)'? \\$", script.partition("  nsys \\\n")[2], re.MULTILINE)
+    if not options:
+        return {}
+    (trace,) = (one.removeprefix("--trace=") for one in options if one.startswith("--trace="))
+    own = ("--trace=", "--sample=", "--output=")
+    return {
+        "launch.nsys_trace": trace.split(","),
+        "launch.nsys_extra_args": [one for one in options if not one.startswith(own)],
     }
 
 

@@ -7,17 +7,14 @@ from steptime.recipes.models import Mode, Run
 PROFILE_FOLDER = "nsys_profile"
 """Below the job's folder, as in the recipe documents."""
 
-_REPORT = f"{PROFILE_FOLDER}/profile_%q{{SLURM_JOB_ID}}_%q{{SLURM_NODEID}}_%q{{SLURM_PROCID}}"
-"""Nsight Systems replaces `%q{NAME}` by a variable of the environment."""
-
-_METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; '
+_METRICS_ON_FIRST = 'if [ "$SLURM_LOCALID" = 0 ]; then set -- {option}=all "$@"; fi; '
 """Only one process of a node can sample its GPUs' counters."""
 _WHERE_INSTALLED = (
     'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; {metrics}exec nsys profile "$@"; fi; '
     'while [[ $1 == --* ]]; do shift; done; exec "$@"'
 )
-"""What is run comes as arguments, never as text: Nsight Systems' options, then the command, which is left
-alone if an image does not have it. Without the variable the trainer takes torch's profiler."""
+"""The options of Nsight Systems and the command are passed as arguments, never as text. If the image has no
+nsys, only the command runs, and without the variable the trainer uses torch's profiler."""
 
 _TRACES = {
     # Every collective and point-to-point call, with its sizes.
@@ -33,23 +30,25 @@ def wants_nsight(run: Run) -> bool:
 
 
 def profiled(run: Run, command: Sequence[str]) -> tuple[str, ...]:
-    """Wrap the command in Nsight Systems if it is a profile run on GPUs and that is installed.
+    """Wrap the command in Nsight Systems if this is a profile run on GPUs.
 
-    Every rank is started so. Those to be profiled start it at the first step (cudaProfilerStart), and only
-    they leave a report.
+    Every rank is started under it. The ranks to be profiled start the capture at the first step
+    (cudaProfilerStart), and only they write a report.
     """
     if run.profile is None or not wants_nsight(run):
         return tuple(command)
+    nsight = run.profile.nsight
     options = (
         "--sample=none",
-        "--trace=cuda,nvtx",
-        "--cuda-graph-trace=node",
+        f"--trace={','.join(nsight.trace)}",
+        f"--output={PROFILE_FOLDER}/{nsight.report}",
+        "--force-overwrite=true",
         "--capture-range=cudaProfilerApi",
         "--capture-range-end=stop",
-        "--force-overwrite=true",
-        f"--output={_REPORT}",
+        *nsight.options,
     )
-    start = _WHERE_INSTALLED.format(metrics=_METRICS_ON_FIRST if run.profile.gpu_metrics else "")
+    metrics = _METRICS_ON_FIRST.format(option=nsight.gpu_metrics_option) if run.profile.gpu_metrics else ""
+    start = _WHERE_INSTALLED.format(metrics=metrics)
     return ("bash", "-c", start, "nsys", *options, *command)
 
 

@@ -14,6 +14,7 @@ from steptime.recipes.layers import HybridShape, LatentAttention, MoeShape, Nemo
 from steptime.recipes.named import DESCRIBED, MEGATRON_BRIDGE, NAMED, NamedRecipe, kind_of_model
 from steptime.recipes.performance import Performance
 from steptime.recipes.slurm_options import SlurmOptions
+from steptime.refusals import written
 
 RUN_FILE = "run.json"
 """Name of a `Run` as a file: in its job's folder, for the trainer and for who reads the log beside it."""
@@ -264,6 +265,21 @@ class Window(Frozen):
         return f"{self.first}:{self.last}"
 
 
+class Nsight(Frozen):
+    """How a document starts Nsight Systems (`nsys profile`), beyond what every profile run has."""
+
+    trace: Annotated[tuple[str, ...], Field(min_length=1)] = ("nvtx", "cuda")
+    options: tuple[Annotated[str, written("--[a-z-]+=[A-Za-z0-9.-]+", "--option=value")], ...] = (
+        *("--cuda-graph-trace=node", "--cuda-event-trace=false"),
+    )
+    report: Annotated[str, written(r"[A-Za-z0-9_%{}]+", "a file name")] = (
+        "profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}"
+    )
+    """Name of a rank's report. Nsight Systems replaces `%q{NAME}` by a variable, `%p` by the process's ID."""
+    gpu_metrics_option: Literal["--gpu-metrics-devices", "--gpu-metrics-device"] = "--gpu-metrics-devices"
+    """Versions of Nsight Systems before 2024.5 know the second name only."""
+
+
 class ProfileWindow(Frozen):
     """What a profile run looks at: with Nsight Systems on GPUs that have it, else with torch's profiler."""
 
@@ -274,6 +290,7 @@ class ProfileWindow(Frozen):
     """Global ranks."""
     gpu_metrics: bool = False
     """Whether the GPUs' hardware counters are sampled, too (Nsight Systems only)."""
+    nsight: Nsight = Nsight()
 
 
 _ONCE_OF_RECIPES = ("fp8_recipe", "cuda_graphs", "tp_comm_overlap")

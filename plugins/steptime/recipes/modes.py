@@ -125,7 +125,13 @@ def profile_of(request: PlanRequest, selection: Selection, recipe: Recipe, max_s
             )
     if request.gpu_metrics and recipe.gpu_type == "cpu":
         raise UserError("gpu_metrics needs GPUs, and this run is on the CPU: leave it out.")
-    return ProfileWindow(first_step=start, last_step=stop, ranks=ranks, gpu_metrics=request.gpu_metrics)
+    return ProfileWindow(
+        first_step=start,
+        last_step=stop,
+        ranks=ranks,
+        gpu_metrics=request.gpu_metrics,
+        nsight=_documented(selection).nsight,
+    )
 
 
 def _profiled_steps(request: PlanRequest, selection: Selection) -> int:

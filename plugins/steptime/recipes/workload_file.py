@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from steptime.frozen import Frozen
-from steptime.recipes.models import Model, ModelShape, Parallelism, Recipe, Window
+from steptime.recipes.models import Model, ModelShape, Nsight, Parallelism, Recipe, Window
 from steptime.recipes.notation import parse_time_limit, parse_window
 from steptime.recipes.performance_rules import PerformanceRules
 from steptime.refusals import written
@@ -87,6 +87,7 @@ class Profile(Frozen):
     last_step: PositiveInt
     max_steps: PositiveInt
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1), AfterValidator(_each_once)]
+    nsight: Nsight = Nsight()
 
 
 class NcclTrace(Frozen):

@@ -86,12 +86,14 @@ srun \
   'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-devices=all "$@"; fi; exec nsys profile "$@"; fi; while [[ $1 == --* ]]; do shift; done; exec "$@"' \
   nsys \
   --sample=none \
-  --trace=cuda,nvtx \
-  --cuda-graph-trace=node \
+  --trace=cuda \
+  '--output=nsys_profile/profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}' \
+  --force-overwrite=true \
   --capture-range=cudaProfilerApi \
   --capture-range-end=stop \
-  --force-overwrite=true \
-  '--output=nsys_profile/profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}' \
+  --cuda-graph-trace=node \
+  --cuda-event-trace=false \
+  --nvtx-domain-include=NCCL \
   python \
   /opt/Megatron-Bridge/scripts/performance/run_script.py \
   --model_name=qwen3 \
