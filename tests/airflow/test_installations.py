@@ -8,13 +8,15 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from steptime.airflow import installation
 from steptime.airflow.attempts import specs_of
 from steptime.clusters.base import Installation, Job, JobState, Staged
 from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster
+from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.models import Result, Submitted
@@ -206,11 +208,12 @@ def test_an_airflow_that_does_not_answer_is_given_no_second_id(
     variables: Variables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_answer(prefix: str) -> list[str]:
-        raise ConnectionError(prefix)
+        raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"prefix": prefix}))
 
     first = installation.this_installation()
     with monkeypatch.context() as patched:
         patched.setattr(variables, "keys", no_answer)
-        with pytest.raises(ConnectionError):
+        with pytest.raises(SystemFailure, match="Airflow does not list its Variables"):
             installation.this_installation()
     assert installation.this_installation() == first
+    assert len(variables.kept) == 1

@@ -1,4 +1,7 @@
-"""When a component of Airflow is started, and started again."""
+"""When a component of Airflow is started and restarted."""
+
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -6,28 +9,61 @@ from steptime.service import component
 from steptime.service.component import Component, ComponentState
 
 
-def test_a_component_that_cannot_be_forked_again_now_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Died:
-        pid, exitcode = 2**30, -9
+class Ended:
+    """A process that was killed as soon as it had started. Its id is larger than any real one."""
 
-    forks = [Died(), BlockingIOError("no more processes"), Died()]
+    pid = 2**30
 
-    def fork(_name: str, _arguments: tuple[str, ...]) -> object:
-        if isinstance(forked := forks.pop(0), OSError):
-            raise forked
-        return forked
+    def poll(self) -> int:
+        return -9
 
-    monkeypatch.setattr(component, "fork_airflow", fork)
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the next starts give: a process, or an error to raise."""
+    outcomes: list[Any] = []
+
+    def start(_name: str, _arguments: tuple[str, ...]) -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(component, "start_airflow", start)
+    return outcomes
+
+
+def test_a_restart_that_fails_is_repeated(starts: list[Any]) -> None:
+    starts += [Ended(), BlockingIOError("no more processes"), Ended()]
     scheduler = Component("scheduler", ("scheduler",))
     looks = [(0.0, True), (0.5, True), (1.0, False), (1.5, True), (3.0, False), (3.5, True)]
     assert [(now, scheduler.keep(now)) for now, _ in looks] == looks
     assert scheduler.state() == ComponentState(name="scheduler", pid=2**30, starts=2, last_exit_code=-9)
 
 
-def test_a_first_start_that_fails_is_no_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fork(_name: str, _arguments: tuple[str, ...]) -> None:
-        raise BlockingIOError("no more processes")
-
-    monkeypatch.setattr(component, "fork_airflow", fork)
+def test_a_first_start_that_fails_is_an_error(starts: list[Any]) -> None:
+    starts.append(BlockingIOError("no more processes"))
     with pytest.raises(BlockingIOError):
         Component("scheduler", ("scheduler",)).keep(0.0)
+
+
+def test_pauses_between_restarts_grow_to_a_minute(starts: list[Any]) -> None:
+    starts += [Ended() for _ in range(11)]
+    scheduler = Component("scheduler", ("scheduler",))
+    started_at, now = [], 0.0
+    while starts:
+        if scheduler.keep(now) and scheduler.process is not None:
+            started_at.append(now)
+        else:
+            now += 0.5
+    pauses = [later - earlier for earlier, later in pairwise(started_at)]
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+
+
+def test_a_component_that_ran_for_long_is_restarted_at_once(starts: list[Any]) -> None:
+    starts += [Ended() for _ in range(3)]
+    scheduler = Component("scheduler", ("scheduler",))
+    for now in (0.0, 0.0, 1.0, 200.0):  # it starts, has ended, starts again, and has ended after 199 s
+        assert scheduler.keep(now)
+    assert scheduler.keep(200.0)
+    assert scheduler.starts == 3

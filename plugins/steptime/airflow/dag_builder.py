@@ -34,7 +34,7 @@ from steptime.airflow.result_operators import (
 )
 from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sensors import TrainingSensor
-from steptime.recipes.workloads import load_workload, load_workloads
+from steptime.recipes.workloads import load_workload
 
 _RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """For faults of the infrastructure: a training's own failure, and the user's errors, are never retried."""
@@ -131,16 +131,6 @@ def training_dag(
     # when it stores the DAG. That was five sixths of the time that it takes to read the file.
     dag.params = ParamsDict({**dag_params(document, defaults), **dag.params})
     return dag
-
-
-def build_each_once() -> None:
-    """Build the DAG of each workload, for processes that are forked after that: each task builds its own.
-
-    What that reads, a workload's file above all, is kept, and read again only if it has changed since.
-    """
-    workloads, _ = load_workloads()
-    for workload in workloads:
-        training_dag(workload.dag_id, workload=workload.family)
 
 
 def _train(

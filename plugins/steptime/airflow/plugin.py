@@ -1,4 +1,4 @@
-"""What steptime adds to Airflow: a page in the navigation, a tab on every DAG run, one writer on SQLite."""
+"""What steptime adds to Airflow: a page in the navigation and a tab on every DAG run."""
 
 import functools
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -8,7 +8,6 @@ from airflow.plugins_manager import AirflowPlugin
 
 from steptime.airflow import failures
 from steptime.airflow.addresses import RUN_ROUTE
-from steptime.airflow.one_writer import one_writer
 from steptime.airflow.sweep import hooks as sweep_hooks
 
 PREFIX = "/steptime"
@@ -46,9 +45,6 @@ class SteptimePlugin(AirflowPlugin):
     listeners: list[Any] = [sweep_hooks, failures]  # noqa: RUF012 (Airflow declares it so)
     fastapi_apps: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)
         {"app": _serve, "url_prefix": PREFIX, "name": "steptime results"}
-    ]
-    fastapi_root_middlewares: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)
-        {"middleware": one_writer, "name": "steptime one writer"}
     ]
     external_views: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)
         {

@@ -7,16 +7,13 @@ import logging
 import math
 import statistics
 import sys
-import warnings
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import PositiveFloat, model_validator
 
 from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
-from steptime.large_imports import put_off, uncollected
 from steptime.logs.completeness import named_steps
 from steptime.logs.models import Step
 from steptime.recipes.config_files import load_yaml_model
@@ -91,7 +88,8 @@ def judge(name: str, passed: bool, holds: str, found: str, severity: Severity = 
 
 
 def _rules(run: Run) -> tuple[_RowRule, ...]:
-    gxe = load_library().expectations
+    from great_expectations import expectations as gxe
+
     first, last, gbs = run.first_step, run.max_steps - 1, run.recipe.global_batch_size
     window = list(range(run.window.first, run.window.last + 1))
     return (
@@ -157,14 +155,16 @@ def _stated_and_finite(gxe: Any, column: str, above: float | None = None) -> lis
 
 def _steadiness(run: Run, steps: Sequence[Step]) -> tuple[_RowRule, ...]:
     """The warning about a noisy window; none if it has no spread (one step, or an infinite time)."""
+    from great_expectations import expectations as gxe
+    from great_expectations.expectations.row_conditions import Column
+
     times = [time for step in steps if _in_window(step, run) and (time := step.step_time_s) is not None]
     if len(times) < 2 or not all(map(math.isfinite, times)):
         return ()
     percent = step_limits().of("step_time_variation_percent", run.recipe.gpu_type)
     largest = percent / 100 * statistics.fmean(times)
-    gxe, in_window = load_library().expectations, load_library().in_window
     expectation = gxe.ExpectColumnStdevToBeBetween(
-        column="step_time_s", max_value=largest, row_condition=in_window
+        column="step_time_s", max_value=largest, row_condition=Column("in_window") == 1
     )
     return (
         _RowRule(
@@ -181,54 +181,25 @@ def _in_window(step: Step, run: Run) -> bool:
     return run.window.first <= step.global_step <= run.window.last
 
 
-class _Library(NamedTuple):
-    """What is used of Great Expectations."""
-
-    get_context: Any
-    suite: Any
-    expectations: Any
-    in_window: Any
-    no_progress_bars: Any
-
-
-@cache
-def load_library() -> _Library:
-    """Import Great Expectations (some 3 s, once a process), leaving the handling of warnings as it was.
-
-    A third of it would be scipy, for expectations of distributions that nothing here has.
-    """
-    # Its own workings do not help a reader of the task's log; one of its modules sets a level for itself.
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
-    # 1.24.1 also makes `logging` capture all warnings; this undoes it.
-    with put_off("scipy", "scipy.stats"), uncollected(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"module 'sre_\w+' is")
-        import great_expectations
-        from great_expectations import expectations
-        from great_expectations.data_context.types.base import ProgressBarsConfig
-        from great_expectations.expectations.row_conditions import Column
-    logging.getLogger(ProgressBarsConfig.__module__).setLevel(logging.WARNING)
-    return _Library(
-        great_expectations.get_context,
-        great_expectations.ExpectationSuite,
-        expectations,
-        Column("in_window") == 1,
-        ProgressBarsConfig(globally=False),
-    )
-
-
 def _evaluate(run: Run, steps: Sequence[Step], rules: Sequence[_RowRule]) -> dict[str, list[Any]]:
     """Name of each broken rule → what Great Expectations found: rows' global steps, or one observed value."""
-    library = load_library()
-    context = library.get_context(mode="ephemeral")
+    import great_expectations
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    # Its own messages do not help a reader of the task's log. One of its modules sets its own level.
+    for logger in ("great_expectations", ProgressBarsConfig.__module__):
+        logging.getLogger(logger).setLevel(logging.WARNING)
+    context = great_expectations.get_context(mode="ephemeral")
     context.enable_analytics(False)
-    context.variables.progress_bars = library.no_progress_bars
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
     asset = context.data_sources.add_pandas("training_log").add_dataframe_asset("steps")
     batch = asset.add_batch_definition_whole_dataframe("steps").get_batch({"dataframe": _table(run, steps)})
     for rule in rules:
         for expectation in rule.expectations:
             expectation.meta = {"rule": rule.name}
+    expectations = [one for rule in rules for one in rule.expectations]
     outcome = batch.validate(
-        library.suite("steps", expectations=[one for rule in rules for one in rule.expectations]),
+        great_expectations.ExpectationSuite("steps", expectations=expectations),
         result_format={"result_format": "COMPLETE", "unexpected_index_column_names": ["global_step"]},
     )
     broken: dict[str, list[Any]] = {}

@@ -1,8 +1,8 @@
-"""The Airflow of one machine, configured: `airflow.cfg`, keys and the password, all below the state folder.
+"""The configuration of this machine's Airflow: `airflow.cfg`, keys and the password, in the state folder.
 
-Everything is in the file and nothing in the environment, because jobs and tasks inherit environments and keys
-must not travel with them. `AIRFLOW__…` variables of the caller belong to another Airflow and are dropped;
-`AIRFLOW_CONN_…` and `AIRFLOW_VAR_…` pass.
+Everything is in the file and nothing in the environment, because jobs and tasks inherit the environment and
+must not see the keys. The caller's `AIRFLOW__…` variables belong to another Airflow and are dropped;
+`AIRFLOW_CONN_…` and `AIRFLOW_VAR_…` are passed on.
 """
 
 import base64
@@ -21,15 +21,14 @@ from steptime.service import connection_file
 ADMIN = "admin"
 """The one user of the standalone Airflow."""
 _DATABASE_PATIENCE_S = 60
-"""How long a writer of Airflow's SQLite waits for the others, which write one at a time.
+"""How long a writer of Airflow's SQLite waits for other writers before it fails with "database is locked".
 
-Who waits longer fails, and a triggerer ends of it: with Python's five seconds that was seen when three
-hundred tasks began at once.
+SQLite has one writer at a time. With Python's default of 5 s, a triggerer exits if many tasks start at once.
 """
 
 
 def write_config(port: int) -> Path:
-    """Write `airflow.cfg` for an Airflow on 127.0.0.1:`port`; keys and password are made once and kept."""
+    """Write `airflow.cfg` for an Airflow on 127.0.0.1:`port`. Keys and password are created once and kept."""
     root = settings.airflow_home()
     root.mkdir(parents=True, exist_ok=True)
     password()
@@ -56,17 +55,16 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "plugins_folder": str(root / "plugins"),
             "load_examples": "False",
             "dags_are_paused_at_creation": "False",
-            # Airflow's LocalExecutor, with the imports of tasks made once.
-            "executor": "steptime.airflow.executor.PreloadedExecutor",
-            "hostname_callable": f"{__name__}.{hostname.__name__}",
-            # Waiting tasks are deferred and hold no slot; two cores are busy with fewer than six.
-            "parallelism": str(max(6, os.cpu_count() or 1)),
+            # The default asks a name server, in each task.
+            "hostname_callable": "socket.gethostname",
+            # Every running task writes to SQLite. Tasks that wait for jobs are deferred and do not count.
+            "parallelism": "6",
             "execution_api_server_url": f"{url}/execution/",
             "simple_auth_manager_users": f"{ADMIN}:admin",
             "simple_auth_manager_passwords_file": str(_passwords_file()),
             "fernet_key": keys["fernet_key"],
         },
-        # Connections that steptime makes itself, such as to the mini Slurm; asked before the database.
+        # Connections that steptime makes itself, for example to the mini Slurm. They precede the database's.
         "secrets": {
             "backend": "airflow.secrets.local_filesystem.LocalFilesystemBackend",
             "backend_kwargs": json.dumps({"connections_file_path": str(connection_file.path())}),
@@ -76,39 +74,37 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
             "host": "127.0.0.1",
             "port": str(port),
             "base_url": url,
-            "workers": "1",
             "instance_name": "steptime",
             "secret_key": keys["api_secret_key"],
         },
         "api_auth": {"jwt_secret": keys["jwt_secret"]},
         "logging": {
             "base_log_folder": str(root / "logs"),
-            # Logs of running tasks are read from the folder, but Airflow also asks the log server that does
-            # not run here (see `supervisor.COMPONENTS`), and complains each time. On port 1 nobody listens.
+            # Logs are read from the folder. Airflow also asks log servers, which are not started here (see
+            # `supervisor.COMPONENTS`), and logs an error each time. Nothing listens on port 1.
             "worker_log_server_port": "1",
             "trigger_log_server_port": "1",
             "namespace_levels": "airflow.utils.log.file_task_handler=CRITICAL",
         },
-        # With the default of 5 s, a task that defers at once may be judged "finished while queued" and fail.
         "workers": {
+            # With the default of 5 s, a task that defers at once may fail as "finished while queued".
             "min_heartbeat_interval": "1",
-            # Tasks ask on while the api-server is started again, which the supervisor may put off for a
-            # minute: for two to four minutes. By default they fail after 4 to 15 s, and again in each retry.
+            # Tasks repeat their requests for two to four minutes while the api-server is restarted, which
+            # the supervisor may delay by a minute. By default they fail after 4 to 15 s.
             "execution_api_retries": "120",
             "execution_api_retry_wait_min": "1",
             "execution_api_retry_wait_max": "2",
         },
         "scheduler": {
-            # Its executor waits in place of that, and not longer than until a task ends.
-            "scheduler_idle_sleep_time": "0",
-            # A task whose worker was killed is tried again after a minute instead of five.
+            "scheduler_idle_sleep_time": "0.5",
+            # A task whose worker was killed is retried after a minute instead of five.
             "task_instance_heartbeat_timeout": "60",
-            # Nor do tasks of a scheduler that was killed wait for five minutes: only this check finds them.
+            # The same for the tasks of a scheduler that was killed: only this check finds them.
             "orphaned_tasks_check_interval": "30",
         },
         "dag_processor": {
-            # A changed DAG file is parsed at once whatever the interval. Parsing unchanged ones again and
-            # again would take time from the cores that training is measured on.
+            # A DAG file that has changed is parsed at once. Parsing unchanged files every 30 s would take CPU
+            # from the trainings that are measured on this machine.
             "min_file_process_interval": "300",
             "refresh_interval": "30",
         },
@@ -116,18 +112,13 @@ def _options(root: Path, port: int) -> dict[str, dict[str, str]]:
 
 
 def database_address(root: Path) -> str:
-    """Return the address of Airflow's SQLite in a folder."""
+    """Return the URL of Airflow's SQLite database in a folder."""
     return f"sqlite:///{root / 'airflow.db'}?timeout={_DATABASE_PATIENCE_S}"
 
 
-def hostname() -> str:
-    """Return this machine's name for Airflow's processes, found without asking a name server."""
-    return "localhost"
-
-
 def child_environment() -> dict[str, str]:
-    """Return the environment of Airflow's processes: the state's place, and this Python's programs first."""
-    # Images often set the last: every process would compile Airflow and Great Expectations anew, for seconds.
+    """Return the environment of Airflow's processes: the state folder, and this Python's programs first."""
+    # Container images often set the last one: every process would compile Airflow again, for seconds.
     mine = {"AIRFLOW_HOME", "AIRFLOW_CONFIG", "PYTHONDONTWRITEBYTECODE"}
     kept = {
         name: value
@@ -135,7 +126,7 @@ def child_environment() -> dict[str, str]:
         if name not in mine and not name.startswith(("AIRFLOW__", "_AIRFLOW_"))
     }
     programs = str(Path(sys.executable).parent)
-    # Airflow's components talk to each other over loopback, where no proxy is of use.
+    # Airflow's components call each other over loopback, not through a proxy.
     direct = ",".join(filter(None, (kept.get("no_proxy") or kept.get("NO_PROXY"), "127.0.0.1,localhost")))
     return kept | {
         "no_proxy": direct,
@@ -148,7 +139,7 @@ def child_environment() -> dict[str, str]:
 
 
 def password() -> str:
-    """Return the admin's password, made at the first call and kept in a file only its owner can read."""
+    """Return the admin's password. The first call creates it, in a file that only its owner can read."""
     path = _passwords_file()
     passwords: dict[str, str] = json.loads(path.read_text()) if path.is_file() else {}
     if ADMIN not in passwords:
@@ -167,7 +158,7 @@ def _keys() -> dict[str, str]:
         keys: dict[str, str] = json.loads(path.read_text())
         return keys
     keys = {
-        # What cryptography.fernet.Fernet.generate_key() does: 32 random bytes in URL-safe base64.
+        # The same as cryptography.fernet.Fernet.generate_key(): 32 random bytes in URL-safe base64.
         "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
         "jwt_secret": secrets.token_urlsafe(64),
         "api_secret_key": secrets.token_urlsafe(32),

@@ -1,9 +1,8 @@
-"""The process behind `steptime up`: keeps Airflow's components running, and ends them all when it is ended.
+"""The process behind `steptime up`: runs Airflow's components, restarts those that die, and ends them.
 
 `airflow standalone` does not restart a component that dies, and leaves its children behind when stopped.
-This supervisor leads a session of its own, so that everything Airflow starts is found by the session's id.
-Each component is forked from it and leads a process group; a dead one is started again after a growing pause;
-SIGTERM stops them all. Started by `steptime.service.standalone` as `python -m steptime.service.supervisor`.
+This supervisor leads its own session, by whose id everything that Airflow starts can be found. SIGTERM ends
+it and all components. `steptime.service.standalone` starts it as `python -m steptime.service.supervisor`.
 """
 
 import importlib.metadata
@@ -24,32 +23,29 @@ from steptime.files import write_whole
 from steptime.frozen import Frozen
 from steptime.service.component import (
     API_SERVER,
-    DAG_PROCESSOR,
     Component,
     ComponentState,
-    fork_airflow,
-    import_program,
-    import_shared,
     log_file,
+    start_airflow,
 )
 
-# No log servers: they are for workers on other machines, and here the api-server reads the files.
+# Without log servers: they serve the logs of workers on other machines; here the api-server reads the files.
 COMPONENTS: dict[str, tuple[str, ...]] = {
     API_SERVER: ("api-server",),
     "scheduler": ("scheduler", "--skip-serve-logs"),
-    DAG_PROCESSOR: (DAG_PROCESSOR,),
+    "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 STOP_GRACE_S = 15.0
 LEAST_GRACE_S = 5.0
-"""What the api-server is given if the others have used up the grace."""
+"""The shortest time that a component has to end, even if the others have used up `STOP_GRACE_S`."""
 _POLL_S = 0.5
 
 log = logging.getLogger("steptime.supervisor")
 
 
 class SupervisorState(Frozen):
-    """The supervisor's state, in `components.json`; components start when the database is prepared."""
+    """The supervisor's state, in `components.json`. Components start once the database is prepared."""
 
     preparing_database: bool
     components: tuple[ComponentState, ...] = ()
@@ -61,7 +57,7 @@ def state_file() -> Path:
 
 
 def session_members(session: int) -> list[psutil.Process]:
-    """Return the living processes of a session, without zombies, which hold nothing."""
+    """Return the processes of a session, without zombies."""
     members = []
     for process in psutil.process_iter():
         try:
@@ -73,7 +69,7 @@ def session_members(session: int) -> list[psutil.Process]:
 
 
 def supervise(components: list[Component], stop: threading.Event) -> None:
-    """Keep `components` running until `stop` is set; then end them and everything they started."""
+    """Keep `components` running until `stop` is set; then end them and every process that they started."""
     try:
         while not stop.is_set():
             changes = [component.keep(time.monotonic()) for component in components]
@@ -88,13 +84,13 @@ def supervise(components: list[Component], stop: threading.Event) -> None:
 
 
 def _end(components: list[Component]) -> None:
-    """SIGTERM to each component, which ends its own children; after the grace, SIGKILL to what is left.
+    """Send SIGTERM to each component, and SIGKILL to whatever is left after the grace period.
 
-    Only the components are asked: a task still running then is killed without its `on_kill`, which would
-    cancel its training job. Airflow tries it again after the next start, and it finds its job by name.
+    A task that still runs then is killed without its `on_kill`, which would cancel its training job. Airflow
+    retries the task after the next start, and it finds its job by name.
     """
     deadline = time.monotonic() + STOP_GRACE_S
-    # The api-server last: the others call it at their end.
+    # The api-server is last because the others call it while they end.
     for last in (False, True):
         ending = [component for component in components if (component.name == API_SERVER) is last]
         for component in ending:
@@ -104,27 +100,20 @@ def _end(components: list[Component]) -> None:
     for member in session_members(os.getpid()):
         if member.pid != os.getpid():
             with suppress(psutil.NoSuchProcess):
-                log.warning("killing process %d (%s), left behind", member.pid, member.name())
+                log.warning("killing process %d (%s), which was left behind", member.pid, member.name())
                 member.kill()
 
 
-def import_and_prepare_database() -> int:
-    """Import Airflow, and make its database if its version requires that, with all other imports meanwhile.
-
-    Returns the exit code of what makes or migrates it.
-    """
+def prepare_database() -> int:
+    """Create Airflow's database, or migrate it if Airflow's version has changed; return the exit code."""
     root = settings.airflow_home()
     database, done = root / "airflow.db", root / "airflow.db.version"
     version = importlib.metadata.version("apache-airflow-core")
-    import_program()
     if database.is_file() and done.is_file() and done.read_text() == version:
         return 0
-    migration = fork_airflow("database", ("db", "migrate"))
-    import_shared()
-    migration.join()
-    code = 1 if migration.exitcode is None else migration.exitcode
+    code = start_airflow("database", ("db", "migrate")).wait()
     if code == 0:
-        # Readers do not wait for writers then; the mode stays with the file.
+        # With a write-ahead log readers do not wait for writers. SQLite keeps the mode in the file.
         with closing(sqlite3.connect(database)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
         write_whole(done, version)
@@ -132,7 +121,7 @@ def import_and_prepare_database() -> int:
 
 
 def main() -> int:
-    """Run until SIGTERM or SIGINT; 1 if the database could not be prepared."""
+    """Run until SIGTERM or SIGINT. Returns 1 if the database could not be prepared."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     stop = threading.Event()
 
@@ -144,7 +133,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, ask_to_stop)
     signal.signal(signal.SIGINT, ask_to_stop)
     write_whole(state_file(), SupervisorState(preparing_database=True).model_dump_json(indent=2))
-    if import_and_prepare_database() != 0:
+    if prepare_database() != 0:
         log.error("the database could not be prepared: see %s", log_file("database"))
         return 1
     supervise([Component(name, arguments) for name, arguments in COMPONENTS.items()], stop)

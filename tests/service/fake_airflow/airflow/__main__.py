@@ -1,10 +1,10 @@
-"""Stands in for `python -m airflow`: real processes and sockets that behave as Airflow's do, in milliseconds.
+"""A stand-in for `python -m airflow`: real processes and sockets that behave like Airflow's, in milliseconds.
 
-Put before the real one by PYTHONPATH. What shall go wrong is said by files in AIRFLOW_HOME:
+It is found before the real one by PYTHONPATH. Files in AIRFLOW_HOME say what goes wrong:
 `break-<component>` (that component ends at once), `ill-<component>` (it is never healthy), `broken-dag` (an
 import error instead of the DAG), `deaf-scheduler` (SIGTERM does not end it, and it forks a process at each
-SIGUSR1), `busy` (the first request that changes something is answered by an error). Who is ended by SIGTERM
-writes that to `ends` if there is `tell-ends`.
+SIGUSR1), `busy` (the first request that changes something is answered by an error). With `tell-ends`, each
+component that SIGTERM ends appends its name to the file `ends`.
 """
 
 import configparser
@@ -79,11 +79,12 @@ def _tell_pid(name: str, pid: int) -> None:
     half.replace(HOME / f"{name}.pid")
 
 
-def _task() -> int:
-    """As a task is: a fork with a process group of its own in the same session, deaf to SIGTERM."""
+def _child(*, own_group: bool) -> int:
+    """Fork a process that ignores SIGTERM: a task has its own process group, an idle worker has not."""
     pid = os.fork()
     if pid == 0:
-        os.setpgid(0, 0)
+        if own_group:
+            os.setpgid(0, 0)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
         os._exit(0)
@@ -99,13 +100,14 @@ def main() -> None:
     if component == "db":
         return
     if component == "scheduler":
-        _tell_pid("task", _task())
+        _tell_pid("task", _child(own_group=True))
+        _tell_pid("worker", _child(own_group=False))
     if (HOME / "tell-ends").exists():
         signal.signal(signal.SIGTERM, lambda *_: _tell_end(component))
     if component == "scheduler" and (HOME / "deaf-scheduler").exists():
         _tell_pid("late", 0)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGUSR1, lambda *_: _tell_pid("late", _task()))
+        signal.signal(signal.SIGUSR1, lambda *_: _tell_pid("late", _child(own_group=True)))
     _tell_pid(component, os.getpid())  # last, as it means healthy
     if component == "api-server":
         _serve()
