@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from steptime import settings
+from steptime.airflow.dag_builder import training_dag
+from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, SystemFailure
 from steptime.results.models import Result
 from steptime.results.store import Store
-from steptime.web.dag_runs import why_without_results
 
 # What Airflow's own API server, which runs in the test's process, warns of.
 pytestmark = [pytest.mark.service, pytest.mark.filterwarnings("ignore:Using `httpx` with")]
@@ -225,12 +226,20 @@ def test_a_run_is_refused_with_one_sentence_no_traceback_and_no_retry(
     assert "Traceback" not in printed
 
 
-def test_a_dag_run_that_ended_without_results_says_why(run_dag: Callable[..., Any]) -> None:
-    dag_run = run_dag(gpus="4711")
+def test_a_failed_task_records_why_and_calls_the_users_callbacks(
+    airflow_database: None,
+    home: Path,
+    tmp_path: Path,
+) -> None:
+    def called(number: int) -> Callable[[Any], None]:
+        return lambda context: (tmp_path / f"{number}").write_text(str(context["exception"]))  # type: ignore[func-returns-value]
 
-    why = why_without_results("llama31", dag_run.run_id)
+    for callbacks in (called(1), [called(2), called(3)]):
+        dag = training_dag("llama31", workload="llama3.1", default_args={"on_failure_callback": callbacks})
+        dag_run = dag.test(run_conf={"gpus": "4711"})
 
-    assert why is not None
-    assert why.startswith("ended without results: check_params failed: ")
-    assert "4711" in why
-    assert why_without_results("llama31", "no-such-run") is None
+        [checked] = dag_run.get_task_instances(state=["failed"])
+        why = checked.xcom_pull(task_ids="check_params", key=FAILURE_KEY)
+        assert why.startswith("unknown GPU count '4711'")
+    assert {path.read_text() for path in tmp_path.glob("[123]")} == {why}
+    assert len([*tmp_path.glob("[123]")]) == 3

@@ -15,6 +15,7 @@ from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
 from steptime.airflow.assets import published_results
+from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.notifications import Event, load_notifications, notify
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import UserError
@@ -22,7 +23,6 @@ from steptime.judging.judgements import pending_notifications, publish
 from steptime.recipes.planning import Plan
 from steptime.results.models import Result
 from steptime.results.store import Store
-from steptime.web.dag_runs import FAILURE_KEY
 
 from .conftest import parsed, task_of
 

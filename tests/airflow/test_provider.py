@@ -65,8 +65,7 @@ def test_every_operator_sensor_trigger_and_hook_is_listed_with_where_it_is_descr
 
 
 def test_airflow_finds_the_listeners() -> None:
-    from steptime.airflow import failures
     from steptime.airflow.plugin import SteptimePlugin
     from steptime.airflow.sweep import hooks as sweep_hooks
 
-    assert SteptimePlugin.listeners == [sweep_hooks, failures]
+    assert SteptimePlugin.listeners == [sweep_hooks]

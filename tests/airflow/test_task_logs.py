@@ -12,13 +12,13 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.result_operators import _first_cause, _summaries
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.columns import COLUMNS
-from steptime.web.dag_runs import FAILURE_KEY
 
 from .conftest import logged, submit_task, task_of
 

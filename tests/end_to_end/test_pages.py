@@ -207,6 +207,9 @@ def test_the_trigger_form_sends_what_was_filled_in(airflow: Airflow, page: Page)
     assert [line.error for line in lines if line.error] == [why]
     assert not any(line.error_detail for line in lines), "a traceback helps nobody to ask for something else"
     assert task.try_number == 1
+    page.goto(f"{dag_run_path(run.dag_id, run.dag_run_id)}/plugin/step-times-of-run")
+    told = page.frame_locator("iframe[title='Step times']").locator("#message")
+    expect(told).to_have_text(f"Ended without results: check_params failed: {why}")
     sent = airflow.params(run)
     assert (sent["size"], sent["gpus"], sent["cuda_graphs"]) == ("tiny", "3", "off")
     assert sent["dtype"] is None, "left alone"

@@ -17,6 +17,7 @@ from ..airflow import airflow_home  # noqa: F401, TID252 (before anything import
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what Airflow itself imports
     from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+    from airflow.api_fastapi.core_api import security
     from airflow.api_fastapi.core_api.security import get_user
 
 from browser import Watched, chromium, watched_page
@@ -28,8 +29,8 @@ from web.framed import airflow_around
 from steptime.recipes.models import Mode
 from steptime.results.models import Result
 from steptime.results.store import Store
-from steptime.web import answers, permissions
 from steptime.web import app as web
+from steptime.web import permissions
 
 
 @dataclass
@@ -59,7 +60,8 @@ def _team(dag_id: str) -> str:
 def auth_manager(monkeypatch: pytest.MonkeyPatch) -> AuthManager:
     manager = AuthManager()
     monkeypatch.setattr(permissions, "get_auth_manager", lambda: manager)
-    monkeypatch.setattr(permissions.DagModel, "get_team_name", _team)
+    monkeypatch.setattr(security, "get_auth_manager", lambda: manager)
+    monkeypatch.setattr(security.DagModel, "get_team_name", _team)
     return manager
 
 
@@ -85,10 +87,11 @@ def half_year(
 
 @pytest.fixture
 def pages(
-    application: FastAPI, auth_manager: AuthManager, store: Store, monkeypatch: pytest.MonkeyPatch
+    application: FastAPI,
+    auth_manager: AuthManager,
+    store: Store,
 ) -> FastAPI:
-    """The pages as a logged-in user gets them, from an Airflow that knows of no DAG run that has ended."""
-    monkeypatch.setattr(answers, "why_without_results", lambda *_: None)
+    """The pages as a logged-in user gets them."""
     application.dependency_overrides = {get_user: lambda: SimpleNamespace(get_name=lambda: "somebody")}
     return application
 

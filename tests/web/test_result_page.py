@@ -4,8 +4,10 @@ import contextlib
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from browser import Watched
 from playwright.sync_api import Error, Page, Request, Route, expect
 from sixty_cells import BELOW, LAST, STEP, SWEEP_DAG, Made, cells
 from web.framed import RUNS, TAB, column, number, opened
@@ -16,7 +18,6 @@ from steptime.recipes.published import published_performance
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.record import EarlierAttempt, make_record
 from steptime.results.store import Store
-from steptime.web import answers
 
 from .conftest import AuthManager
 
@@ -357,12 +358,44 @@ def test_a_dag_run_without_results_says_so(page: Page) -> None:
     expect(frame.locator("#message")).to_contain_text("This DAG run has no results yet")
 
 
-def test_a_dag_run_that_ended_without_results_says_why(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    why = "ended without results: check_params failed: no size 'x'."
-    monkeypatch.setattr(answers, "why_without_results", lambda *_: why)
-    frame = opened(page, TAB)
-    expect(frame.locator("#message")).to_have_text(why.capitalize())
+FAILED_RUN = "**/api/v2/dags/llama31/dagRuns/new"
+FAILED_TASKS = f"{FAILED_RUN}/taskInstances?state=failed&order_by=end_date&limit=1"
+FAILURE = f"{FAILED_RUN}/taskInstances/check_params/xcomEntries/failure?map_index=-1"
+
+
+def answering(answer: dict[str, Any] | None) -> Callable[[Route], None]:
+    """A handler that answers with this JSON, or with 404."""
+    return lambda route: route.fulfill(status=404 if answer is None else 200, json=answer)
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ({FAILED_RUN: {"state": "success"}, FAILED_TASKS: {"task_instances": []}}, "."),
+        ({FAILED_TASKS: None}, "."),
+        ({FAILURE: {"value": "no size 'x'."}}, ": check_params failed: no size 'x'."),
+        ({FAILURE: None}, ": check_params failed: its log has the reason."),
+    ],
+)
+def test_a_dag_run_that_ended_without_results_says_why(
+    watched: Watched, answers: dict[str, Any], why: str
+) -> None:
+    failed = {"task_instances": [{"task_id": "check_params", "map_index": -1}]}
+    for address, answer in ({FAILED_RUN: {"state": "failed"}, FAILED_TASKS: failed} | answers).items():
+        watched.page.route(address, answering(answer))
+    frame = opened(watched.page, TAB)
+    expect(frame.locator("#message")).to_have_text(f"Ended without results{why}")
     expect(frame.locator("#summary")).to_be_empty()
+    watched.complaints.clear()  # Chromium's, of an answer 404
+
+
+def test_why_a_dag_run_has_no_results_comes_when_it_ends(page: Page) -> None:
+    frame = opened(page, TAB)
+    expect(frame.locator("#message")).to_contain_text("This DAG run has no results yet")
+    page.route(FAILED_RUN, answering({"state": "failed"}))
+    page.route(FAILED_TASKS, answering({"task_instances": []}))
+    frame.locator("#refresh").click()
+    expect(frame.locator("#message")).to_have_text("Ended without results.")
 
 
 def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, publish: Publish) -> None:

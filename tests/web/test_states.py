@@ -14,7 +14,6 @@ from sixty_cells import LAST, STEP, SWEEP_DAG, Made, Stores
 from typer.testing import CliRunner
 
 from steptime.cli import app
-from steptime.web import answers
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -57,8 +56,6 @@ def shown(page: Page, address: str, drawn: str) -> None:
 
 def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterator[str]:
     """Bring the page into each state, and say which it is in."""
-    why = "ended without results: check_params failed: no size 'x'"
-    monkeypatch.setattr(answers, "why_without_results", lambda *_: why)
     shown(page, "?view=week", "tr[data-cell]")
     yield "This week"
     shown(page, f"?view=runs&size=8b&gpus=32&run={SLOWER}&with={USUAL}", "#differences #overlay")
@@ -84,7 +81,7 @@ def states(page: Page, monkeypatch: pytest.MonkeyPatch, report: Path) -> Iterato
     shown(page, OF_SWEEP, "#step-time-1")
     yield "the tab of a sweep"
     shown(page, f"?dag_id={SWEEP_DAG}&dag_run_id=none", "#message p")
-    yield "the tab of a DAG run that ended without results"
+    yield "the tab of a DAG run without results"
     with monkeypatch.context() as failing:
         failing.setenv("STEPTIME_STORE_URL", "mysql://nowhere")
         page.goto("/steptime/?view=week")

@@ -77,11 +77,15 @@ async def test_every_route_refuses_anonymous_requests(pages: FastAPI, publish: P
 
 
 @pytest.mark.parametrize("credentials", [{"Authorization": "Bearer forged"}, {"Cookie": "_token=forged"}])
-async def test_forged_tokens_are_refused(pages: FastAPI, credentials: dict[str, str]) -> None:
-    from airflow.api_fastapi.app import create_auth_manager, purge_cached_app
+async def test_forged_tokens_are_refused(
+    pages: FastAPI, credentials: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.app import create_auth_manager, get_auth_manager, purge_cached_app
+    from airflow.api_fastapi.core_api import security
 
     del pages.dependency_overrides[get_user]
     create_auth_manager()  # the real one judges tokens
+    monkeypatch.setattr(security, "get_auth_manager", get_auth_manager)
     try:
         response = await get(pages, "/api/results", headers=credentials)
     finally:
@@ -195,23 +199,6 @@ async def test_the_runs_of_a_dag_run_have_the_verdicts_of_their_cells_then(
         name: (await get(pages, f"/api/runs/{name}")).json()["may_accept"] for name in ("2-6", "bad")
     }
     assert may_accept == {"2-6": True, "bad": False}
-
-
-async def test_a_dag_run_without_results_says_why_to_those_who_may_read_it(
-    pages: FastAPI, store: Store, auth_manager: AuthManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    why = "ended without results: check_params failed: no size 'x'"
-    monkeypatch.setattr(answers, "why_without_results", lambda *_: why)
-
-    async def ended(**query: str) -> str | None:
-        found: str | None = (await get(pages, "/api/results", params=query)).json()["ended"]
-        return found
-
-    assert await ended(dag_id="llama31", dag_run_id="manual__1") == why
-    for names_none in ({}, {"dag_id": "llama31"}, {"dag_run_id": "manual__1"}):
-        assert await ended(**names_none) is None
-    auth_manager.readable = {"other"}
-    assert await ended(dag_id="llama31", dag_run_id="manual__1") is None
 
 
 async def test_the_columns_are_those_of_the_rows(pages: FastAPI, publish: Publish) -> None:

@@ -19,6 +19,7 @@ from airflow.sdk.definitions.param import ParamsDict
 
 from steptime.airflow.assets import published_results
 from steptime.airflow.dag_texts import display_name, documentation
+from steptime.airflow.failures import record_failure
 from steptime.airflow.operators import (
     CheckParamsOperator,
     EndTrainingOperator,
@@ -76,8 +77,8 @@ def training_dag(
         defaults: values of `PlanRequest` fields that the trigger form shows instead of their own defaults.
         deferrable: wait for jobs in the triggerer; False if no triggerer runs, to wait in a worker.
         schedule: when it starts by itself, as Airflow takes it; nothing that was missed is made up for.
-        default_args: of every task, as Airflow takes them; they win over the retries that are set here, but
-            for those of the tasks that wait.
+        default_args: of every task, as Airflow takes them. They replace the retries set here, except those
+            of the tasks that wait; an `on_failure_callback` is called after steptime's own.
         tags: added to `steptime` and the workload's name.
         owner: the owner of the tasks.
         pool: the Airflow pool of every task that has none of its own.
@@ -88,6 +89,7 @@ def training_dag(
     """
     own = {name: value for name, value in (("owner", owner), ("pool", pool)) if value is not None}
     waiting = {"deferrable": deferrable, "patience_h": patience_h, "queue_patience_h": queue_patience_h}
+    on_failure = [record_failure, *_callbacks(default_args.get("on_failure_callback"))]
     document, published = load_workload(workload), published_results(workload)
     arguments: dict[str, Any] = {
         "description": f"Benchmark the pre-training of {document.title}",
@@ -101,7 +103,7 @@ def training_dag(
     with DAG(
         dag_id=dag_id,
         schedule=schedule,
-        default_args={**_RETRIES, **default_args, **own},
+        default_args={**_RETRIES, **default_args, **own, "on_failure_callback": on_failure},
         tags=["steptime", document.workload, *tags],
         **arguments,
     ) as dag:
@@ -131,6 +133,13 @@ def training_dag(
     # when it stores the DAG. That was five sixths of the time that it takes to read the file.
     dag.params = ParamsDict({**dag_params(document, defaults), **dag.params})
     return dag
+
+
+def _callbacks(given: Any) -> list[Any]:
+    """Return callbacks as a list: Airflow takes one, several or None."""
+    if given is None:
+        return []
+    return [*given] if isinstance(given, (list, tuple)) else [given]
 
 
 def _train(

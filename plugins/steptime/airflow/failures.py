@@ -1,31 +1,18 @@
-"""What a task that fails leaves for the page: why, in a sentence."""
+"""Record why a task failed, so that its DAG run's report and tab can show the reason."""
 
-from typing import TYPE_CHECKING, Any
+from airflow.sdk import Context
 
-from airflow.listeners import hookimpl as listens
-
-from steptime.web.dag_runs import FAILURE_KEY
-
-if TYPE_CHECKING:
-    from airflow.sdk import TaskInstanceState
-
+FAILURE_KEY = "failure"
+"""XCom of a failed task: the message of its exception."""
 _LONGEST = 2000
 
 
-@listens
-def on_task_instance_failed(
-    previous_state: "TaskInstanceState | None",  # noqa: ARG001
-    task_instance: Any,
-    error: BaseException | str | None,
-) -> None:
-    """Keep the error of a task of steptime's DAGs as an XCom of it; called in the task's own process.
+def record_failure(context: Context) -> None:
+    """Push the message of a task's exception as XCom; an `on_failure_callback`.
 
-    Airflow's scheduler and API server call it, too, for tasks that did not fail by themselves: those have no
-    error of their own.
+    Airflow also calls it in the DAG processor for a task that was lost with its worker: there is no exception
+    then, and nothing is pushed.
     """
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    if not isinstance(task_instance, RuntimeTaskInstance) or error is None:
-        return
-    if "steptime" in task_instance.task.dag.tags:
-        task_instance.xcom_push(FAILURE_KEY, str(error)[:_LONGEST])
+    error = context.get("exception")
+    if isinstance(error, BaseException):
+        context["ti"].xcom_push(FAILURE_KEY, str(error)[:_LONGEST])

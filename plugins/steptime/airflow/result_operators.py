@@ -20,6 +20,7 @@ from steptime.airflow.base import (
     left_job,
 )
 from steptime.airflow.connections import patiently
+from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.installation import own_runs
 from steptime.airflow.links import ResultsLink
 from steptime.airflow.notifications import Event, notify
@@ -34,7 +35,6 @@ from steptime.results.charges import withdraw_plans
 from steptime.results.columns import BY_NAME
 from steptime.results.measurement import Measurement
 from steptime.results.models import Outcome, Result, Submitted, Verdict
-from steptime.web.dag_runs import FAILURE_KEY
 
 if TYPE_CHECKING:
     from steptime.results.store import Store
@@ -325,7 +325,7 @@ class ReportOperator(BaseOperator):
 
 
 def _first_cause(ti: Any, planned: Plan, label: str) -> str | None:
-    """The sentence of the task because of which a run has no valid result, as `failures` kept it."""
+    """Return the recorded failure of the first task that kept a run from a valid result, or None."""
     groups = {
         "performance": planned.runs,
         "checkpoint.save": [pair.save for pair in planned.checkpoint_pairs],

@@ -22,7 +22,6 @@ from steptime.results.differences import record_differences
 from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.store import Store
-from steptime.web.dag_runs import why_without_results
 from steptime.web.permissions import MayEdit, Readable
 
 HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -97,8 +96,8 @@ def results(
     """Answer with the newest runs of a selection in reading order.
 
     Beside the rows: how many runs the whole selection has (`matching`), how many there are without it
-    (`all`), the values to select by (`choices`), and why a DAG run has `ended` without results. Of a DAG run
-    there is the comparison of its cells, too, and with each valid run the verdict of its cell.
+    (`all`), and the values to select by (`choices`). For a DAG run the answer also has the comparison of its
+    cells, and each valid run the verdict of its cell.
     """
     every = store.count(include_rejected=True, **selection.scope)
     found = list(store.in_reading_order(limit=limit, **selection.whole))
@@ -112,7 +111,6 @@ def results(
         | {
             "matching": matching,
             "all": every,
-            "ended": None if every else _why_empty(store, selection),
             "choices": store.choices(**selection.scope),
         }
     )
@@ -247,13 +245,6 @@ def _with_verdicts(
         row | (cells.get(Series.of_row(row), unknown) if row["state"] == "valid" else unknown) for row in rows
     )
     return [*names, *OF_ITS_CELL], judged
-
-
-def _why_empty(store: Store, selection: SelectedRuns) -> str | None:
-    dag_id, dag_run_id = selection.dag_id, selection.dag_run_id
-    if dag_id is None or dag_run_id is None or dag_id not in (store.dags or ()):
-        return None
-    return why_without_results(dag_id, dag_run_id)
 
 
 def _value(name: str, text: str) -> str | int:

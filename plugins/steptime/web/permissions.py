@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Annotated
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.models.dag import DagModel
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import Depends, HTTPException, Request
 
 from steptime.results.store import Store
@@ -20,21 +19,23 @@ Readable = Annotated[Store, Depends(_readable)]
 """The metrics store, with the runs that the user may read."""
 
 
-def _editable(user: GetUserDep) -> Callable[[str | None], bool]:
+def _editable(request: Request, user: GetUserDep) -> Callable[[str | None], bool]:
     def may_edit(dag_id: str | None) -> bool:
-        # What Airflow asks for before it lets somebody mark a DAG run as failed.
-        return dag_id is not None and get_auth_manager().is_authorized_dag(
-            method="PUT",
-            access_entity=DagAccessEntity.RUN,
-            details=DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id)),
-            user=user,
-        )
+        if dag_id is None:
+            return False
+        # The permission that Airflow requires to mark a DAG run as failed.
+        check = requires_access_dag("PUT", DagAccessEntity.RUN, param_dag_id=dag_id)
+        try:
+            check(request, user)
+        except HTTPException:
+            return False
+        return True
 
     return may_edit
 
 
 MayEdit = Annotated[Callable[[str | None], bool], Depends(_editable)]
-"""Whether the user may edit the runs of a DAG; those of no DAG nobody may, on the page."""
+"""Whether the user may edit the runs of a DAG; False for runs without a DAG."""
 
 
 def require_own_page(request: Request) -> None:

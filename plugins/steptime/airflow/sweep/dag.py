@@ -16,6 +16,7 @@ from typing import Any
 from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, task_group
 
 from steptime.airflow.assets import SWEEPS
+from steptime.airflow.failures import record_failure
 from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sweep.confirming import ConfirmOperator
 from steptime.airflow.sweep.operators import (
@@ -80,7 +81,7 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
                 description="What somebody does to the sweep, or to a cell of it, that ends what it started.",
             ),
         },
-        default_args=_RETRIES,
+        default_args={**_RETRIES, "on_failure_callback": record_failure},
         tags=["steptime", "sweep"],
     ) as dag:
         checked = CheckSweepOperator(task_id=CHECK_TASK).output

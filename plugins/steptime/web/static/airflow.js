@@ -1,6 +1,7 @@
 // The Airflow UI around this page: its theme, its time zone, and its pages.
 // Airflow shows the page in an iframe of the same origin whose sandbox forbids popups and top navigation.
 import { element } from "./dom.js";
+import { readAirflow } from "./server.js";
 
 const framed = window.parent !== window;
 const frame = framed ? window.parent.document.documentElement : null;
@@ -61,6 +62,17 @@ export function logAddress(row) {
   if (!dagRunAddress(row) || !row.task_id) return null;
   const mapped = row.map_index == null || row.map_index < 0 ? [] : ["mapped", row.map_index];
   return address("dags", row.dag_id, "runs", row.dag_run_id, "tasks", row.task_id, ...mapped);
+}
+
+/** Why a DAG run that has ended has no results: its first failed task and that task's reason. Null while it goes on. */
+export async function whyWithoutResults(dag, run) {
+  const path = ["dags", dag, "dagRuns", run];
+  const { state } = await readAirflow(path) ?? {};
+  if (!["success", "failed"].includes(state)) return null;
+  const [first] = (await readAirflow([...path, "taskInstances"], { state: "failed", order_by: "end_date", limit: 1 }))?.task_instances ?? [];
+  if (!first) return "Ended without results";
+  const failure = await readAirflow([...path, "taskInstances", first.task_id, "xcomEntries", "failure"], { map_index: first.map_index });
+  return `Ended without results: ${first.task_id} failed: ${failure?.value ?? "its log has the reason"}`;
 }
 
 /** A link to a page of Airflow that works from within the sandbox, with the usual keys for a new tab, too. */

@@ -1,6 +1,6 @@
 // The runs: selected on the server by the filters of the address, as a table; those of one DAG run with charts.
 import { current, go, scope, stay } from "./address.js";
-import { airflowLink, dagRunAddress, logAddress } from "./airflow.js";
+import { airflowLink, dagRunAddress, logAddress, whyWithoutResults } from "./airflow.js";
 import { capitalised, choices, columnsOf, meaningOf } from "./columns.js";
 import { byId, element } from "./dom.js";
 import { duration, significant, timestamps, words } from "./format.js";
@@ -45,7 +45,7 @@ const OF_ITS_CELL = {
   minimum_detectable_change_percent: {},
 };
 
-let [answer, rows, parts, typing] = [null, [], null, null];
+let [answer, rows, parts, typing, ended] = [null, [], null, null, null];
 
 const count = (number) => number.toLocaleString("en-US");
 const runsOf = (number) => `${count(number)} run${number === 1 ? "" : "s"}`;
@@ -120,7 +120,7 @@ function drawFilters() {
 
 function explainEmpty() {
   if (answer.all) announce(); // below the filters, which stay as they are while somebody types
-  else if (answer.ended) announce(element("p", {}, `${capitalised(answer.ended)}.`.replace(/\.\.$/, ".")));
+  else if (ended) announce(element("p", {}, `${ended}.`.replace(/\.\.$/, ".")));
   else if (scope.size) announce(element("p", {}, "This DAG run has no results yet: each run appears when it has been validated."));
   else announce(element("p", {}, "No results yet. Trigger a DAG such as llama31, or type:"), element("code", {}, "steptime run llama3.1 --wait"));
 }
@@ -234,8 +234,9 @@ export async function show() {
   const query = selection();
   const found = await readNew(answer, `api/results?${query}&limit=${SHOWN}`);
   byId("csv").href = `api/results.csv?${query}`;
-  if (found === answer) return;
-  answer = found;
+  const why = scope.size && !found.all ? await whyWithoutResults(scope.get("dag_id"), scope.get("dag_run_id")) : null;
+  if (found === answer && why === ended) return;
+  [answer, ended] = [found, why];
   rows = rowsOf(answer);
   redraw();
 }

@@ -11,15 +11,21 @@ export function giveUp() {
 /** Whether an error is that an answer was given up. */
 export const givenUp = ({ name }) => name === "AbortError";
 
-/** The text of an answer, by its address below the page's. */
-export async function readText(address, options = {}) {
-  let reply;
+async function ask(address, options = {}) {
   try {
-    reply = await fetch(address, { credentials: "same-origin", signal: reading.signal, ...options });
+    return await fetch(address, { credentials: "same-origin", signal: reading.signal, ...options });
   } catch (error) {
     if (givenUp(error)) throw error;
     throw new Error("Airflow's API server does not answer: see that it is up, then press Refresh.");
   }
+}
+
+/** The text of an answer, by its address below the page's. */
+export async function readText(address, options = {}) {
+  return textOf(await ask(address, options));
+}
+
+async function textOf(reply) {
   if (reply.ok) return reply.text();
   if (reply.status === 401) throw new Error("Your session has ended: log in to Airflow again.");
   const { detail } = await reply.json().catch(() => ({}));
@@ -28,6 +34,13 @@ export async function readText(address, options = {}) {
 
 /** An answer as it is meant. */
 export const read = async (address) => JSON.parse(await readText(address));
+
+/** An answer of Airflow's REST API; null if there is no such thing or the user may not read it. */
+export async function readAirflow(parts, query) {
+  const path = `../api/v2/${parts.map(encodeURIComponent).join("/")}`;
+  const reply = await ask(query ? `${path}?${new URLSearchParams(query)}` : path);
+  return [403, 404].includes(reply.status) ? null : JSON.parse(await textOf(reply));
+}
 
 /** An answer, or the one before if it is the same and is shown: what need not be drawn anew keeps its focus. */
 export async function readNew(before, address) {
