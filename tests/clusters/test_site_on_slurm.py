@@ -69,6 +69,21 @@ async def test_each_rank_runs_on_the_numa_node_of_its_local_rank_where_there_is_
     assert log == ([] if has_second else told)
 
 
+@pytest.mark.parametrize("gpu_option", ["gres", "gpus-per-node", "gpus"])
+@pytest.mark.parametrize(("gpus_per_node", "seen"), [(1, ["0", "0"]), (2, ["0,1", "0,1"])])
+async def test_ranks_see_the_gpus_that_are_asked_for(
+    trained: Trained, gpu_option: str, gpus_per_node: int, seen: list[str]
+) -> None:
+    """Two ranks on two nodes, then on one."""
+    folder, _ = await trained(
+        'echo "$CUDA_VISIBLE_DEVICES" >"rank$SLURM_PROCID"',
+        Performance(),
+        gpus_per_node=gpus_per_node,
+        gpu_option=gpu_option,
+    )
+    assert [(folder / f"rank{rank}").read_text().strip() for rank in range(2)] == seen
+
+
 async def test_only_a_job_that_names_refused_nodes_failed_by_the_clusters_fault(
     slurm: SlurmCluster,
     make_spec: Callable[..., JobSpec],

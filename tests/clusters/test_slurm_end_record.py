@@ -92,7 +92,7 @@ def spec_of(
             python=str(python), venv_lock_sha256=None, trainer_path=str(tmp_path), trainer_sha256=""
         )
         run = make_result(gpus=1).run.model_copy(update={"experiment": name})
-        config = make_slurm_config(gres=False, exclusive=False)
+        config = make_slurm_config(gpu_option="none", exclusive=False)
         return job_spec(run, staged, config, identity=name, started=0)
 
     return make

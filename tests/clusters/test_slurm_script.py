@@ -75,7 +75,7 @@ def test_what_the_cluster_wants_is_asked_for(two_ranks: Run) -> None:
         gpus_per_node=1,
         partition="batch",
         account="llm_bench",
-        gres=False,
+        gpu_option="none",
         exclusive=False,
         extra_options=("--constraint=gpu&nvlink", "--contiguous"),
     )
@@ -84,6 +84,27 @@ def test_what_the_cluster_wants_is_asked_for(two_ranks: Run) -> None:
         *("--nodes=2", "--ntasks=2", "--ntasks-per-node=1"),
         *("--partition=batch", "--account=llm_bench", "'--constraint=gpu&nvlink'", "--contiguous"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("gpu_option", "switched", "options"),
+    [
+        ("gres", None, ["--gres=gpu:8"]),
+        ("gpus-per-node", None, ["--gpus-per-node=8"]),
+        ("gpus", None, ["--gpus=16"]),
+        ("none", None, []),
+        ("gpus-per-node", False, []),
+        ("gpus-per-node", True, ["--gpus-per-node=8"]),
+        ("none", True, ["--gres=gpu:8"]),
+    ],
+)
+def test_the_cluster_says_how_gpus_are_asked_for(
+    gpu_option: str, switched: bool | None, options: list[str]
+) -> None:
+    run = planned("llama3.1", size="8b", gpus="16")
+    run = run.model_copy(update={"slurm": SlurmOptions(gres=switched)})
+    wanted = asked(script_of(run, site(gpu_option=gpu_option)))
+    assert [one for one in wanted if one.startswith(("--gres", "--gpus"))] == options
 
 
 def test_the_recipe_says_how_many_gpus_a_node_has() -> None:
@@ -238,7 +259,7 @@ def test_options_that_break_what_is_relied_upon_are_no_sites_either(tmp_path: Pa
         "--chdir=/x": leave_out,
         "--export=NONE": "set variables in environment",
         "--time=5": "leave it out: the time limit is each run's",
-        "--gpus-per-node=8": "write gpus_per_node",
+        "--gpus-per-node=8": "write gpu_option: gpus-per-node",
         "--nodes=2": "leave it out: it follows from each run's gpus",
         "--dependency=singleton": "give it to a run, in additional_slurm_params",
         "--hold": "give it to a run, in additional_slurm_params",

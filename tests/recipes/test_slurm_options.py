@@ -34,10 +34,12 @@ WHAT_BECOMES = (
     (BY_IT, "set variables in environment", "export", "export-file", "get-user-env"),
     (BY_IT, "write resubmissions", "requeue"),
     (BY_IT, "leave it out: the time limit is each run's", "time"),
-    ("follows from the plan: use gpus instead", "follows from each run's gpus", "gpus", "nodes", "ntasks"),
+    ("follows from the plan: use gpus instead", "follows from each run's gpus", "nodes", "ntasks"),
+    ("follows from the plan: use gpus instead", "write gpu_option: gpus", "gpus"),
+    ("follows from the plan: use gpus_per_node instead", "write gpu_option: gpus-per-node", "gpus-per-node"),
     (
         *("follows from the plan: use gpus_per_node instead", "write gpus_per_node"),
-        *("gpus-per-node", "gpus-per-task", "ntasks-per-node"),
+        *("gpus-per-task", "ntasks-per-node"),
     ),
     (
         *("follows from the plan: use gpus_per_node instead", "follows from each run's gpus"),

@@ -179,12 +179,12 @@ class PlanRequest(Frozen):
         None,
         ge=1,
         le=1024,
-        description="Nodes that Slurm must keep together in a block; by default, for more than 18 nodes of "
-        "4 GPUs, the largest number up to 18 that divides them.",
+        description="Nodes that Slurm must keep together in a block; by default, on GB200 and GB300, the "
+        "largest number that fits in a rack and divides the nodes.",
         examples=[16],
     )
     gres: bool | None = Field(
-        None, description="Ask Slurm for GPUs by --gres, or not; by default as in the cluster's file."
+        None, description="Ask Slurm for GPUs, or not; by default as in the cluster's file."
     )
     additional_slurm_params: str | None = Field(
         None,

@@ -60,7 +60,7 @@ _OFFERED = (
 _OF_ONE_RUN = ("begin", "deadline", "dependency", "hold")
 """Offered to runs, and no sense if every job has them."""
 _TYPED_GPUS = "gres"
-"""Follows from the plan, but a site may want the GPUs' type: `--gres=gpu:a100:4`, with `gres: false`."""
+"""Follows from the plan, but a site may want the GPUs' type: `--gres=gpu:a100:4`, with `gpu_option: none`."""
 _INSTEAD = {
     **dict.fromkeys(_OF_THE_JOB, "leave it out: steptime finds, follows and ends its jobs by it"),
     **dict.fromkeys(("cluster-constraint", "clusters"), "give that cluster a file of its own"),
@@ -68,7 +68,8 @@ _INSTEAD = {
     "requeue": "write resubmissions, how often a run is resubmitted after the cluster failed its job",
     "time": "leave it out: the time limit is each run's",
     **dict.fromkeys(_OF_THE_PLAN, "leave it out: it follows from each run's gpus"),
-    **dict.fromkeys(("gpus-per-node", "gpus-per-task", "ntasks-per-node"), "write gpus_per_node"),
+    **{name: f"write gpu_option: {name}" for name in ("gpus-per-node", "gpus")},
+    **dict.fromkeys(("gpus-per-task", "ntasks-per-node"), "write gpus_per_node"),
     **dict.fromkeys(_OF_ONE_RUN, "leave it out, and give it to a run, in additional_slurm_params"),
 }
 """Options that a cluster's file cannot have for every job, and what it has for them."""
@@ -86,7 +87,7 @@ class SlurmOptions(Frozen):
     segment: PositiveInt | None = None
     """Nodes that must share a block of the network; None for what the nodes' type needs."""
     gres: bool | None = None
-    """Whether `--gres=gpu:N` is asked for."""
+    """Whether GPUs are asked for, by the cluster's option or else by `--gres=gpu:N`."""
     additional: tuple[str, ...] = ()
     """`--name` or `--name=value` each, in the order given."""
 

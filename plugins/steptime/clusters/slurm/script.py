@@ -75,8 +75,11 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
     per_node = _ranks_per_node(run.recipe, own.gpus_per_node or site.gpus_per_node, site)
     nodes = run.recipe.gpus // per_node
     options = [f"--nodes={nodes}", f"--ntasks={run.recipe.gpus}", f"--ntasks-per-node={per_node}"]
-    if site.gres if own.gres is None else own.gres:
+    gpu_option = _gpu_option(site, own)
+    if gpu_option == "gres":
         options.append(f"--gres=gpu:{per_node}")
+    elif gpu_option != "none":
+        options.append(f"--{gpu_option}={per_node if gpu_option == 'gpus-per-node' else run.recipe.gpus}")
     if site.exclusive:
         options += ["--exclusive", "--mem=0"]  # all of the nodes' memory
     if site.partition is not None:
@@ -91,6 +94,15 @@ def sbatch_options(run: Run, site: Site) -> tuple[str, ...]:
     if domain is not None:
         options.append(f"--segment={_largest_segment(nodes, domain // per_node)}")
     return tuple(_checked(list(_by_name((*options, *site.extra_options, *own.as_given)).values())))
+
+
+def _gpu_option(site: Site, own: SlurmOptions) -> str:
+    """The option that asks for GPUs: the site's, unless the run switches asking for them on or off."""
+    if own.gres is None:
+        return site.gpu_option
+    if not own.gres:
+        return "none"
+    return "gres" if site.gpu_option == "none" else site.gpu_option
 
 
 def _ranks_per_node(recipe: Recipe, wanted: int | None, site: Site) -> int:

@@ -43,8 +43,8 @@ class Site(ClusterConfig):
     """What jobs of these accounts may take in a month, beside `gpu_hours_per_month` of all of them."""
     gpus_per_node: PositiveInt | None = None
     """GPUs that a job takes of each node; None: as many as in the recipe."""
-    gres: bool = True
-    """Whether GPUs are asked for (`--gres=gpu:N`); some sites give whole nodes and have no GRES."""
+    gpu_option: Literal["gres", "gpus-per-node", "gpus", "none"] = "gres"
+    """The sbatch option that asks for GPUs; `none` if the site gives whole nodes and has no GRES."""
     exclusive: bool = True
     """Whether a job has its nodes for itself."""
     mpi: Literal["pmix", "none"] | None = None
