@@ -13,20 +13,35 @@ import sys
 import typer
 
 from steptime import __version__
-from steptime.cli.commands import ImportedWhenRun
+from steptime.cli import (
+    archive,
+    clean,
+    demo,
+    logs,
+    metrics,
+    recipes,
+    report,
+    results,
+    run,
+    service,
+    slurm,
+    sweeps,
+)
 from steptime.cli.output import complain
-from steptime.cli.usage import usage_sentence
+from steptime.cli.usage import Commands, usage_sentence
 from steptime.errors import BrokenFiles, SystemFailure, UserError, shown
 
 app = typer.Typer(
     name="steptime",
-    cls=ImportedWhenRun,
+    cls=Commands,
     help="Benchmark LLM pre-training on GPU clusters: plan, run, read logs, show results.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for module in (recipes, metrics, logs, service, run, demo, report, clean, slurm, sweeps, results, archive):
+    app.add_typer(module.app)
 
 
 def _print_version(wanted: bool) -> None:
