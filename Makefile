@@ -13,9 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Which tests each target runs, and how long they take: docs/testing.md.
 QUICK := not trainer and not end_to_end and not browser and not slurm and not drill and not exhaustive
 UNIT := $(QUICK) and not service and not slow and not long
-# Many tests wait more than they compute: several at a time keep two cores busy. The longest files first, and
-# one after the other those that share an Airflow or a Slurm (tests/longest_first.py).
-PYTEST := $(BIN)/pytest --dist loadfile
+# Several at a time, as many tests wait. tests/conftest.py groups those that share an Airflow or a Slurm.
+PYTEST := $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 define LINT
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -2,7 +2,6 @@
 
 import asyncio
 import configparser
-import gc
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -12,23 +11,11 @@ from typing import Any
 import pytest
 from half_year import half_years, moved_together
 from hypothesis import settings
-from longest_first import pytest_xdist_make_scheduler
-from schemas_checked_once import schemas_checked_once
-from short_cuts import (
-    authorities_read_once,
-    disks_not_waited_for,
-    rows_judged,
-    rows_judged_once,
-    statements_compiled_once,
-    stores_copied,
-    stores_made,
-    workloads_read_once,
-)
+from query_plans import noted
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
 from unchanged_process import pytest_runtest_setup, unchanged_process
 
-from query_plans import noted
 from steptime.clusters.base import Job, JobState, JobStatus, Staged
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
@@ -39,34 +26,37 @@ from steptime.service.standalone_config import write_config
 
 # Imported in the conftests of two folders, a fixture of the session would be made twice.
 __all__ = [  # fixtures and hooks
-    "authorities_read_once",
-    "disks_not_waited_for",
     "half_years",
     "mini_slurm",
     "moved_together",
     "pytest_runtest_setup",
-    "pytest_xdist_make_scheduler",
-    "rows_judged",
-    "rows_judged_once",
-    "schemas_checked_once",
     "sixty_cells",
     "slurm_of_session",
-    "statements_compiled_once",
-    "stores_copied",
-    "stores_made",
     "unchanged_process",
-    "workloads_read_once",
 ]
 
-# What is made while tests are collected stays to the end. Looking through it again and again for what could
-# be freed took a tenth of the CPU of a thousand tests.
-gc.disable()
+_SHARED = (
+    *("airflow", "site", "warm_trainer", "slurm", "half_years", "sixty_cells", "store_url"),
+    "airflow_database",
+)
+"""Fixtures and markers of services that are expensive to start, the slowest first."""
 
 
-def pytest_collection_finish() -> None:
-    """From now on tidy up, but only what tests make."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group files that share an expensive service for `--dist loadgroup`, and start these groups first.
+
+    All other files are a group each, so that their module fixtures are made once.
+    """
+    places: dict[Path, int] = {}
+    for item in items:
+        needs = {*getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())}
+        place = next((index for index, name in enumerate(_SHARED) if name in needs), len(_SHARED))
+        places[item.path] = min(place, places.get(item.path, place))
+    items.sort(key=lambda item: places[item.path])
+    for item in items:
+        place = places[item.path]
+        item.add_marker(pytest.mark.xdist_group(_SHARED[place] if place < len(_SHARED) else item.location[0]))
 
 
 _SUBMITTED = 1_790_000_000.0

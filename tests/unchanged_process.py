@@ -1,11 +1,8 @@
-"""No test leaves this process changed for those of another module: they would depend on the order.
+"""Restore environment variables and the working folder after each module, so that the order does not matter.
 
-After the last test of a module the environment variables, the working folder and how this process collects
-garbage are put back to what they were before the first. With STRICT_PROCESS in the environment the module
-fails for a variable or the folder, too, and the message names the tests after which they were changed.
+With STRICT_PROCESS in the environment a module that leaves them changed fails, and names the tests.
 """
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,13 +36,7 @@ def unchanged_process() -> Iterator[None]:
     _before.clear()
     _before.update(_state())
     _changed_after.clear()
-    callbacks, threshold = list(gc.callbacks), gc.get_threshold()
     yield
-    gc.set_threshold(*threshold)
-    # Hypothesis has one as well, which it adds once.
-    gc.callbacks[:] = [
-        one for one in gc.callbacks if one in callbacks or not one.__module__.startswith("steptime.")
-    ]
     left = _changed()
     for name in left:
         if name == _FOLDER:

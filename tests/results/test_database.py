@@ -22,7 +22,6 @@ from steptime.results import database, migrations, schema
 from steptime.results.models import Result
 from steptime.results.store import Store
 
-pytestmark = pytest.mark.usefixtures("stores_made")
 MakeResult = Callable[..., Result]
 
 

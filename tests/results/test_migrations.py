@@ -20,7 +20,6 @@ from steptime.results.record import RunRecord
 from steptime.results.store import Store
 from steptime.results.writing import run_row
 
-pytestmark = pytest.mark.usefixtures("stores_made")
 MakeResult = Callable[..., Result]
 
 

@@ -499,7 +499,6 @@ def test_thresholds_come_from_a_strict_file(
         judged(result)
 
 
-@pytest.mark.usefixtures("rows_judged")
 def test_great_expectations_leaves_nothing_behind(
     tmp_path: Path,
     make_result: MakeResult,

@@ -16,7 +16,7 @@ from steptime.results.store import Store
 
 MakeResult = Callable[..., Result]
 
-pytestmark = [pytest.mark.service, pytest.mark.usefixtures("stores_made")]
+pytestmark = pytest.mark.service
 
 _FORK = multiprocessing.get_context("fork")
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import sqlalchemy  # noqa: TID253 - nothing imports a benchmark
+import sqlalchemy
 
 from steptime.results.database import read_connection
 
