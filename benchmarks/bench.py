@@ -38,7 +38,6 @@ SHORT_FORMS = {
     "dag_import": (),
     "local_cluster": ("--jobs", "200"),
     "store_pages": ("--runs", "4000"),
-    "store_publishing": ("--runs", "4000"),
     "triggerer_waits": ("--waits", "20"),
 }
 """Arguments with which each benchmark takes a minute or two; the last one needs Slurm's packages."""

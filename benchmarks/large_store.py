@@ -19,7 +19,6 @@ from steptime.judging.judgements import judge_all
 from steptime.results import schema
 from steptime.results.database import read_connection, write_transaction
 from steptime.results.differences import made_sha256
-from steptime.results.searching import searched_row
 from steptime.results.store import Store
 
 DAYS = 182
@@ -43,9 +42,7 @@ Like = tuple[Row, dict[str, list[Row]]]
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """Add the options that `measured_store` takes."""
-    parser.add_argument(
-        "--runs", type=int, default=100_000, help="of the store that is made (default: 100000)"
-    )
+    parser.add_argument("--runs", type=int, default=3_000, help="of the store that is made (default: 3000)")
     parser.add_argument("--into", metavar="URL", help="of a store (default: an SQLite file that goes)")
 
 
@@ -87,7 +84,7 @@ def _one_run() -> Like:
         Store(url).publish(made)
         with read_connection(url) as connection:
             (row,) = connection.execute(select(schema.runs)).mappings()
-            tables = ("records", "readings", "validations", "steps", "searched")
+            tables = ("records", "readings", "validations", "steps")
             others = {
                 name: [
                     dict(one) for one in connection.execute(select(schema.metadata.tables[name])).mappings()
@@ -121,7 +118,6 @@ def _made_runs(like: Like, numbers: range, count: int) -> Iterator[Like]:
         own["records"] = [
             _record(of_tables["records"][0]["content"], week, row["nodes"]) | {"run_id": row["id"]}
         ]
-        own["searched"] = [{"run_id": row["id"], **searched_row(row)}]
         yield row, own
 
 

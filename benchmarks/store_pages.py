@@ -1,7 +1,6 @@
 """What people wait for on a store of half a year: each page's data, and exports.
 
-    python benchmarks/store_pages.py [--runs 100000] [--into URL] [--json]
-    python benchmarks/store_pages.py --plans [--into URL]
+    python benchmarks/store_pages.py [--runs 3000] [--into URL] [--json]
 
 The store is made, with 50 steps a run, and goes when the benchmark ends; with `--into` it is made in an empty
 database, SQLite or PostgreSQL, and stays. One that has runs is measured as it is.
@@ -10,7 +9,6 @@ Pages are asked as a browser asks, through the application that Airflow mounts: 
 are in each time; the network, and Airflow's check of the login, are not. Counted is the processor time of
 this process and of a PostgreSQL on this machine, as other work on it makes the time of the clock worse, which
 stands beside: on an idle machine it is no longer. Of a page with a choice it is the one that takes longest.
-`--plans` prints what is asked of the database instead, and the plan of each query.
 """
 
 import argparse
@@ -29,7 +27,6 @@ from figures import Figure, add_form, show
 from large_store import add_store, measured_store
 from page_server import Asked, make_app, pages, serving
 from processor import Processor, highest_mb
-from query_plans import plan, queries_of
 from steptime.results.store import Store
 
 ROUNDS, TIMES = 3, 5
@@ -127,18 +124,6 @@ def export(url: str, form: str, *options: str) -> tuple[float, float, float]:
     return time.perf_counter() - begin, int(done.stderr.split()[-2]) / 1024, size / 1e6
 
 
-def print_plans(store: Store) -> None:
-    """Print what pages ask of the database, each query once, with its plan."""
-    browser, known = Browser(), set[str]()
-    for name, selections in pages(store, time.time()).items():
-        print(f"\n## {name}")
-        for asked in selections:
-            for query in queries_of(lambda asked=asked: browser.ask(asked)):  # type: ignore[misc]
-                if query[0] not in known:
-                    known.add(query[0])
-                    print("", " ".join(query[0].split()), *plan(store.url, query), sep="\n    ")
-
-
 def figures(store: Store) -> Iterator[Figure]:
     """All of them."""
     yield from page_figures(store)
@@ -149,14 +134,10 @@ def main() -> int:
     """Measure a store that is there, or one that is made for it; 2 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add_store(parser)
-    parser.add_argument("--plans", action="store_true", help="print queries and their plans instead")
     add_form(parser)
     asked = parser.parse_args()
     with measured_store(asked.into, asked.runs) as store:
         os.environ["STEPTIME_STORE_URL"] = store.url
-        if asked.plans:
-            print_plans(store)
-            return 0
         return show(figures(store), as_json=asked.json)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from half_year import half_years, moved_together
 from hypothesis import settings
-from query_plans import noted
 from sixty_cells import sixty_cells
 from slurm_service import mini_slurm, slurm_of_session
+from sqlalchemy import Engine, event
 from unchanged_process import pytest_runtest_setup, unchanged_process
 
 from steptime.clusters.base import Job, JobState, JobStatus, Staged
@@ -99,9 +99,15 @@ def airflow_cfg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> configparser
 
 @pytest.fixture
 def statements() -> Iterator[list[tuple[str, Any]]]:
-    """What databases are asked from now on, with the values."""
-    with noted() as asked:
-        yield asked
+    """The SQL statements that this process executes from now on, with their values."""
+    executed: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        executed.append((statement, parameters))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield executed
+    event.remove(Engine, "before_cursor_execute", note)
 
 
 def _result(

@@ -282,7 +282,6 @@ def write(path: Path, runs: Sequence[Made], now: float) -> None:
             schema.checkpoints,
             schema.validations,
             schema.readings,
-            schema.searched,
             schema.records,
         ):
             _copy(connection, table, rows)

@@ -80,24 +80,3 @@ def default_cluster() -> str:
 def store_url() -> str:
     """Return the SQLAlchemy address of the store: `STEPTIME_STORE_URL`, else SQLite in the state folder."""
     return os.environ.get("STEPTIME_STORE_URL") or f"sqlite:///{home() / 'store' / 'steptime.db'}"
-
-
-def step_files_dir() -> Path:
-    """Return the folder of old runs' steps: `STEPTIME_STEP_FILES_DIR`, else in the state folder."""
-    configured = os.environ.get("STEPTIME_STEP_FILES_DIR")
-    return _folder("STEPTIME_STEP_FILES_DIR", configured) if configured else home() / "store" / "steps"
-
-
-def keep_steps_months() -> int | None:
-    """Return for how many months steps are rows of the store; None for good. Raises UserError.
-
-    This is `STEPTIME_KEEP_STEPS_MONTHS`.
-    """
-    configured = os.environ.get("STEPTIME_KEEP_STEPS_MONTHS")
-    if not configured:
-        return None
-    if not (configured.isascii() and configured.isdigit() and int(configured) > 0):
-        raise UserError(
-            f"STEPTIME_KEEP_STEPS_MONTHS '{shown(configured)}' is no number of months: write 1 or more."
-        )
-    return int(configured)

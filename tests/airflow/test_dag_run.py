@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from steptime import settings
 from steptime.airflow.dag_builder import training_dag
 from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import OutOfReach, SystemFailure
-from steptime.results.models import Result
 from steptime.results.store import Store
 
 # What Airflow's own API server, which runs in the test's process, warns of.
@@ -48,11 +46,8 @@ def xcom_bytes(dag_run: Any) -> dict[str, int]:
 
 
 def test_performance_runs_and_a_checkpoint_pair_are_published(
-    run_dag: Callable[..., Any], make_result: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+    run_dag: Callable[..., Any],
 ) -> None:
-    Store().publish(make_result("old", submitted_at=1e9))
-    old_steps = Store().steps("old")
-    monkeypatch.setenv("STEPTIME_KEEP_STEPS_MONTHS", "6")
     dag_run = run_dag(gpus="1,2", checkpoint=True)
 
     assert dag_run.state == "success", states(dag_run)
@@ -64,10 +59,6 @@ def test_performance_runs_and_a_checkpoint_pair_are_published(
         "tiny·fp32·2·checkpoint save",
     ]
     assert {row["state"] for row in rows} == {"valid"}
-    assert len(list(settings.step_files_dir().iterdir())) == 1, (
-        "the report has moved the steps of the old run"
-    )
-    assert Store().steps("old") == old_steps
     records = [json.loads(Store().record(row["job_name"])["content"]) for row in rows]
     [key] = [key for key in metastore_variables() if key.startswith(KEY_PREFIX)]
     assert {record["job"]["installation"]["id"] for record in records} == {key.removeprefix(KEY_PREFIX)}

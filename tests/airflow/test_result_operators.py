@@ -121,17 +121,13 @@ def test_parse_validate_and_report_begin_with_their_sentence(
     *,
     home: Path,
     make_result: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever else they have done: kept a record, and moved the steps of an old run."""
     submitted = submission()
     ended(submitted, make_context)
     context = make_context(pushed={SUBMITTED_KEY: submitted})
     outcome: dict[str, Any] = {}
     read_log = logged(lambda: outcome.update(task_of("performance.parse").execute(context)))
     checked = logged(lambda: task_of("performance.validate", outcome=outcome).execute(context))
-    monkeypatch.setenv("STEPTIME_KEEP_STEPS_MONTHS", "1")
-    publish(Store(), make_result("of-long-ago", submitted_at=1e9))
     publish(Store(), make_result("now", gpus=1, dag_run_id=context["ti"].run_id, submitted_at=time.time()))
     report = task_of("report", plan=planned().model_dump(mode="json"))
     reported = logged(lambda: report.execute(context))
@@ -140,7 +136,6 @@ def test_parse_validate_and_report_begin_with_their_sentence(
     assert any(line.startswith("its record: ") for line in read_log)
     assert checked[0].startswith("tiny·fp32·1 is valid: ")
     assert reported[0].startswith("all 1 runs have valid results: tiny·fp32·1 ")
-    assert any(line.startswith("moved the steps of 1 old runs to ") for line in reported)
 
 
 @pytest.mark.long

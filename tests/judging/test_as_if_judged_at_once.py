@@ -1,21 +1,19 @@
 """What is stored run by run is what judging all of the store at once gives, in whatever order runs come."""
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy
-from repeated_runs import repeat_run
 
 from steptime.clusters.base import JobState, JobStatus
-from steptime.judging import drift, judgements
+from steptime.judging import drift
 from steptime.judging.judgements import accept, judge_all, publish, reject
-from steptime.results import database, efficiency, judgement_rows
+from steptime.results import efficiency
 from steptime.results.columns import COMPUTED
-from steptime.results.database import read_connection, write_transaction
+from steptime.results.database import read_connection
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
 
@@ -41,8 +39,7 @@ def test_a_store_that_changes_run_by_run_is_judged_as_if_at_once(
     store: Store, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch, seed: int, occurring: set[str]
 ) -> None:
     """Runs end in any order, are read anew, are withdrawn, and come back; levels are accepted."""
-    for module in (drift, judgements):
-        monkeypatch.setattr(module, "LONGEST_RUNS", SEARCHED)
+    monkeypatch.setattr(drift, "LONGEST_RUNS", SEARCHED)
     monkeypatch.setattr(efficiency, "EARLIER_S", 3 * DAY_S)
     dice = random.Random(seed)  # noqa: S311 - an order, no secret
     walk = Walk(make_result, dice)
@@ -57,66 +54,6 @@ def test_a_store_that_changes_run_by_run_is_judged_as_if_at_once(
             seen |= {"scales" for row in kept["runs"].values() if row["scaling_efficiency_percent"]}
 
     assert occurring | {"scales"} <= seen
-
-
-def test_a_run_more_reads_little_of_a_long_history(
-    store: Store, make_result: MakeResult, statements: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 300 runs of its series, each in a DAG run of its own."""
-    publish(store, make_result("first", submitted_at=1e9))
-    repeat_run(store.url, 300)
-    with write_transaction(store.url) as connection:
-        connection.execute(sqlalchemy.text("UPDATE runs SET submitted_at = 1e9 + id, dag_run_id = job_name"))
-    judge_all(store)
-    read = Counter[str]()
-    dicts = database.dicts
-
-    def counted(result: Any) -> Iterator[dict[str, Any]]:
-        for row in dicts(result):
-            read["rows"] += 1
-            yield row
-
-    for module in (judgement_rows, efficiency):
-        monkeypatch.setattr(module, "dicts", counted)
-    statements.clear()
-
-    publish(store, make_result("last", submitted_at=2e9, dag_run_id="last"))
-
-    assert len(stored(store.url)["judgements"]) == 301
-    assert 0 < read["rows"] < drift.LONGEST_RUNS + 20
-    written = [one.split()[0] for one, _ in statements if "judgements" in one and "SELECT" not in one]
-    assert written == ["INSERT"], "of the others nothing has changed"
-
-
-def test_with_its_next_run_a_series_of_other_rules_is_judged_from_its_beginning(
-    store: Store, make_result: MakeResult
-) -> None:
-    for number in range(3):
-        publish(store, make_result(f"run-{number}", submitted_at=1e9 + number))
-    with write_transaction(store.url) as connection:
-        connection.execute(sqlalchemy.text("UPDATE judgements SET rules = 0, verdict = 'as it was'"))
-
-    publish(store, make_result("next", submitted_at=2e9))
-
-    assert {row["verdict"] for row in stored(store.url)["judgements"].values()} == {"insufficient history"}
-    assert stored(store.url) == judged_at_once(store, 0)
-
-
-@pytest.mark.long
-def test_a_series_whose_judgements_rest_on_runs_that_are_gone_is_judged_from_its_beginning(
-    store: Store, make_result: MakeResult
-) -> None:
-    """An earlier steptime restored parts of archives with the judgements as they were."""
-    for number in range(18):
-        level = 0.1 if number < 9 else 0.2
-        publish(store, make_result(f"run-{number:02}", submitted_at=1e9 + number, step_times=[level] * 20))
-    with write_transaction(store.url) as connection:
-        connection.execute(sqlalchemy.text("DELETE FROM runs WHERE job_name < 'run-16'"))
-
-    publish(store, make_result("next", submitted_at=2e9))
-
-    assert len(stored(store.url)["judgements"]) == 3
-    assert stored(store.url) == judged_at_once(store, 0)
 
 
 class Walk:

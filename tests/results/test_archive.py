@@ -2,7 +2,6 @@
 
 import io
 import json
-import lzma
 import shutil
 import tarfile
 import time
@@ -17,8 +16,8 @@ from steptime import __version__
 from steptime.cli import app, main
 from steptime.errors import UserError
 from steptime.judging.comparison import compare_since
-from steptime.judging.judgements import accept, judge_all, publish, reject
-from steptime.results import archive
+from steptime.judging.judgements import accept, publish, reject
+from steptime.results import archive, judgement_rows
 from steptime.results.database import REVISION, close_engines
 from steptime.results.models import Check, Result, Verdict
 from steptime.results.store import Store
@@ -90,6 +89,11 @@ def everything(store: Store) -> list[dict[str, Any]]:
     return [archive._tables(store, row["job_name"]) for row in rows]
 
 
+def judged(store: Store) -> list[tuple[Any, ...]]:
+    names = ("job_name", "verdict", "rests_on", "drift")
+    return [tuple(row[name] for name in names) for row in judgement_rows.judged_rows(store, {})]
+
+
 def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = call("-o", "all.tar.zst")
     other = Store(f"sqlite:///{here / 'other.db'}")
@@ -102,13 +106,13 @@ def test_another_store_has_all_of_it(filled: Store, here: Path, monkeypatch: pyt
     folder = here / "home" / "restored" / "all"
     assert back == f"restored: 9 runs; logs and config are in {folder}\n"
     assert everything(other) == everything(filled)
+    assert judged(other) == judged(filled)
     assert [row["job_name"] for row in other.results(search="llama RUN-3")] == ["run-3"]
     whole = everything(other)[1]
     assert {name: bool(rows) for name, rows in whole.items()} == {
         "runs": True,
         "accepted_levels": True,
         "checkpoints": False,
-        "judgements": True,
         "readings": True,
         "records": True,
         "steps": True,
@@ -136,22 +140,6 @@ def test_it_goes_through_either_kind_of_database(
         assert everything(Store()) == first
 
 
-def test_an_archive_of_before_is_read(filled: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were of xz."""
-    call("-o", "all.tar.zst")
-    call("restore", "all.tar.zst", "--into", "files")
-    with tarfile.open(here / "before.tar.xz", "w:xz", preset=1) as made:
-        for path in sorted((here / "files").rglob("*.*")):
-            made.add(path, str(path.relative_to(here / "files")))
-    other = Store(f"sqlite:///{here / 'other.db'}")
-    monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
-
-    call("restore", "before.tar.xz")
-
-    assert everything(other) == everything(filled)
-    assert (here / "home" / "restored" / "before" / "config" / "gpus.yaml").is_file()
-
-
 @pytest.mark.parametrize("missing", [1, 5, 1000])
 def test_one_that_is_cut_anywhere_is_refused(
     filled: Store,
@@ -176,7 +164,6 @@ def test_a_part_of_a_store(filled: Store) -> None:
 def test_runs_that_join_a_series_are_judged_together_with_it(
     filled: Store, here: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was kept of either store rested on its own runs alone."""
     call("-o", "first.tar.zst")
     monkeypatch.setenv("STEPTIME_STORE_URL", f"sqlite:///{here / 'second.db'}")
     other = Store()
@@ -187,84 +174,23 @@ def test_runs_that_join_a_series_are_judged_together_with_it(
 
     row = compare_since(other, 0).rows[0]
     assert row["job_name"] == "other-1"
-    publish(other, make_result("last", submitted_at=3e9))
-    kept = everything(other)
-    judge_all(other)
-    assert everything(other) == kept, "the next run has all of them judged"
+    assert None not in {verdict for _, verdict, *_ in judged(other)}
     assert row["baseline_runs"] == 2, "run-7, whose level was accepted, and other-0"
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> Store:
-    """A series of 18 runs with a change that was confirmed, from which parts are taken."""
-    store = Store(f"sqlite:///{tmp_path_factory.mktemp('whole') / 'whole.db'}")
-    for number in range(18):
-        level = 0.1 if number < 9 else 0.2
-        publish(store, make_result(f"run-{number:02}", submitted_at=1e9 + number, step_times=[level] * 20))
-    return store
-
-
-@pytest.mark.parametrize("last", [2, *(pytest.param(last, marks=pytest.mark.slow) for last in (8, 12))])
-def test_the_next_run_after_a_part_of_a_series_is_judged_by_what_is_there(
-    here: Path, whole: Store, make_result: MakeResult, last: int
+def test_how_runs_scale_follows_from_those_that_are_there(
+    here: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came with the part rests on runs that did not, the confirmed change among them."""
-    part = Store(f"sqlite:///{here / 'part'}.db")
-    archive.write_archive(whole, whole.results(limit=last), here / "part.tar.zst")
-    archive.restore(part, here / "part.tar.zst", here / "files")
-
-    publish(part, make_result("next", submitted_at=2e9, step_times=[0.2] * 20))
-
-    kept = everything(part)
-    judge_all(part)
-    assert everything(part) == kept
-
-
-def test_a_judgement_rests_on_each_job_that_it_names() -> None:
-    named = {"judged": [["a", 0.1]], "baseline": [["b", 0.1], ["c", 0.1]], "since": [["d", 0.1]]}
-    kept = [{"kind": "history", "rests_on": named}, {"kind": "drift", "rests_on": ["e"]}]
-    assert list(archive._rested_on(kept)) == ["a", "b", "c", "d"]
-
-
-def test_a_run_that_is_published_meanwhile_is_judged_together_with_those_that_come(
-    filled: Store,
-    here: Path,
-    make_result: MakeResult,
-    monkeypatch: pytest.MonkeyPatch,
-    postgresql_url: str,
-) -> None:
-    """By a task of another DAG, whose runs are written at the same time."""
-    call("-o", "all.tar.zst")
-    other, insert_run, meanwhile = Store(postgresql_url), archive._insert_run, ["meanwhile"]
-    of_another_dag = make_result("x").submitted.made_by.model_copy(update={"dag_id": "another"})
-
-    def insert(*given: Any) -> None:
-        insert_run(*given)
-        while meanwhile:
-            publish(other, make_result(meanwhile.pop(), submitted_at=1e9 + 3.5, made_by=of_another_dag))
-
-    monkeypatch.setattr(archive, "_insert_run", insert)
-    archive.restore(other, here / "all.tar.zst", here / "files")
-    publish(other, make_result("next", submitted_at=2e9))
-
-    kept = everything(other)
-    judge_all(other)
-    assert everything(other) == kept
-
-
-def test_how_runs_scale_follows_from_those_that_are_there(here: Path, make_result: MakeResult) -> None:
     """A run comes without its base, and is that of a run that was there."""
     first, other = (Store(f"sqlite:///{here / name}.db") for name in ("first", "other"))
     for store, gpus in ((first, 1), (first, 2), (other, 4)):
         publish(store, make_result(f"of-{gpus}", gpus=gpus, dag_run_id=f"{gpus}", submitted_at=1e9 + gpus))
     archive.write_archive(first, first.results(gpus=2), here / "part.tar.zst")
 
-    archive.restore(other, here / "part.tar.zst", here / "files")
+    monkeypatch.setenv("STEPTIME_STORE_URL", other.url)
+    call("restore", "part.tar.zst")
 
-    kept = other.results()
-    assert [row["scaling_base_jobs"] for row in kept] == ["of-2", None]
-    judge_all(other)
-    assert other.results() == kept
+    assert [row["scaling_base_jobs"] for row in other.results()] == ["of-2", None]
 
 
 def test_runs_that_are_there_stay_and_are_told(
@@ -284,7 +210,6 @@ def test_runs_that_are_there_stay_and_are_told(
         "restored: 7 runs; logs and config are in first",
         "in the store already, and left as it was: 2 runs",
         "the archive has otherwise: run-2, run-5",
-        "the store had other runs before: 'steptime results judge --all' judges all together",
     ]
     assert again[:2] == [
         "restored: 0 runs; logs and config are in second",
@@ -325,7 +250,7 @@ def member(name: str, content: bytes = b"x", **values: Any) -> tuple[tarfile.Tar
     return made, io.BytesIO(content)
 
 
-MANIFEST = {"archive": 1, "revision": "0010", "steptime": "0.1.0", "made_at": 1.0}
+MANIFEST = {"archive": 1, "revision": REVISION, "steptime": "0.1.0", "made_at": 1.0}
 HOSTILE = {
     "a path upwards": (member("../../planted"), "cannot be read as an archive"),
     "an absolute path": (member("/planted"), None),
@@ -333,11 +258,14 @@ HOSTILE = {
     "a hard link": (member("logs/x", type=tarfile.LNKTYPE, linkname="/etc/passwd"), "in it is no file"),
     "a device": (member("logs/x", type=tarfile.CHRTYPE), "'logs/x' in it is no file"),
     "no manifest": (None, "is no archive of steptime: it has no manifest.json"),
-    "a newer steptime": (
-        member("manifest.json", json.dumps({**MANIFEST, "revision": "9999"}).encode()),
-        "was made by a newer steptime (0.1.0): update yours.",
+    "another revision": (
+        member("manifest.json", json.dumps({**MANIFEST, "revision": "0019"}).encode()),
+        "was made by steptime 0.1.0 from a store of revision 0019, and this steptime reads",
     ),
-    "a newer form": (member("manifest.json", json.dumps({**MANIFEST, "archive": 2}).encode()), "newer"),
+    "another form": (
+        member("manifest.json", json.dumps({**MANIFEST, "archive": 2}).encode()),
+        "restore it with the steptime that made it.",
+    ),
     "a manifest that is no JSON": (member("manifest.json", b"{"), "it has no manifest.json"),
     "a manifest of something else": (member("manifest.json", b"{}"), "it has no manifest.json"),
     "a manifest that is a list": (member("manifest.json", b"[]"), "it has no manifest.json"),
@@ -384,7 +312,6 @@ def test_what_no_archive_of_ours_holds_is_refused_whole(
         (["restore", "text.tar.zst"], "'text.tar.zst' cannot be read as an archive"),
         (["restore", "cut.tar.zst"], "'cut.tar.zst' cannot be read as an archive"),
         (["restore", "damaged.tar.zst"], "'damaged.tar.zst' cannot be read as an archive"),
-        (["restore", "damaged.tar.xz"], "'damaged.tar.xz' cannot be read as an archive"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(
@@ -399,9 +326,7 @@ def test_what_cannot_be_is_one_sentence(
     call("-o", "all.tar.zst")
     whole = (here / "all.tar.zst").read_bytes()
     (here / "cut.tar.zst").write_bytes(whole[: len(whole) // 2])
-    packed = lzma.compress(whole, preset=0)
-    for name, content in (("damaged.tar.zst", whole), ("damaged.tar.xz", packed)):
-        (here / name).write_bytes(content[:5000] + b"damage" + content[5006:])
+    (here / "damaged.tar.zst").write_bytes(whole[:5000] + b"damage" + whole[5006:])
     before = filled.count(include_rejected=True)
     shutil.rmtree(here / "home" / "restored", ignore_errors=True)
 

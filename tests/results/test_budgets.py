@@ -332,25 +332,6 @@ def test_runs_in_the_store_count_whatever_became_of_them_and_once(
     }
 
 
-def test_runs_of_an_earlier_store_count(
-    store: str,
-    clusters: Callable[..., Path],
-    make_run: MakeRun,
-    make_result: Callable[..., Result],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from tests.results.test_migrations import make_store_of_0001
-
-    clusters("gpu_hours_per_month: 20")
-    status = ended(JobState.SUCCEEDED, "2026-10-31 23:00", "2026-11-01 01:00")
-    result = make_result(run=make_run(4), status=status)
-    make_store_of_0001(store, result, monkeypatch)
-
-    assert counted() == (4, 0)
-    charges.settle_jobs({result.job.name: status})
-    assert counted(unix("2026-10-31 23:30")) == (4, 0)
-
-
 def test_a_budget_that_cannot_be_checked_refuses_and_without_one_nobody_asks(
     clusters: Callable[..., Path], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from steptime.recipes.models import Mode
-from steptime.results.as_csv import csv_parts
 from steptime.results.columns import Column
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.report import compared, notes, written
+from steptime.results.report import Totals, compared, csv_parts, notes, totals_of, written
 from steptime.results.store import Store
-from steptime.results.totals import Totals, totals_of
 
 MakeResult = Callable[..., Result]
 StoredRows = Callable[..., list[dict[str, Any]]]
@@ -114,6 +112,24 @@ def test_reasons_and_warnings_are_told(stored_rows: StoredRows, make_result: Mak
         "tiny·fp32·2 (bad) is rejected: Expected A, but found B.",
         "tiny·fp32·2 (noisy) counts, but note: Expected A, but found B.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("totals", "sentence"),
+    [
+        (Totals(0, 0, 0.0, None, None), "0 runs · 0 GPU-hours"),
+        (
+            Totals(1, 0, 0.01234, 1.5, 1.5),
+            "1 run · 0.0123 GPU-hours · in the queue for 2 s on average, 2 s at most",
+        ),
+        (
+            Totals(1540, 3, 12345.6, 600, 9000),
+            "1,540 runs, 3 rejected · 12,346 GPU-hours · in the queue for 10 min on average, 2.5 h at most",
+        ),
+    ],
+)
+def test_totals_are_said_in_words(totals: Totals, sentence: str) -> None:
+    assert totals.sentence == sentence
 
 
 def test_totals_of_rows_count_what_is_known() -> None:

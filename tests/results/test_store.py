@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -16,14 +15,12 @@ from sqlalchemy import Connection, select
 from steptime.errors import UserError
 from steptime.logs.models import Problem
 from steptime.recipes.models import Mode
-from steptime.results import judgement_rows, run_times, schema
+from steptime.results import judgement_rows, schema
 from steptime.results.columns import CHOICES, COLUMNS
 from steptime.results.database import read_connection, write_transaction
-from steptime.results.judgement_rows import judged_rows, latest_judged_rows
+from steptime.results.judgement_rows import judged_rows, latest_judged_rows, newest_of_each
 from steptime.results.models import Check, Result, Verdict
-from steptime.results.occurring import newest_of_each
 from steptime.results.store import Store
-from steptime.results.totals import Totals
 
 MakeResult = Callable[..., Result]
 
@@ -370,38 +367,6 @@ def test_no_secret_reaches_the_store(store_url: str, make_result: MakeResult) ->
     assert "Bearer (not stored)'" in script
 
 
-def test_totals_are_of_all_runs_since_then(store_url: str, make_result: MakeResult) -> None:
-    store = Store(store_url)
-    assert store.totals() == Totals(0, 0, 0, None, None)
-    store.publish(make_result("old", submitted_at=1e9, gpus=1))
-    for number in range(3):
-        store.publish(make_result(f"run-{number}", submitted_at=2e9))
-    store.reject(make_result("bad", submitted_at=2e9, verdict=BAD, measurement=None))
-
-    hours = sum(row["gpu_hours"] for row in store.results(since=2e9, include_rejected=True))
-    assert store.totals(2e9) == Totals(4, 1, pytest.approx(hours), 1.5, 1.5)
-    assert store.totals(gpus=1).runs == 1
-    assert Store(store_url, dags=["another"]).totals().runs == 0
-
-
-@pytest.mark.parametrize(
-    ("totals", "sentence"),
-    [
-        (Totals(0, 0, 0.0, None, None), "0 runs · 0 GPU-hours"),
-        (
-            Totals(1, 0, 0.01234, 1.5, 1.5),
-            "1 run · 0.0123 GPU-hours · in the queue for 2 s on average, 2 s at most",
-        ),
-        (
-            Totals(1540, 3, 12345.6, 600, 9000),
-            "1,540 runs, 3 rejected · 12,346 GPU-hours · in the queue for 10 min on average, 2.5 h at most",
-        ),
-    ],
-)
-def test_totals_are_said_in_words(totals: Totals, sentence: str) -> None:
-    assert totals.sentence == sentence
-
-
 def test_a_run_is_found_by_each_text_that_people_know_it_by(store_url: str, make_result: MakeResult) -> None:
     store = Store(store_url)
     store.publish(make_result("the-job"))
@@ -437,11 +402,11 @@ def test_how_long_the_latest_runs_took(store_url: str, make_result: MakeResult) 
     store.publish(make_result("unknown", submitted_at=2e9, status=never))
     store.reject(make_result("bad", submitted_at=3e9, verdict=BAD))
 
-    of_cluster = run_times.latest(store.url, {"cluster": "local"}, 2)
+    of_cluster = store.run_times({"cluster": "local"}, 2)
 
     assert [(one.job_s, one.steps) for one in of_cluster] == [(400, 40), (300, 30)]
     assert [one.step_s for one in of_cluster] == [store.run(f"run-{n}")["step_time_mean_s"] for n in (2, 1)]
-    assert run_times.latest(store.url, {"cluster": "another"}, 2) == []
+    assert store.run_times({"cluster": "another"}, 2) == []
 
 
 def test_of_two_verdicts_that_a_run_raised_each_is_told_by_itself(
@@ -472,7 +437,7 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
     store, ids = Store(store_url), {}
     for gpus in (1, 2):
         store.publish(make_result(f"of-{gpus}", gpus=gpus, submitted_at=1e9 + gpus))
-    judged = {"figure": "step_time_s", "rules": 1, "verdict": "slower", "judged_on": "means", "judged_s": 0.5}
+    judged = {"figure": "step_time_s", "verdict": "slower", "judged_on": "means", "judged_s": 0.5}
     unknown = dict.fromkeys(judgement_rows.columns()) | judged | {"rests_on": [1], "changes": {}}
     with write_transaction(store_url) as connection:
         for row in judgement_rows.runs_of(connection, {}, ["step_time_mean_s"]):
@@ -481,7 +446,6 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
         rows = [unknown | {"kind": "history"}, unknown | drift]
         assert judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows}) == {}
         assert judgement_rows.write(connection, {"gpus": 1}, {ids[1]: rows}) == {ids[1]: "slower"}
-        assert judgement_rows.write(connection, {"gpus": 1}, {}, since=math.inf) == {}, "no run is as young"
         assert judgement_rows.write(connection, {"gpus": 2}, {ids[2]: []}) == {}
         for note in ("once", "again"):
             judgement_rows.accept(connection, ids[1], note=note, accepted_by="ada", accepted_at=5.0)
@@ -490,14 +454,6 @@ def test_judgements_and_accepted_levels_are_those_of_their_series(
         assert job_name == "of-1"
         assert level.items() <= kept.items()
         assert judgement_rows.accepted(connection, {"gpus": 2}) == {}
-        before = {
-            until: judgement_rows.last_before(connection, {"gpus": 1}, ["step_time_mean_s"], 1e9 + until)
-            for until in (1, 2)
-        }
-    assert before[1] is None
-    assert before[2] is not None
-    assert (before[2]["submitted_at"], before[2]["kind"], before[2]["rests_on"]) == (1e9 + 1, "history", [1])
-
     names = ("job_name", "verdict", "rests_on", "drift")
     assert [tuple(row[name] for name in names) for row in judged_rows(store, {})] == [
         ("of-2", None, None, None),
@@ -509,7 +465,7 @@ def test_judgements_are_replaced_by_run_figure_and_kind(tmp_path: Path, make_res
     store = Store(f"sqlite:///{tmp_path / 's.db'}")
     for number in range(2):
         store.publish(make_result(f"run-{number}", submitted_at=1e9 + number))
-    unknown = dict.fromkeys(judgement_rows.columns()) | {"rules": 1, "judged_on": "means", "judged_s": 0.5}
+    unknown = dict.fromkeys(judgement_rows.columns()) | {"judged_on": "means", "judged_s": 0.5}
     unknown |= {"kind": "history", "rests_on": [1], "changes": {}}
     places = {("step_time_s", "same"), ("checkpoint_save_s", "slower")}
     wanted = {
@@ -527,14 +483,6 @@ def test_judgements_are_replaced_by_run_figure_and_kind(tmp_path: Path, make_res
         judgement_rows.write(connection, {}, {1: wanted[1][:1]})
         [first] = wanted[1][:1]
         assert there() == {(1, first["figure"], first["verdict"])}, "what is not wanted any more is removed"
-        for restored, rests_on, stay in (
-            (["run-0", "run-1"], ["run-0"], True),
-            (["run-0", "run-1"], ["of another store"], False),
-            (["run-0"], ["run-0"], False),
-        ):
-            judgement_rows.write(connection, {}, wanted)
-            judgement_rows.forget_mixed(connection, {}, restored, rests_on)
-            assert bool(there()) is stay
 
 
 def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: MakeResult) -> None:
@@ -551,20 +499,17 @@ def test_runs_without_the_number_are_not_judged(tmp_path: Path, make_result: Mak
     assert [row["job_name"] for row in found] == ["has"]
 
 
-def test_what_follows_is_told_since_when_the_store_has_changed(
-    store_url: str, make_result: MakeResult
-) -> None:
-    """By what is new, and by what it replaces."""
-    store, told = Store(store_url), list[tuple[str, float]]()
+def test_what_follows_is_within_the_transaction_of_the_run(store_url: str, make_result: MakeResult) -> None:
+    store, seen = Store(store_url), list[str]()
 
-    def then(connection: Connection, since: float) -> None:
-        told.append((str(connection.scalar(select(schema.runs.c.label))), since))
+    def then(connection: Connection) -> None:
+        seen.append(str(connection.scalar(select(schema.runs.c.state))))
 
-    for submitted_at in (2e9, 3e9, 1e9, 1e9):
+    for submitted_at in (2e9, 3e9, 3e9):
         store.publish(make_result("job", submitted_at=submitted_at), then)
     store.reject(make_result("job", submitted_at=4e9, verdict=BAD), then)
 
-    assert told == [("tiny·fp32·2", since) for since in (2e9, 2e9, 1e9, 1e9)]
+    assert seen == ["valid", "valid", "rejected"], "nothing follows if nothing has changed"
 
 
 def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
@@ -589,23 +534,3 @@ def test_of_each_series_the_latest_runs_are_read_with_their_judgements(
     assert judged_rows(none, {}) == []
     assert [row["job_name"] for row in newest_of_each(store)] == ["2-3", "1-3", "small"]
     assert newest_of_each(none) == []
-
-
-def test_a_run_of_a_series_is_read_once_whether_it_is_of_the_beginning_or_before_it(
-    store_url: str, make_result: MakeResult
-) -> None:
-    store = Store(store_url)
-    for number in range(4):
-        store.publish(make_result(f"run-{number}", submitted_at=1e9 + number))
-    with read_connection(store_url) as connection:
-        found = judgement_rows.runs_of(connection, {}, ["step_time_mean_s"], since=1e9 + 2, before=1)
-    assert [row["job_name"] for row in found] == ["run-1", "run-2", "run-3"]
-
-
-def test_runs_that_were_submitted_together_with_the_last_one_are_read_too(
-    store_url: str, make_result: MakeResult
-) -> None:
-    store = Store(store_url)
-    for number in range(3):
-        store.publish(make_result(f"run-{number}", submitted_at=1e9))
-    assert len(latest_judged_rows(store, 0, 2)) == 3

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from steptime.errors import UserError
 from steptime.recipes.models import Mode
-from steptime.results import judgement_rows, occurring, schema
+from steptime.results import judgement_rows, schema
 from steptime.results import store as module
 from steptime.results.differences import made_sha256
 from steptime.results.models import Check, Result, Verdict
@@ -68,9 +68,9 @@ def test_runs_measured_together_have_several_scales(store: Store) -> None:
 
 def test_series_with_runs_that_a_reader_may_not_read_are_known(store: Store) -> None:
     def hidden(*dags: str) -> set[tuple[str, int]]:
-        return {(row["size"], row["gpus"]) for row in occurring.hidden(of_reader(store, *dags))}
+        return {(row["size"], row["gpus"]) for row in judgement_rows.hidden(of_reader(store, *dags))}
 
-    assert occurring.hidden(store) == []
+    assert judgement_rows.hidden(store) == []
     assert hidden("llama31") == {("small", 1), ("small", 2)}
     assert hidden("secret") == {("tiny", 1), ("tiny", 2), ("tiny", 4)}
     assert hidden("secret", "llama31", "another") == set()

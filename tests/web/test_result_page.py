@@ -399,21 +399,14 @@ def test_why_a_dag_run_has_no_results_comes_when_it_ends(page: Page) -> None:
 
 
 def test_ten_thousand_runs_are_made_as_people_scroll(page: Page, store: Store, publish: Publish) -> None:
-    from sqlalchemy import select
-
     from steptime.results import schema
     from steptime.results.database import write_transaction
-    from steptime.results.searching import searched_row
 
     publish("run-0")
     (row,) = store.results()
     copies = [row | {"job_name": f"run-{n}", "submitted_at": 1.78e9 - n} for n in range(1, 10_050)]
     with write_transaction(store.url) as connection:
         connection.execute(schema.runs.insert(), [copy | {"content_sha256": ""} for copy in copies])
-        names = schema.runs.c.job_name, schema.runs.c.id
-        ids = dict(connection.execute(select(*names)).all())
-        texts = [{"run_id": ids[copy["job_name"]], **searched_row(copy)} for copy in copies]
-        connection.execute(schema.searched.insert(), texts)
     frame = opened(page)
     expect(frame.locator("#summary")).to_have_text("10,050 runs; the newest 1,000 are shown")
     made = frame.locator("tbody tr[data-job]")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from steptime import settings
 from steptime.airflow import sentences
 from steptime.airflow.assets import extra_of_run, published_results
 from steptime.airflow.base import (
@@ -303,7 +302,6 @@ class ReportOperator(BaseOperator):
         self.log.info("%s", sentence)
         if found := [latest[run.label] for run in planned.all_runs if run.label in latest]:
             self.log.info("%s", as_text(_summaries(found), title=f"results of {ti.run_id}"))
-        self._move_old_steps(store)
         missing = [run.label for run in planned.all_runs if latest.get(run.label, {}).get("state") != "valid"]
         if missing:
             cause = _first_cause(ti, planned, missing[0])
@@ -312,16 +310,6 @@ class ReportOperator(BaseOperator):
                 f"{len(missing)} of {len(planned.all_runs)} planned runs have no valid result: "
                 f"{', '.join(missing)}"
             )
-
-    def _move_old_steps(self, store: "Store") -> None:
-        """Move steps of old runs into files; on a full disk they stay in the store, and nothing fails."""
-        from steptime.results.step_files import move_old_steps
-
-        try:
-            if (months := settings.keep_steps_months()) and (moved := move_old_steps(store, months)):
-                self.log.info("moved the steps of %d old runs to %s", moved, settings.step_files_dir())
-        except (SystemFailure, UserError) as error:
-            self.log.error("%s", error)
 
 
 def _first_cause(ti: Any, planned: Plan, label: str) -> str | None:

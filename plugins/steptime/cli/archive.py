@@ -78,20 +78,19 @@ def restore_archive(
     A run that is there stays as it is. Logs and config go into a folder of their own, never over those that
     are in use.
     """
+    from steptime.judging.judgements import judge_all
     from steptime.results.archive import restore
     from steptime.results.store import Store
     from steptime.settings import home
 
     store = Store()
-    had_runs = store.exists() and store.count(include_rejected=True) > 0
     found = restore(store, file, into or home() / "restored" / file.name.partition(".tar.")[0])
+    judge_all(store)
     typer.echo(f"restored: {_runs(len(found.new))}; logs and config are in {found.folder}")
     if found.present:
         typer.echo(f"in the store already, and left as it was: {_runs(len(found.present))}")
     if found.different:
         typer.echo(f"the archive has otherwise: {', '.join(found.different)}")
-    if found.new and had_runs:
-        typer.echo("the store had other runs before: 'steptime results judge --all' judges all together")
 
 
 def _runs(number: int) -> str:

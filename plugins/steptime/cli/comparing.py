@@ -96,9 +96,9 @@ def judge(
         bool, typer.Option("--all", help="Every run of the store. It has to be given: nothing else is meant.")
     ] = False,
 ) -> None:
-    """Judge runs anew, in an older store or after an update of steptime that judges differently.
+    """Judge all runs of the store again, as after a change of the rules.
 
-    Runs are judged as they are published. This judges all of them again and keeps the judgements.
+    Runs are judged as they are published, so this is rarely needed.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -179,7 +179,7 @@ class _Shown(NamedTuple):
 
 
 def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
-    from steptime.results.as_csv import csv_parts
+    from steptime.results.report import csv_parts
 
     sys.stdout.writelines(csv_parts(rows, names))
 

@@ -100,8 +100,7 @@ def show_results(
 ) -> None:
     """Print rows of the metrics store as they come, and below a table what its readers must know."""
     from steptime.results.columns import COLUMNS
-    from steptime.results.report import compared, notes
-    from steptime.results.totals import totals_of
+    from steptime.results.report import compared, notes, totals_of
 
     if output_format is not Format.TABLE:
         show_columns(rows, COLUMNS, output_format, called="results")

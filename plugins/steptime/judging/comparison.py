@@ -31,12 +31,16 @@ from steptime.recipes.sweeps import load_sweep
 from steptime.results import judgement_rows
 from steptime.results.differences import changes
 from steptime.results.repeating import repeat_command_of_record
+from steptime.results.report import totals_of
 from steptime.results.store import Store
 
 
 def compare_since(store: Store, since: float) -> Comparison:
     """Compare the cells that have run since then (Unix time)."""
-    return replace(_compare(store, judged_since(store, since)), totals=store.totals(since))
+    return replace(
+        _compare(store, judged_since(store, since)),
+        totals=totals_of(store.results(include_rejected=True, since=since)),
+    )
 
 
 def compare_sweep(store: Store, name: str) -> Comparison:
@@ -50,13 +54,16 @@ def compare_sweep(store: Store, name: str) -> Comparison:
 
 def compare_sweep_run(store: Store, rows: Sequence[Mapping[str, Any]]) -> Comparison:
     """Compare the cells of all runs of one DAG run of a sweep, as each stands today."""
-    return replace(compare_cells(store, rows), totals=store.totals(sweep_run=rows[0]["sweep_run"]))
+    return replace(compare_cells(store, rows), totals=totals_of(rows))
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str) -> Comparison:
     """Compare the cells of a DAG run, or all that a sweep's started, as each stood after its own runs."""
     scope = store.scope(dag_id, dag_run_id)
-    return replace(_compare(store, judged_of(store, scope)), totals=store.totals(**scope))
+    return replace(
+        _compare(store, judged_of(store, scope)),
+        totals=totals_of(store.results(include_rejected=True, **scope)),
+    )
 
 
 def compare_planned(store: Store, name: str) -> Comparison:

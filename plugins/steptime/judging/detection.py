@@ -137,16 +137,13 @@ class Standing:
         return self.against.p_value(self.judged, direction)
 
 
-def standings(
-    runs: Iterable[float], begin_anew: Collection[int] = (), before: Standing | None = None
-) -> list[Standing]:
+def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[Standing]:
     """Judge each run of a series (seconds, oldest first) by those before it.
 
-    `begin_anew` are the places of runs, from 0, that nothing before them is held against; `before` is how the
-    series stood before the first of them.
+    `begin_anew` are the places of runs, from 0, that nothing before them is held against.
     """
     stood: list[Standing] = []
-    last = before or Standing()
+    last = Standing()
     for place, run in enumerate(runs):
         last = judge(Standing() if place in begin_anew else last, run)
         stood.append(last)

@@ -11,8 +11,7 @@ from steptime.judging.series import Series
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours, format_time_limit
 from steptime.recipes.published import published_performance
-from steptime.results.run_times import RunTimes, latest
-from steptime.results.store import Store
+from steptime.results.store import RunTimes, Store
 
 _LATEST_RUNS = 12
 """Of a series: as many as it is judged by."""
@@ -78,7 +77,7 @@ def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
             past: Sequence[RunTimes] = ()
             try:
                 if problem is None and store.exists():
-                    past = latest(store.url, series.key, _LATEST_RUNS)
+                    past = store.run_times(series.key, _LATEST_RUNS)
             except (SystemFailure, UserError) as error:
                 problem = f"the history cannot be read: {error}"
             found[alike] = _expected(run, past)

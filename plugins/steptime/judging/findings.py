@@ -23,7 +23,7 @@ from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series
 from steptime.results import columns
 from steptime.results.columns import Column
-from steptime.results.totals import Totals
+from steptime.results.report import Totals
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A judged run, and what is kept of it: rows of the table of judgements, and what is read from them again."""
+"""A judged run, and its rows in the table of judgements."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +11,6 @@ from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun
 from steptime.results import judgement_rows
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
-
-RULES = 1
-"""Of judging: raised when the same runs would be judged otherwise, so that stores are judged anew."""
 
 
 class Seconds(float):
@@ -139,7 +136,7 @@ def kept_drift(rests_on: Mapping[str, Any] | None) -> Drift | None:
 
 def _row(figure: str, kind: str, **values: Any) -> dict[str, Any]:
     """A row of the table; what is not known of it is None."""
-    return dict.fromkeys(judgement_rows.columns()) | {"figure": figure, "kind": kind, "rules": RULES} | values
+    return dict.fromkeys(judgement_rows.columns()) | {"figure": figure, "kind": kind} | values
 
 
 def named(runs: Sequence[float]) -> list[tuple[str, float]]:

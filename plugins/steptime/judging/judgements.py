@@ -1,12 +1,10 @@
-"""Judgements: how each run of the store was judged, kept with all that it rests on.
+"""Judgements: how each run of the store was judged, stored with the runs it rests on.
 
-They are written in the transaction that publishes a run, and those of its series after it are judged anew:
-runs do not end in the order in which they were submitted. Three kinds: against `history`, by
-`judging.detection`, against the `publication`, by the documented number, and the `drift` of a series, with
-its newest run.
+A series is judged as a whole in the transaction that publishes one of its runs: runs do not end in the order
+in which they were submitted. Three kinds: against `history`, by `judging.detection`; against the
+`publication`, by the documented step time; and the `drift` of a series, with its newest run.
 """
 
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from steptime.errors import UserError
-from steptime.judging.detection import Standing, continued, standings
-from steptime.judging.drift import LONGEST_RUNS, find_drift
-from steptime.judging.judged import RULES, Judged, Seconds, kept_drift, kept_rows, kept_standing, named
+from steptime.judging.detection import Standing, standings
+from steptime.judging.drift import find_drift
+from steptime.judging.judged import Judged, Seconds, kept_drift, kept_rows, kept_standing
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
-from steptime.results import efficiency, judgement_rows, occurring
+from steptime.results import efficiency, judgement_rows
 from steptime.results.database import lock_series, read_connection, write_transaction
 from steptime.results.differences import changes
 from steptime.results.models import Result
@@ -59,33 +57,16 @@ def judge_all(store: Store, each: Callable[[int, int], None] = lambda _done, _al
     return len(found)
 
 
-def judge_series(
-    connection: "Connection", series: Series, since: float = -math.inf
-) -> tuple[list[Judged], dict[int, str]]:
-    """Judge the runs of a series that were submitted since then, and keep what has changed.
+def judge_series(connection: "Connection", series: Series) -> tuple[list[Judged], dict[int, str]]:
+    """Judge all runs of a series within a transaction, and store what has changed.
 
-    It is within a transaction in which nothing earlier of the series has changed. The last run before is
-    judged again, as the newest run has a drift. Returns the judged runs, oldest first, and how they stood
-    before, by the ids of their rows.
+    Returns the judged runs, oldest first, and their verdicts before, by the ids of their rows.
     """
-    key, numbers = series.key, series.numbers
+    key = series.key
     lock_series(connection, key)
-    last = judgement_rows.last_before(connection, key, numbers, since)
-    since = -math.inf if last is None else last["submitted_at"]
-    before = judgement_rows.last_before(connection, key, numbers, since)
-    if before is not None and before["rules"] != RULES:  # of an older store
-        return judge_series(connection, series)
-    stood = Standing() if before is None else kept_standing(before)
-    began = [job_name for job_name, _ in named(stood.since)]
-    # What the level of the newest run rests on, and what a suspicion began with, and the run before that.
-    earlier = max(LONGEST_RUNS, len(began) + 1)
-    rows = judgement_rows.runs_of(connection, key, numbers, since=since, before=earlier)
-    until_then = [row["job_name"] for row in rows if row["submitted_at"] < since]
-    if until_then[-1 - len(began) :][1:] != began:  # a part of an archive that an earlier steptime restored
-        return judge_series(connection, series)
-    judged = _judge_rows(connection, series, rows, since, stood)
+    judged = _judge_rows(connection, series, judgement_rows.runs_of(connection, key, series.numbers))
     of_runs = {one.run.row["id"]: kept_rows(one) for one in judged}
-    return judged, judgement_rows.write(connection, key, of_runs, since)
+    return judged, judgement_rows.write(connection, key, of_runs)
 
 
 def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: float | None = None) -> str:
@@ -115,7 +96,7 @@ def accept(store: Store, beginning: str, *, note: str, accepted_by: str, now: fl
         judgement_rows.accept(
             connection, first.row["id"], note=note, accepted_by=accepted_by, accepted_at=accepted_at
         )
-        judge_series(connection, series, first.row["submitted_at"])
+        judge_series(connection, series)
     return first.job_name
 
 
@@ -175,19 +156,21 @@ def _latest_of_each(store: Store, rows: Iterable[Mapping[str, Any]]) -> dict[Ser
 
 def _hidden(store: Store) -> set[Series]:
     """The series with runs that the reader of the store may not read."""
-    return {Series.of_row(row) for row in occurring.hidden(store)}
+    return {Series.of_row(row) for row in judgement_rows.hidden(store)}
 
 
 def _as_stored(
     store: Store, series: Series, rows: Sequence[Mapping[str, Any]], hidden: Collection[Series]
 ) -> list[Judged]:
-    """How a series stood after each of its runs, latest first; judged now if the store is an older one.
+    """How a series stood after each of its runs, latest first.
 
-    It is also judged now if the reader may not read all of its runs: what is kept rests on those as well.
+    Judged now if a run has no stored judgement yet, and if the reader may not read all runs of the series:
+    stored judgements also rest on those.
     """
-    if all(row["rules"] == RULES for row in rows) and series not in hidden:
-        return [_as_kept(run) for run in judged_runs(rows)]
-    names = {row["job_name"] for row in rows}
+    runs = judged_runs(rows)
+    if all(run.row["verdict"] for run in runs) and series not in hidden:
+        return [_as_kept(run) for run in runs]
+    names = {run.job_name for run in runs}
     return [one for one in reversed(judged_now(store, series)) if one.run.job_name in names]
 
 
@@ -205,41 +188,21 @@ def judged_now(store: Store, series: Series) -> list[Judged]:
         return _judge_rows(connection, series, rows)
 
 
-def _judge_rows(
-    connection: "Connection",
-    series: Series,
-    rows: Sequence[Mapping[str, Any]],
-    since: float = -math.inf,
-    before: Standing | None = None,
-) -> list[Judged]:
-    """How those of the stored runs of a series stand that were submitted since then, by its accepted levels.
-
-    They are oldest first; `before` is how the series stood before these, as it is kept.
-    """
-    runs = judged_runs(rows)
-    first = sum(run.row["submitted_at"] < since for run in runs)
+def _judge_rows(connection: "Connection", series: Series, rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """Judge stored runs of a series, oldest first, by its accepted levels."""
     begin = judgement_rows.accepted(connection, series.key)
-    return judge_runs(runs, partial(judgement_rows.record, connection), begin, first, before)
+    return judge_runs(judged_runs(rows), partial(judgement_rows.record, connection), begin)
 
 
 def judge_runs(
     runs: Sequence[JudgedRun],
     record_of: Callable[[str], str],
     begin_anew: Collection[str] = (),
-    first: int = 0,
-    before: Standing | None = None,
 ) -> list[Judged]:
-    """Judge runs of one series, oldest first, each by those before it, from the last of `begin_anew` on.
-
-    Judged are those from the place `first` on; `before` is how the series stood until then, as it is kept.
-    """
+    """Judge runs of one series, oldest first, each by those before it, from the last of `begin_anew` on."""
     seconds = [Seconds.of(run.job_name, run.seconds) for run in runs]
     places = {place for place, run in enumerate(runs) if run.job_name in begin_anew}
-    stood = standings(
-        seconds[first:],
-        {place - first for place in places},
-        continued(before, seconds[:first]) if before else None,
-    )
+    stood = standings(seconds, places)
     judged = [
         Judged(
             run,
@@ -247,7 +210,7 @@ def judge_runs(
             _changes(runs, place, standing, record_of),
             placement=Placement.of_standing(runs, place, standing),
         )
-        for place, (run, standing) in enumerate(zip(runs[first:], stood, strict=True), first)
+        for place, (run, standing) in enumerate(zip(runs, stood, strict=True))
     ]
     if judged and (judged[-1].standing.direction != "slower" or judged[-1].standing.state == "dismissed"):
         of_level = runs[max(places, default=0) :]
@@ -256,18 +219,18 @@ def judge_runs(
     return judged
 
 
-def _judge_series_of(result: Result, connection: "Connection", since: float) -> None:
+def _judge_series_of(result: Result, connection: "Connection") -> None:
     series = Series.of_run(result.run)
     if series.is_judged:
-        judge_series(connection, series, since)
+        judge_series(connection, series)
 
 
-def _judge_with_news(result: Result, connection: "Connection", since: float) -> None:
+def _judge_with_news(result: Result, connection: "Connection") -> None:
     """Judge the series of a run that is published, and keep what is to be notified of it."""
     series, own = Series.of_run(result.run), result.job.name
     if not series.is_judged:
         return
-    judged, stood = judge_series(connection, series, since)
+    judged, stood = judge_series(connection, series)
     news = {
         one.run.row["id"]: one.standing.state
         for one in judged[-_LATEST_RUNS:]

@@ -33,7 +33,7 @@ class Placement:
 
     @classmethod
     def stored(cls, rests_on: Mapping[str, Any]) -> Self | None:
-        """Read it from `rests_on` of a stored judgement; an earlier steptime did not keep it."""
+        """Read it from `rests_on` of a stored judgement; None if nothing is or was suspected."""
         kept = rests_on.get("nodes")
         return cls(kept["suspected"], tuple(kept["fresh"])) if kept else None
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from steptime.recipes.models import Mode, Run
 from steptime.results.columns import of_series, planned_values
-from steptime.results.occurring import newest_of_each
+from steptime.results.judgement_rows import newest_of_each
 from steptime.results.store import Store
 
 _FIGURES = {

@@ -10,12 +10,10 @@ It is read back into any store: a run that is there already stays as it is.
 
 import io
 import json
-import lzma
 import shutil
 import tarfile
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,11 +24,7 @@ import zstandard
 
 from steptime import __version__, settings
 from steptime.errors import UserError, shown
-from steptime.results import efficiency, judgement_rows
-from steptime.results.columns import of_series
 from steptime.results.database import REVISION, insert, read_connection, write_transaction
-from steptime.results.searching import searched_row
-from steptime.results.step_files import moved_steps
 from steptime.results.store import Store
 
 if TYPE_CHECKING:
@@ -39,9 +33,7 @@ if TYPE_CHECKING:
 SUFFIX = ".tar.zst"
 VERSION = 1
 """Of the archive's own form."""
-_LEVEL = 9
-"""Of zstd: in half the time of xz at its fastest it leaves three fifths of the size."""
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_LEVEL = 9  # of zstd
 _AT_ONCE = 1 << 16
 _MANIFEST, _RUNS, _LOGS, _CONFIG = "manifest.json", "runs", "logs", "config"
 _READ_BY_PEOPLE = (".out", ".gz", ".json", ".jsonl", ".sh", ".txt", ".log", ".yaml")
@@ -97,7 +89,8 @@ def write_archive(store: Store, rows: Iterable[Mapping[str, Any]], file: Path) -
 def restore(store: Store, file: Path, folder: Path) -> Restored:
     """Read an archive into a store, all of its runs or none, and its files into a new folder.
 
-    Raises UserError for what is no archive or is of a newer steptime, and if the folder is there already.
+    The restored runs are not judged yet. Raises UserError for a file that is no archive or has another
+    revision, and if the folder exists.
     """
     if folder.exists():
         raise UserError(f"'{shown(folder)}' is there already: name another with --into, or remove it.")
@@ -132,12 +125,10 @@ def _manifest() -> dict[str, Any]:
 
 
 def _children() -> "list[Table]":
-    """The tables whose rows belong to a run: but what follows from its own row, and files of this store."""
-    from steptime.results.schema import metadata, searched, step_files
+    """The tables whose rows belong to a run, without its judgements, which follow from the other runs."""
+    from steptime.results.schema import judgements, metadata
 
-    others = {searched.name, step_files.name}
-    tables = (table for table in metadata.sorted_tables if "run_id" in table.c)
-    return [table for table in tables if table.name not in others]
+    return [table for table in metadata.sorted_tables if "run_id" in table.c and table is not judgements]
 
 
 def _tables(store: Store, job_name: str) -> dict[str, list[dict[str, Any]]]:
@@ -152,8 +143,6 @@ def _tables(store: Store, job_name: str) -> dict[str, list[dict[str, Any]]]:
         for table in _children():
             query = select(table).where(table.c.run_id == own["id"]).order_by(*table.primary_key)
             found[table.name] = [dict(row) for row in connection.execute(query).mappings()]
-    moved = () if found["steps"] else moved_steps(store, [job_name])
-    found["steps"] += [{"position": position, **step} for position, (_, step) in enumerate(moved)]
     return {
         name: [{key: value for key, value in row.items() if key not in ("id", "run_id")} for row in rows]
         for name, rows in found.items()
@@ -191,18 +180,15 @@ def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def _extract(file: Path, folder: Path, plain: Path) -> None:
     """Write the files of an archive, none of them outside of the folder, and no links.
 
-    What zstd has packed is unpacked whole before, as `plain`: a cut or damaged file is known by its checksum.
+    The file is decompressed to `plain` first, because only the checksum at its end shows damage.
     """
     if not file.is_file():
         raise UserError(f"there is no file '{shown(file)}': name an archive that 'steptime archive' made.")
     try:
-        with file.open("rb") as stream:
-            is_zstd = stream.read(len(_ZSTD_MAGIC)) == _ZSTD_MAGIC
-        if is_zstd:
-            _unpack(file, plain)
-        with tarfile.open(plain if is_zstd else file) as archive:  # before, archives were of xz
+        _unpack(file, plain)
+        with tarfile.open(plain) as archive:
             archive.extractall(folder, filter="data", members=_files_only(archive))
-    except (tarfile.TarError, lzma.LZMAError, zstandard.ZstdError, EOFError) as error:
+    except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
         raise UserError(f"'{shown(file)}' cannot be read as an archive: {error}.") from error
     plain.unlink(missing_ok=True)
 
@@ -230,19 +216,18 @@ def _check_manifest(file: Path, folder: Path) -> None:
         version, revision = int(manifest["archive"]), str(manifest["revision"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"'{shown(file)}' is no archive of steptime: it has no {_MANIFEST}.") from None
-    if version > VERSION or revision > REVISION:
+    if (version, revision) != (VERSION, REVISION):
         raise UserError(
-            f"'{shown(file)}' was made by a newer steptime ({shown(manifest.get('steptime'))}): update yours."
+            f"'{shown(file)}' was made by steptime {shown(manifest.get('steptime'))} from a store of "
+            f"revision {shown(revision)}, and this steptime reads archives of revision {REVISION}: restore "
+            "it with the steptime that made it."
         )
 
 
 def _insert_all(store: Store, files: Sequence[Path]) -> tuple[tuple[str, ...], ...]:
     """Jobs that are new, present, and different, in one transaction."""
     new, present, different = [], [], []
-    restored: dict[tuple[Any, ...], tuple[set[str], set[str]]] = defaultdict(lambda: (set(), set()))
     with write_transaction(store.url) as connection:
-        # Before any row, as whoever publishes a run does: they never wait for each other in a circle.
-        families = efficiency.lock_all(connection, (_run_in(_tables_in(file)) for file in files))
         for tables in map(_tables_in, files):
             own = _run_in(tables)
             name = str(own["job_name"])
@@ -250,18 +235,9 @@ def _insert_all(store: Store, files: Sequence[Path]) -> tuple[tuple[str, ...], .
             if kept is None:
                 _insert_run(connection, own, tables)
                 new.append(name)
-                jobs, rests_on = restored[tuple(own[column] for column in of_series())]
-                jobs.add(name)
-                rests_on.update(_rested_on(tables.get("judgements", ())))
             else:
                 present.append(name)
                 different += [name] if kept != own["content_sha256"] else []
-        for values in sorted(restored, key=repr):
-            judgement_rows.forget_mixed(
-                connection, dict(zip(of_series(), values, strict=True)), *restored[values]
-            )
-        for family in families:
-            efficiency.compute_family(connection, family)
     return tuple(new), tuple(present), tuple(different)
 
 
@@ -278,14 +254,6 @@ def _run_in(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]
     return _known(runs, own)
 
 
-def _rested_on(judgements: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """The jobs that judgements against a history name."""
-    for row in judgements:
-        if row["kind"] == "history":
-            for name in ("judged", "baseline", "since"):
-                yield from (job_name for job_name, _ in row["rests_on"][name])
-
-
 def _kept(connection: "Connection", job_name: str) -> str | None:
     """The checksum of the run that the store has of this job; None if it has none."""
     from sqlalchemy import select
@@ -298,10 +266,9 @@ def _kept(connection: "Connection", job_name: str) -> str | None:
 def _insert_run(
     connection: "Connection", own: Mapping[str, Any], tables: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> None:
-    from steptime.results.schema import runs, searched
+    from steptime.results.schema import runs
 
     run_id = connection.scalar(insert(connection.dialect.name, runs).values(own).returning(runs.c.id))
-    connection.execute(searched.insert().values(run_id=run_id, **searched_row(own)))
     for table in _children():
         rows = [_known(table, row) | {"run_id": run_id} for row in tables.get(table.name, ())]
         if rows:
@@ -309,5 +276,5 @@ def _insert_run(
 
 
 def _known(table: "Table", row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of an archive with a value for each column; what an older steptime did not have is None."""
-    return {column.name: row.get(column.name) for column in table.c if column.name not in ("id", "run_id")}
+    """The columns of a row of an archive; raises KeyError if one is missing."""
+    return {column.name: row[column.name] for column in table.c if column.name not in ("id", "run_id")}

@@ -1,8 +1,7 @@
 """The columns of results, each declared once: what it means, how it is taken from a result, how it is shown.
 
-From here follow the table `runs` and its rows, the tables, CSV and JSON of the command line, the page
-(`/api/columns`) and the table in `docs/results.md`, which `python -m steptime.results.columns` prints. A new
-column is its declaration here, its computation, and a migration of the store.
+The table `runs`, the tables, CSV and JSON of the command line, and the page (`/api/columns`) follow from
+these declarations. A new column needs a declaration, its computation, and a line in the store's migration.
 """
 
 import time

@@ -1,36 +1,32 @@
-"""Access to the database of the metrics store: one engine per process and address, at the newest schema.
+"""Access to the database of the metrics store, SQLite or PostgreSQL: one engine per process and address.
 
-SQLite and PostgreSQL. Safe to call from many threads and processes at once, on an empty database too.
+Safe to call from many threads and processes at once. The first use of an empty database makes the tables.
 """
 
 import hashlib
 import json
 import os
-import re
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import SystemFailure, UserError, shown
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine, Result, Select, Table
+    from sqlalchemy import URL, Connection, Engine, Result, Table
 
-REVISION = max(file.name[1:5] for file in Path(__file__).with_name("migrations").glob("versions/r*.py"))
-"""The schema's newest revision, of `r0017_made_sha256.py` 0017: a store that has it needs no migration."""
+REVISION = "0001"
+"""Revision of the schema, as the newest file in `migrations/versions/` has it."""
 
 VERSION_TABLE = "steptime_store_version"
-"""Where Alembic notes the revision; named so that the store may share a database with Airflow's tables."""
+"""Alembic's table with the revision; named so that the store may share a database with Airflow's tables."""
 
 NAMES_AT_ONCE = 500
-"""That one query asks for: databases limit how many values it may have."""
+"""Most values in one query: databases limit the number of its parameters."""
 
 _WAIT_S = 30  # for another writer; one publishing takes some 10 ms
 _CONNECT_WITHIN_S = 10
-_PLAIN_FILE = re.compile(r"sqlite:///(/[^?#]+)")
 _MIGRATION_LOCK = 0x7374657074696D65  # key of PostgreSQL's advisory lock: "steptime" in ASCII
 _ADVICE = {
     "locked": "another process has been writing to it for long: try again",
@@ -67,29 +63,8 @@ def write_transaction(url: str) -> "Iterator[Connection]":
         yield connection
 
 
-def read_rows(url: str, query: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Return the rows of a query in SQL with values named as `:gpus`. Raises as `read_connection`.
-
-    Of an SQLite file at the newest revision they are read without SQLAlchemy: to import that takes a third of
-    a plan's time.
-    """
-    if plain := _PLAIN_FILE.fullmatch(url):
-        path = f"file:{quote(plain[1])}?mode=ro"
-        # What fails in here fails below, too, where the failure gets its sentence.
-        with (
-            suppress(sqlite3.Error),
-            closing(sqlite3.connect(path, uri=True, timeout=_WAIT_S)) as connection,
-        ):
-            if connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone() == (REVISION,):  # noqa: S608
-                return connection.execute(query, values).fetchall()
-    from sqlalchemy import text
-
-    with read_connection(url) as reading:
-        return [tuple(row) for row in reading.execute(text(query), values)]
-
-
 def dicts(result: "Result[Any]") -> Iterator[dict[str, Any]]:
-    """Return the rows as dicts by column name, in half the time of SQLAlchemy's own mappings."""
+    """Return the rows as dicts by column name."""
     names = tuple(result.keys())
     return (dict(zip(names, row, strict=True)) for row in result)
 
@@ -102,35 +77,11 @@ def insert(dialect: str, table: "Table") -> Any:
     return kind.insert(table)
 
 
-def load(
-    connection: "Connection", table: "Table", names: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> None:
-    """Write many rows, of the values of these columns each, by the bulk load of the database's own driver.
-
-    It takes a third of the time of SQLAlchemy's INSERT.
-    """
-    from sqlalchemy.exc import DBAPIError
-
-    columns = ", ".join(f'"{name}"' for name in names)
-    cursor: Any = connection.connection.cursor()
-    try:
-        if connection.dialect.name == "postgresql":
-            with cursor.copy(f'COPY "{table.name}" ({columns}) FROM STDIN') as copy:
-                for row in rows:
-                    copy.write_row(row)
-        else:
-            values = ", ".join("?" for _ in names)
-            cursor.executemany(f'INSERT INTO "{table.name}" ({columns}) VALUES ({values})', rows)  # noqa: S608
-    except connection.dialect.loaded_dbapi.Error as error:
-        raise DBAPIError(None, None, error) from error
-    finally:
-        cursor.close()
-
-
 def lock_series(connection: "Connection", key: Mapping[str, Any]) -> None:
-    """Until the transaction ends, let nobody else lock what has these values of the columns of `runs`.
+    """Hold a lock on these values of columns of `runs` until the transaction ends.
 
-    So the last writer of several sees what all have written. SQLite has one writer anyway.
+    Concurrent writers of a series take turns, so the last one sees what all have written. SQLite has one
+    writer at a time anyway.
     """
     if connection.dialect.name == "postgresql":
         content = json.dumps(dict(key))
@@ -138,28 +89,8 @@ def lock_series(connection: "Connection", key: Mapping[str, Any]) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({number})")
 
 
-class ReadStore(Protocol):
-    """What is needed of a store by what it reads by itself, and so cannot import it."""
-
-    url: str
-    dags: frozenset[str] | None
-
-    def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
-        """Return a query of runs without those that the reader may not read."""
-        ...
-
-    def of_each(self, job_names: Sequence[str], query: "Select[*tuple[Any, ...]]") -> Iterator[Sequence[Any]]:
-        """Return the rows that a query of runs has of these jobs, as far as the reader may read them."""
-        ...
-
-
 def exists(url: str) -> bool:
-    """Return whether anything was written to an SQLite file yet; True for PostgreSQL.
-
-    To read from a file that is not there would already create it.
-    """
-    if plain := _PLAIN_FILE.fullmatch(url):
-        return Path(plain[1]).exists()  # without SQLAlchemy, as in `read_rows`
+    """Return whether the SQLite file exists; True for PostgreSQL. Reading a missing file would create it."""
     parsed = _parse(url)
     return parsed.get_backend_name() != "sqlite" or Path(str(parsed.database)).exists()
 
@@ -227,7 +158,8 @@ def _create_engine(url: "URL") -> "Engine":
 
     @event.listens_for(engine, "begin")
     def _begin(connection: "Connection") -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+        if begin := connection.get_execution_options().get("sqlite_begin", "BEGIN"):
+            connection.exec_driver_sql(begin)
 
     return engine
 
@@ -238,40 +170,41 @@ def _for_writing(engine: "Engine") -> "Engine":
 
 
 def _migrate(engine: "Engine") -> None:
+    """Make the tables of an empty database.
+
+    Raises UserError for a store of another revision.
+    """
     with engine.connect() as connection:
-        if _revision(connection) == REVISION:
-            return
-    with _only_one(engine), _for_writing(engine).begin() as connection:
-        if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
         found = _revision(connection)
-        if found is None:
-            _create(connection)
-        elif found != REVISION:
-            _upgrade(connection)
+    if found is None:
+        with _only_one(engine), _for_writing(engine).begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+            found = _revision(connection)
+            if found is None:
+                _create(connection)
+                return
+    if found != REVISION:
+        raise UserError(
+            f"the metrics store {engine.url.render_as_string()} has the schema of revision {shown(found)}, "
+            f"and this steptime needs {REVISION}: name a new store in STEPTIME_STORE_URL, or use the "
+            "steptime that wrote this one."
+        )
 
 
 def _revision(connection: "Connection") -> str | None:
     """The schema's revision; None for a database without a store."""
-    from sqlalchemy import inspect, select
+    from sqlalchemy import column, inspect, select, table
 
-    # Without Alembic, which takes 0.4 s to import and is only needed for a store of an earlier revision.
+    # Without Alembic, which takes 0.4 s to import.
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
-    return connection.scalar(select(_version().c.version_num))
-
-
-def _version() -> "Table":
-    """The table with the revision, as Alembic makes it."""
-    from sqlalchemy import Column, MetaData, PrimaryKeyConstraint, String, Table
-
-    key = PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc")
-    return Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), nullable=False), key)
+    return connection.scalar(select(column("version_num")).select_from(table(VERSION_TABLE)))
 
 
 @contextmanager
 def _only_one(engine: "Engine") -> Iterator[None]:
-    """Let one process at a time change the schema of an SQLite database; PostgreSQL has a lock for that."""
+    """Let one process at a time make the tables in an SQLite file; PostgreSQL has a lock for that."""
     if engine.url.get_backend_name() != "sqlite":
         yield
         return
@@ -279,38 +212,21 @@ def _only_one(engine: "Engine") -> Iterator[None]:
 
     path = Path(str(engine.url.database))
     with FileLock(path.with_name(f".{path.name}.lock"), timeout=_WAIT_S):
-        # Kept in the file: from now on readers and the one writer do not wait for each other.
-        with closing(sqlite3.connect(path, timeout=_WAIT_S)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
+        # The file remembers it: with a write-ahead log, readers and the one writer do not block each other.
+        with engine.execution_options(sqlite_begin=None).connect() as connection:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         yield
 
 
 def _create(connection: "Connection") -> None:
-    """Make the newest schema at once: through all revisions, with Alembic, it takes four times as long."""
-    from steptime.results import schema
-
-    schema.metadata.create_all(connection, checkfirst=False)
-    version = _version()
-    version.create(connection, checkfirst=False)
-    connection.execute(version.insert().values(version_num=REVISION))
-
-
-def _upgrade(connection: "Connection") -> None:
     from alembic import command
     from alembic.config import Config
-    from alembic.util import CommandError
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise SystemFailure(
-            f"the metrics store cannot be brought up to date ({str(error).rstrip('.')}): if a newer steptime "
-            "wrote it, update this one"
-        ) from error
+    command.upgrade(config, "head")
 
 
 @contextmanager
@@ -323,7 +239,7 @@ def _named_failures(url: str) -> Iterator[None]:
         if parsed.get_backend_name() == "sqlite":
             Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
         yield
-    except (SQLAlchemyError, sqlite3.Error, OSError) as error:  # the last: of a lock that is not given, too
+    except (SQLAlchemyError, OSError) as error:  # filelock's time-out is an OSError
         reason = " ".join(str(getattr(error, "orig", None) or error).split())
         advice = next(
             (advice for words, advice in _ADVICE.items() if words in reason),

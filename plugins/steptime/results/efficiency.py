@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.recipes.models import Mode
 from steptime.results.columns import COMPUTED, Row, of_series
-from steptime.results.database import (
-    NAMES_AT_ONCE,
-    dicts,
-    lock_series,
-    read_connection,
-    write_transaction,
-)
+from steptime.results.database import dicts, lock_series, read_connection, write_transaction
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import Connection
 
 
 CONFIDENCE = 0.95
@@ -47,36 +41,14 @@ def lock(connection: "Connection", run: Row) -> None:
     lock_series(connection, _family(run))
 
 
-def lock_all(connection: "Connection", rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Do the same for the families of many runs; return those in which runs are compared."""
-    families = {repr(family): family for family in map(_family, rows)}
-    found = [families[name] for name in sorted(families)]
-    for family in found:
-        lock_series(connection, family)
-    return [family for family in found if family["mode"] == Mode.PERFORMANCE]
-
-
-def compute(connection: "Connection", run: Row, since: float) -> None:
-    """Store how all runs scale that may rest on this one (a row of the store), itself included.
-
-    `since` is the Unix time from which on the store has changed with it.
-    """
-    if run["mode"] != Mode.PERFORMANCE:
-        return
-    from steptime.results.schema import runs
-
-    family = _family(run)
-    # Only what was measured together with it, or later, can rest on it,
-    since = min([since, *(row["submitted_at"] for row in _measured_together(connection, family, [run]))])
-    latest = _rows_of(connection, family, runs.c.submitted_at >= since)
-    # and that rests on what it was measured together with, or on what the last of a scale before was.
-    latest += _last_of_each(connection, family, since)
-    rows = {row["id"]: row for row in [*latest, *_measured_together(connection, family, latest)]}
-    _write(connection, sorted(rows.values(), key=lambda row: (row["submitted_at"], row["id"])), since)
+def compute(connection: "Connection", run: Row) -> None:
+    """Store how the runs of this run's family scale; `run` is a row of the store."""
+    if run["mode"] == Mode.PERFORMANCE:
+        compute_family(connection, _family(run))
 
 
 def compute_all(url: str) -> None:
-    """Store how every run of the store at this address scales: an older store does not know it."""
+    """Store how every run of the store at this address scales."""
     from sqlalchemy import select
 
     from steptime.results.schema import runs
@@ -92,21 +64,21 @@ def compute_all(url: str) -> None:
 
 def compute_family(connection: "Connection", family: Row) -> None:
     """Store how every run of a family scales."""
-    _write(connection, _rows_of(connection, family))
-
-
-def _write(connection: "Connection", rows: Sequence[Row], since: float = -math.inf) -> None:
-    from sqlalchemy import bindparam
+    from sqlalchemy import bindparam, select
 
     from steptime.results.schema import runs
 
+    query = (
+        select(*(runs.c[name] for name in _READ))
+        .where(*(runs.c[name] == value for name, value in family.items()))
+        .order_by(runs.c.submitted_at, runs.c.id)
+    )
+    rows = list(dicts(connection.execute(query)))
     unknown: Row = dict.fromkeys(COMPUTED)
-    known = [row for row in rows if row["state"] == "valid" and row["tokens_per_s_per_gpu"]]
-    found = efficiencies(known, since)
+    found = efficiencies([row for row in rows if row["state"] == "valid" and row["tokens_per_s_per_gpu"]])
     changed = [
         {"of": row["id"], **values}
         for row in rows
-        if row["submitted_at"] >= since
         for values in (found.get(row["id"], unknown),)
         if any(row[name] != value for name, value in values.items())
     ]
@@ -115,70 +87,8 @@ def _write(connection: "Connection", rows: Sequence[Row], since: float = -math.i
         connection.execute(update.values({name: bindparam(name) for name in unknown}), changed)
 
 
-def _rows_of(connection: "Connection", family: Row, *conditions: "ColumnElement[bool]") -> list[Row]:
-    """The runs of a family for which these hold, rejected ones included, oldest first."""
-    from sqlalchemy import select
-
-    from steptime.results.schema import runs
-
-    query = (
-        select(*(runs.c[name] for name in _READ))
-        .where(*(runs.c[name] == value for name, value in family.items()), *conditions)
-        .order_by(runs.c.submitted_at, runs.c.id)
-    )
-    return list(dicts(connection.execute(query)))
-
-
-def _measured_together(connection: "Connection", family: Row, rows: Iterable[Row]) -> list[Row]:
-    """The runs of a family that were measured together with any of these.
-
-    They are looked up by their sweep run or DAG run alone: SQLite would read all of a family instead.
-    """
-    from sqlalchemy import and_, select
-
-    from steptime.results.schema import runs
-
-    wanted = {_together(row) for row in rows}
-    names = sorted(name for name in wanted if isinstance(name, str))
-    query, found = select(*(runs.c[name] for name in _READ)), []
-    for first in range(0, len(names), NAMES_AT_ONCE):
-        some = names[first : first + NAMES_AT_ONCE]
-        for condition in (
-            runs.c.sweep_run.in_(some),
-            and_(runs.c.dag_id == family["dag_id"], runs.c.dag_run_id.in_(some)),
-        ):
-            found += list(dicts(connection.execute(query.where(condition))))
-    return [row for row in found if _family(row) == family and _together(row) in wanted]
-
-
-def _last_of_each(connection: "Connection", family: Row, until: float) -> list[Row]:
-    """The last run with a rate of each series of a family that was submitted before then.
-
-    A later run whose scale is alone is compared with one of these, or with what came after them: of a week it
-    is the newest run of the smallest scale.
-    """
-    from sqlalchemy import select
-
-    from steptime.results.occurring import same_series
-    from steptime.results.schema import SERIES, runs
-
-    of_family = [runs.c[name] == value for name, value in family.items()]
-    each = select(*(runs.c[name] for name in SERIES)).where(*of_family).distinct().cte()
-    last = (
-        select(runs.c.id)
-        .where(*same_series(each), runs.c.state == "valid", runs.c.submitted_at < until)
-        .where(runs.c.dag_id == family["dag_id"], runs.c.tokens_per_s_per_gpu != 0)
-        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
-        .limit(1)
-        .correlate(each)
-    )
-    of_each = select(last.scalar_subquery()).select_from(each)
-    query = select(*(runs.c[name] for name in _READ)).where(runs.c.id.in_(of_each))
-    return list(dicts(connection.execute(query)))
-
-
-def efficiencies(rows: Sequence[Row], since: float = -math.inf) -> dict[int, Row]:
-    """Return the values of `COMPUTED` by run id, for each run submitted since then that has a base.
+def efficiencies(rows: Sequence[Row]) -> dict[int, Row]:
+    """Return the values of `COMPUTED` by run id, for each run that has a base.
 
     `rows` are the valid runs of one family, oldest first.
     """
@@ -191,8 +101,6 @@ def efficiencies(rows: Sequence[Row], since: float = -math.inf) -> dict[int, Row
     found: dict[int, Row] = {}
     intervals: dict[Any, tuple[float | None, float | None]] = {}
     for place, row in enumerate(rows):
-        if row["submitted_at"] < since:
-            continue
         together, kind = _together(row), _repeated(row)
         base = bases[together]
         if len(base) == len(groups[together]):  # its scale is alone there

@@ -1,20 +1,18 @@
-"""What the store keeps of judgements: the runs of a series, and the rows of each.
+"""Queries of judging: the runs of a series and their stored judgements.
 
-A series is named by the columns of `runs` and their values.
+A series is identified by columns of `runs` and their values.
 """
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from steptime.results.columns import COLUMNS
-from steptime.results.database import dicts, insert, lock_series, read_connection
-from steptime.results.occurring import each_series, latest, same_series
+from steptime.results.columns import COLUMNS, of_series
+from steptime.results.database import dicts, insert, read_connection
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Select
+    from sqlalchemy import Connection, Select
 
     from steptime.results.store import Store
 
@@ -29,56 +27,16 @@ def columns() -> tuple[str, ...]:
     return tuple(column.name for column in own_columns(judgements))
 
 
-def runs_of(
-    connection: "Connection", key: Key, numbers: Sequence[str], *, since: float = -math.inf, before: int = 0
-) -> list[dict[str, Any]]:
-    """Return the valid runs of a series that have one of these numbers (columns), with their ids.
-
-    That is those that were submitted since then (Unix time), and so many before them; oldest first.
-    """
-    from sqlalchemy import select
+def runs_of(connection: "Connection", key: Key, numbers: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the valid runs of a series that have one of these numbers (columns), oldest first."""
+    from sqlalchemy import or_, select
 
     from steptime.results.schema import runs
 
-    of_series = select(runs).where(*_judged_of(key, numbers))
-    latest_first = (runs.c.submitted_at.desc(), runs.c.id.desc())
-    later = of_series.where(runs.c.submitted_at >= since).order_by(*latest_first)
-    earlier = of_series.where(runs.c.submitted_at < since).order_by(*latest_first).limit(before)
-    found = [row for query in (later, earlier) for row in dicts(connection.execute(query))]
-    return found[::-1]
-
-
-def last_before(
-    connection: "Connection", key: Key, numbers: Sequence[str], until: float
-) -> dict[str, Any] | None:
-    """Return the last run of a series that was submitted before `until` (Unix time); None if there is none.
-
-    It is one of those of `runs_of`: when it was submitted, with the columns of its judgement against its
-    history, which are None if it has no such judgement.
-    """
-    from sqlalchemy import and_, select
-
-    from steptime.results.schema import judgements, own_columns, runs
-
-    against_history = and_(judgements.c.run_id == runs.c.id, judgements.c.kind == "history")
-    query = (
-        select(runs.c.submitted_at, *own_columns(judgements))
-        .outerjoin(judgements, against_history)
-        .where(*_judged_of(key, numbers), runs.c.submitted_at < until)
-        .order_by(runs.c.submitted_at.desc(), runs.c.id.desc())
-        .limit(1)
-    )
-    return next(dicts(connection.execute(query)), None)
-
-
-def _judged_of(key: Key, numbers: Sequence[str]) -> "list[ColumnElement[bool]]":
-    """The condition that a run of a series is judged: it is valid, and has a number that is not 0."""
-    from sqlalchemy import or_
-
-    from steptime.results.schema import runs
-
+    of_series = [runs.c[name] == value for name, value in key.items()]
     has_number = or_(*(runs.c[name] != 0 for name in numbers))
-    return [runs.c.state == "valid", has_number, *(runs.c[name] == value for name, value in key.items())]
+    query = select(runs).where(runs.c.state == "valid", has_number, *of_series)
+    return list(dicts(connection.execute(query.order_by(runs.c.submitted_at, runs.c.id))))
 
 
 def accept(connection: "Connection", run_id: int, **accepted: Any) -> None:
@@ -110,23 +68,16 @@ def record(connection: "Connection", job_name: str) -> str:
     return str(connection.execute(query).scalar_one())
 
 
-def write(
-    connection: "Connection",
-    key: Key,
-    rows: Mapping[int, Iterable[dict[str, Any]]],
-    since: float = -math.inf,
-) -> dict[int, str]:
-    """Keep the judgements of a series by run, in the place of all that its runs submitted since then had.
+def write(connection: "Connection", key: Key, rows: Mapping[int, Iterable[dict[str, Any]]]) -> dict[int, str]:
+    """Replace the judgements of a series by these, by the id of their run; equal ones stay as they are.
 
-    Equal ones stay as they are. Returns how these runs stood against their history until now, by their ids.
+    Returns the verdicts against the history that were stored before, by the id of their run.
     """
     from sqlalchemy import select
 
     from steptime.results.schema import judgements, runs
 
-    of_series = select(runs.c.id).where(
-        runs.c.submitted_at >= since, *(runs.c[name] == value for name, value in key.items())
-    )
+    of_series = select(runs.c.id).where(*(runs.c[name] == value for name, value in key.items()))
     kept = {
         (row["run_id"], row["figure"], row["kind"]): row
         for row in dicts(connection.execute(select(judgements).where(judgements.c.run_id.in_(of_series))))
@@ -148,32 +99,11 @@ def write(
     return {run_id: row["verdict"] for (run_id, _, kind), row in kept.items() if kind == "history"}
 
 
-def forget_mixed(
-    connection: "Connection", key: Key, restored: Iterable[str], rests_on: Iterable[str]
-) -> None:
-    """Remove all judgements of a series with which these jobs came, unless they rest on nothing but these.
-
-    `rests_on` are the jobs that the judgements name. What a series without judgements is asked for is judged
-    then, and all of it when its next run comes.
-    """
-    from sqlalchemy import select
-
-    from steptime.results.schema import judgements, runs
-
-    of_series = [runs.c[name] == value for name, value in key.items()]
-    lock_series(connection, key)
-    there = set(connection.scalars(select(runs.c.job_name).where(*of_series)))
-    if there != set(restored) or not there.issuperset(rests_on):
-        ids = select(runs.c.id).where(*of_series)
-        connection.execute(judgements.delete().where(judgements.c.run_id.in_(ids)))
-
-
 def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[dict[str, Any]]:
     """Return valid runs with their judgements against their history, latest submitted first.
 
-    `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None if there is
-    none: a run without a number, or one of an older store. `drift` is what a drift of the series rests on
-    that ends with the run.
+    `key` may be that of a series, a DAG run, or one job. The columns of the judgement are None for a run
+    without one. `drift` has the levels of a drift that ends with the run.
     """
     from steptime.results.schema import runs
 
@@ -183,20 +113,56 @@ def judged_rows(store: "Store", key: Key, *, limit: int | None = None) -> list[d
 
 
 def latest_judged_rows(store: "Store", since: float, limit: int) -> list[dict[str, Any]]:
-    """Return the same for the latest runs of every series that has run since then (Unix time).
-
-    That is `limit` runs of each, and those that were submitted together with the last of them.
-    """
-    from sqlalchemy import func, select
+    """Return the same for the latest `limit` runs of each series, submitted since then (Unix time)."""
 
     from steptime.results.schema import runs
 
     with read_connection(store.url) as connection:
-        found = each_series(connection)
-        first = func.coalesce(latest(store, found, "submitted_at", limit - 1, since=since), since)
-        of_these = (*same_series(found), runs.c.state == found.c.state, runs.c.submitted_at >= first)
-        chosen = select(runs.c.id).where(found.c.state == "valid", *of_these).correlate(None)
-        query = store.readable(_with_judgements().where(runs.c.id.in_(chosen)))
+        latest = _latest_of_each_series(store, limit)
+        query = _with_judgements().where(runs.c.id.in_(latest), runs.c.submitted_at >= since)
+        return list(dicts(connection.execute(query)))
+
+
+def newest_of_each(store: "Store") -> list[dict[str, Any]]:
+    """Return the newest valid run of each series, latest first."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    query = select(*(runs.c[column.name] for column in COLUMNS)).where(
+        runs.c.id.in_(_latest_of_each_series(store, 1))
+    )
+    with read_connection(store.url) as connection:
+        return list(dicts(connection.execute(query.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()))))
+
+
+def _latest_of_each_series(store: "Store", limit: int) -> "Select[tuple[int]]":
+    """The ids of the latest valid runs of each series that the reader of the store may read."""
+    from sqlalchemy import func, select
+
+    from steptime.results.schema import runs
+
+    latest_first = func.row_number().over(
+        partition_by=[runs.c[name] for name in of_series()],
+        order_by=(runs.c.submitted_at.desc(), runs.c.id.desc()),
+    )
+    ranked = store.readable(
+        select(runs.c.id, latest_first.label("place")).where(runs.c.state == "valid")
+    ).subquery()
+    return select(ranked.c.id).where(ranked.c.place <= limit)
+
+
+def hidden(store: "Store") -> list[dict[str, Any]]:
+    """Return the series with valid runs that the reader of the store may not read."""
+    from sqlalchemy import select
+
+    from steptime.results.schema import runs
+
+    if store.dags is None:
+        return []
+    query = select(*(runs.c[name] for name in of_series())).distinct()
+    query = query.where(runs.c.state == "valid", runs.c.dag_id.not_in(sorted(store.dags)))
+    with read_connection(store.url) as connection:
         return list(dicts(connection.execute(query)))
 
 

@@ -2,7 +2,7 @@
 
 Import it inside functions only: it brings SQLAlchemy.
 Times are Unix time in seconds, durations seconds. A number that is not finite is stored as NULL; the check
-that found it has its value. A change here needs a new revision in `migrations/versions/`.
+that found it has its value. A change here belongs in `migrations/versions/`, too.
 """
 
 from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
@@ -19,7 +19,7 @@ from sqlalchemy import (  # noqa: TID253 - no module imports this one at its top
     Text,
 )
 
-from steptime.results.columns import COLUMNS, of_series
+from steptime.results.columns import COLUMNS
 
 metadata = MetaData(
     naming_convention={
@@ -45,19 +45,8 @@ runs = Table(
     Column("content_sha256", Text, nullable=False),
     Index(None, "dag_id", "dag_run_id"),
     Index(None, "sweep_run"),
-    Index("ix_runs_sweep", "sweep", "submitted_at", "id", "dag_id"),
-    # For the newest runs of a selection, and for what all of a time took, without reading the table.
-    Index("ix_runs_time", "submitted_at", "id", "state", "dag_id", "gpu_hours", "queue_wait_s"),
+    Index(None, "submitted_at"),
 )
-
-SERIES = ("proxy", *(name for name in of_series() if name != "proxy"))
-"""What makes a series, in the order of its index.
-
-That begins with a column which nobody selects by: to find the newest runs of a workload, SQLite would take
-all of it from an index that begins with the workload, and sort them.
-"""
-
-Index("ix_runs_series", *(runs.c[name] for name in (*SERIES, "state", "submitted_at", "id", "dag_id")))
 
 steps = Table(
     "steps",
@@ -75,15 +64,6 @@ steps = Table(
     Column("peak_memory_bytes", BigInteger),
     Column("wall_time_s", Double),
 )
-
-step_files = Table(
-    "step_files",
-    metadata,
-    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("file", Text, nullable=False),
-    Column("steps", Integer, nullable=False),
-)
-"""Runs whose steps are in a file, and no rows of `steps`: see `results.step_files`."""
 
 checkpoints = Table(
     "checkpoints",
@@ -136,7 +116,6 @@ judgements = Table(
     # A column of `runs`, `step_time_s` for the one of the steps.
     Column("figure", Text, primary_key=True),
     Column("kind", Text, primary_key=True),
-    Column("rules", Integer, nullable=False),
     Column("verdict", Text, nullable=False),
     Column("direction", Text),
     Column("judged_on", Text, nullable=False),
@@ -152,7 +131,7 @@ judgements = Table(
     Column("rests_on", JSON, nullable=False),
     Column("changes", JSON, nullable=False),
 )
-"""How runs were judged, with all that rests on; see `judging.judgements`, which writes them."""
+"""How runs were judged, and on which runs that rests: written by `judging.judgements`."""
 
 accepted_levels = Table(
     "accepted_levels",
@@ -162,15 +141,7 @@ accepted_levels = Table(
     Column("accepted_by", Text, nullable=False),
     Column("accepted_at", Double, nullable=False),
 )
-"""The runs with which baselines begin anew, as somebody has accepted what they show."""
-
-searched = Table(
-    "searched",
-    metadata,
-    Column("run_id", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("text", Text, nullable=False),
-)
-"""What a search looks through, made of the row of the run; see `results.searching`."""
+"""Runs at which a new baseline begins, because a person accepted the level they show."""
 
 pending_notifications = Table(
     "pending_notifications",
@@ -179,7 +150,7 @@ pending_notifications = Table(
     Column("about", ForeignKey(runs.c.id, ondelete="CASCADE"), primary_key=True),
     Column("verdict", Text, nullable=False),
 )
-"""What is to be notified: written as a run is published, and removed once it was."""
+"""Verdicts to notify people of: written when a run is published, removed once the notification was sent."""
 
 charges = Table(
     "charges",

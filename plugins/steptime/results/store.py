@@ -7,18 +7,14 @@ never replaced: what ran does not change by being read again.
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steptime.errors import UserError, shown
 from steptime.recipes.models import Mode
 from steptime.results.columns import CHOICES, COLUMNS, of_series
 from steptime.results.database import NAMES_AT_ONCE, dicts, exists, read_connection
 from steptime.results.models import Result
-from steptime.results.occurring import occurring_values
 from steptime.results.record import differences
-from steptime.results.searching import has_words
-from steptime.results.step_files import moved_steps
-from steptime.results.totals import Totals
 from steptime.results.writing import write
 from steptime.settings import store_url
 
@@ -30,6 +26,17 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 500
 LAST = "last"
 """Names the run that was submitted last."""
+
+
+class RunTimes(NamedTuple):
+    """How long a run took."""
+
+    job_s: float
+    """From its start to its end."""
+    step_s: float
+    """Mean step time."""
+    steps: int
+    """In its log."""
 
 
 class Store:
@@ -53,8 +60,7 @@ class Store:
     def publish(self, result: Result, then: "Then | None" = None) -> bool:
         """Put a valid run into the results; return False if exactly this is there already.
 
-        `then` is called within the same transaction, once the run is in it, with the Unix time from which on
-        the store has changed.
+        `then` is called within the same transaction, once the run is in it.
 
         Raises UserError for a run whose verdict has failures, or without a measurement.
         """
@@ -147,23 +153,6 @@ class Store:
         with read_connection(self.url) as connection:
             return connection.scalar(query) or 0
 
-    def totals(self, since: float | None = None, **equal: str | int | bool | None) -> Totals:
-        """Return what all runs of a selection took, rejected ones included; keywords as in `results`."""
-        from sqlalchemy import case, func, select
-
-        from steptime.results.schema import runs
-
-        query = select(
-            func.count().label("runs"),
-            func.coalesce(func.sum(case((runs.c.state == "valid", 0), else_=1)), 0).label("rejected"),
-            func.coalesce(func.sum(runs.c.gpu_hours), 0.0).label("gpu_hours"),
-            func.avg(runs.c.queue_wait_s).label("mean_queue_wait_s"),
-            func.max(runs.c.queue_wait_s).label("longest_queue_wait_s"),
-        )
-        with read_connection(self.url) as connection:
-            (row,) = connection.execute(self._selected(query, True, since, None, equal)).mappings()
-        return Totals(**row)
-
     def measured_together(self, *, limit: int) -> list[dict[str, Any]]:
         """Return the sweep runs and DAG runs that measured several scales, latest first.
 
@@ -191,6 +180,24 @@ class Store:
         dag_id, _, dag_run_id = together.partition("/")
         return self.in_reading_order(mode=Mode.PERFORMANCE, **self.scope(dag_id, dag_run_id))
 
+    def run_times(self, key: Mapping[str, Any], limit: int) -> list[RunTimes]:
+        """Return the times of the latest valid runs with these column values, as far as they are known."""
+        from sqlalchemy import func, select
+
+        from steptime.results.schema import runs, steps
+
+        count = select(func.count()).where(steps.c.run_id == runs.c.id).scalar_subquery()
+        times = (runs.c.ended_at - runs.c.started_at, runs.c.step_time_mean_s)
+        query = (
+            select(*times, count)
+            .where(runs.c.state == "valid", *(one.is_not(None) for one in times))
+            .where(*(runs.c[name] == value for name, value in key.items()))
+            .order_by(*_latest_first())
+            .limit(limit)
+        )
+        with read_connection(self.url) as connection:
+            return [RunTimes(*row) for row in connection.execute(self.readable(query))]
+
     def require(self, column: str, value: str, what: str) -> None:
         """Raise UserError, with the nearest match, if the store has no run of that value; `what` names it."""
         equal: dict[str, Any] = {column: value}
@@ -215,9 +222,7 @@ class Store:
 
         from steptime.results.schema import runs
 
-        if all(value is None for value in equal.values()):
-            return {name: sorted(values) for name, values in occurring_values(self, CHOICES).items()}
-        # All columns at once: few combinations occur.
+        # All columns at once: there are few combinations.
         query = select(*(runs.c[name] for name in CHOICES)).distinct()
         with read_connection(self.url) as connection:
             found = connection.execute(self._selected(query, True, None, None, equal)).all()
@@ -257,7 +262,7 @@ class Store:
 
     def steps(self, job_name: str) -> list[dict[str, Any]]:
         """Return the steps of one run as the log gave them. Raises UserError for an unknown job name."""
-        return self._children("steps", job_name) or [step for _, step in moved_steps(self, [job_name])]
+        return self._children("steps", job_name)
 
     def step_times(self, job_names: Sequence[str]) -> dict[str, dict[int, float]]:
         """Return the step times of many runs, in seconds by global step; unknown runs are left out."""
@@ -273,9 +278,6 @@ class Store:
         )
         for job_name, global_step, step_time_s in self.of_each(job_names, query):
             found.setdefault(job_name, {})[global_step] = step_time_s
-        for job_name, step in moved_steps(self, [name for name in job_names if name not in found]):
-            if step["step_time_s"] is not None:
-                found.setdefault(job_name, {})[step["global_step"]] = step["step_time_s"]
         return found
 
     def records(self, job_names: Sequence[str]) -> dict[str, str]:
@@ -288,10 +290,7 @@ class Store:
         return {row[0]: row[1] for row in self.of_each(job_names, query)}
 
     def made_sha256s(self, **equal: str | int | bool | None) -> dict[str, str | None]:
-        """Return by job name a hash that runs made alike share, for the runs that `results` finds.
-
-        It is None for runs that were stored without it.
-        """
+        """Return by job name a hash that runs made alike share, for the runs that `results` finds."""
         from sqlalchemy import select
 
         from steptime.results.schema import records, runs
@@ -331,9 +330,7 @@ class Store:
 
         Raises UserError for an unknown job name.
         """
-        row = self._children("readings", job_name)[0]
-        log = {"format" if name == "dialect" else name: value for name, value in row["log"].items()}
-        return row | {"log": log}  # older rows have it as `dialect`
+        return self._children("readings", job_name)[0]
 
     def record_differences(self, result: Result) -> list[str]:
         """Return how the record that is kept of this run differs from the result's; it is not replaced."""
@@ -370,14 +367,17 @@ class Store:
         equal: Mapping[str, str | int | bool | None],
     ) -> "Select[*tuple[Any, ...]]":
         """A query of runs with the conditions of `results`."""
+        from sqlalchemy import or_
+
         from steptime.results.schema import runs
 
         if not include_rejected:
             query = query.where(runs.c.state == "valid")
         if since is not None:
             query = query.where(runs.c.submitted_at >= since)
-        if search and search.split():
-            query = query.where(has_words(search))
+        for word in (search or "").split():
+            texts = (runs.c[column.name] for column in COLUMNS if column.searched)
+            query = query.where(or_(*(text.icontains(word, autoescape=True) for text in texts)))
         for column, value in equal.items():
             if value is not None:
                 query = query.where(runs.c[column] == value)
@@ -385,15 +385,13 @@ class Store:
 
     def readable(self, query: "Select[*tuple[Any, ...]]") -> "Select[*tuple[Any, ...]]":
         """Return a query of runs without the runs of DAGs that the reader may not read."""
-        from sqlalchemy import and_, not_
+        from sqlalchemy import or_
 
         from steptime.results.schema import runs
 
         if self.dags is None:
             return query
-        # Nearly all runs are readable. As a negation SQLite takes no index for it, which would find all of
-        # them, and PostgreSQL estimates from the column's own statistics how many remain.
-        return query.where(not_(and_(runs.c.dag_id.is_not(None), runs.c.dag_id.not_in(sorted(self.dags)))))
+        return query.where(or_(runs.c.dag_id.is_(None), runs.c.dag_id.in_(sorted(self.dags))))
 
     def _unknown(self, column: str, value: str, sentence: str) -> UserError:
         from sqlalchemy import select

@@ -3,56 +3,46 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import cache
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from steptime.logs.models import Step
 from steptime.results import efficiency
 from steptime.results.charges import write_taken
 from steptime.results.columns import COLUMNS
-from steptime.results.database import insert, load, write_transaction
+from steptime.results.database import insert, write_transaction
 from steptime.results.differences import made_sha256
 from steptime.results.models import Result
 from steptime.results.record import recorded_attempts
-from steptime.results.searching import searched_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import Connection, Table
 
-    Then = Callable[[Connection, float], None]
-
-_STEP = tuple(field.name for field in fields(Step))
-"""Columns of a step, as its fields are called."""
+    Then = Callable[[Connection], None]
 
 
 def write(url: str, result: Result, then: "Then | None" = None) -> bool:
     """Store a run with all that belongs to it; return False if exactly this is there already.
 
-    `then` is called within the same transaction, once the run is in it, with the Unix time from which on the
-    store has changed: when the run was submitted, by what is new of it and by what it replaces. The run's row
-    is the lock: concurrent writers of one run take turns.
+    `then` is called within the same transaction, once the run is in it. The run's row is the lock: concurrent
+    writers of one run take turns.
     """
     from steptime.results import schema
 
     run = run_row(result)
     children = {
-        schema.steps: [],  # below: there may be many
-        schema.step_files: [],  # of a run that is read anew after its steps were moved
+        schema.steps: [asdict(step) for step in result.log.steps],
         schema.checkpoints: [checkpoint.model_dump() for checkpoint in result.log.checkpoints],
         schema.validations: [check.model_dump() for check in result.verdict.checks],
         schema.readings: [_parsed_log_row(result)],
-        schema.searched: [searched_row(run)],
     }
     sha256 = hashlib.sha256(result.record.encode()).hexdigest()
     with write_transaction(url) as connection:
         # Before the run's own row, for all in this order: they never wait for each other in a circle.
         efficiency.lock(connection, run)
-        since = min(run["submitted_at"], _submitted_at(connection, run["job_name"]))
         run_id = connection.scalar(_upsert(connection.dialect.name), run)
         if run_id is None:
             return False
@@ -60,7 +50,6 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
             connection.execute(table.delete().where(table.c.run_id == run_id))
             if rows:
                 connection.execute(table.insert(), list(_numbered(table, run_id, rows)))
-        load(connection, schema.steps, ("run_id", "position", *_STEP), _steps(run_id, result.log.steps))
         record = {
             "run_id": run_id,
             "content": result.record,
@@ -72,26 +61,10 @@ def write(url: str, result: Result, then: "Then | None" = None) -> bool:
         ends = {attempt.job.name: attempt.status for attempt in recorded_attempts(result.record)}
         ends |= {result.job.name: result.status}
         write_taken(connection, result.run, ends, dag_run=result.submitted.made_by.dag_run)
-        efficiency.compute(connection, run, since)
+        efficiency.compute(connection, run)
         if then is not None:
-            then(connection, since)
+            then(connection)
     return True
-
-
-def _submitted_at(connection: "Connection", job_name: str) -> float:
-    """When a run was submitted, as the store has it; infinity if it has no such run."""
-    from sqlalchemy import select
-
-    from steptime.results.schema import runs
-
-    kept = connection.scalar(select(runs.c.submitted_at).where(runs.c.job_name == job_name))
-    return math.inf if kept is None else float(kept)
-
-
-def _steps(run_id: int, steps: Iterable[Step]) -> Iterator[tuple[Any, ...]]:
-    """The rows of steps, in the order of `_STEP`."""
-    values = attrgetter(*_STEP)
-    return ((run_id, position, *map(_storable, values(step))) for position, step in enumerate(steps))
 
 
 @cache

@@ -16,11 +16,11 @@ from steptime.judging.findings import Comparison
 from steptime.judging.series import Series, all_series
 from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import drift_sentence, passes_until_s, shown_range, trend
-from steptime.results.as_csv import csv_parts
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.differences import record_differences
 from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
+from steptime.results.report import csv_parts
 from steptime.results.store import Store
 from steptime.web.permissions import MayEdit, Readable
 
