@@ -29,17 +29,16 @@ def whole(files: Sequence[Path], **plan: int) -> Any:
 
 
 def followed(files: Sequence[Path]) -> Any:
-    """What follows from the first log while it grows, and what one who goes on behind its end has to know."""
+    """What follows from the first log while it grows."""
     from steptime.tracking.step_following import StepFollower
 
     log, follower = files[0].read_bytes(), StepFollower()
     size = max(_LEAST_PIECE_BYTES, len(log) // _PIECES)
     news = [one for at in range(0, len(log), size) for one in follower.feed(log[at : at + size])]
-    kept = follower.kept().model_dump()
     dumped = [
         one.model_dump() if isinstance(one, BaseModel) else asdict(one) for one in news + follower.finish()
     ]
-    return {"news": dumped, "kept": kept}
+    return {"news": dumped}
 
 
 ANSWERS: dict[str, Answer] = {"read": whole, "planned": partial(whole, max_steps=40, first_step=3)}

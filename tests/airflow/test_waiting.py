@@ -197,10 +197,10 @@ def test_a_task_that_is_taken_away_while_it_waits_in_the_worker_ends_its_job(
 ) -> None:
     waits, news = wait_task(submission(STAND_IN="hang"), deferrable=False), TrainingTrigger.news
 
-    async def after_a_signal(self: TrainingTrigger, place: Any) -> dict[str, Any]:
+    async def after_a_signal(self: TrainingTrigger) -> dict[str, Any]:
         airflow_says("failed")
         await asyncio.to_thread(waits.on_kill)
-        return await asyncio.wait_for(news(self, place), 60)
+        return await asyncio.wait_for(news(self), 60)
 
     monkeypatch.setattr(TrainingTrigger, "news", after_a_signal)
     with pytest.raises(AirflowFailException, match="was cancelled"):

@@ -16,11 +16,9 @@ from logs.line_forms import read_chunks
 
 from steptime.cli.log_files import find_logs
 from steptime.errors import UserError
-from steptime.logs.attempts import Attempts, fingerprint
-from steptime.logs.formats import NEMO2
-from steptime.logs.models import Problem, Step, TrainingLog
+from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
-from steptime.logs.shapes import StepsPrinted, label_of
+from steptime.logs.shapes import label_of
 
 
 def kinds(log: TrainingLog) -> dict[str, bool]:
@@ -268,24 +266,6 @@ def test_a_rank_may_print_a_step_behind_a_later_one_where_another_had_it() -> No
     log = read_chunks([line_forms.nemo2_log(prefix="0: ") + others.encode()])
     assert kinds(log) == {"repeated_lines": False}
     assert log.steps[3].step_time_s == 2.603
-
-
-def test_what_was_printed_is_known_by_its_fingerprint_alone() -> None:
-    """Whoever follows a log keeps no more of it."""
-    attempts = Attempts()
-
-    def printed(*steps: int) -> list[object]:
-        texts = [b"step %d" % step for step in steps]
-        labels, made = [None] * len(steps), [Step(global_step=step) for step in steps]
-        event = StepsPrinted(
-            NEMO2, None, [*steps], [*labels], texts, lambda places: [made[n] for n in places], {}
-        )
-        return [new.global_step if isinstance(new, Step) else new.kind for new in attempts.add(event)]
-
-    assert printed(*range(10)) == list(range(10))
-    attempts.this_attempt = {number: fingerprint(text) for number, text in attempts.this_attempt.items()}
-    assert printed(3) == []
-    assert (dict(attempts.repeats), attempts.restarts) == ({3: 1}, [])
 
 
 def test_what_an_attempt_died_of_does_not_spoil_the_next() -> None:

@@ -1,7 +1,6 @@
 """What people read while they wait."""
 
 import asyncio
-import json
 import re
 import time
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from steptime.tracking import log_following
 from steptime.tracking.conclusion import failed_end, unknown_end
 from steptime.tracking.following import JobFollower, Overdue, WaitLimits, limits_of
 from steptime.tracking.log_following import LogFollower
-from steptime.tracking.log_place import LogPlace
 
 from .conftest import Clock
 from .scripted_cluster import ScriptedCluster
@@ -316,46 +314,35 @@ def test_the_sentence_about_an_end_has_what_is_known_of_it() -> None:
     )
 
 
-@pytest.mark.usefixtures("clock")  # a busy machine takes time, and what is reported hangs on that
-async def test_who_goes_on_after_a_restart_reads_only_what_is_new(a_run: Callable[..., Run]) -> None:
-    kept: list[Any] = [None]
-
-    async def get() -> Any:
-        return kept[0]
-
-    async def keep(told: Any) -> None:
-        kept[0] = told
-
-    run, job = a_run(), Job.model_validate({**_JOB, "submitted_at": 0})
-    trouble = b"srun: error: n1: task 3: Killed\n"
-    cluster = CountingCluster(RUNNING, log=b"setting up\n" * 100_000 + trouble + step_lines(0, 1)[:-20])
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("size", [1 << 18, 300_000, 1_000_000, (1 << 22) + 1])
+async def test_after_a_restart_the_end_of_a_long_log_is_told_again(
+    a_run: Callable[..., Run], size: int
+) -> None:
+    run, job = a_run().model_copy(update={"max_steps": 4000}), Job.model_validate({**_JOB, "submitted_at": 0})
+    cluster = CountingCluster(RUNNING, log=b"")
+    whole = b"".join(step_lines(step) for step in range(3000)) + b"setting up\n" * (size // 11)
+    tail = step_lines(3001) + step_lines(3000) + step_lines(3002)  # of ranks, one a step behind
+    cluster.log = whole[:size] + b"\n" + tail
     lines: list[str] = []
+    follower = LogFollower(run, job, info=lines.append, warn=lines.append)
 
-    def after_a_restart() -> LogFollower:
-        lines.clear()
-        cluster.bytes_read = 0
-        return LogFollower(run, job, info=lines.append, warn=lines.append, place=LogPlace(get, keep))
+    await follower.look(cluster)
 
-    await after_a_restart().look(cluster)
-    assert [line.partition(" of")[0] for line in lines][1:] == ["step 0"]
-    assert "in the training's log: srun: task 3 on n1: Killed" in lines[0]
-    assert cluster.bytes_read < len(cluster.log) + 3_000
-    cluster.log += step_lines(0, 1)[-20:] + step_lines(1, 2, seconds=2)
-    follower = after_a_restart()
+    skipped = int(lines[0].removeprefix("the first ").partition(" KiB")[0].replace(",", ""))
+    assert 0 <= len(cluster.log) - (1 << 18) - (skipped << 10) + (1 << 16) <= (1 << 16) + 1024
+    assert lines[-1].startswith("step"), lines
+    assert lines[-1].endswith(" left"), lines
+    assert not [line for line in lines if "restarted" in line]
+    assert cluster.bytes_read < (1 << 18) + 1000
+    cluster.log += step_lines(3003)
     await follower.look(cluster)
-    assert [line.partition(" of")[0] for line in lines] == ["step 1", "step 2"], (
-        "each once, also a broken line"
-    )
-    assert cluster.bytes_read < 3_000, "of a log of more than a megabyte"
-    assert lines[-1].endswith("about 17 s left"), "by 0.5, 0.5 and 2 s: also by what was told before"
-    cluster.log = b""
-    await after_a_restart().look(cluster)
-    assert lines == [], "a login node may see it later"
-    cluster.log = step_lines(0)
-    follower = after_a_restart()
-    await follower.look(cluster)
-    await follower.look(cluster)
-    assert [line.partition(" of")[0] for line in lines] == [ANOTHER_LOG, "step 0"]
+    assert lines[-1] == "step 3003 of 0-3999 · 0.5 s · loss 8.4 · about 8 min left"
+
+
+async def test_a_log_that_is_not_long_is_told_whole(watched: Watched) -> None:
+    await watched.sees(RUNNING, b"setting up\n" * 20_000 + step_lines(0))
+    assert [line.partition(" of")[0] for line in watched.lines[1:]] == ["step 0"]
 
 
 @pytest.mark.usefixtures("clock")
@@ -379,68 +366,6 @@ async def test_a_log_that_is_cut_or_replaced_is_followed_from_its_beginning(
     assert await told(step_lines(0)) == []
     assert await told(step_lines(0)) == [ANOTHER_LOG, "step 0"]
     assert await told(step_lines(0, 1, seconds=7)) == [ANOTHER_LOG, "step 0", "step 1"]
-
-
-async def test_a_problem_is_told_once_also_by_who_goes_on(a_run: Callable[..., Run], clock: Clock) -> None:
-    """Of a run of hours, of which steps are told once a minute."""
-    kept: list[Any] = [None]
-
-    async def get() -> Any:
-        return kept[0]
-
-    async def keep(told: Any) -> None:
-        kept[0] = json.loads(json.dumps(told))
-
-    run, job, lines = a_run(), Job.model_validate({**_JOB, "submitted_at": 0}), list[str]()
-    cluster = ScriptedCluster(RUNNING, log=step_lines(0))
-
-    def follower() -> LogFollower:
-        return LogFollower(run, job, info=lines.append, warn=lines.append, place=LogPlace(get, keep))
-
-    first = follower()
-    await first.look(cluster)
-    clock.now += 3600
-    cluster.log += step_lines(1)
-    await first.look(cluster)
-    clock.now += 1
-    cluster.log += step_lines(2) + b"srun: error: n1: task 3: Killed\n" + step_lines(3)
-    await first.look(cluster)
-    await follower().look(cluster)
-    told = ["step 0", "step 1", "step 2", "in the training's log: srun: task 3 on n1: Killed", "step 3"]
-    assert [line.partition(" of")[0] for line in lines] == told
-
-
-@pytest.mark.usefixtures("clock")
-async def test_of_what_was_reported_before_a_restart_the_times_still_count(a_run: Callable[..., Run]) -> None:
-    """From the first line on, as far as steps have a time; and what is kept already is not kept again."""
-    kept: list[Any] = []
-
-    async def get() -> Any:
-        return kept[-1] if kept else None
-
-    async def keep(told: Any) -> None:
-        kept.append(told)
-
-    run, job = a_run(), Job.model_validate({**_JOB, "submitted_at": 0})
-    without = step_lines(1).replace(b" | train_step_timing in s: 0.5000", b"")
-    cluster = ScriptedCluster(RUNNING, log=step_lines(0, seconds=1.5) + without)
-    lines: list[str] = []
-
-    def after_a_restart() -> LogFollower:
-        lines.clear()
-        return LogFollower(run, job, info=lines.append, warn=lines.append, place=LogPlace(get, keep))
-
-    await after_a_restart().look(ScriptedCluster(RUNNING))
-    assert kept == [], "of an empty log nothing is kept"
-    await after_a_restart().look(cluster)
-    assert [line.partition(" of")[0] for line in lines] == ["step 0", "step 1"]
-    assert [place["offset"] for place in kept] == [len(cluster.log)]
-    await after_a_restart().look(cluster)
-    assert (lines, len(kept)) == ([], 1)
-    cluster.log += step_lines(2)
-    await after_a_restart().look(cluster)
-    assert lines == ["step 2 of 0-19 · 0.5 s · loss 8.4 · about 17 s left"]
-    assert [place["offset"] for place in kept[1:]] == [len(cluster.log)]
 
 
 async def test_a_piece_of_the_log_is_waited_for_a_time_only(

@@ -15,7 +15,6 @@ from steptime.durations import duration
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.tracking import conclusion, patience
 from steptime.tracking.conclusion import FailureReport, find_causes
-from steptime.tracking.log_place import LogPlace, Reported
 from steptime.tracking.patience import Silence, patiently
 
 from .conftest import Clock
@@ -134,24 +133,6 @@ def test_until_when_a_cluster_is_asked_again_stays_the_same(clock: Clock) -> Non
         clock.now += 600
         silence.missed(OSError("no route to host"))
     assert [line.partition(" until ")[2].partition(",")[0] for line in told] == ["01 Jan 04:46 UTC"] * 3
-
-
-async def test_a_place_of_another_job_counts_as_none() -> None:
-    kept: list[Any] = [None]
-
-    async def get() -> Any:
-        return kept[0]
-
-    async def keep(told: Any) -> None:
-        kept[0] = told
-
-    place = LogPlace(get, keep)
-    assert await place.find("a") is None
-    reported = Reported(job_name="a", offset=17)
-    await place.keep(reported)
-    assert (await place.find("a"), await place.find("b")) == (reported, None)
-    kept[0] |= {"of a later version": 1}
-    assert await place.find("a") is None
 
 
 @pytest.fixture

@@ -1,16 +1,11 @@
 """Following a log while it grows."""
 
-import random
-from typing import Any
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import line_forms
-from logs.generated_logs import generated_log
 
 from steptime.logs.models import Problem, Step
-from steptime.tracking.step_following import KeptSteps, StepFollower
+from steptime.tracking.step_following import StepFollower
 
 
 def test_steps_come_when_their_line_ends() -> None:
@@ -26,44 +21,6 @@ def test_the_last_line_may_have_no_end() -> None:
     follower = StepFollower()
     follower.feed(line_forms.tqdm(0).encode())
     (step,) = follower.finish()
-    assert isinstance(step, Step)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 200, 50))
-def test_one_who_goes_on_anywhere_gives_what_one_alone_would(first: int) -> None:
-    """Of logs with ranks, restarts, NaN, cut and damaged lines; what waits for its end is read again."""
-    for seed in range(first, first + 50):
-        log, order = generated_log(seed), random.Random(seed)  # noqa: S311 - the same pieces every time
-        alone, follower = StepFollower(), StepFollower()
-        waiting, expected, news = b"", list[Any](), list[Any]()
-        while log:
-            size = order.randint(1, 4096)
-            piece, log = log[:size], log[size:]
-            expected += alone.feed(piece)
-            news += follower.feed(waiting + piece)
-            waiting = (waiting + piece)[len(waiting + piece) - follower.waiting_bytes :]
-            kept = follower.kept().model_dump_json()
-            assert len(kept) < 20_000
-            follower = StepFollower(KeptSteps.model_validate_json(kept))
-        assert repr(news + follower.feed(waiting) + follower.finish()) == repr(expected + alone.finish()), (
-            seed
-        )
-
-
-@pytest.mark.long
-def test_what_is_kept_of_a_long_run_is_small() -> None:
-    """A hundred thousand steps of eight ranks, of which every tenth is printed; a restart is known again."""
-    follower = StepFollower()
-    for step in range(0, 100_000, 10):
-        follower.feed(b"".join(line_forms.nemo2(step, prefix=f"{rank}: ").encode() for rank in range(8)))
-    kept = follower.kept().model_dump_json()
-    assert len(kept) < 5_000
-    (restart, step) = StepFollower(KeptSteps.model_validate_json(kept)).feed(
-        line_forms.nemo2(50_000, prefix="3: ", time="9.9").encode()
-    )
-    assert isinstance(restart, Problem)
-    assert len(restart.steps) == 5_000
     assert isinstance(step, Step)
 
 

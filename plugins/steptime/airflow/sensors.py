@@ -19,7 +19,6 @@ from steptime.airflow.base import (
     is_last_try,
 )
 from steptime.airflow.connections import airflow_connection
-from steptime.airflow.log_places import in_task_store
 from steptime.airflow.resubmissions import latest_job, resubmit
 from steptime.airflow.triggers import TrainingTrigger
 from steptime.clusters.base import Job, JobState, JobStatus
@@ -108,8 +107,7 @@ class TrainingSensor(RunOperator, HoldsJob):
         trigger = TrainingTrigger(run=as_json(submitted.run), job=as_json(job), **limits.model_dump())
         if self.deferrable:
             raise TaskDeferred(trigger=trigger, method_name="execute_complete")
-        place = in_task_store(context["task_state_store"])
-        return self.execute_complete(context, asyncio.run(trigger.news(place)))
+        return self.execute_complete(context, asyncio.run(trigger.news()))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take over from the trigger: return the job's status, or fail with a sentence that names the cause.

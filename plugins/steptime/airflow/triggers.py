@@ -9,12 +9,10 @@ from airflow.triggers.base import TriggerEvent
 from steptime.airflow.base import WaitingTrigger, as_json, cancel, is_taken_away
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
-from steptime.airflow.log_places import in_xcom
 from steptime.clusters.base import Job
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.recipes.models import Run
 from steptime.tracking.following import Overdue, WaitLimits, follow
-from steptime.tracking.log_place import LogPlace
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
@@ -50,11 +48,10 @@ class TrainingTrigger(WaitingTrigger):
 
     async def event(self) -> TriggerEvent:
         """Wait for the end of the job."""
-        ti = self.task_instance
-        return TriggerEvent(await self.news(None if ti is None else in_xcom(ti)))  # type: ignore[no-untyped-call]
+        return TriggerEvent(await self.news())  # type: ignore[no-untyped-call]
 
-    async def news(self, place: LogPlace | None) -> dict[str, Any]:
-        """Return the payload of the event, once there is one. `place` keeps how far the log was reported."""
+    async def news(self) -> dict[str, Any]:
+        """Return the payload of the event, once there is one."""
         job, run = Job.model_validate(self.job_json), Run.model_validate(self.run_json)
         try:
             ended = await follow(
@@ -62,7 +59,6 @@ class TrainingTrigger(WaitingTrigger):
                 job,
                 self.limits,
                 airflow_connection,
-                place=place,
                 info=self.log.info,
                 warn=self.log.warning,
             )

@@ -1,6 +1,5 @@
 """Which printed steps are new, which are printed again, and where a restart trained them again."""
 
-import hashlib
 import math
 from collections import defaultdict
 
@@ -21,11 +20,6 @@ class Rank:
         self.highest = 0
 
 
-def fingerprint(text: bytes) -> bytes:
-    """Eight bytes that stand for the text of a step, which are less to keep."""
-    return hashlib.blake2b(plain(text), digest_size=8).digest()
-
-
 class Attempts:
     """The steps of a run, each once: the first line of an attempt counts, and the last attempt."""
 
@@ -37,7 +31,7 @@ class Attempts:
         self.repeats: defaultdict[int, int] = defaultdict(int)
         """How often each step was printed again by other ranks."""
         self.this_attempt: dict[int, bytes] = {}
-        """The text of each step, as it was printed first, or the `fingerprint` of that."""
+        """The text of each step, as it was printed first."""
         self.ranks: defaultdict[bytes | None, Rank] = defaultdict(Rank)
         self.ranks_without_label = False
         self.first: float = math.inf
@@ -91,7 +85,7 @@ class Attempts:
 
     def _is_repeat(self, number: int, label: bytes | None, text: bytes, before: bytes) -> bool:
         """Whether a writer that printed a step before only prints it again, or lags behind."""
-        if plain(text) == plain(before) or fingerprint(text) == before:
+        if plain(text) == plain(before):
             return True
         highest = self.ranks[label].highest
         if number == highest and label is None:

@@ -12,7 +12,6 @@ from steptime.errors import SystemFailure
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.tracking.log_following import LogFollower
-from steptime.tracking.log_place import LogPlace
 from steptime.tracking.patience import Silence
 from steptime.tracking.watching import watch
 
@@ -50,7 +49,6 @@ async def follow(
     limits: WaitLimits,
     connections: Connections,
     *,
-    place: LogPlace | None,
     info: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> JobStatus:
@@ -61,7 +59,6 @@ async def follow(
         job: the submitted job.
         limits: for how long it is waited for.
         connections: gives the login of its cluster.
-        place: keeps how far the log was reported; None begins anew.
         info: gets each line of progress.
         warn: gets what needs attention.
 
@@ -69,7 +66,7 @@ async def follow(
         Overdue: the job takes longer than its limits.
         OutOfReach: the cluster has not answered for longer than its patience.
     """
-    log = LogFollower(run, job, info=info, warn=warn, place=place)
+    log = LogFollower(run, job, info=info, warn=warn)
     follower = JobFollower(job, limits, log, info=info, warn=warn)
     try:
         async with watch(job.cluster, connections) as shared:

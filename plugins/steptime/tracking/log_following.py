@@ -11,7 +11,6 @@ from steptime.durations import duration
 from steptime.errors import SystemFailure
 from steptime.logs.models import Problem, Step
 from steptime.recipes.models import Run
-from steptime.tracking.log_place import LogPlace, Reported, digest
 from steptime.tracking.step_following import StepFollower
 
 _RECENT_STEPS = 10
@@ -29,11 +28,16 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 _PIECE_BYTES = 1 << 20
 _ANOTHER_LOG = "the training's log was cut or replaced: it is followed from its beginning"
 _KNOWN_BYTES = 512
-"""Before the place, read again each time: they show that it is still the same log."""
+"""Read again each time, before what is new: they show that it is still the same log."""
+_RESTARTS = ("restart", "duplicate_steps")
+_TAIL_BYTES = 256 << 10
+"""Of a log that is longer when a process begins to follow it, only about this end is reported."""
 
 
 class LogFollower:
-    """Reads what a training's log has grown by, and reports its steps and its problems, each once.
+    """Reads what a training's log has grown by, and reports each step and each problem once.
+
+    Nothing is kept for another process: one that begins with a long log reports its end again.
 
     Reading goes on in the background. If it fails or takes too long, a warning is logged, and it is tried
     again after growing pauses.
@@ -46,23 +50,18 @@ class LogFollower:
         *,
         info: Callable[[str], None],
         warn: Callable[[str], None],
-        place: LogPlace | None = None,
     ) -> None:
         self._run = run
         self._job = job
         self._info = info
         self._warn = warn
-        self._place = place
         self._reading: asyncio.Task[None] | None = None
-        self._is_ending = False
-        """Nobody follows the log after this look: its place need not be kept."""
-        self._is_placed = False
+        self._has_begun = False
         self._offset = 0
         """Of the next byte to read."""
         self._before = b""
-        """What was read last before it, of waiting and of whole lines."""
+        """The last bytes that were read before it."""
         self._was_shorter = False
-        self._kept_offset = 0
         self._pause_s = 0.0
         self._not_before = 0.0
         self._steps = StepFollower()
@@ -80,7 +79,7 @@ class LogFollower:
 
     async def finish(self, cluster: Cluster) -> None:
         """Read what is left, if that is soon done: the job has ended, and its end is news."""
-        self._is_ending, was_reading = True, self._is_reading
+        was_reading = self._is_reading
         await self._read_on(cluster, _AT_END_WITHIN_S)
         if was_reading and not self._is_reading:  # it may have read on before the last lines were there
             await self._read_on(cluster, _AT_END_WITHIN_S)
@@ -107,17 +106,14 @@ class LogFollower:
 
     async def _read(self, cluster: Cluster) -> None:
         try:
-            if not self._is_placed:
-                await self._find_place(cluster)
-            if not self._is_placed:
-                return
-            told = False
+            if not self._has_begun:
+                await self._begin(cluster)
+                self._has_begun = True
             while chunk := await self._more(cluster):
-                told = self._take_in(self._steps.feed(chunk)) or told
+                self._take_in(self._steps.feed(chunk))
                 self._offset += len(chunk)
-                self._before = (self._before + chunk)[-_KNOWN_BYTES - self._steps.waiting_bytes :]
-            self._report(at_once=told)  # so that the place can be kept, and no problem is reported again
-            await self._keep_place()
+                self._before = (self._before + chunk)[-_KNOWN_BYTES:]
+            self._report()
         except Exception as error:  # whatever it is, the job is waited for without its log
             self._pause_s = min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * self._pause_s))
             self._not_before = time.monotonic() + self._pause_s
@@ -138,26 +134,37 @@ class LogFollower:
         except TimeoutError:
             raise SystemFailure(f"no answer in {_READ_WITHIN_S:.0f} s for {path}") from None
 
-    async def _find_place(self, cluster: Cluster) -> None:
-        """Go on where an earlier process was, if it is still the same log."""
-        place = None if self._place is None else await self._place.find(self._job.name)
-        if place is not None and place.known_bytes:
-            begin = place.offset - place.known_bytes
-            known = await self._piece(cluster, begin, place.known_bytes)
-            if digest(known) == place.known_by:
-                self._offset = self._kept_offset = place.offset
-                self._before = known
-                self._steps = StepFollower(place.steps)
-                self._recent.extend(place.recent)
-            elif self._may_be_late(known, place.known_bytes):
-                return
+    async def _begin(self, cluster: Cluster) -> None:
+        """Skip all but the end of a log that is long already, as after a restart of this process.
+
+        The size is found by reading single bytes, since clusters have no call for it.
+        """
+        within, beyond = 0, _TAIL_BYTES
+        while await self._piece(cluster, beyond, 1):
+            within, beyond = beyond, 2 * beyond
+        if within == 0:
+            return
+        while beyond - within > _TAIL_BYTES // 4:
+            middle = (within + beyond) // 2
+            if await self._piece(cluster, middle, 1):
+                within = middle
             else:
-                self._warn(_ANOTHER_LOG)
-        self._is_placed = True
+                beyond = middle
+        begin = beyond - _TAIL_BYTES
+        tail = await self._piece(cluster, begin, _TAIL_BYTES)
+        skipped = tail.find(b"\n") + 1
+        self._offset, self._before = begin + len(tail), tail[-_KNOWN_BYTES:]
+        self._info(
+            f"the first {(begin + skipped) >> 10:,} KiB of the training's log were there before and are not "
+            f"shown here: {self._job.log_path}"
+        )
+        # A rank that is a step behind looks like a restart to a reader that begins between the two.
+        news = self._steps.feed(tail[skipped:])
+        self._take_in([one for one in news if isinstance(one, Step) or one.kind not in _RESTARTS])
 
     async def _more(self, cluster: Cluster) -> bytes:
-        """What follows the place; begins anew if it is not the same log any more."""
-        known = self._before[-_KNOWN_BYTES:]
+        """Return what is new; start from the beginning if it is not the same log any more."""
+        known = self._before
         there = await self._piece(cluster, self._offset - len(known), len(known) + _PIECE_BYTES)
         if there.startswith(known):
             self._was_shorter = False
@@ -165,7 +172,7 @@ class LogFollower:
         if self._may_be_late(there, len(known)):
             return b""
         self._warn(_ANOTHER_LOG)
-        self._offset = self._kept_offset = 0
+        self._offset = 0
         self._before, self._steps = b"", StepFollower()
         return await self._piece(cluster, 0, _PIECE_BYTES)
 
@@ -174,37 +181,15 @@ class LogFollower:
         self._was_shorter = len(there) < known_bytes and not self._was_shorter
         return self._was_shorter
 
-    async def _keep_place(self) -> None:
-        """Keep how far the log was read, if all to there was reported."""
-        waiting = self._steps.waiting_bytes
-        offset = self._offset - waiting
-        if self._place is None or self._is_ending or self._unreported or offset == self._kept_offset:
-            return
-        known = self._before[: len(self._before) - waiting]
-        place = Reported(
-            job_name=self._job.name,
-            offset=offset,
-            known_bytes=len(known),
-            known_by=digest(known),
-            steps=self._steps.kept(),
-            recent=tuple(self._recent),
-        )
-        await self._place.keep(place)
-        self._kept_offset = offset
-
-    def _take_in(self, news: Sequence[Step | Problem]) -> bool:
-        """Take in what is new; return whether a problem was reported."""
-        told = False
+    def _take_in(self, news: Sequence[Step | Problem]) -> None:
         for one in news:
             if isinstance(one, Problem):
                 self._report(at_once=True)
                 self._warn(f"in the training's log: {one.message}")
-                told = True
                 continue
             self._unreported.append(one)
             if one.step_time_s is not None:
                 self._recent.append(one.step_time_s)
-        return told
 
     def _report(self, *, at_once: bool = False) -> None:
         # A run of minutes is reported at every look, a run of hours about sixty times an hour.
