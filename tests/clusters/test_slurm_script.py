@@ -1,6 +1,9 @@
 """The job script for Slurm: what is asked for, how the ranks are started, and what is refused."""
 
+import json
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -435,3 +438,28 @@ def test_a_resubmitted_run_avoids_nodes_that_failed_unless_they_are_asked_for(
     options = asked(script_of(config.avoiding(run, ("n7", "n8")), config))
     assert [option for option in options if "--exclude=" in option] == ([excluded] if excluded else [])
     assert config.avoiding(run, ()) == run
+
+
+SIGNALS = """#!/bin/bash
+kill -TERM "$(cat "$PID_FILE")"
+echo RUNNING
+"""
+
+
+def test_a_second_signal_does_not_interrupt_the_record_of_the_end(two_ranks: Run, tmp_path: Path) -> None:
+    """The first arrives before srun has started, the second while the record is written."""
+    spec = job_spec(two_ranks, VENV, site(work_dir=str(tmp_path)), identity="x", started=1_790_000_000)
+    Path(spec.directory).mkdir(parents=True)
+    (tmp_path / "job.sh").write_text(spec.script)
+    for name in ("getent", "squeue"):
+        (tmp_path / name).write_text(SIGNALS)
+        (tmp_path / name).chmod(0o755)
+    variables = {
+        **{"PATH": f"{tmp_path}:{os.environ['PATH']}", "PID_FILE": str(tmp_path / "pid")},
+        **{"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "node1"},
+    }
+    start = 'echo $$ >"$PID_FILE"; exec bash "$0"'
+    done = subprocess.run(["/bin/bash", "-c", start, tmp_path / "job.sh"], env=variables, check=False)
+
+    (record,) = Path(spec.directory).glob("*.json")
+    assert json.loads(record.read_text())["exit_code"] == done.returncode == 128 + signal.SIGTERM

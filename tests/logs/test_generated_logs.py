@@ -1,13 +1,7 @@
 """Logs made up by seed: each is read to its end, whatever is in it and wherever its pieces end."""
 
-import json
-import math
-import os
 import random
 from collections.abc import Iterator
-from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,12 +12,9 @@ from logs.line_forms import read_chunks
 
 from steptime.logs import shapes
 from steptime.logs.formats import Values
-from steptime.logs.models import Step, TrainingLog
 
 FEW = range(10)
 """They are read with care in every `make check`."""
-KEPT = range(300, 360)
-GOLDEN = Path(__file__).parents[1] / "golden" / "generated_logs.jsonl"
 MANY = [pytest.param(range(first, first + 50), marks=pytest.mark.long) for first in range(10, 210, 50)]
 
 some = pytest.mark.parametrize("seeds", [FEW, *MANY], ids=str)
@@ -54,34 +45,6 @@ def test_lines_of_a_known_shape_are_read_as_with_care(monkeypatch: pytest.Monkey
     by_shape = [repr(read_chunks(log)) for log in logs]
     monkeypatch.setattr(shapes, "_MOST_SHAPES", 0)
     assert by_shape == [repr(read_chunks(log)) for log in logs]
-
-
-@pytest.mark.long
-def test_what_is_read_of_them_changes_only_on_purpose() -> None:
-    """Of formats, ranks, restarts, damage and failures at once.
-
-    After a change that is meant, write it anew and read the difference:
-
-        STEPTIME_UPDATE_GOLDEN=1 .venv/bin/pytest tests/logs/test_generated_logs.py
-    """
-    told = [json.dumps(summary(read_chunks([generated_log(seed)])), ensure_ascii=False) for seed in KEPT]
-    if os.environ.get("STEPTIME_UPDATE_GOLDEN"):
-        GOLDEN.write_text("\n".join([*told, ""]), encoding="utf-8")
-    assert told == GOLDEN.read_text(encoding="utf-8").splitlines()
-
-
-def summary(log: TrainingLog) -> dict[str, Any]:
-    """All of a log, but of its steps' values how many there are, and their sum."""
-    whole = log.model_dump(mode="json", exclude={"path", "steps"}, exclude_defaults=True)
-    whole["problems"] = [
-        [one.kind, "fatal" if one.fatal else "", one.message, len(one.steps)] for one in log.problems
-    ]
-    columns = {field.name: [getattr(step, field.name) for step in log.steps] for field in fields(Step)}
-    for name, column in columns.items():
-        stated = [value for value in column if value is not None]
-        finite = math.fsum(value for value in stated if math.isfinite(value))
-        whole[name] = [len(stated), float(f"{finite:.12g}")]
-    return whole
 
 
 STEPS = st.integers(1, 60)

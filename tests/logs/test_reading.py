@@ -117,6 +117,13 @@ def test_a_loss_that_is_no_number_on_one_rank_only() -> None:
     assert problem(log, "nan_loss").steps == (49,)
 
 
+def test_a_nan_before_a_restart_is_not_reported_of_the_steps_trained_again() -> None:
+    first = [line_forms.nemo2(step, loss="nan" if step == 20 else "9.1") for step in range(30)]
+    again = [line_forms.nemo2(step) for step in range(10, 50)]
+    log = read_chunks(["".join([*first, *again]).encode()])
+    assert [problem.kind for problem in log.problems if problem.kind == "nan_loss"] == []
+
+
 @pytest.mark.parametrize("printed", ["nan", "NaN", "inf", "-inf"])
 def test_a_loss_that_is_no_number(printed: str) -> None:
     text = line_forms.nemo2_log(range(10), last=11) + line_forms.nemo2(10, last=11, loss=printed).encode()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-#SBATCH --nodes=2
-#SBATCH --ntasks=16
+#SBATCH --nodes=1
+#SBATCH --ntasks=8
 #SBATCH --ntasks-per-node=8
 #SBATCH --gres=gpu:8
 #SBATCH --exclusive
@@ -12,7 +12,7 @@ set -euo pipefail
 # How this script ends is written down beside the log, for when Slurm does not know. So is Slurm's state of the
 # job then: while it is ending the job, as at the time limit, the exit code can be any.
 note_end() {
-  local code=$? ended=/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_16_checkpoint_save/pretrain_llama3.1_8b_bf16_16_checkpoint_save_TIMESTAMP-27d119c399/pretrain_llama3.1_8b_bf16_16_checkpoint_save/ended.json at state
+  local code=$? ended=/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8/ended.json at state
   trap '' HUP INT QUIT TERM USR1 USR2
   set +e
   at=$(date +%s)
@@ -36,7 +36,7 @@ for signal in HUP INT QUIT TERM USR1 USR2; do
   trap "hand_on $signal" "$signal"
 done
 
-cd /lustre/bench/experiments/pretrain_llama3.1_8b_bf16_16_checkpoint_save/pretrain_llama3.1_8b_bf16_16_checkpoint_save_TIMESTAMP-27d119c399/pretrain_llama3.1_8b_bf16_16_checkpoint_save
+cd /lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8
 
 # The ranks meet on the first node of the allocation, which is the one that runs this script. Where its name
 # cannot be looked up, Slurm knows its address. Jobs that share a host need ports of their own.
@@ -63,12 +63,15 @@ srun \
   --kill-on-bad-exit=1 \
   --wait=60 \
   --mpi=pmix \
-  --container-image=STAGED_IMAGE \
-  --container-mounts=/lustre/bench:/lustre/bench:ro,/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_16_checkpoint_save/pretrain_llama3.1_8b_bf16_16_checkpoint_save_TIMESTAMP-27d119c399/pretrain_llama3.1_8b_bf16_16_checkpoint_save:/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_16_checkpoint_save/pretrain_llama3.1_8b_bf16_16_checkpoint_save_TIMESTAMP-27d119c399/pretrain_llama3.1_8b_bf16_16_checkpoint_save \
-  --container-workdir=/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_16_checkpoint_save/pretrain_llama3.1_8b_bf16_16_checkpoint_save_TIMESTAMP-27d119c399/pretrain_llama3.1_8b_bf16_16_checkpoint_save \
-  --container-env=NCCL_NVLS_ENABLE,TORCH_NCCL_AVOID_RECORD_STREAMS,NVTE_FLASH_ATTN,NVTE_FUSED_ATTN,CUDA_DEVICE_MAX_CONNECTIONS,NVTE_FWD_LAYERNORM_SM_MARGIN,NVTE_BWD_LAYERNORM_SM_MARGIN,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
-  --container-writable \
-  --no-container-mount-home \
+  apptainer \
+  exec \
+  --nv \
+  --writable-tmpfs \
+  --no-home \
+  --pwd=/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8 \
+  --bind=/lustre/bench:/lustre/bench:ro \
+  --bind=/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8:/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8 \
+  STAGED_IMAGE \
   sh \
   -c \
   'export PYTHONPATH="$STEPTIME_TRAINER${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"' \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-#SBATCH --nodes=16
-#SBATCH --ntasks=128
+#SBATCH --nodes=1
+#SBATCH --ntasks=8
 #SBATCH --ntasks-per-node=8
 #SBATCH --gres=gpu:8
 #SBATCH --exclusive
@@ -12,7 +12,7 @@ set -euo pipefail
 # How this script ends is written down beside the log, for when Slurm does not know. So is Slurm's state of the
 # job then: while it is ending the job, as at the time limit, the exit code can be any.
 note_end() {
-  local code=$? ended=/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys/ended.json at state
+  local code=$? ended=/lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8/ended.json at state
   trap '' HUP INT QUIT TERM USR1 USR2
   set +e
   at=$(date +%s)
@@ -36,8 +36,7 @@ for signal in HUP INT QUIT TERM USR1 USR2; do
   trap "hand_on $signal" "$signal"
 done
 
-cd /lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys
-mkdir -p nsys_profile
+cd /lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8
 
 # The ranks meet on the first node of the allocation, which is the one that runs this script. Where its name
 # cannot be looked up, Slurm knows its address. Jobs that share a host need ports of their own.
@@ -49,13 +48,13 @@ export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 
 # Slurm hands on the shell of whoever submitted; where that finds Python and libraries is not the job's.
 unset PYTHONHOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-export HYDRA_FULL_ERROR=1
 export NCCL_NVLS_ENABLE=0
-export NVTE_ASYNC_AMAX_REDUCTION=1
-export NVTE_DP_AMAX_REDUCE_INTERVAL=0
-export NVTE_FUSED_ATTN=0
 export TORCH_NCCL_AVOID_RECORD_STREAMS=1
+export NVTE_FLASH_ATTN=1
+export NVTE_FUSED_ATTN=1
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export NVTE_FWD_LAYERNORM_SM_MARGIN=16
+export NVTE_BWD_LAYERNORM_SM_MARGIN=16
 export PYTHONNOUSERSITE=1
 export STEPTIME_TRAINER=STAGED_TRAINER
 export PYTHONSAFEPATH=1
@@ -63,29 +62,58 @@ export PYTHONSAFEPATH=1
 srun \
   --kill-on-bad-exit=1 \
   --wait=60 \
-  --mpi=pmix \
-  --container-image=STAGED_IMAGE \
-  --container-mounts=/lustre/bench:/lustre/bench:ro,/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys:/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys \
-  --container-workdir=/lustre/bench/experiments/nemo_nemotron4_340b_bf16_128_nsys/nemo_nemotron4_340b_bf16_128_nsys_TIMESTAMP-bc9637b23a/nemo_nemotron4_340b_bf16_128_nsys \
-  --container-env=CUDA_DEVICE_MAX_CONNECTIONS,HYDRA_FULL_ERROR,NCCL_NVLS_ENABLE,NVTE_ASYNC_AMAX_REDUCTION,NVTE_DP_AMAX_REDUCE_INTERVAL,NVTE_FUSED_ATTN,TORCH_NCCL_AVOID_RECORD_STREAMS,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
-  --container-writable \
-  --no-container-mount-home \
+  --mpi=none \
+  bwrap \
+  --die-with-parent \
+  --cap-drop \
+  ALL \
+  --ro-bind \
+  STAGED_IMAGE \
+  / \
+  --dev-bind \
+  /dev \
+  /dev \
+  --proc \
+  /proc \
+  --ro-bind \
+  /sys \
+  /sys \
+  --tmpfs \
+  /tmp \
+  --ro-bind-try \
+  /etc/group \
+  /etc/group \
+  --ro-bind-try \
+  /etc/hosts \
+  /etc/hosts \
+  --ro-bind-try \
+  /etc/nsswitch.conf \
+  /etc/nsswitch.conf \
+  --ro-bind-try \
+  /etc/passwd \
+  /etc/passwd \
+  --ro-bind-try \
+  /etc/resolv.conf \
+  /etc/resolv.conf \
+  --ro-bind \
+  /lustre/bench \
+  /lustre/bench \
+  --bind \
+  /lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8 \
+  /lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8 \
+  --setenv \
+  HOME \
+  /tmp \
+  --setenv \
+  TMPDIR \
+  /tmp \
+  --chdir \
+  /lustre/bench/experiments/pretrain_llama3.1_8b_bf16_8/pretrain_llama3.1_8b_bf16_8_TIMESTAMP-37f33190c9/pretrain_llama3.1_8b_bf16_8 \
+  -- \
   sh \
   -c \
   'export PYTHONPATH="$STEPTIME_TRAINER${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"' \
   steptime \
-  bash \
-  -c \
-  'if command -v nsys >/dev/null; then export STEPTIME_NSIGHT=1; if [ "$SLURM_LOCALID" = 0 ]; then set -- --gpu-metrics-device=all "$@"; fi; exec nsys profile "$@"; fi; while [[ $1 == --* ]]; do shift; done; exec "$@"' \
-  nsys \
-  --sample=none \
-  --trace=cuda,nvtx \
-  '--output=nsys_profile/profile_%q{SLURM_JOB_ID}_%q{SLURM_NODEID}_%q{SLURM_PROCID}' \
-  --force-overwrite=true \
-  --capture-range=cudaProfilerApi \
-  --capture-range-end=stop \
-  --nic-metrics=true \
-  --cpuctxsw=none \
   python \
   -m \
   trainer \
