@@ -49,7 +49,7 @@ def trained(run: Run, python: str, folder: Path) -> dict[str, Any]:
     log = folder / "log.out"
     with log.open("wb") as output:
         subprocess.run(
-            [python, "-m", "trainer.forked_ranks", RUN_FILE],
+            [python, "-m", "trainer.cpu_ranks", RUN_FILE],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(TRAINER), "OMP_NUM_THREADS": "1"},
             stdout=output,

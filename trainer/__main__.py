@@ -4,12 +4,10 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from trainer import nemo1
 from trainer.checkpoint import find_weights
-from trainer.cpu.imports import changed_by_modelopt, few_imports
 from trainer.ending import Ending
 from trainer.environment import heavy_imports, prepare, thin_out_log
 from trainer.families import builder, check_family
@@ -21,7 +19,7 @@ from trainer.versions import check_versions
 EPILOG = """\
 examples:
   one rank:     python -m trainer run.json
-  on the CPU:   python -m trainer.forked_ranks run.json    (as many ranks as planned)
+  on the CPU:   python -m trainer.cpu_ranks run.json    (as many ranks as planned)
   four ranks:   python -m torch.distributed.run --standalone --nproc-per-node 4 -m trainer run.json
   under Slurm:  srun --nodes 2 --ntasks-per-node 4 python -m trainer run.json
 
@@ -57,9 +55,7 @@ def ready(arguments: argparse.Namespace, launch: Launch, ending: Ending) -> Call
     if remark and launch.rank == 0:
         print(f"steptime: {remark}.", flush=True)
     began = time.perf_counter()
-    # Which modules can be left out is known of the versions that were tried.
-    few = run.recipe.gpu_type == "cpu" and not remark and not changed_by_modelopt(weights)
-    with heavy_imports(), few_imports() if few else nullcontext():  # seconds, for a plan that can be trained
+    with heavy_imports():  # takes seconds, so the plan is checked first
         from trainer.training import Folders, train
 
         builder(run.recipe.model.architecture)

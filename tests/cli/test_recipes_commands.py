@@ -103,11 +103,11 @@ def test_plan_as_csv_keeps_the_note_out_of_the_data() -> None:
 def test_plan_shows_the_job_scripts() -> None:
     shown = call("plan", "llama3.1", "--gpus", "2", "--show-script")
     assert "# ---- tiny·fp32·2: job script ----\n#!" in shown.stdout
-    assert "-m trainer.forked_ranks run.json" in shown.stdout
+    assert "-m trainer.cpu_ranks run.json" in shown.stdout
     assert "/pretrain_llama3.1_tiny_fp32_2/" in shown.stdout
     asked = ("plan", "llama3.1", "--gpus", "2", "--show-script", "--format", "json")
     (row,) = json.loads(call(*asked).stdout)["runs"]
-    assert "-m trainer.forked_ranks run.json" in row["script"]
+    assert "-m trainer.cpu_ranks run.json" in row["script"]
 
 
 def test_all_flags_of_a_plan() -> None:

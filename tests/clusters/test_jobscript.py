@@ -163,7 +163,7 @@ async def test_hostile_values_arrive_as_they_are_and_run_nothing(
     assert shown["value"] == [environment.get("VALUE", "")]
     assert shown["pythonpath"] == [str(root)]
     assert shown["folder"] == [spec.directory]
-    assert shown["arguments"] == ["-m", "trainer.forked_ranks", "run.json"]
+    assert shown["arguments"] == ["-m", "trainer.cpu_ranks", "run.json"]
     assert not canary.exists()
     assert json.loads((Path(spec.directory) / "run.json").read_text())["environment"] == environment
 

@@ -93,7 +93,7 @@ def test_the_logs_of_its_tasks_have_the_script_and_the_steps(airflow: Airflow, r
     run = airflow.client.dag_run(row["dag_id"], row["dag_run_id"])
     tasks = [airflow.task(run, f"performance.{name}", row["map_index"]) for name in ("submit", "wait")]
     submitted, waited = (airflow.log_text(run, task) for task in tasks if task is not None)
-    assert "trainer.forked_ranks" in submitted
+    assert "trainer.cpu_ranks" in submitted
     for words in ("19 of 0-19", "loss", "succeeded"):
         assert words in waited
 

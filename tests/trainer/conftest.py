@@ -58,7 +58,7 @@ def train_in_job(trainer_python: str) -> Train:
         folder: Path,
         *options: str,
         program: str | None = None,
-        module: str = "trainer.forked_ranks",
+        module: str = "trainer.cpu_ranks",
         torchrun: bool = False,
         **environment: str,
     ) -> Trained:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
 
 DIVERGE = """
 import sys
-from trainer.forked_ranks import main
+from trainer.cpu_ranks import main
 if __name__ == "__main__":
     import time
     from trainer import callbacks, hyperparameters
@@ -31,7 +31,7 @@ if __name__ == "__main__":
 """
 HANG = """
 import dataclasses, os, sys, threading
-from trainer.forked_ranks import main
+from trainer.cpu_ranks import main
 if __name__ == "__main__":
     from trainer.data import SyntheticTokens
     from trainer.watchdog import HangLimits

@@ -16,10 +16,10 @@ def program_of(run: Run) -> tuple[str, ...]:
 def on_one_machine(run: Run) -> tuple[str, ...]:
     """Return the arguments of Python that start all ranks of the run on one machine. Raises UserError.
 
-    Ranks of the trainer on the CPU are forks of one process; all others are started by torch's launcher.
+    The trainer forks its own ranks on the CPU; torchrun starts all others.
     """
     if run.recipe.gpu_type == "cpu" and not isinstance(run.recipe.model, NamedRecipe):
-        return ("-m", "trainer.forked_ranks", RUN_FILE)
+        return ("-m", "trainer.cpu_ranks", RUN_FILE)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1")
     return (*torchrun, f"--nproc-per-node={run.recipe.gpus}", *program_of(run))
 

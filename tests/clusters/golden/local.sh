@@ -8,4 +8,4 @@ exec env \
   PYTHONNOUSERSITE=1 \
   PYTHONPATH=/state/trainer/fedcba9876543210 \
   PYTHONSAFEPATH=1 \
-  /state/venvs/trainer-0123456789abcdef/bin/python -m trainer.forked_ranks run.json
+  /state/venvs/trainer-0123456789abcdef/bin/python -m trainer.cpu_ranks run.json

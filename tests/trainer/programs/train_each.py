@@ -16,12 +16,11 @@ from pathlib import Path
 
 
 def main() -> None:
-    from trainer.cpu.imports import few_imports
     from trainer.environment import heavy_imports
 
-    with heavy_imports(), few_imports():
+    with heavy_imports():
         import trainer.cpu.cpu_layers
-        import trainer.families.gpt  # and what is put off, once for all forks
+        import trainer.families.gpt
         import trainer.training  # noqa: F401
     for line in sys.stdin:
         asked = multiprocessing.get_context("fork").Process(target=_run, kwargs=json.loads(line))
@@ -38,7 +37,7 @@ def _run(folder: str, program: str | None, arguments: list[str]) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.argv = [program or "trainer", *arguments]
     if program is None:
-        from trainer.forked_ranks import main as train
+        from trainer.cpu_ranks import main as train
 
         sys.exit(train())
     sys.path.insert(0, str(Path(program).parent))

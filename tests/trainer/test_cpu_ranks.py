@@ -1,0 +1,171 @@
+"""Forked CPU ranks: failures, signals and exit codes, as the job that starts them sees them."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from steptime.logs.reader import read_log
+from steptime.recipes.models import Parallelism
+
+from .conftest import Train
+from .jobs import Trained, WarmTrainer, light_trainer, planned, write_run
+
+pytestmark = [pytest.mark.trainer, pytest.mark.timeout(2400)]
+
+PROGRAM = """
+import os, signal, sys, threading
+from pathlib import Path
+from trainer import cpu_ranks
+from trainer.errors import TrainerError
+
+def meet(launch, ending):
+    import torch
+    torch.distributed.init_process_group("gloo")
+    ranks = torch.ones(())
+    torch.distributed.all_reduce(ranks)
+    print(f"rank {launch.rank} of {launch.world_size} met {int(ranks)}", flush=True)
+
+def fail(launch, ending):
+    if launch.rank == 1:
+        raise RuntimeError("no luck")
+    threading.Event().wait()
+
+def refuse(launch, ending):
+    if launch.rank == 1:
+        raise TrainerError("that cannot be.")
+    threading.Event().wait()
+
+def killed(launch, ending):
+    meet(launch, ending)
+    if launch.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()
+
+def terminated(launch, ending):
+    meet(launch, ending)
+    if launch.rank == 1:
+        os.kill(os.getppid(), signal.SIGTERM)
+    threading.Event().wait()
+
+def group_terminated(launch, ending):
+    meet(launch, ending)
+    if launch.rank == 1:
+        os.killpg(0, signal.SIGTERM)
+    threading.Event().wait()
+
+def interrupted(launch, ending):
+    meet(launch, ending)
+    if launch.rank == 1:
+        os.killpg(0, signal.SIGINT)
+    threading.Event().wait()
+
+def terminated_while_importing(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    os.setpgid(0, 0)
+    if sys.argv[1] == "run.json":
+        cpu_ranks.ready = terminated_while_importing
+        sys.exit(cpu_ranks.main())
+    code = cpu_ranks.launch_ranks(2, "start", Path(), globals()[sys.argv[1]])
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        sys.exit(code)
+    sys.exit("a rank still runs")
+"""
+
+
+def _ran(warm_trainer: WarmTrainer, folder: Path, what: str) -> Trained:
+    program = folder / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    return warm_trainer.run(str(program), [what], folder=folder)
+
+
+def test_ranks_meet(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+    done = _ran(warm_trainer, tmp_path, "meet")
+    assert done.exit_code == 0, done.log
+    lines = sorted(line for line in done.log.splitlines() if line.startswith("rank "))
+    assert lines == ["rank 0 of 2 met 2", "rank 1 of 2 met 2"]
+    assert done.record("result")["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("what", "exit_code", "error"),
+    [("fail", 2, "rank 1 failed: no luck"), ("refuse", 1, "that cannot be.")],
+)
+def test_a_failing_rank_ends_the_others_and_its_reason_is_reported(
+    warm_trainer: WarmTrainer, tmp_path: Path, what: str, exit_code: int, error: str
+) -> None:
+    done = _ran(warm_trainer, tmp_path, what)
+    assert done.exit_code == exit_code, done.log
+    result = done.record("result")
+    assert (result["state"], result["error"]) == ("failed", error)
+    assert read_log(tmp_path / "log.out").problems[0].message == error
+
+
+def test_a_killed_rank_ends_the_others_and_is_named(warm_trainer: WarmTrainer, tmp_path: Path) -> None:
+    done = _ran(warm_trainer, tmp_path, "killed")
+    assert done.exit_code == 128 + signal.SIGKILL, done.log
+    messages = [problem.message for problem in read_log(tmp_path / "log.out").problems]
+    assert "local rank 1 ended with exit code -9" in messages
+
+
+@pytest.mark.parametrize(
+    ("what", "exit_code", "signal_name"),
+    [
+        ("terminated", 128 + signal.SIGTERM, "SIGTERM"),
+        ("group_terminated", 128 + signal.SIGTERM, "SIGTERM"),
+        ("interrupted", 128 + signal.SIGINT, "SIGINT"),
+    ],
+)
+def test_a_signal_ends_all_ranks_and_is_recorded_once(
+    warm_trainer: WarmTrainer, tmp_path: Path, what: str, exit_code: int, signal_name: str
+) -> None:
+    done = _ran(warm_trainer, tmp_path, what)
+    assert done.exit_code == exit_code, done.log
+    result = done.record("result")
+    assert result["state"] == "terminated"
+    assert result["error"] == f"the training was ended from outside, by {signal_name}."
+
+
+def test_a_job_terminated_while_it_imports_leaves_its_record(
+    warm_trainer: WarmTrainer, tmp_path: Path
+) -> None:
+    write_run(planned(2), tmp_path)
+    ended = _ran(warm_trainer, tmp_path, "run.json")
+    assert ended.exit_code == 128 + signal.SIGTERM
+    assert (ended.record("result")["state"], ended.record("result")["ranks"]) == ("terminated", 2)
+
+
+def test_a_plan_that_cannot_be_trained_is_refused_before_the_imports(tmp_path: Path) -> None:
+    run = planned(2)
+    model = run.recipe.model.model_copy(update={"architecture": "bert"})
+    write_run(run.model_copy(update={"recipe": run.recipe.model_copy(update={"model": model})}), tmp_path)
+    refused = light_trainer(["run.json"], tmp_path, module="trainer.cpu_ranks")
+    line, result = refused.stdout.splitlines()
+    assert refused.returncode == 1
+    assert line.startswith("trainer: this trainer has no model family 'bert'")
+    assert json.loads(result.removeprefix("steptime.result "))["ranks"] == 2
+
+
+def test_only_rank_0_prints_nemos_lines(train: Train, tmp_path: Path) -> None:
+    done = train(planned(2, parallelism=Parallelism(data=2), gbs=4, max_steps=1), tmp_path)
+    assert done.exit_code == 0, done.log
+    assert done.log.count("Experiments will be logged") == 1
+    assert done.record("start")["world_size"] == 2
+
+
+@pytest.mark.exhaustive
+def test_a_job_takes_torchruns_steps(train: Train, train_in_job: Train, tmp_path: Path) -> None:
+    """Each job imports NeMo: 60 s of CPU in total."""
+    run = planned(2, max_steps=4)
+    (forked := tmp_path / "forked").mkdir()
+    (torchrun := tmp_path / "torchrun").mkdir()
+    jobs = [train_in_job(run, forked), train_in_job(run, torchrun, torchrun=True)]
+    assert [job.exit_code for job in jobs] == [0, 0], jobs[0].log + jobs[1].log
+    assert jobs[0].losses == jobs[1].losses
+    assert all(job.record("start")["imports_s"] > 1 for job in jobs)

@@ -1,0 +1,105 @@
+"""`python -m trainer.cpu_ranks run.json`: import NeMo once and fork all ranks of a CPU plan on this machine.
+
+torchrun starts each rank as a new Python process, so every rank imports NeMo on the same few cores. This
+program imports it once, and torch's elastic agent forks the ranks. Only CPU ranks can be forked: CUDA does
+not work after a fork.
+"""
+
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from trainer.__main__ import parser, ready
+from trainer.ending import Ending
+from trainer.errors import TrainerError
+from trainer.job import to_its_end, watched_part
+from trainer.launch import Launch
+from trainer.run import read_run
+
+ADDRESS = "127.0.0.1"
+
+Train = Callable[[Launch, Ending], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train one planned run; return the exit code of the rank that failed first, or 0."""
+    arguments = parser().parse_args(argv)
+    ranks = 1
+    with suppress(TrainerError):  # reported below, by the part that records how the run ended
+        ranks = read_run(arguments.run).recipe.parallelism.world_size
+    run_id = uuid.uuid4().hex
+    # Until the ranks exist, this process stands in for rank 0.
+    os.environ.update(
+        RANK="0",
+        LOCAL_RANK="0",
+        WORLD_SIZE=str(ranks),
+        LOCAL_WORLD_SIZE=str(ranks),
+        TORCHELASTIC_RUN_ID=run_id,
+    )
+    prepared: list[Train] = []
+    refused = watched_part(
+        arguments.output, lambda launch, ending: prepared.append(ready(arguments, launch, ending))
+    )
+    return refused or launch_ranks(ranks, run_id, arguments.output, *prepared)
+
+
+def launch_ranks(ranks: int, run_id: str, output: Path, train: Train) -> int:
+    """Fork the ranks, each of which calls `train`, and wait until all have ended.
+
+    Returns:
+        The exit code of the rank that failed first, after which the others are terminated. 128 plus the
+        signal's number if a signal ended that rank or this process. 0 if all ranks succeeded.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=run_id,
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{ADDRESS}:0",  # any free port
+        local_addr=ADDRESS,
+        max_restarts=0,
+        start_method="fork",
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # the ranks write to this process's output
+    )
+    try:
+        elastic_launch(config, _rank)(output, train)
+    except ChildFailedError as error:
+        code = int(error.get_first_failure()[1].exitcode)
+        return code if code > 0 else 128 - code
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+def _rank(output: Path, train: Train) -> None:
+    """Train as the rank that torch's agent named in the environment."""
+    # The agent's handlers, inherited by the fork, raise an exception that only the agent handles.
+    signal.signal(signal.SIGINT, _interrupt_once)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        code = to_its_end(output, train)
+    except KeyboardInterrupt:  # torch would take it for success
+        code = 128 + signal.SIGINT
+    if code:
+        sys.exit(code)
+
+
+def _interrupt_once(*_: object) -> NoReturn:
+    """Handle Ctrl-C, which a rank receives from the terminal and again from the agent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
