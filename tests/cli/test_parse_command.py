@@ -61,7 +61,9 @@ def _rows(*arguments: object) -> list[dict[str, Any]]:
 
 
 def test_one_row_a_run_with_its_state(logs: Path) -> None:
-    assert _run(logs, "--window", "35:44").startswith("8 runs: 2 complete, 3 incomplete, 3 failed.\n")
+    assert _run(logs, "--window", "35:44").startswith(
+        "8 runs: 2 complete, 2 incomplete, 3 failed, 1 unknown.\n"
+    )
     rows = _rows(logs, "--window", "35:44")
     states = {Path(row["log_path"]).name: row["state"] for row in rows}
     assert states == {
@@ -72,7 +74,7 @@ def test_one_row_a_run_with_its_state(logs: Path) -> None:
         "log-acct.nan_11_0.out": "failed",
         "log-acct.requeued_12_1.out": "complete",
         "log-empty.out": "failed",
-        "log_titan.out": "incomplete",
+        "log_titan.out": "unknown",
     }
     assert all(bool(row["reason"]) == (row["state"] != "complete") for row in rows)
 

@@ -144,7 +144,10 @@ def test_a_step_without_timing_is_a_step() -> None:
 def test_the_global_step_counts_where_epochs_count_iterations_anew() -> None:
     log = read("Training epoch 1, iteration 3/9 | global_step: 13 | train_step_timing in s: 1.5\n")
     assert log.steps[0].global_step == 13
-    assert "short" not in {problem.kind for problem in log.problems}
+    (short,) = [problem for problem in log.problems if problem.kind == "short"]
+    assert short.message == (
+        "training ended at step 13 of 19 (printed as 4 of 10): 6 steps are missing at the end"
+    )
 
 
 def test_an_older_line_without_global_step() -> None:
@@ -237,9 +240,13 @@ def test_torchtitan_in_colour_on_eight_ranks() -> None:
     assert log.format == "torchtitan"
     assert [step.global_step for step in log.steps] == list(range(10))
     assert log.steps[0] == Step(
-        global_step=0, loss=3.24405, tflops_per_gpu=0.52, peak_memory_bytes=10157597655
+        global_step=0,
+        loss=3.24405,
+        tflops_per_gpu=0.52,
+        tokens_per_s_per_gpu=7282.0,
+        peak_memory_bytes=10157597655,
     )
-    assert {problem.kind for problem in log.problems} == {"no_step_time", "repeated_lines"}
+    assert {problem.kind for problem in log.problems} == {"end_unknown", "no_step_time", "repeated_lines"}
 
 
 @pytest.mark.parametrize(

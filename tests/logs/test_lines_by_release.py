@@ -8,7 +8,15 @@ from logs.upstream_lines import entries
 
 from steptime.logs.models import TrainingLog
 
-HARMLESS = {"no_steps", "empty_log", "missing_steps", "no_step_time", "short"}
+HARMLESS = {
+    "no_steps",
+    "empty_log",
+    "missing_steps",
+    "no_step_time",
+    "short",
+    "end_unknown",
+    "unnumbered_steps",
+}
 """What a log of one line has in any case."""
 
 

@@ -121,7 +121,9 @@ def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
     """How many runs the logs are of, and what became of them."""
     states = Counter(row["state"] for row in rows)
     ended = ", ".join(
-        f"{states[state]} {state}" for state in ("complete", "incomplete", "failed") if states[state]
+        f"{states[state]} {state}"
+        for state in ("complete", "incomplete", "failed", "unknown")
+        if states[state]
     )
     return f"{len(rows):,} run{'' if len(rows) == 1 else 's'}: {ended}."
 

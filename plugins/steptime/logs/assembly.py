@@ -1,4 +1,4 @@
-"""Putting a run's `TrainingLog` together from the events of its log, or of several after a requeue."""
+"""Put a run's `TrainingLog` together from the events of its log, or of several after a requeue."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,9 +7,11 @@ from typing import Any
 
 from steptime.logs import completeness
 from steptime.logs.attempts import Attempts
-from steptime.logs.causes import RANK_FAILED
+from steptime.logs.causes import hidden_by
 from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of
+from steptime.logs.completeness import Closing, End
 from steptime.logs.events import OF_THE_LOG, Event, LogEvents
+from steptime.logs.formats import Setup
 from steptime.logs.models import Problem, Step, TrainingLog
 from steptime.logs.records import NODE_CHECK, TRAINER_FAILED, Record, trainers_end
 from steptime.logs.shapes import StepsPrinted
@@ -29,6 +31,11 @@ class Assembly:
         self._shown_modes: set[Mode] = set()
         self._attempts = Attempts()
         self._last_step: int | None = None
+        self._printed: tuple[int, int] | None = None
+        """Iterations that the last line says are done, and of how many, if these are no global steps."""
+        self._closing: Closing | None = None
+        """Of the last attempt."""
+        self._setup = Setup()
         self._records: dict[str, dict[str, Any]] = {}
         """Of the last attempt."""
         self._checkpoint_lines: list[list[CheckpointLine]] = [[]]
@@ -62,6 +69,7 @@ class Assembly:
     def result(self, *, max_steps: int | None, first_step: int) -> TrainingLog:
         """Return the run as its log has it, with what is wrong, fatal problems first."""
         steps = tuple(self._attempts.steps[number] for number in sorted(self._attempts.steps))
+        self._time_by_rate(steps)
         *earlier, last = self._checkpoint_lines
         recorded = self._records.get("result", {}).get("checkpoints")
         checkpoints = [*map(checkpoints_of, earlier), checkpoints_of(last, recorded)]
@@ -84,6 +92,12 @@ class Assembly:
         match event:
             case StepsPrinted():
                 self._take_steps(event)
+            case Setup():
+                self._setup = Setup(
+                    *(old if new is None else new for new, old in zip(event, self._setup, strict=True))
+                )
+            case Closing():
+                self._closing = event
             case CheckpointLine():
                 self._checkpoint_lines[-1].append(event)
             case Record():
@@ -105,9 +119,27 @@ class Assembly:
             return
         if event.last_step is not None:
             self._last_step = event.last_step
+            counts_steps = event.done is None or event.done == event.numbers[-1] + 1
+            left = event.last_step - event.numbers[-1]
+            self._printed = None if counts_steps else (event.done or 0, (event.done or 0) + left)
         for new in self._attempts.add(event):
             if isinstance(new, Problem):
                 self._survive()
+            elif self._closing is not None and not self._is_before_closing(new.global_step):
+                self._closing = None
+
+    def _is_before_closing(self, step: int) -> bool:
+        """Whether a step that is printed behind the closing words was trained before them."""
+        reached = self._closing.max_steps if self._closing else None
+        return step == self._last_step if reached is None else step < reached
+
+    def _time_by_rate(self, steps: Iterable[Step]) -> None:
+        """Fill in step times that follow from tokens per second and the size of a step."""
+        tokens, gpus = self._setup.tokens_per_step, self._setup.gpus
+        if tokens and gpus:
+            for step in steps:
+                if step.step_time_s is None and step.tokens_per_s_per_gpu:
+                    step.step_time_s = tokens / gpus / step.tokens_per_s_per_gpu
 
     def _attempt_ended(self) -> None:
         """Another attempt follows: what failed until now did not end the run."""
@@ -117,6 +149,7 @@ class Assembly:
         self._survive()
 
     def _survive(self) -> None:
+        self._closing = None
         self._checkpoint_lines.append([])
         self._failures.append(Counter())
 
@@ -137,20 +170,22 @@ class Assembly:
     ) -> Iterator[Problem]:
         numbers = [step.global_step for step in steps]
         last = None if max_steps is None else max_steps - 1
-        end = self._last_step if last is None else last
-        yield from self._causes(complete=bool(numbers) and end is not None and numbers[-1] >= end)
+        printed_last = self._setup.last_step if self._last_step is None else self._last_step
+        printed = self._printed if last is None else None
+        end = End(printed_last if last is None else last, last is not None, self._closing, printed)
+        causes = [*self._causes(complete=end.is_complete(numbers))]
+        yield from causes
         if numbers:
+            early = completeness.ended_early(numbers, end)
+            yield from (one for one in early if one.kind != "end_unknown" or not any(c.fatal for c in causes))
             begin = self._expected_first(first_step, checkpoints)
-            yield from completeness.incomplete(numbers, begin=begin, end=end, first=first_step, last=last)
+            yield from completeness.missing(numbers, begin=begin, first=first_step, last=last)
             yield from completeness.not_finite(self._attempts.not_finite)
             yield from completeness.untimed(steps)
             yield from self._attempts.restarts
             yield from completeness.repeated(self._attempts.repeats)
-        elif self._bytes:
-            message = f"no training step in the log's {self._bytes:,} bytes"
-            yield Problem(kind="no_steps", message=message, fatal=True)
         else:
-            yield Problem(kind="empty_log", message="the log is empty", fatal=True)
+            yield completeness.without_steps(self._bytes, self._closing)
         yield from completeness.unfinished_saves(checkpoints)
         yield from trainers_end(self._records)
         for name, count in self._other_formats.items():
@@ -170,21 +205,24 @@ class Assembly:
 
     def _causes(self, *, complete: bool) -> Iterator[Problem]:
         *earlier, last = self._failures
-        # Why comes before how: srun may print that a rank ended before the node's own words are through.
-        for cause in sorted(_by_kind([last]), key=lambda cause: cause.kind == RANK_FAILED):
-            yield cause.model_copy(update={"fatal": cause.fatal or not complete})
+        hidden = hidden_by({failure.kind for failure in last})
+        for cause in _by_kind([last]):
+            if cause.kind not in hidden:
+                yield cause.model_copy(update={"fatal": cause.fatal or not complete})
         for cause in _by_kind(earlier):
             message = f"in an earlier attempt: {cause.message}"
             yield cause.model_copy(update={"message": message, "fatal": False})
 
 
 def _by_kind(attempts: Iterable[Counter[Problem]]) -> Iterator[Problem]:
-    """The first failure of each kind; its message has how many further lines show one."""
+    """Yield the failure of each kind that explains most, with how many lines are alike, the best first."""
     kinds: dict[str, tuple[Problem, int]] = {}
     for failures in attempts:
         for failure, lines in failures.items():
-            first, before = kinds.get(failure.kind, (failure, 0))
-            kinds[failure.kind] = first, before + lines
-    for first, lines in kinds.values():
+            best, before = kinds.get(failure.kind, (failure, 0))
+            if failure.rank < best.rank:
+                best, before = failure, 0
+            kinds[failure.kind] = best, before + lines * (failure.rank == best.rank)
+    for best, lines in sorted(kinds.values(), key=lambda one: one[0].rank):
         more = f" (and {lines - 1} more such line{'s' if lines > 2 else ''})" if lines > 1 else ""
-        yield first.model_copy(update={"message": first.message + more})
+        yield best.model_copy(update={"message": best.message + more, "rank": 0})

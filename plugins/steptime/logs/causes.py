@@ -1,36 +1,62 @@
 """Why runs end: what the libraries below a training print when it fails, as `causes.yaml` lists it."""
 
 import re
+import signal
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+
+from pydantic import Field
 
 from steptime.frozen import Frozen
 from steptime.logs.models import Problem
+from steptime.logs.shapes import label_of
 from steptime.recipes.config_files import load_yaml_model
 
-RANK_FAILED = "rank_failed"
-"""The kind that is only about how a rank ended: any other is about why."""
+_TRACEBACK_KIND = "traceback"
 _LONGEST_QUOTE = 300
 _REACH_BEFORE, _REACH_BEHIND = 500, 1000
 """Bytes around a word in which its form is looked for: a line of garbage may be a mebibyte long."""
+_MOST_LINES_AWAITED = 20
+"""Lines after `Last error:` in which its text is looked for: those of other ranks may stand between."""
+_HINTS = {
+    signal.SIGKILL: ", most often for lack of memory",
+    signal.SIGBUS: ", most often as /dev/shm is full",
+}
 
 
 class Cause(Frozen):
     """A cause of failure: the words that mark its lines, and the forms these take."""
 
     kind: str
-    words: tuple[str, ...]
-    forms: dict[str, str]
-    """Regular expressions, each with its sentence, which takes the expression's named groups."""
-    certain: bool = True
+    words: tuple[str, ...] = ()
+    forms: dict[str, str] = Field(default_factory=dict)
+    """Regular expressions, each with its sentence, which takes the expression's named groups.
+
+    The first that matches counts. Of several lines the one whose form comes first explains most.
+    """
+    spoils: bool = False
+    """Whether the numbers must not be used even if training went on to its last step."""
+    hides: tuple[str, ...] = ()
+    """Kinds that only follow from this one, and are not reported beside it."""
 
     def find(self, line: bytes, at: int) -> Problem | None:
         """Return the problem of the line that has a word at `at`, or None if it has that only by chance."""
         text = line[max(0, at - _REACH_BEFORE) : at + _REACH_BEHIND]
-        for form, sentence in self.forms.items():
+        for place, (form, sentence) in enumerate(self.forms.items()):
             if match := re.search(form.encode(), text):
-                values = {name: _quote(value) for name, value in match.groupdict().items()}
-                return Problem(kind=self.kind, message=sentence.format(**values), fatal=self.certain)
+                values = {name: quote(value or b"") for name, value in match.groupdict().items()}
+                nodes = values.get("nodes", "")
+                if "code" in values:
+                    values["code"] = _exit_code(int(values["code"]))
+                return self.problem(sentence.format(**values), place, nodes)
         return None
+
+    def problem(self, message: str, place: int, nodes: str = "") -> Problem:
+        """Return a problem of this kind; `place` is that of its form among the forms."""
+        rank = 100 * _PLACES[self.kind] + place
+        return Problem(kind=self.kind, message=message, fatal=self.spoils, nodes=nodes, rank=rank)
 
 
 class _Causes(Frozen):
@@ -38,48 +64,169 @@ class _Causes(Frozen):
 
 
 _CAUSES = load_yaml_model(Path(__file__).with_name("causes.yaml"), _Causes).causes
+_PLACES = {cause.kind: place for place, cause in enumerate(_CAUSES)}
 _CAUSE_OF = {word.encode(): cause for cause in _CAUSES for word in cause.words}
+_TRACEBACK_CAUSE = next(cause for cause in _CAUSES if cause.kind == _TRACEBACK_KIND)
+_LAST_ERROR_CAUSE = next(cause for cause in _CAUSES if cause.kind == "nccl_error")
+
 _TRACEBACK = b"Traceback (most recent call last)"
-FAILURE_WORDS = (*_CAUSE_OF, _TRACEBACK, b"Error: ", b"Exception: ", b"AssertionError")
+_CHAINED = (b"the direct cause of the following exc", b"another exception occurred:")
+_LAST_ERROR = b"Last error:"
+FAILURE_WORDS = (
+    *_CAUSE_OF,
+    _TRACEBACK,
+    *_CHAINED,
+    _LAST_ERROR,
+    b"Error: ",
+    b"Exception: ",
+    b"AssertionError",
+)
 
 _NAME = rb"(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)|Exception)"
 _EXCEPTION = re.compile(rb"(?:^|[\s\]:>])" + _NAME + rb"(?:: ?(?P<text>.{0,300})|\s*$)")
+_SOURCE_LINE = re.compile(rb"(?:^|[\]:>] ?) {4}")
+_OF_A_RANK = re.compile(rb"call last\): \(RANK \d+\)")
+"""A traceback that explains the exception before it, as torch.distributed.checkpoint prints it."""
+_FOLLOWS = re.compile(
+    rb"^(?:[\w.]*\.)?(?:Dist\w*|ConnectionReset|BrokenPipe|EOF|ChildProcess|ProcessRaised|ProcessExited)"
+    rb"(?:Error|Exception)$"
+)
+"""Exceptions that ranks raise because another one has gone."""
+
+
+def hidden_by(kinds: Iterable[str]) -> set[str]:
+    """Return the kinds of problems that only follow from these."""
+    present = set(kinds)
+    return {kind for cause in _CAUSES if cause.kind in present for kind in cause.hides}
+
+
+class _Trace:
+    """What one writer has printed of a traceback, or of several that are chained."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        """Whether the exception at its end is still to come."""
+        self.is_chained = False
+        """Whether the next traceback belongs to this one."""
+        self.is_explained = False
+        """Whether an exception of the chain was a known cause."""
+        self.last: Problem | None = None
+        """The last exception so far."""
 
 
 class Failures:
     """Reads the signs of a failure in the lines of a log.
 
-    They are fatal if training cannot have gone on properly; else it failed only if steps are missing.
+    Of chained exceptions the last is reported, once it is known to be the last.
     """
 
     def __init__(self) -> None:
-        self.in_traceback = False
-        """Whether the exception at the end of a Python traceback is still to come."""
+        self._traces: defaultdict[bytes | None, _Trace] = defaultdict(_Trace)
+        self._awaiting: bytes | None = None
+        """Whose line follows `Last error:`."""
+        self._awaited_lines = 0
+
+    @property
+    def in_traceback(self) -> bool:
+        """Whether the exception at the end of a traceback is still to come."""
+        return any(trace.is_open for trace in self._traces.values())
+
+    @in_traceback.setter
+    def in_traceback(self, is_open: bool) -> None:
+        self._traces[None].is_open = is_open
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `flush` has something to return."""
+        return bool(self._traces)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether a line that has no words of its own is to be given to `follow_up`."""
+        return self._awaited_lines > 0
 
     def read(self, line: bytes) -> list[Problem]:
-        """Return the causes in a line, or the exception in it that ends a traceback; a known cause wins."""
+        """Return the causes in a line, and the exception of an earlier traceback; a known cause wins."""
         found = sorted((line.find(word), word) for word in _CAUSE_OF if word in line)
-        problems = [problem for at, word in found if (problem := _CAUSE_OF[word].find(line, at))]
-        self.in_traceback |= _TRACEBACK in line
-        exception = _EXCEPTION.search(line) if self.in_traceback else None
-        if exception is not None:
-            self.in_traceback = False
-            # Torchrun's own follows from a rank that failed, which has a line of its own.
-            if not problems and not exception["name"].endswith(b"ChildFailedError"):
-                text = b": " + exception["text"] if exception["text"] else b""
-                problems.append(_traceback(_quote(exception["name"] + text)))
-        return problems
+        read = [problem for at, word in found if (problem := _CAUSE_OF[word].find(line, at))]
+        problems = list({problem.kind: problem for problem in reversed(read)}.values())[::-1]
+        if _LAST_ERROR in line:
+            self._awaiting, self._awaited_lines = label_of(line), _MOST_LINES_AWAITED
+        return [*self._read_traceback(line, is_known=bool(problems)), *problems]
+
+    def _read_traceback(self, line: bytes, *, is_known: bool) -> Iterator[Problem]:
+        label = label_of(line)
+        begins = _TRACEBACK in line
+        if not begins and label not in self._traces:
+            return
+        trace = self._traces[label]
+        if any(words in line for words in _CHAINED):
+            trace.is_chained, trace.last = True, None
+            return
+        if begins:
+            if _OF_A_RANK.search(line):
+                trace.last = None
+            elif not trace.is_chained:
+                yield from self._flush(label)
+            self._traces[label].is_open, self._traces[label].is_chained = True, False
+            return
+        exception = _EXCEPTION.search(line) if trace.is_open and not _SOURCE_LINE.match(line) else None
+        if exception is None:
+            return
+        trace.is_open = False
+        trace.is_explained |= is_known
+        # Torchrun's own follows from a rank that failed, which has a line of its own.
+        if trace.is_explained or exception["name"].endswith(b"ChildFailedError"):
+            trace.last = None
+        else:
+            text = b": " + exception["text"] if exception["text"] else b""
+            place = 1 if _FOLLOWS.match(exception["name"]) else 0
+            trace.last = _traceback(quote(exception["name"] + text), place)
+
+    def follow_up(self, line: bytes) -> list[Problem]:
+        """Return what a line behind `Last error:` says."""
+        label = label_of(line)
+        text = line.strip() if label is None else line.partition(b": ")[2].strip()
+        self._awaited_lines -= 1
+        if label != self._awaiting or not text:
+            return []
+        self._awaited_lines = 0
+        return [_LAST_ERROR_CAUSE.problem(f"NCCL: {quote(text)}", 0)]
+
+    def flush(self) -> list[Problem]:
+        """Return the exceptions that were the last of their writers."""
+        return [problem for label in [*self._traces] for problem in self._flush(label)]
 
     def finish(self) -> list[Problem]:
-        """Return a traceback whose exception never came, or whose name is no exception's."""
-        return [_traceback("its last line was not recognised")] if self.in_traceback else []
+        """Return what is left, also a traceback whose exception never came, or is called unlike one."""
+        problems = []
+        for label in [*self._traces]:
+            if self._traces[label].is_open:
+                problems.append(_traceback("its last line was not recognised", 2))
+            problems += self._flush(label)
+        return problems
+
+    def _flush(self, label: bytes | None) -> list[Problem]:
+        trace = self._traces[label]
+        if not trace.is_open:
+            del self._traces[label]
+        last, trace.last = trace.last, None
+        return [] if last is None else [last]
 
 
-def _traceback(what: str) -> Problem:
-    return Problem(kind="traceback", message=f"Python traceback: {what}", fatal=False)
+def _traceback(what: str, place: int) -> Problem:
+    return _TRACEBACK_CAUSE.problem(f"Python traceback: {what}", place)
 
 
-def _quote(text: bytes) -> str:
+def _exit_code(code: int) -> str:
+    """An exit code with the signal that it stands for: negative in Python, 128 and more in a shell."""
+    with suppress(ValueError):
+        ended_by = signal.Signals(-code if code < 0 else code - 128)
+        return f"{code} ({ended_by.name}{_HINTS.get(ended_by, '')})"
+    return str(code)
+
+
+def quote(text: bytes) -> str:
     """Text of a log for people: valid, printable, and not endless."""
     decoded = text[:_LONGEST_QUOTE].decode(errors="replace").strip()
     return "".join(character if character.isprintable() else " " for character in decoded)

@@ -1,8 +1,13 @@
-"""Problems that no single line shows: what is missing, what is there twice, what is not a number."""
+"""Whether a training ended, and problems that no single line shows: missing, repeated and untimed steps.
+
+docs/logs.md has the rule: which evidence of the end of a training there is, and which counts first.
+"""
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
+from typing import NamedTuple
 
 from steptime.logs.checkpoints import Checkpoint
 from steptime.logs.formats import NotFinite
@@ -12,6 +17,57 @@ _MOST_NAMED = 6
 """Spans of steps that a sentence has; what is left is counted."""
 _MOST_LISTED = 10_000
 """Steps: a garbled number may leave a gap of billions."""
+
+CLOSING_WORDS = (b"`Trainer.fit` stopped: ", b"[after training is done]", b"Training completed")
+_CLOSING = re.compile(
+    rb"`Trainer\.fit` stopped: (?:`max_steps=(?P<max_steps>\d{1,15})` reached)?"
+    rb"|\[after training is done\]|\bTraining completed\b"
+)
+
+
+class Closing(NamedTuple):
+    """The words with which a framework says that its training is over."""
+
+    max_steps: int | None = None
+    """The number of steps that it says it has reached."""
+
+
+def read_closing(line: bytes) -> list[Closing]:
+    """Read the closing words of Lightning (NeMo), Megatron and torchtitan."""
+    return [
+        Closing(None if match["max_steps"] is None else int(match["max_steps"]))
+        for match in _CLOSING.finditer(line)
+    ]
+
+
+class End(NamedTuple):
+    """What a log shows about the end of its training."""
+
+    last_step: int | None
+    """The last step that it should have: of the plan, or else as its step lines print it."""
+    planned: bool
+    """Whether that is of a plan."""
+    closing: Closing | None = None
+    printed: tuple[int, int] | None = None
+    """How many iterations its last line says are done, and of how many, if these are no global steps."""
+
+    def is_complete(self, numbers: Sequence[int]) -> bool:
+        """Return whether training ended as it should after these steps."""
+        if numbers and self.last_step is not None and numbers[-1] >= self.last_step:
+            return True
+        if not numbers or self.closing is None:
+            return False
+        if self.last_step is None:
+            return True
+        if self.closing.max_steps is not None:
+            return not self.planned or self.closing.max_steps > self.last_step
+        # With a line every tenth step the last steps may have none.
+        before = numbers[-2] if len(numbers) > 1 else -1
+        return self.last_step - numbers[-1] < numbers[-1] - before
+
+    def is_known(self) -> bool:
+        """Return whether the log shows if training ended."""
+        return self.last_step is not None or self.closing is not None
 
 
 def named_steps(steps: Iterable[int]) -> str:
@@ -35,21 +91,45 @@ def _named_spans(spans: Sequence[range]) -> str:
     return f"global step{'s' if sum(map(len, spans)) > 1 else ''} {', '.join(shown)}{more}"
 
 
-def incomplete(
-    numbers: Sequence[int], *, begin: int | None, end: int | None, first: int, last: int | None
-) -> Iterator[Problem]:
-    """Report steps that are missing, or are not of the plan from `first` to `last`, if that is known.
-
-    `begin` and `end` are the steps with which the log should begin and end, if they are known. A log with a
-    line every tenth step has no gaps; its interval is named instead.
-    """
-    if end is not None and numbers[-1] < end:
-        missing = range(numbers[-1] + 1, end + 1)
+def ended_early(numbers: Sequence[int], end: End) -> Iterator[Problem]:
+    """Report that training ended before its last step, or that the log does not show whether it did."""
+    if end.is_complete(numbers):
+        return
+    if not end.is_known():
         message = (
-            f"training ended at step {numbers[-1]} of {end}: "
+            f"the log does not show whether training ended at step {numbers[-1]}: it has neither a last step "
+            "nor closing words"
+        )
+        yield Problem(kind="end_unknown", message=message, fatal=True)
+    elif end.last_step is not None:
+        missing = range(numbers[-1] + 1, end.last_step + 1)
+        printed = "" if end.printed is None else " (printed as {} of {})".format(*end.printed)
+        message = (
+            f"training ended{' by itself' if end.closing else ''} at step {numbers[-1]} of "
+            f"{end.last_step}{printed}: "
             f"{len(missing)} step{'s are' if len(missing) > 1 else ' is'} missing at the end"
         )
         yield Problem(kind="short", message=message, fatal=True, steps=tuple(missing[:_MOST_LISTED]))
+
+
+def without_steps(bytes_read: int, closing: Closing | None) -> Problem:
+    """Report a log without any step."""
+    if closing is not None:
+        message = (
+            "training ended without a step: nothing was left to train, as of a checkpoint of its last step"
+        )
+        return Problem(kind="nothing_to_train", message=message, fatal=True)
+    if not bytes_read:
+        return Problem(kind="empty_log", message="the log is empty", fatal=True)
+    return Problem(kind="no_steps", message=f"no training step in the log's {bytes_read:,} bytes", fatal=True)
+
+
+def missing(numbers: Sequence[int], *, begin: int | None, first: int, last: int | None) -> Iterator[Problem]:
+    """Report steps that are missing before others, or are not of the plan from `first` to `last`.
+
+    `begin` is the step with which the log should begin, if that is known. A log with a line every tenth step
+    has no gaps; its interval is named instead.
+    """
     gaps = [range(before + 1, after) for before, after in pairwise(numbers) if after - before > 1]
     distances = {after - before for before, after in pairwise(numbers)}
     if gaps and len(distances) == 1 and len(numbers) > 2:

@@ -1,12 +1,13 @@
-"""What a log has, whole or growing, event after event: steps, checkpoints, records, signs of failure."""
+"""Read a log, whole or growing, as events: steps, checkpoints, records, closing words, signs of failure."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache, partial
 
-from steptime.logs.causes import FAILURE_WORDS, Failures
+from steptime.logs.causes import FAILURE_WORDS, Failures, quote
 from steptime.logs.checkpoints import CHECKPOINT_WORDS, CheckpointLine, read_checkpoints
-from steptime.logs.formats import LogFormat, Values
+from steptime.logs.completeness import CLOSING_WORDS, Closing, read_closing
+from steptime.logs.formats import SETUP_WORDS, LogFormat, Setup, Values, read_setup
 from steptime.logs.models import Problem, Step
 from steptime.logs.records import RECORD_WORDS, Record, read_records
 from steptime.logs.search import LineSearch, MarkedLine, WholeLines
@@ -22,16 +23,21 @@ _PROFILE_WORDS = (
     b"profiling setup with start_step",  # NeMo 2
     b"====== Start nsys profiling ======",  # NeMo 1
     b"active. Traces will be saved",  # torchtitan
+    b"] Completed Stage: ",  # PyTorch's profiler
+    b".nsys-rep",  # the report that Nsight Systems has generated
 )
 """Without the words before them: `Capture`, `Nsys` and `Profiling` made the search half as fast."""
 _NCCL_CALL = b": opCount "
 """In each call that NCCL logs: as one of the words it would be found in almost every line of a trace."""
 _NCCL_CALL_WITHIN = 1 << 26
 """Bytes at the beginning of a log: ranks call each other before they train."""
-OF_THE_LOG = ("truncated_line", "broken_record", "binary_data", "broken_archive")
+OF_THE_LOG = (
+    *("truncated_line", "broken_record", "binary_data", "broken_archive"),
+    *("comma_in_number", "unnumbered_steps"),
+)
 """Kinds of problems of the log itself; all others that are read in it are signs that the training failed."""
 
-Event = StepsPrinted | CheckpointLine | Record | Mode | Problem
+Event = StepsPrinted | Setup | Closing | CheckpointLine | Record | Mode | Problem
 _Reader = LogFormat | Callable[..., Iterable[Event]]
 
 
@@ -43,6 +49,8 @@ def _readers() -> list[tuple[Iterable[bytes], _Reader]]:
         *((log_format.words, log_format) for log_format in formats),
         (CHECKPOINT_WORDS, read_checkpoints),
         (_PROFILE_WORDS, lambda _: [Mode.PROFILE]),
+        (SETUP_WORDS, read_setup),
+        (CLOSING_WORDS, read_closing),
         (RECORD_WORDS, read_records),
         (FAILURE_WORDS, Failures.read),
     ]
@@ -69,15 +77,20 @@ def _readers_of(indexes: tuple[int, ...]) -> list[_Reader]:
 
 
 class LogEvents:
-    """Reads one log from its start; fed pieces of any size."""
+    """Reads one log from its start; fed pieces of any size.
 
-    def __init__(self) -> None:
+    `counts_steps`: whether lines without the number of a step are steps, if no line of the log has one.
+    """
+
+    def __init__(self, *, counts_steps: bool = True) -> None:
         self.lines = WholeLines()
         self._shapes = Shapes()
         self._is_dense = False
         self._looks_for_calls = _NCCL_CALL_WITHIN
         self.ahead: dict[str, Values] = {}
         """By format: what was printed ahead of its next step."""
+        self._unnumbered: list[tuple[LogFormat, Values]] | None = [] if counts_steps else None
+        """What was printed without the number of a step; None once a step with a number was printed."""
         self.failures = Failures()
 
     def feed(self, data: bytes) -> Iterator[Event]:
@@ -87,6 +100,7 @@ class LogEvents:
     def finish(self) -> Iterator[Event]:
         """Yield the events of the last line if it has no end, and of a traceback without an explanation."""
         yield from self._read(self.lines.finish())
+        yield from self._unnumbered_steps()
         yield from self.failures.finish()
 
     def _read(self, block: bytes) -> Iterator[Event]:
@@ -95,6 +109,7 @@ class LogEvents:
             if _NCCL_CALL in block:
                 self._looks_for_calls = 0
                 yield Mode.NCCL_TRACE
+        yield from self._follow_up(block, 0)
         if not self._is_dense:
             lines = line_search().lines(block)
             self._is_dense = len(lines) * _DENSE_BYTES > len(block)
@@ -103,6 +118,15 @@ class LogEvents:
         else:
             for line in line_search().lines(block) if self._is_dense else lines:
                 yield from self._careful(line)
+                yield from self._follow_up(block, line.end + 1)
+
+    def _follow_up(self, block: bytes, begin: int) -> Iterator[Problem]:
+        """Read the lines from `begin` on as long as a sign of failure is still to be explained by them."""
+        while self.failures.awaits and begin < len(block):
+            end = block.find(b"\n", begin)
+            end = len(block) if end < 0 else end
+            yield from self.failures.follow_up(plain(block[begin:end]))
+            begin = end + 1
 
     def _dense(self, block: bytes) -> Iterator[Event]:
         """Reads a block by the shapes of its lines, and what has none with care."""
@@ -113,15 +137,20 @@ class LogEvents:
             learned = False
             for match in self._shapes.pattern.finditer(block, begin):
                 shape = by_group.get(match.lastindex)
+                if self.failures.awaits:
+                    yield from self.failures.follow_up(plain(match[0].rstrip(b"\r\n")))
                 if shape is not None and shape.is_ahead:
                     values = {name: match[group] for name, group in shape.quantities.items()}
-                    self.ahead[shape.log_format.name] = values
+                    self._print_ahead(shape.log_format, values)
                     continue
                 if run is not None and shape is not run:
                     yield run.printed(lines, ahead)
                     lines, ahead = [], {}
                 run = shape
                 if shape is not None:
+                    if self.failures.is_waiting:
+                        yield from self.failures.flush()
+                    self._unnumbered = None
                     if self.ahead:
                         ahead[len(lines)] = self.ahead.pop(shape.log_format.name, {})
                     lines.append(match)
@@ -137,6 +166,24 @@ class LogEvents:
             begin = match.end()
         self._is_dense = 2 * others < len(block)
 
+    def _print_ahead(self, log_format: LogFormat, values: Values) -> None:
+        self.ahead[log_format.name] = values
+        if self._unnumbered is not None and "rounded_step_time_s" in values:
+            self._unnumbered.append((log_format, values))
+
+    def _unnumbered_steps(self) -> Iterator[Event]:
+        """The steps of a log in which no step has a number."""
+        unnumbered, self._unnumbered = self._unnumbered or (), None
+        for number, (log_format, values) in enumerate(unnumbered):
+            step, not_finite = log_format.step(number, values)
+            text = b"%d" % number
+            yield StepsPrinted(
+                log_format, None, [number], [None], [text], partial(_all_of, [step]), not_finite
+            )
+        if unnumbered:
+            message = "the step lines have no numbers: the steps are counted from 0"
+            yield Problem(kind="unnumbered_steps", message=message, fatal=False)
+
     def _learn(self, line: MarkedLine) -> bool:
         reader, *others = _readers_of(tuple(line.words))
         if others or not isinstance(reader, LogFormat) or not _numbers_are_no_words():
@@ -146,10 +193,15 @@ class LogEvents:
     def _careful(self, line: MarkedLine) -> Iterator[Event]:
         text = plain(line.text)
         for reader in _readers_of(tuple(line.words)):
+            if reader is Failures.read:
+                yield from self.failures.read(text)
+                continue
+            if isinstance(reader, LogFormat) or reader is read_records:
+                yield from self.failures.flush()  # an exception before a restart is of the earlier attempt
+            elif reader is read_closing:
+                yield from self._unnumbered_steps()
             if isinstance(reader, LogFormat):
                 yield from self._steps(reader, text, whole=line.whole)
-            elif reader is Failures.read:
-                yield from self.failures.read(text)
             else:
                 yield from reader(text)
 
@@ -158,9 +210,12 @@ class LogEvents:
         last: Step | None = None
         for own_text, values in log_format.find(uncut):
             number = log_format.number(values)
+            if "with_comma" in values:
+                yield _comma(values["with_comma"])
             if number is None:
-                self.ahead[log_format.name] = values
+                self._print_ahead(log_format, values)
                 continue
+            self._unnumbered = None
             last, not_finite = log_format.step(number, self.ahead.pop(log_format.name, {}) | values)
             if number >= 0:
                 yield StepsPrinted(
@@ -171,11 +226,20 @@ class LogEvents:
                     [own_text],
                     partial(_all_of, [last]),
                     not_finite,
+                    log_format.done(values),
                 )
         if not whole and (uncut != text or (last is not None and last.step_time_s is None)):
             what = "a step" if last is None else f"step {last.global_step}"
             message = f"the log ends within the line of {what}: what was cut is not read"
             yield Problem(kind="truncated_line", message=message, fatal=False)
+
+
+def _comma(field: bytes) -> Problem:
+    message = (
+        f"'{quote(field)}' has a comma in its number, which is not read as it may be a decimal comma: "
+        "run the training with LC_ALL=C"
+    )
+    return Problem(kind="comma_in_number", message=message, fatal=True)
 
 
 def _all_of(steps: list[Step], _: list[int]) -> list[Step]:

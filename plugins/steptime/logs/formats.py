@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.logs.models import Step
 
@@ -16,7 +16,7 @@ COUNT = rb"\d{1,15}(?!\d)"
 NUMBER = rb"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|(?i:nan|inf))"
 """A number as trainers print it: `49`, `2.693`, `1.249e+03`, `2e+3`, `nan`, with or without text behind."""
 
-_FIRST_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")")
+_FIRST_NUMBER = re.compile(rb"\s*(" + NUMBER + rb")(?P<comma>,\d)?")
 
 _FIELDS = [field.name for field in fields(Step)[1:]]
 _TOO_LONG = 16
@@ -27,7 +27,10 @@ _MAX_RECORD_BYTES = 4096
 """No step's fields reach further: what follows is other text in the same line."""
 
 Values = dict[str, bytes]
-"""What is printed of a step, by quantity: a key of `READERS`, or a counter, `iterations` and the like."""
+"""What is printed of a step, by quantity: a key of `READERS`, or a counter, `iterations` and the like.
+
+`with_comma` is a field whose number has a comma in it: it is not read, as `6,00` would become 6.
+"""
 NotFinite = dict[str, float]
 """The `loss` of a step, and its `gradient norm`, if they are NaN or infinity."""
 
@@ -43,6 +46,10 @@ class LogFormat:
     """Where a step begins; its named groups are quantities."""
     fields: Mapping[bytes, str]
     """The names that follow, and which quantities they are."""
+    separator: bytes = b"|"
+    """Between the fields."""
+    assignment: bytes = b":"
+    """Between the name of a field and its number."""
     counters: tuple[str, ...] = ("iteration",)
     """Quantities that count steps; the first that is printed counts. A line without is of the next step."""
     first: int = 0
@@ -66,11 +73,15 @@ class LogFormat:
     def values(self, text: bytes) -> Values:
         """Return what follows each name in `name: 1 | name: 2` or `name=1, name=2`, the first if repeated."""
         values = {}
-        for pair in reversed(text.replace(b"=", b":").replace(b",", b"|").split(b"|")):
-            name, _, value = pair.partition(b":")
+        for pair in reversed(text.split(self.separator)):
+            name, _, value = pair.partition(self.assignment)
             quantity = self.fields.get(name.strip())
-            if quantity and _FIRST_NUMBER.match(value):
-                values[quantity] = value
+            number = _FIRST_NUMBER.match(value) if quantity else None
+            if quantity and number:
+                if number["comma"]:
+                    values["with_comma"] = pair.strip()
+                else:
+                    values[quantity] = value
         return values
 
     def number(self, values: Values) -> int | None:
@@ -81,9 +92,17 @@ class LogFormat:
         return None
 
     def last_step(self, number: int, values: Values) -> int | None:
-        """Return the run's last step; further epochs count anew, and their end is not the run's."""
-        counts_run = "iterations" in values and int(values["iteration"]) - self.first == number
-        return int(values["iterations"]) - self.first if counts_run else None
+        """Return the step at which the training ends, by how many iterations the line says are left.
+
+        They are counted from where this epoch or this job began, which the global step may not be.
+        """
+        if "iterations" not in values:
+            return None
+        return number + int(values["iterations"]) - int(values["iteration"])
+
+    def done(self, values: Values) -> int | None:
+        """Return how many iterations the line says are done."""
+        return int(values["iteration"]) - self.first + 1 if "iterations" in values else None
 
     def step(self, number: int, values: Values) -> tuple[Step, NotFinite]:
         """Return a step in numbers, and which of its values are none."""
@@ -120,6 +139,11 @@ def milliseconds(text: bytes | None) -> float | None:
         return None if number is None else float(Decimal(repr(number)).scaleb(-3))
 
 
+def grouped(text: bytes | None) -> float | None:
+    """Parse a number whose thousands may be separated by commas: `7,282` is 7282."""
+    return None if text is None else real(text.replace(b",", b""))
+
+
 def gibibytes(text: bytes | None) -> int | None:
     """Bytes of a printed number of GiB; None for NaN and for what no memory has."""
     number = real(text)
@@ -127,26 +151,29 @@ def gibibytes(text: bytes | None) -> int | None:
 
 
 READERS: dict[str, tuple[str, Callable[[bytes | None], Any]]] = {
+    "rounded_step_time_s": ("step_time_s", real),
     "step_time_ms": ("step_time_s", milliseconds),
     "peak_memory_gib": ("peak_memory_bytes", gibibytes),
+    "grouped_tflops": ("tflops_per_gpu", grouped),
+    "tokens_per_s_per_gpu": ("tokens_per_s_per_gpu", grouped),
     **{
         name: (name, real)
         for name in ("step_time_s", "wall_time_s", "loss", "learning_rate", "tflops_per_gpu")
     },
     **{name: (name, whole) for name in ("global_batch_size", "consumed_samples", "peak_memory_bytes")},
 }
-"""By quantity: the field of `Step` that it becomes, and how it is read."""
+"""By quantity: the field of `Step` that it becomes, and how it is read; of one field the later counts."""
 
 
 def steps(numbers: Iterable[int], columns: Mapping[str, Sequence[bytes | None]]) -> list[Step]:
     """Convert printed steps, one quantity after the other, which is fast."""
     of_fields: dict[str, Iterable[Any]] = {}
-    for quantity, texts in columns.items():
-        if quantity in READERS:
-            field, read = READERS[quantity]
+    for quantity, (field, read) in READERS.items():
+        if quantity in columns:
+            texts = columns[quantity]
             try:
                 of_fields[field] = _AT_ONCE[read](texts)
-            except (TypeError, ValueError, OverflowError):
+            except (AttributeError, TypeError, ValueError, OverflowError):
                 of_fields[field] = map(read, texts)
     return list(map(Step, numbers, *(of_fields.get(name, repeat(None)) for name in _FIELDS)))
 
@@ -169,6 +196,7 @@ _AT_ONCE: dict[Callable[[bytes | None], Any], Callable[[Sequence[Any]], list[Any
     whole: _wholes,
     milliseconds: lambda texts: [float(text + b"e-3") for text in texts],
     gibibytes: _gibibytes,
+    grouped: lambda texts: [float(text.replace(b",", b"")) for text in texts],
 }
 """The same of many texts, three times as fast; they raise an error if one of the texts needs care."""
 
@@ -207,30 +235,41 @@ MEGATRON_BRIDGE = LogFormat(
     name="megatron_bridge",
     words=(b"elapsed time per iteration", b"GPU utilization: "),
     start=re.compile(
+        rb"(?:Step Time\s*:\s*(?P<rounded_step_time_s>" + NUMBER + rb")\s*s\s*)?"
         rb"GPU utilization:\s*(?P<tflops_per_gpu>" + NUMBER + rb")\s*(?:MODEL_)?TFLOP|"
         rb"iteration\s+(?P<iteration>" + COUNT + rb")\s*/\s*(?P<iterations>" + COUNT + rb")\s*\|"
     ),
     fields={
         b"elapsed time per iteration (ms)": "step_time_ms",
+        b"elapsed time per iteration (s)": "step_time_s",
         b"lm loss": "loss",
         b"learning rate": "learning_rate",
         b"global batch size": "global_batch_size",
         b"consumed samples": "consumed_samples",
         b"throughput per GPU (TFLOP/s/GPU)": "tflops_per_gpu",
+        b"TFLOPs": "tflops_per_gpu",
         b"grad norm": "grad_norm",
         b"number of nan iterations": "nan_iterations",
     },
     first=1,
 )
-"""Megatron-Bridge and Megatron-LM: two lines a step, counted from 1.
+"""Megatron-Bridge, Megatron-LM and Megatron-DeepSpeed: steps are counted from 1.
 
-`Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU`, then
-`[2025-12-19 10:49:15] iteration        1/       1 | … | elapsed time per iteration (ms): 20289.1 | …`.
-The step time is the mean over the lines' logging interval; the utilization belongs to the step that follows.
+Megatron-Bridge prints `Step Time : 9.09s GPU utilization: 663.5MODEL_TFLOP/s/GPU` on rank 0 and then, like
+the others, `iteration        1/       1 | … | elapsed time per iteration (ms): 20289.1 | …` on the last
+rank. The step time is the mean over the lines' logging interval; the utilization belongs to the
+step that follows. The log of rank 0 alone has only its lines, which are one step each.
 """
 
+_GROUPED = rb"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|" + NUMBER + rb")"
 _TORCHTITAN_FIELD = re.compile(
-    rb"(?<![A-Za-z_])(?:(loss|grad_norm|tflops):\s*(" + NUMBER + rb")|memory:\s*(" + NUMBER + rb")GiB)"
+    rb"(?<![A-Za-z_])(?:(loss|grad_norm):\s*("
+    + NUMBER
+    + rb")|(tps|tflops):\s*("
+    + _GROUPED
+    + rb")|memory:\s*("
+    + NUMBER
+    + rb")GiB)"
 )
 
 
@@ -238,8 +277,8 @@ class _TorchTitan(LogFormat):
     def values(self, text: bytes) -> Values:
         """Return the fields, with only blanks between them; the first of a name counts."""
         return {
-            self.fields[name or b"memory"]: value or size
-            for name, value, size in reversed(_TORCHTITAN_FIELD.findall(text))
+            self.fields[name or rate or b"memory"]: value or size or memory
+            for name, value, rate, size, memory in reversed(_TORCHTITAN_FIELD.findall(text))
         }
 
 
@@ -250,18 +289,47 @@ TORCHTITAN = _TorchTitan(
     fields={
         b"loss": "loss",
         b"grad_norm": "grad_norm",
-        b"tflops": "tflops_per_gpu",
+        b"tps": "tokens_per_s_per_gpu",
+        b"tflops": "grouped_tflops",
         b"memory": "peak_memory_gib",
     },
     first=1,
 )
 """torchtitan: `step: 14  loss:  3.24405  grad_norm:  0.8319  memory:  9.46GiB(64.99%)  tps: 7,282 …`.
 
-One line a rank, counted from 1, in colour on a terminal. It prints tokens per second and device but no step
-time, and none is made up from it.
+One line a rank, counted from 1, in colour on a terminal. It prints tokens per second and device (`tps`) but
+no step time. That follows if the lines at its beginning are there, see `read_setup`.
 """
 
-_TQDM_COUNT = re.compile(rb"(?<!\d)(" + COUNT + rb")/(" + COUNT + rb")\s*\[")
+SETUP_WORDS = (b"Trainer is initialized with ", b" device mesh with ")
+_TOTAL_STEPS = re.compile(rb"total steps (\d{1,15})")
+_TOKENS = re.compile(rb"(\d{1,18}) tokens per train step")
+_SAMPLES = re.compile(rb"global batch size (\d{1,12}),.*sequence length (\d{1,12})")
+_MESH = re.compile(rb"device mesh with (?:parallelism:(?P<ways>.*)|\[[^\]]*\], \[(?P<sizes>[\d, ]+)\])")
+_WAY = re.compile(rb"(?:pp|dp_replicate|dp_shard|cp|tp)=(\d{1,9})")
+
+
+class Setup(NamedTuple):
+    """What torchtitan prints about a run before its first step; None if this line does not have it."""
+
+    last_step: int | None = None
+    """The last global step."""
+    tokens_per_step: int | None = None
+    """Of all GPUs together."""
+    gpus: int | None = None
+
+
+def read_setup(line: bytes) -> list[Setup]:
+    """Read the line of torchtitan's trainer about its steps and tokens, or about its device mesh."""
+    if mesh := _MESH.search(line):
+        sizes = _WAY.findall(mesh["ways"]) if mesh["ways"] else re.findall(rb"\d{1,9}", mesh["sizes"])
+        return [Setup(gpus=math.prod(map(int, sizes)) or None)]
+    total, tokens, samples = _TOTAL_STEPS.search(line), _TOKENS.search(line), _SAMPLES.search(line)
+    size = [tokens[1]] if tokens else samples.groups() if samples else [b"0"]
+    return [Setup(int(total[1]) - 1 if total else None, math.prod(map(int, size)) or None)]
+
+
+_TQDM_COUNT = re.compile(rb"(?<!\d)(" + COUNT + rb")(?:/(?:(" + COUNT + rb")|\?)|it)\s*\[")
 _ROUNDED = re.compile(rb"\d+(?:\.(\d*))?[eE]\+?(\d{1,2})")
 
 
@@ -273,10 +341,14 @@ class _Tqdm(LogFormat):
             postfix = text[bar.end() :] if bar else text
             values = self.values(postfix)
             printed = whole(values.get("global_step"))
-            if printed is None:
+            if printed is None and "with_comma" not in values:
                 continue
-            if bar and abs(int(bar[1]) - 1 - printed) <= _rounding(values["global_step"]):
-                values |= {"iteration": b"%d" % (int(bar[1]) - 1), "iterations": b"%d" % (int(bar[2]) - 1)}
+            if bar:
+                done = int(bar[1]) - 1
+                if printed is None or abs(done - printed) <= _rounding(values["global_step"]):
+                    values["global_step"] = b"%d" % done  # the bar does not round
+                if bar[2]:
+                    values |= {"iteration": b"%d" % done, "iterations": b"%d" % (int(bar[2]) - 1)}
             # What follows the count's bracket is the clock, which differs when a bar is drawn again.
             yield postfix.partition(b",")[2], values
 
@@ -292,10 +364,13 @@ TQDM = _Tqdm(
     words=(b"Epoch ",),
     start=re.compile(rb"Epoch\s+\d+\s*:"),
     fields=_NEMO_FIELDS,
-    counters=("iteration", "global_step"),
+    separator=b", ",
+    assignment=b"=",
+    counters=("global_step",),
     redraws=True,
 )
 """A tqdm bar (24.11): `Epoch 0: : 100%|██| 100/100 [07:57<00:00, …, global_step=99.00, …]`.
 
-The bar is redrawn behind a carriage return, and rounds its numbers: step 1999 reads `2e+3`.
+The bar is redrawn behind a carriage return, and rounds its numbers: step 1999 reads `2e+3`. Without a total
+it is `7/?` or `7it`.
 """

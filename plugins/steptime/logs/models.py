@@ -25,6 +25,7 @@ class Step:
     global_batch_size: int | None = None
     consumed_samples: int | None = None
     tflops_per_gpu: float | None = None
+    tokens_per_s_per_gpu: float | None = None
     peak_memory_bytes: int | None = None
     wall_time_s: float | None = None
     """From the end of the step before to the end of this one; steptime's own trainer logs it."""
@@ -69,6 +70,10 @@ class Problem(Frozen):
     """Whether the run's numbers must not be used."""
     steps: tuple[int, ...] = ()
     """Global steps that it is about, if it is about steps."""
+    nodes: str = ""
+    """Nodes that failed, as Slurm writes them: `n1`, `h[001-003,7]`."""
+    rank: int = Field(default=0, exclude=True)
+    """Of signs of a failure: the least explains most."""
 
 
 class TrainingLog(Frozen):

@@ -24,6 +24,8 @@ class MarkedLine(NamedTuple):
     """Indexes of the words that were found, in the order of the line."""
     whole: bool
     """False if the data ended before the line did: its last number may be cut."""
+    end: int
+    """Where the line ends in its block."""
 
 
 class WholeLines:
@@ -76,5 +78,5 @@ class LineSearch:
                 newline = len(block) if newline < 0 else newline
             carriage_return = block.find(b"\r", start, newline)
             end = newline if carriage_return < 0 else carriage_return
-            lines.append(MarkedLine(block[begin:end], [word], whole=end < len(block)))
+            lines.append(MarkedLine(block[begin:end], [word], whole=end < len(block), end=end))
         return lines

@@ -11,13 +11,16 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from steptime.logs.formats import READERS, LogFormat, NotFinite, Values, steps
+from steptime.logs.formats import READERS, LogFormat, NotFinite, Values, grouped, steps
 from steptime.logs.models import Step
 
 _CODE = rb"\x1b\[[0-9;?]*[A-Za-z]"
 _TERMINAL_CODE = re.compile(_CODE)
 _DIGITS = re.compile(rb"(" + _CODE + rb"|\d+)")
-_NUMBER = re.compile(rb"(" + _CODE + rb"|(?:(?<=[\s:=])[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,2}(?!\d))?)")
+_NUMBER = re.compile(
+    rb"(" + _CODE + rb"|(?<![\d,])\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?"
+    rb"|(?:(?<=[\s:=])[-+])?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,2}(?!\d))?)"
+)
 _PADDING = re.compile(rb"(?:\\ ){2,}$")
 _LABEL = re.compile(rb"\s{0,8}(?:(\d{1,9}): |\[(?:rank|default)(\d{1,9})\]:?|([^\s/]{1,200}/\d{1,9}) )")
 
@@ -29,6 +32,7 @@ _TRIED = 100_000_000
 _COUNT = rb"[0-9]{1,15}+"
 _REAL = rb"[-+]?+[0-9]{1,20}+(?:\.[0-9]{1,20}+)?+(?:[eE][-+]?+[0-9]{1,2}+)?+"
 """Neither NaN nor as large as infinity."""
+_GROUPED = rb"(?:[0-9]{1,3}+(?:,[0-9]{3}){1,9}+(?![0-9,])(?:\.[0-9]{1,20}+)?+|" + _REAL + rb"(?!,[0-9]))"
 
 
 class StepsPrinted(NamedTuple):
@@ -46,6 +50,8 @@ class StepsPrinted(NamedTuple):
     """Gives the steps at some places of the lists."""
     not_finite: NotFinite
     """Of its only step."""
+    done: int | None = None
+    """Iterations that the line of its only step says are done, if it says so."""
 
 
 def plain(line: bytes) -> bytes:
@@ -129,7 +135,7 @@ def _shape(line: bytes, log_format: LogFormat, suffix: str, groups_before: int) 
     found = list(log_format.find(plain(line)))
     text, values = found[0] if len(found) == 1 else (b"", {})
     begin = next((at for at in range(len(line), -1, -1) if plain(line[at:]) == text), len(line))
-    if not text or begin > _LONGEST_HEAD or log_format.step(0, values)[1]:
+    if not text or begin > _LONGEST_HEAD or "with_comma" in values or log_format.step(0, values)[1]:
         return None
     body = _body_pattern(log_format, values, line[:begin], _NUMBER.split(line[begin:]))
     if body is None:
@@ -175,7 +181,8 @@ def _body_pattern(log_format: LogFormat, values: Values, head: bytes, parts: Seq
         elif name in log_format.counters and "iterations" in values:
             return None  # in a line of this look that has both equal the second is the run's last step
         elif name in READERS:
-            pattern.append(b"(?P<%b>%b)" % (name.encode(), _REAL))
+            form = _GROUPED if READERS[name][1] is grouped else _REAL
+            pattern.append(b"(?P<%b>%b)" % (name.encode(), form))
         else:
             pattern.append(_COUNT if part.isdigit() else _REAL)
     return b"".join(pattern)

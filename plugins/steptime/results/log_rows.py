@@ -27,7 +27,11 @@ COLUMNS = (
         "log_path", "text", "The log, or the last of the logs of a requeued job.", heading="log", priority=0
     ),
     Column(
-        "state", "text", "complete, incomplete (steps are missing without a cause) or failed.", priority=0
+        "state",
+        "text",
+        "complete, incomplete (steps or numbers are missing, and nothing failed), failed, or unknown (the "
+        "log does not show whether training ended).",
+        priority=0,
     ),
     Column("reason", "text", "Why it is not complete."),
     Column("warnings", "text", "What a reader of the numbers should know."),
@@ -61,6 +65,11 @@ COLUMNS = (
 _NOT_COMPARED = {"published_step_time_s": None, "step_time_over_published": None}
 """Of runs of another kind than performance: what they do besides takes time."""
 
+_NO_FAILURE = {
+    *("short", "end_unknown", "nothing_to_train", "stopped_early", "exit_interval", "comma_in_number")
+}
+"""Kinds of fatal problems with which nothing failed."""
+
 
 def log_row(
     logs: Sequence[Path], window: Window | None = None, *, on_bytes: Callable[[int], None] | None = None
@@ -69,7 +78,7 @@ def log_row(
 
     What was planned is taken from the `run.json` beside the log, if there is one. The window is the given
     one, or the planned one, or else the last step, as the recipe documents up to 25.04 have it; `window_from`
-    names it. `state` is `complete`, `incomplete` if steps are missing without a cause, or `failed`.
+    names it. `state` is `complete`, `incomplete`, `failed` or `unknown`, by the rule in docs/logs.md.
     Raises UserError if a log cannot be read.
     """
     run, remark = _planned_run(logs[-1].with_name(RUN_FILE))
@@ -87,7 +96,7 @@ def log_row(
     what = _what_was_run(run, log)
     return dict.fromkeys(column.name for column in COLUMNS) | {
         "log_path": cluster_path(logs[-1]),
-        "state": _state(fatal, lacks_steps=bool(missing or refusal)),
+        "state": state_of(fatal, lacks_numbers=bool(missing or refusal)),
         "reason": _sentences([*(problem.message for problem in fatal), *missing, refusal]),
         "warnings": _sentences(
             [
@@ -195,10 +204,14 @@ def _cut_off(window: Window, found: int | None) -> list[str]:
     return [f"the log holds {found} of the window's {wanted} steps"] if found and found < wanted else []
 
 
-def _state(fatal: Sequence[Problem], *, lacks_steps: bool) -> str:
-    if any(problem.kind != "short" for problem in fatal):
+def state_of(fatal: Sequence[Problem], *, lacks_numbers: bool) -> str:
+    """Return the state of a run with these fatal problems; `lacks_numbers` if its window is not whole."""
+    kinds = {problem.kind for problem in fatal}
+    if kinds - _NO_FAILURE:
         return "failed"
-    return "incomplete" if fatal or lacks_steps else "complete"
+    if "end_unknown" in kinds:
+        return "unknown"
+    return "incomplete" if kinds or lacks_numbers else "complete"
 
 
 def _sentences(parts: Sequence[str | None]) -> str | None:

@@ -195,17 +195,21 @@ def measure_window(log: TrainingLog, window: Window) -> Measurement:
 
 
 def checkpoint_seconds(log: TrainingLog) -> dict[str, float | None]:
-    """Return the times of the last save, which the next run loads, and of the last load, which this run used.
+    """Return the times of the last save and the last load that have one.
 
     `checkpoint_save_s` is from its start until it was whole on disk, `checkpoint_blocked_s` how long training
-    waited for it: less, if the save was asynchronous. None if the log has no time.
+    waited for that save: less, if it was asynchronous. None if the log has no time.
     """
-    last = {checkpoint.kind: checkpoint for checkpoint in log.checkpoints}
-    save, load = last.get("save"), last.get("load")
+    saves = [each for each in log.checkpoints if each.kind == "save"]
+    timed = [each for each in saves if each.duration_s is not None]
+    save = next(reversed(timed or [each for each in saves if each.blocked_s is not None]), None)
+    loads = [
+        each.duration_s for each in log.checkpoints if each.kind == "load" and each.duration_s is not None
+    ]
     return {
         "checkpoint_save_s": save.duration_s if save else None,
         "checkpoint_blocked_s": save.blocked_s if save else None,
-        "checkpoint_load_s": load.duration_s if load else None,
+        "checkpoint_load_s": loads[-1] if loads else None,
     }
 
 
