@@ -142,6 +142,309 @@ def test_the_cause_of_a_run_that_died(line: str, kind: str, words: str) -> None:
     assert found[kind].fatal
 
 
+STUCK = (
+    "[rank1]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 1] Heartbeat monitor timed out! Process will be "
+    "terminated after dumping debug info. workMetaList_.size()=103\n"
+    "[rank1]:[E ProcessGroupNCCL.cpp:1153] [PG 0 Rank 1] ProcessGroupNCCL preparing to dump debug info.\n"
+    "[rank1]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 1] [PG 0 Rank 1] ProcessGroupNCCL's watchdog got stuck "
+    "for 600 seconds without making progress in monitoring enqueued collectives.\n"
+)
+PYXIS = (
+    "slurmstepd: error: pyxis: child 3851 failed with error code: {code}\n"
+    "slurmstepd: error: pyxis: failed to import docker image\n"
+    "slurmstepd: error: pyxis: printing {header}\n"
+    "slurmstepd: error: pyxis:     [INFO] Authentication succeeded\n"
+    "{copied}"
+    "slurmstepd: error: pyxis: couldn't start container\n"
+    "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1\n"
+    "srun: error: cpu-1: task 0: Exited with exit code 1\n"
+)
+
+
+def pyxis(*copied: str, code: int = 1, header: str = "enroot log file:") -> str:
+    """What pyxis prints if enroot fails, with lines of enroot."""
+    lines = "".join(f"slurmstepd: error: pyxis:     {line}\n" for line in copied)
+    return PYXIS.format(code=code, header=header, copied=lines)
+
+
+MKDIR = "mkdir: cannot create directory ‘/run/user/1000’: Permission denied"
+USER_NAMESPACE = "enroot-nsenter: failed to create user namespace: No space left on device"
+REFUSED = "[ERROR] URL https://nvcr.io/proxy_auth?scope=repository:nvidia/nemo:pull returned error code: 401"
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+CHAINED = "\nThe above exception was the direct cause of the following exception:\n\n"
+HANDLING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+REPOSITORY = "https://huggingface.co/meta-llama/Llama-3.1-8B"
+FIRST_CAUSE = [
+    (STUCK, "nccl_timeout", "NCCL's watchdog thread got stuck for 600 s on rank 1"),
+    (
+        STUCK.splitlines()[0],
+        "nccl_timeout",
+        "NCCL's heartbeat monitor timed out on rank 1",
+    ),
+    (
+        "[rank7]:[F1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 7] ProcessGroupNCCL's "
+        "watchdog got stuck for 480 seconds without making progress",
+        "nccl_timeout",
+        "stuck for 480 s on rank 7",
+    ),
+    # Refusals of srun and slurmstepd.
+    (
+        "srun: error: Task launch for 73706.26 failed on node node32: Communication connection failure\n"
+        "srun: error: Application launch failed: Communication connection failure\n",
+        "not_started",
+        "Task launch for 73706.26 failed on node node32: Communication connection failure",
+    ),
+    (
+        "srun: error: Task launch for StepId=9.0 failed on node h[1-2]: Invalid job credential\n",
+        "not_started",
+        "Task launch for StepId=9.0 failed on node h[1-2]: Invalid job credential",
+    ),
+    (
+        "srun: error: Unable to create step for job 9: More processors requested than permitted\n",
+        "not_started",
+        "Unable to create step for job 9: More processors requested than permitted",
+    ),
+    (
+        "srun: error: Unable to allocate resources: Invalid account or account/partition "
+        "combination specified\n",
+        "not_started",
+        "Unable to allocate resources: Invalid account",
+    ),
+    (
+        "slurmstepd: error: execve(): python3: No such file or directory\n"
+        "srun: error: n1: task 0: Exited with exit code 2\n",
+        "not_started",
+        "execve(): python3: No such file or directory",
+    ),
+    (
+        "slurmstepd: error: execve(): bad interpreter(/opt/py): No such file or directory\n",
+        "not_started",
+        "execve(): bad interpreter(/opt/py): No such file or directory",
+    ),
+    (
+        "srun: error: task 3 launch failed: Slurmd could not connect IO\n",
+        "not_started",
+        "task 3 launch failed: Slurmd could not connect IO",
+    ),
+    # enroot's output, as pyxis copies it.
+    (pyxis(MKDIR, header="contents of log file ..."), "not_started", f"enroot: {MKDIR}"),
+    (
+        pyxis("curl: (6) Could not resolve host: nvcr.io"),
+        "not_started",
+        "(6) Could not resolve host: nvcr.io",
+    ),
+    (
+        pyxis("/etc/enroot/hooks.d/98.sh: line 9: jq: command not found"),
+        "not_started",
+        "jq: command not found",
+    ),
+    (pyxis(MKDIR, REFUSED), "not_started", f"enroot: {REFUSED.removeprefix('[ERROR] ')}"),
+    (pyxis(code=137), "not_started", "was killed: exit code 137 (SIGKILL, most often for lack of memory)"),
+    (pyxis(code=139), "not_started", "was killed: exit code 139 (SIGSEGV)"),
+    (pyxis(), "container_failed", "pyxis could not start the container: failed to import docker image"),
+    (
+        "slurmstepd: error: pyxis: container start failed with error code: 1\n",
+        "container_failed",
+        "container start failed with error code: 1",
+    ),
+    # What has no space left, and is no disk.
+    (pyxis(USER_NAMESPACE), "not_started", "the node allows no more user namespaces"),
+    (
+        pyxis(
+            "Write failed because No space left on device", "FATAL ERROR:Failed to write to output filesystem"
+        ),
+        "not_started",
+        "the node's disk for containers is full",
+    ),
+    (
+        "OSError: [Errno 28] No space left on device\nERROR: Unexpected bus error encountered in worker. "
+        "This might be caused by insufficient shared memory (shm).\n",
+        "shm_too_small",
+        "shm is too small",
+    ),
+    (
+        "RuntimeError: unable to write to file </torch_1534_1>: No space left on device (28)\n",
+        "shm_too_small",
+        "shm is too small",
+    ),
+    (
+        "n1:7:8 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-aRXwXC to "
+        "9637892 bytes, error: No space left on device (28)\n",
+        "shm_too_small",
+        "shm is too small",
+    ),
+    (
+        "n1:7:8 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x "
+        "(size 9637888)\n",
+        "shm_too_small",
+        "NCCL could not make a segment",
+    ),
+    ("OSError: [Errno 28] No space left on device: '/lustre/x/step=9.ckpt'\n", "disk_full", "writing failed"),
+    # Exit codes that are signals.
+    *(
+        (
+            f" failed (exitcode: {code}) local_rank: 0 (pid: 7) of binary: python\n",
+            "rank_failed",
+            f"{code} ({name}",
+        )
+        for code, name in ((-6, "SIGABRT"), (-7, "SIGBUS"), (-9, "SIGKILL"), (-11, "SIGSEGV"))
+    ),
+    *(
+        (
+            f"srun: error: n1: task 3: Exited with exit code {code}\n",
+            "rank_failed",
+            f"exit code {code} ({name}",
+        )
+        for code, name in ((134, "SIGABRT"), (137, "SIGKILL"), (139, "SIGSEGV"), (143, "SIGTERM"))
+    ),
+    ("  exitcode  : -11 (pid: 3304209)\n", "rank_failed", "-11 (SIGSEGV)"),
+    ("ERROR: process exited with exit code 137\n", "rank_failed", "137 (SIGKILL"),
+    (
+        "mpirun noticed that process rank 3 with PID 0 on node n1 exited on signal 11 "
+        "(Segmentation fault).\n",
+        "crash",
+        "a process crashed",
+    ),
+    (
+        "srun: error: eio_message_socket_accept: slurm_receive_msg\n",
+        "rank_failed",
+        "srun: eio_message_socket",
+    ),
+    # The exception that explains it.
+    (
+        f"{TRACEBACK}KeyError: 'x'\n{CHAINED}{TRACEBACK}mcore.CheckpointingException: no shape\n",
+        "traceback",
+        "Python traceback: mcore.CheckpointingException: no shape",
+    ),
+    (
+        f"{TRACEBACK}KeyError: 'x'\n{HANDLING}{TRACEBACK}IndexError: y\n{CHAINED}{TRACEBACK}ValueError: z\n",
+        "traceback",
+        "Python traceback: ValueError: z",
+    ),
+    (
+        f"{TRACEBACK}torch.distributed.checkpoint.api.CheckpointException: CheckpointException "
+        "ranks:dict_keys([0])\nTraceback (most recent call last): (RANK 0)\n"
+        '  File "x.py", line 1, in f\nFileNotFoundError: /saved/.metadata\n',
+        "traceback",
+        "Python traceback: FileNotFoundError: /saved/.metadata",
+    ),
+    (
+        f"{TRACEBACK}ConnectionResetError: [Errno 104]\n{TRACEBACK}ValueError: heads\n",
+        "traceback",
+        "Python traceback: ValueError: heads",
+    ),
+    (
+        f"{TRACEBACK}torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1275, "
+        "internal error, NCCL version 2.14.3\nncclInternalError: Internal check failed.\nLast error:\n"
+        "Net : Connection closed by remote peer node7<50260>\n",
+        "nccl_error",
+        "NCCL: Net : Connection closed by remote peer node7<50260>",
+    ),
+    (
+        "[rank3]: Last error:\n[rank1]: step\n\n[rank3]: Cuda failure 'an illegal memory access'\n",
+        "nccl_error",
+        "NCCL: Cuda failure 'an illegal memory access'",
+    ),
+    (
+        "torch.distributed.DistBackendError: NCCL error in: ../x.cpp:1275, unhandled system error, NCCL "
+        "2.14.3\n",
+        "nccl_error",
+        "NCCL: unhandled system error, NCCL 2.14.3",
+    ),
+    (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  Socket Timeout\n",
+        "crash",
+        "a process crashed with a C++ exception: Socket Timeout",
+    ),
+    (
+        f"{TRACEBACK}requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: "
+        f"{REPOSITORY}/resolve/main/config.json\n{CHAINED}{TRACEBACK}"
+        "huggingface_hub.errors.GatedRepoError: 401 Client Error. (Request ID: Root=1-a)\n\n"
+        f"Cannot access gated repo for url {REPOSITORY}/resolve/main/config.json.\n"
+        "Access to model meta-llama/Llama-3.1-8B is restricted. You must have access to it.\n"
+        f"{CHAINED}{TRACEBACK}OSError: You are trying to access a gated repo.\n",
+        "hub_unreachable",
+        "the hub refuses access to model meta-llama/Llama-3.1-8B",
+    ),
+    (
+        f"{TRACEBACK}huggingface_hub.errors.RepositoryNotFoundError: 401 Client Error. (Request ID: R)\n\n"
+        "Repository Not Found for url: https://huggingface.co/api/models/nvidia/none.\n",
+        "hub_unreachable",
+        "https://huggingface.co/api/models/nvidia/none:",
+    ),
+    (
+        f"OSError: You are trying to access a gated repo.\nMake sure to have access to it at {REPOSITORY}.\n",
+        "hub_unreachable",
+        f"refuses access to {REPOSITORY}:",
+    ),
+    (
+        "OSError: nvidia/none is not a local folder and is not a valid model identifier listed on 'https://x'\n",
+        "hub_unreachable",
+        "no repository nvidia/none",
+    ),
+    (
+        "HTTPError: 401 Client Error: Unauthorized for url: https://api.wandb.ai/graphql\n",
+        "hub_unreachable",
+        "https://api.wandb.ai/graphql",
+    ),
+]
+
+
+@pytest.mark.parametrize(("log", "kind", "words"), FIRST_CAUSE, ids=[words for _, _, words in FIRST_CAUSE])
+def test_the_first_cause_is_the_one_that_explains_the_failure(log: str, kind: str, words: str) -> None:
+    first = read_chunks([log.encode()]).problems[0]
+    assert (first.kind, first.fatal) == (kind, True)
+    assert words in first.message
+
+
+@pytest.mark.parametrize("log", [text for text, kind, _ in FIRST_CAUSE if kind != "disk_full"])
+def test_a_disk_is_full_only_if_it_is_a_disk(log: str) -> None:
+    assert "disk_full" not in problems(log)
+
+
+def test_a_cause_does_not_depend_on_the_pieces_of_its_lines() -> None:
+    for log, _, _ in FIRST_CAUSE:
+        text = log.encode()
+        pieces = [text[at : at + 7] for at in range(0, len(text), 7)]
+        assert read_chunks(pieces).problems == read_chunks([text]).problems
+
+
+def test_what_nccl_says_is_found_amid_steps_too() -> None:
+    """In a log of which every line is a step, lines are read by their shape."""
+    lines = [line_forms.nemo2(step, last=299) for step in range(200)]
+    lines[150:150] = ["[rank3]: Last error:\n", lines[149], "[rank3]: socketProgress: Connection closed\n"]
+    found = read_chunks(line.encode() for line in lines).problems[0]
+    assert found.message == "NCCL: socketProgress: Connection closed"
+
+
+def test_the_exception_of_an_attempt_is_not_the_next_ones() -> None:
+    first = "".join(line_forms.nemo2(step) for step in range(30))
+    again = "".join(line_forms.nemo2(step, time="2.7") for step in range(50))
+    found = problems(f"{first}{TRACEBACK}ValueError: once\n{again}")
+    assert found["traceback"].message == "in an earlier attempt: Python traceback: ValueError: once"
+
+
+def test_chains_of_several_ranks_are_told_apart() -> None:
+    chain = [
+        *TRACEBACK.splitlines(),
+        "KeyError: 'x'",
+        CHAINED.strip(),
+        *TRACEBACK.splitlines(),
+        "ValueError: z",
+    ]
+    log = "".join(f"[rank{rank}]: {line}\n" for line in chain for rank in range(4))
+    assert problems(log)["traceback"].message == "Python traceback: ValueError: z (and 3 more such lines)"
+
+
+def test_a_line_of_source_is_no_exception() -> None:
+    log = f"{TRACEBACK}    except ImportError: pass\nValueError: z\n"
+    assert problems(log)["traceback"].message == "Python traceback: ValueError: z"
+
+
+def test_advice_for_a_gpu_type_is_not_given_in_general() -> None:
+    assert "GB200" not in problems(NCCL)["nccl_timeout"].message
+
+
 def test_the_cause_comes_before_what_follows_from_it() -> None:
     log = read_chunks(["".join(map(line_forms.nemo2, range(30))).encode() + OOM.encode()])
     assert [problem.kind for problem in log.problems] == ["cuda_out_of_memory", "short"]

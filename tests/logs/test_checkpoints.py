@@ -8,6 +8,7 @@ from logs.line_forms import read_chunks
 
 from steptime.logs.checkpoints import read_checkpoints
 from steptime.logs.models import CheckpointTiming, Problem, TrainingLog
+from steptime.results.metrics import checkpoint_seconds
 
 SAVE = (
     "Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1744408121.151s : Save duration: 4.389s"
@@ -172,3 +173,29 @@ def test_a_date_is_looked_for_shortly_before_its_text() -> None:
         for text in (date + begun + " " + "x" * 2000, date + "x" * 600 + begun)
     ]
     assert dates == [[datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC).timestamp()], [None]]
+
+
+def test_a_save_without_a_time_does_not_hide_the_one_before() -> None:
+    """Megatron saves once more after training, without its timer; a timer may stand behind other text."""
+    log = read(
+        "saving checkpoint at iteration    2000 to /x/checkpoints",
+        "successfully saved checkpoint at iteration    2000 to /x/checkpoints",
+        "(min, max) time across ranks (ms):save-checkpoint .....................: (1658.80, 1658.85)",
+        "",
+        "[after training is done] datetime: 2025-02-05 21:43:14 ",
+        "saving checkpoint at iteration    2000 to /x/checkpoints",
+        "successfully saved checkpoint at iteration    2000 to /x/checkpoints",
+    )
+    assert checkpoint_seconds(log)["checkpoint_save_s"] == 1.65885
+    loads = [LOAD, "successfully loaded checkpoint from /x/saved [ t 1/2, p 1/4 ] at iteration 10"]
+    assert checkpoint_seconds(read(*loads))["checkpoint_load_s"] == 9.712
+
+
+def test_a_save_that_never_ended_does_not_hide_the_one_before() -> None:
+    whole = [f"[NeMo I 2025-04-11 14:48:41 pl:1] {SAVE}", SCHEDULED.format(49)]
+    ended = f"[NeMo I 2025-04-11 14:48:51 model_checkpoint:1] {ENDED.format(50, 49)}"
+    begun = [SAVE.replace("Iteration: 50", "Iteration: 99"), SCHEDULED.format(99)]
+    times = {"checkpoint_save_s": 14.0, "checkpoint_blocked_s": 4.389, "checkpoint_load_s": None}
+    assert checkpoint_seconds(read(*whole, ended, *begun)) == times
+    only_begun = times | {"checkpoint_save_s": None}
+    assert checkpoint_seconds(read(*whole)) == only_begun

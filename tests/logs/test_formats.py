@@ -229,6 +229,109 @@ def test_a_log_with_a_line_every_tenth_step() -> None:
     ]
 
 
+def test_the_log_of_rank_0_alone_has_the_times_of_megatron_bridge() -> None:
+    log = read(
+        "Step Time : 125.37s GPU utilization: 20.9MODEL_TFLOP/s/GPU\n"
+        "Step Time : 6.13s GPU utilization: 426.6TFLOP/s/GPU\n"
+        "Step Time : 2.23s GPU utilization: 1174.3MODEL_TFLOP/s/GPU\n"
+    )
+    assert [(step.global_step, step.step_time_s, step.tflops_per_gpu) for step in log.steps] == [
+        (0, 125.37, 20.9),
+        (1, 6.13, 426.6),
+        (2, 2.23, 1174.3),
+    ]
+    assert "unnumbered_steps" in {problem.kind for problem in log.problems}
+
+
+def test_the_exact_time_of_megatron_counts_beside_the_rounded_one() -> None:
+    lines = [
+        line_forms.megatron_bridge(iteration, total=300, elapsed_ms="9088.1") for iteration in range(1, 301)
+    ]
+    assert {step.step_time_s for step in read("".join(lines)).steps} == {9.0881}
+    rates_behind = "".join("".join(reversed(line.splitlines(keepends=True))) for line in lines)
+    assert {step.step_time_s for step in read(rates_behind).steps} == {9.0881}
+
+
+@pytest.mark.parametrize(
+    ("field", "seconds"),
+    [
+        ("elapsed time per iteration (ms): 991.4", 0.9914),
+        ("elapsed time per iteration (s): 7.53", 7.53),
+        ("elapsed time per iteration (ms): 991.4\n", 0.9914),
+    ],
+)
+def test_megatrons_time_in_any_unit(field: str, seconds: float) -> None:
+    """Also if the line is broken behind it."""
+    step = only_step(
+        f" iteration        8/     100 | consumed samples:     32 | {field} | lm loss: 1.4E+00 |\n"
+    )
+    assert step.step_time_s == seconds
+
+
+TITAN_SETUPS = {
+    "0.1": (
+        "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n"
+        "Trainer is initialized with local batch size 2, global batch size 16, gradient accumulation steps "
+        "2, sequence length 8192, total steps 10 (warmup 2).\n"
+    ),
+    "0.2.2": (
+        "Trainer is initialized with local batch size 2, global batch size 16, gradient accumulation steps "
+        "2, sequence length 8192, total steps 10 (warmup 2)\n"
+        "Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1, etp=1\n"
+    ),
+    "later": (
+        "Building device mesh with parallelism: pp=1, dp_replicate=2, dp_shard=2, cp=1, tp=2, ep=4\n"
+        "Trainer is initialized with 32768 tokens per DP rank, 131072 tokens per train step, gradient "
+        "accumulation steps 1, maximum context length 8192, total steps 10 (warmup 2)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("setup", TITAN_SETUPS.values(), ids=TITAN_SETUPS)
+def test_torchtitans_step_time_follows_from_its_rate_and_its_setup(setup: str) -> None:
+    """131,072 tokens a step on 8 GPUs, of which each trains 7,282 a second."""
+    log = read(setup + "".join(line_forms.torchtitan(step) for step in range(1, 11)))
+    assert {step.step_time_s for step in log.steps} == {131072 / 8 / 7282}
+    assert log.problems == ()
+
+
+@pytest.mark.parametrize("setup", ["", *(line + "\n" for line in TITAN_SETUPS["0.1"].splitlines())])
+def test_without_all_of_its_setup_torchtitan_has_no_step_time(setup: str) -> None:
+    log = read(setup + line_forms.torchtitan(1))
+    assert log.steps[0].step_time_s is None
+
+
+def test_torchtitans_thousands_are_no_decimals() -> None:
+    lines = [
+        line_forms.torchtitan(step).replace("tflops: 0.52", "tflops: 1,234.56") for step in range(1, 201)
+    ]
+    steps = read("".join(lines)).steps
+    assert {(step.tflops_per_gpu, step.tokens_per_s_per_gpu) for step in steps} == {(1234.56, 7282.0)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(line_forms.nemo2(step, time="6,00") for step in (0, 9)),
+        line_forms.tqdm(3, time="3,590") + "\n",
+        line_forms.tqdm(3, printed_step="3,000", time="3,590") + "\n",
+        line_forms.megatron_bridge(1, elapsed_ms="9090,1"),
+        line_forms.nemo2(0, time="1,234.5"),
+    ],
+)
+def test_a_decimal_comma_is_an_error_and_no_number(line: str) -> None:
+    log = read(line * 1)
+    (problem,) = [problem for problem in log.problems if problem.kind == "comma_in_number"]
+    assert problem.fatal
+    assert "a comma in its number" in problem.message
+    assert [step.step_time_s for step in log.steps] == [9.09 if "GPU utilization" in line else None]
+
+
+def test_a_decimal_comma_in_every_line_of_a_long_log_is_no_number_either() -> None:
+    log = read("".join(line_forms.nemo2(step, last=299, time="6,00") for step in range(300)))
+    assert {step.step_time_s for step in log.steps} == {None}
+
+
 @pytest.mark.parametrize("printed", ["inf", "nan", "1e400"])
 def test_memory_that_no_gpu_has_is_none(printed: str) -> None:
     line = line_forms.torchtitan(1).replace("9.46GiB", f"{printed}GiB")

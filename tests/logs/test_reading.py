@@ -384,6 +384,18 @@ def test_steps_of_another_format_do_not_mix_in() -> None:
     assert len(log.steps) == 50
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_logs_that_windows_wrote(tmp_path: Path, encoding: str) -> None:
+    """Of more than one piece, so that one ends within a character."""
+    text = line_forms.nemo2_log().decode() + "Ω█\n" * 50_000 + line_forms.nemo2(50, last=50)
+    log, packed = tmp_path / "log-x.out", tmp_path / "log-y.out.gz"
+    log.write_bytes(text.encode(encoding))
+    packed.write_bytes(gzip.compress(text.encode(encoding)))
+    for path in (log, packed):
+        assert [step.step_time_s for step in read_log(path).steps][48:] == [2.648, 2.649, 2.693]
+        assert read_log(path).problems == ()
+
+
 def zstd(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(write_checksum=True).compress(data)
 
@@ -451,6 +463,10 @@ PROFILED = [
     "[NeMo I 2026-02-03 04:05:06 nsys:75] Nsys profiling setup with start_step: 45,and end_step: 50",
     "[NeMo I 2026-02-03 04:05:06 nsys:9] ====== Start nsys profiling ======",
     "[rank0]:2026-02-03 04:05:06,125 - root - INFO - Profiling active. Traces will be saved at ./outputs/x",
+    "STAGE:2024-08-21 10:15:12 1863929:1863929 ActivityProfilerController.cpp:314] Completed Stage: Warm Up",
+    "STAGE:2024-08-21 10:19:52 7:7 ActivityProfilerController.cpp:324] Completed Stage: Post Processing",
+    "Generated:\n    /lustre/x/profile_123_n1_0.nsys-rep",
+    "Generated: /lustre/x/profile_123_n1_0.nsys-rep",
 ]
 LOADED = [
     "successfully loaded checkpoint from /x/saved [ t 1/2, p 1/4 ] at iteration 10",

@@ -127,15 +127,6 @@ class Failures:
         self._awaited_lines = 0
 
     @property
-    def in_traceback(self) -> bool:
-        """Whether the exception at the end of a traceback is still to come."""
-        return any(trace.is_open for trace in self._traces.values())
-
-    @in_traceback.setter
-    def in_traceback(self, is_open: bool) -> None:
-        self._traces[None].is_open = is_open
-
-    @property
     def is_waiting(self) -> bool:
         """Whether `flush` has something to return."""
         return bool(self._traces)

@@ -77,19 +77,16 @@ def _readers_of(indexes: tuple[int, ...]) -> list[_Reader]:
 
 
 class LogEvents:
-    """Reads one log from its start; fed pieces of any size.
+    """Reads one log from its start; fed pieces of any size."""
 
-    `counts_steps`: whether lines without the number of a step are steps, if no line of the log has one.
-    """
-
-    def __init__(self, *, counts_steps: bool = True) -> None:
+    def __init__(self) -> None:
         self.lines = WholeLines()
         self._shapes = Shapes()
         self._is_dense = False
         self._looks_for_calls = _NCCL_CALL_WITHIN
         self.ahead: dict[str, Values] = {}
         """By format: what was printed ahead of its next step."""
-        self._unnumbered: list[tuple[LogFormat, Values]] | None = [] if counts_steps else None
+        self._unnumbered: list[tuple[LogFormat, Values]] | None = []
         """What was printed without the number of a step; None once a step with a number was printed."""
         self.failures = Failures()
 

@@ -1,5 +1,6 @@
 """Reading the training log of a run, whole, in one pass and in constant memory."""
 
+import codecs
 import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,6 +17,12 @@ from steptime.logs.models import TrainingLog
 
 _PIECE_BYTES = 1 << 17
 _LEAST_PACKED_BYTES, _MOST_PACKED_BYTES = 1 << 6, 1 << 14
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # which begins with that of UTF-16
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _UNPACKERS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: isal_zlib.decompressobj(31),
     ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
@@ -29,7 +36,9 @@ def read_log(
     first_step: int = 0,
     on_bytes: Callable[[int], None] | None = None,
 ) -> TrainingLog:
-    """Read the log of one run, or its logs in order if the job was requeued; `.gz` and `.zst` are unpacked.
+    """Read the log of one run, or its logs in order if the job was requeued.
+
+    `.gz` and `.zst` are unpacked; UTF-16 is read like UTF-8.
 
     `max_steps` and `first_step` are those of the planned run (`Run`); without `max_steps` the log's own last
     step (`iteration 3/49`) shows whether training was complete. `on_bytes` is called with the bytes read
@@ -46,13 +55,36 @@ def read_log(
 
 
 def _pieces(file: Path, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:
+    decode: Callable[[bytes], bytes] | None = None
     try:
-        for piece in _unpacked(file):
-            yield piece
+        begins = True
+        for piece in filter(None, _unpacked(file)):
+            if begins:
+                begins, decode = False, _decoder(piece)
+            yield piece if decode is None else decode(piece)
             if on_bytes is not None:
                 on_bytes(len(piece))
     except OSError as error:
         raise UserError(f"the log '{file}' cannot be read: {error.strerror or error}") from error
+
+
+def _decoder(first: bytes) -> Callable[[bytes], bytes] | None:
+    """How to make UTF-8 of a log that begins with these bytes; None if it is no UTF-16 or UTF-32.
+
+    Windows' PowerShell writes UTF-16, with a byte order mark or without.
+    """
+    encoding = next((name for mark, name in _BYTE_ORDER_MARKS.items() if first.startswith(mark)), None)
+    begin = first[: 2 * _LEAST_PACKED_BYTES]
+    if encoding is None and len(begin) > 1 and 0 in begin:
+        high, low = begin[1::2], begin[::2]
+        if not any(high) and all(low):
+            encoding = "utf-16-le"
+        elif not any(low) and all(high):
+            encoding = "utf-16-be"
+    if encoding is None:
+        return None
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    return lambda piece: decoder.decode(piece).encode(errors="replace")
 
 
 def _unpacked(file: Path) -> Iterator[bytes]:
