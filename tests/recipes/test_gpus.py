@@ -27,6 +27,20 @@ def test_peaks_of_nvfp4_are_those_of_upstreams_table(gpu_type: str, tflops: floa
     assert "dgxc-benchmarking v26.06.01" in peak.source
 
 
+@pytest.mark.parametrize(
+    ("gpu_type", "peaks"),
+    [
+        ("a100", {"bf16": 312}),
+        ("h200", {"bf16": 989, "fp8": 1979}),
+        ("gh200", {"bf16": 989, "fp8": 1979}),
+    ],
+)
+def test_gpu_types_that_no_document_has(gpu_type: str, peaks: dict[str, float]) -> None:
+    described = load_gpu_type(gpu_type)
+    assert described.peak_tflops == peaks
+    assert described.product == gpu_type.upper()
+
+
 @pytest.mark.parametrize("gpu_type", ["h100", "h200"])
 def test_hopper_has_no_nvfp4(gpu_type: str) -> None:
     with pytest.raises(UserError, match=rf"unknown dtype 'nvfp4' of {gpu_type}: .* Valid are: bf16, fp8\."):
@@ -42,7 +56,11 @@ def test_the_peak_of_a_cpu_is_measured_in_the_run() -> None:
 @pytest.mark.parametrize(
     ("gpu_type", "dtype", "sentence"),
     [
-        ("h1000", "bf16", "unknown GPU type 'h1000': did you mean 'h100'? Valid are: h100, h200, b200"),
+        (
+            "h1000",
+            "bf16",
+            "unknown GPU type 'h1000': did you mean 'h100'? Valid are: a100, h100, h200, gh200, b200",
+        ),
         (
             "h100",
             "fp88",

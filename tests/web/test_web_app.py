@@ -465,6 +465,25 @@ async def test_a_planned_run_can_be_repeated_by_the_command_given(pages: FastAPI
     assert second["repeat_command"] is None
 
 
+async def test_the_source_of_a_runs_peak_is_answered_with_it(
+    pages: FastAPI, publish: Publish, make_result: Callable[..., Result]
+) -> None:
+    """Not if the configuration has another peak than the run was measured by."""
+    from steptime.recipes.planning import plan
+    from steptime.recipes.request import PlanRequest
+
+    (run,) = plan(PlanRequest(workload="nemotron4-340b", gpu_type="gb300", gpus="128")).runs
+    on_cpu = make_result("x").measurement
+    assert on_cpu is not None
+    measured = on_cpu.model_copy(update={"peak_tflops_per_gpu": 4900.0})
+    publish(JOB, run=run, measurement=measured)
+    publish("cpu")
+    answer = (await get(pages, f"/api/runs/{JOB}")).json()
+    assert answer["run"]["peak_tflops_per_gpu"] == 4900
+    assert "NVL72 data sheet" in answer["peak_source"]
+    assert (await get(pages, "/api/runs/cpu")).json()["peak_source"] is None
+
+
 async def test_job_names_are_free_text(pages: FastAPI, publish: Publish) -> None:
     name = 'a/b?c="<script>" %2F#ü'
     publish(name)

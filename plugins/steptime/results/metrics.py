@@ -274,6 +274,15 @@ def _peak(recipe: Recipe, *, as_published: bool) -> Peak:
     return peak_tflops(recipe.gpu_type, recipe.dtype)
 
 
+def peak_source(row: Mapping[str, Any]) -> str | None:
+    """Return where the peak of the run's MFU comes from; None if config/gpus.yaml has another one now."""
+    try:
+        peak = peak_tflops(row["gpu_type"], row["dtype"])
+    except UserError:
+        return None
+    return peak.source if peak.tflops == row["peak_tflops_per_gpu"] else None
+
+
 def _peak_of_run(recipe: Recipe, log: TrainingLog) -> Peak:
     """The data sheet's peak, or that of the trainer's start record; no tflops if neither has it."""
     peak, started = peak_tflops(recipe.gpu_type, recipe.dtype), log.started or {}

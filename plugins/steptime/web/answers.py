@@ -18,6 +18,7 @@ from steptime.judging.trend import COLUMNS as TREND
 from steptime.judging.trend import drift_sentence, passes_until_s, shown_range, trend
 from steptime.results.columns import BY_NAME, CHOICES, COLUMNS, SCHEMA_VERSION
 from steptime.results.differences import record_differences
+from steptime.results.metrics import peak_source
 from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
 from steptime.results.report import csv_parts
@@ -181,6 +182,7 @@ def run(store: Readable, may_edit: MayEdit, job_name: str) -> Response:
     return json_response(
         {
             "run": row,
+            "peak_source": peak_source(row),
             "may_accept": is_judged and may_edit(row["dag_id"]),
             "steps": store.steps(job_name),
             "checkpoints": store.checkpoints(job_name),

@@ -25,7 +25,7 @@ function facts(pairs) {
 const OF_ITS_SCALE = ["scaling_efficiency_low_percent", "scaling_efficiency_high_percent"];
 
 /** The efficiency is the run's own; the interval is that of the mean of all jobs of its scale, as its text states. */
-function numbers(run) {
+function numbers(run, peakSource) {
   const own = Object.fromEntries(OF_ITS_SCALE.map((name) => [name, null]));
   const [low, high] = OF_ITS_SCALE.map((name) => significant(run[name], 3));
   return facts({
@@ -34,6 +34,7 @@ function numbers(run) {
     "Mean efficiency of its scale's jobs": low ? `${low} to ${high} %, 95 % interval` : null,
     "Efficiency relative to": run.scaling_base_gpus ? `${run.scaling_base_gpus} GPU${run.scaling_base_gpus === 1 ? "" : "s"}: ${run.scaling_base_jobs}` : null,
     "MFU formula": run.flops_formula,
+    "Peak of the MFU": peakSource,
   });
 }
 
@@ -158,7 +159,7 @@ function fill(whole) {
   byId("detail-body").replaceChildren(
     element("p", { className: "links" }, viewLink({ view: "trend", series: run.job_name }, "Trend of its series"), ...links(run)),
     ...(note ? [element("p", { className: run.reason ? "verdict rejected" : "verdict warned" }, note)] : []),
-    numbers(run),
+    numbers(run, whole.peak_source),
     otherRun(run, current().get("with"), tryToCompare),
     accepting,
     element("div", { id: "beside" }),
