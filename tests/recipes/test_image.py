@@ -1,11 +1,13 @@
 """Names of container images: the documents' own, others of the same grammar, and what is none."""
 
+import re
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from steptime.errors import UserError
-from steptime.recipes.image import Image, parse_image
+from steptime.recipes.image import parse_image
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
@@ -96,13 +98,28 @@ def test_a_name_without_a_version_is_refused() -> None:
         parse_image("nvcr.io/nvidia/nemo")
 
 
+PARTS = st.from_regex(r"[a-z0-9]{1,4}((\.|__?|-{1,2})[a-z0-9]{1,4}){0,2}", fullmatch=True)
+REGISTRIES = st.sampled_from(["", "nvcr.io/", "localhost/", "localhost:5000/", "registry-1.example.org:443/"])
+REPOSITORIES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
+TAGS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}", fullmatch=True)
+VERSIONS = st.one_of(TAGS.map(":{}".format), st.just(f"@{DIGEST}"), TAGS.map(f":{{}}@{DIGEST}".format))
+
+
+@given(REGISTRIES, REPOSITORIES, VERSIONS)
+def test_every_name_of_the_grammar_gives_one_plain_file_name_and_one_argument(
+    registry: str, repository: str, version: str
+) -> None:
+    assume(registry or "." not in repository.partition("/")[0] or "/" not in repository)
+    name = f"{registry}{repository}{version}"
+    image = parse_image(name)
+    assert re.fullmatch(r"[a-z0-9][A-Za-z0-9_.+-]*", image.file_stem)
+    assert image.uri("/") == f"docker://{registry}{repository}{version[max(version.find('@'), 0) :]}"
+
+
 @given(st.text(alphabet="aA0./:@_-+#$ \n", max_size=30))
-def test_whatever_is_taken_is_one_plain_file_name_and_one_argument(text: str) -> None:
+def test_other_text_is_refused_or_gives_one_plain_file_name(text: str) -> None:
     try:
-        image: Image = parse_image(text)
+        stem = parse_image(text).file_stem
     except UserError:
         return
-    assert image.file_stem.isascii()
-    assert not set(image.file_stem) & set("/ \n$#:@")
-    assert not image.file_stem.startswith(("-", "."))
-    assert image.uri("#").startswith("docker://")
+    assert re.fullmatch(r"[a-z0-9][A-Za-z0-9_.+-]*", stem)

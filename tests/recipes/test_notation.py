@@ -1,7 +1,9 @@
 """GPU counts, windows and time limits as people write them."""
 
+import re
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from steptime.errors import UserError
@@ -44,37 +46,37 @@ def test_a_list_selects_exactly_its_members(documented: list[int], data: st.Data
 
 
 @given(SCALES, st.integers(1, 5000), st.integers(1, 5000))
-def test_a_range_selects_the_documented_within(documented: list[int], first: int, last: int) -> None:
-    within = tuple(gpus for gpus in documented if first <= gpus <= last)
-    if within:
-        assert select_gpus(f"{first}-{last}", documented) == within
-    else:
-        problem = (
-            "hold no documented scale" if first <= last else f"end before they begin: write {last}-{first}"
-        )
-        with pytest.raises(UserError, match=problem):
-            select_gpus(f"{first}-{last}", documented)
+def test_a_range_without_a_documented_count_is_refused(documented: list[int], first: int, last: int) -> None:
+    assume(not any(first <= gpus <= last for gpus in documented))
+    problem = "hold no documented scale" if first <= last else f"end before they begin: write {last}-{first}"
+    with pytest.raises(UserError, match=problem):
+        select_gpus(f"{first}-{last}", documented)
 
 
 @given(SCALES, st.integers(1, 5000))
 def test_another_count_is_refused_with_the_documented(documented: list[int], gpus: int) -> None:
-    if gpus in documented:
-        assert select_gpus(str(gpus), documented) == (gpus,)
-    else:
-        with pytest.raises(UserError, match=f"unknown GPU count '{gpus}'") as refusal:
-            select_gpus(str(gpus), documented)
-        assert ", ".join(map(str, documented)) in str(refusal.value)
+    assume(gpus not in documented)
+    with pytest.raises(UserError, match=f"unknown GPU count '{gpus}'") as refusal:
+        select_gpus(str(gpus), documented)
+    assert ", ".join(map(str, documented)) in str(refusal.value)
 
 
-@given(SCALES, st.text())
-def test_any_text_selects_documented_scales_or_is_refused(documented: list[int], text: str) -> None:
-    try:
-        chosen = select_gpus(text, documented)
-    except UserError:
-        return
-    assert chosen == tuple(sorted(set(chosen)))
-    assert chosen
-    assert set(chosen) <= set(documented)
+@given(SCALES, st.data())
+def test_lists_of_counts_and_ranges_select_what_any_part_selects(
+    documented: list[int], data: st.DataObject
+) -> None:
+    count = st.sampled_from(documented)
+    parts = data.draw(st.lists(st.tuples(count, count).map(sorted), min_size=1))
+    text = ",".join(f"{first}-{last}" if first < last else str(first) for first, last in parts)
+    selected = {gpus for gpus in documented if any(first <= gpus <= last for first, last in parts)}
+    assert select_gpus(text, documented) == tuple(sorted(selected))
+
+
+@given(st.text())
+def test_other_text_is_refused(text: str) -> None:
+    assume(not re.search(r"\d", text, re.ASCII))
+    with pytest.raises(UserError, match="not of the form 8,16 or 8-128"):
+        select_gpus(text, [8, 16])
 
 
 def test_lists_and_ranges_mix() -> None:

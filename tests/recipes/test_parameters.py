@@ -21,11 +21,16 @@ BUILT = {"8b": 8_030_261_248, "70b": 70_553_706_496, "405b": 405_853_388_800} | 
 
 def test_they_are_those_of_the_models_that_are_built() -> None:
     """But for norms, biases and convolutions."""
-    for (_, size), shape in SHAPES.items():
-        if size in BUILT and isinstance(shape, ModelShape):
-            counted = count_parameters(shape)
-            assert counted is not None
-            assert counted.total == counted.active == pytest.approx(BUILT[size], rel=2e-4)
+    built = [
+        (size, shape)
+        for (_, size), shape in SHAPES.items()
+        if size in BUILT and isinstance(shape, ModelShape)
+    ]
+    assert {size for size, _ in built} == BUILT.keys()
+    for size, shape in built:
+        parameters = count_parameters(shape)
+        assert parameters is not None
+        assert parameters.total == parameters.active == pytest.approx(BUILT[size], rel=2e-4), size
 
 
 def test_they_are_written_as_people_write_them() -> None:

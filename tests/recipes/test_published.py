@@ -55,11 +55,16 @@ def test_there_is_no_published_number_at_another_batch_size() -> None:
 
 
 def test_stated_flops_are_the_formulas_rounded() -> None:
-    for recipe in (recipe for recipe in RECIPES if recipe.workload in list_references()):
-        stated = load_reference(recipe.workload).stated_model_flops
-        if recipe.size in stated:
-            by_formula = model_flops(recipe.model, recipe.flops_formula)
-            assert by_formula == pytest.approx(stated[recipe.size], rel=1.5e-3)
+    recipes = {(recipe.workload, recipe.size): recipe for recipe in RECIPES}
+    stated = {
+        (name, size): flops
+        for name in list_references()
+        for size, flops in load_reference(name).stated_model_flops.items()
+    }
+    assert stated
+    for of, flops in stated.items():
+        by_formula = model_flops(recipes[of].model, recipes[of].flops_formula)
+        assert by_formula == pytest.approx(flops, rel=1.5e-3), of
 
 
 @pytest.fixture
