@@ -19,12 +19,10 @@ Twice as many logs as there are cores are also read by `steptime parse`, on one 
 clock, since that is what a person waits for; of several turns the shortest counts.
 
 The exit code is 2 if a goal is missed: noisy logs at 1.2 times the rate of rg, NeMo's lines of 8 ranks at
-that of the peer's NeMo parser over all steps, other dense logs at 60 MB/s, `.gz` at 1,000. `--profile` shows
-instead in which functions the time of dense logs goes.
+that of the peer's NeMo parser over all steps, other dense logs at 60 MB/s, `.gz` at 1,000.
 """
 
 import argparse
-import cProfile
 import importlib
 import multiprocessing
 import os
@@ -44,7 +42,7 @@ from typing import Any
 import zstandard
 from isal import igzip
 
-from figures import Figure, add_form, show
+from figures import Figure, show
 from made_logs import NOISY_STEPS, Line, megatron, nemo, torchtitan, write_dense, write_noisy, write_packed
 from steptime.logs.reader import read_log
 
@@ -71,7 +69,6 @@ _LINES: tuple[Line, ...] = (nemo, megatron, torchtitan)
 _DENSE = [(line, ranks) for line in _LINES for ranks in (8, 1)]
 _KINDS = ("noisy", "several", "dense")
 _PIECE_BYTES = 1 << 17
-_MOST_FUNCTIONS = 8
 
 
 def steptime_reader(log: Path) -> int:
@@ -268,23 +265,6 @@ def named(line: Line, ranks: int) -> str:
     return f"{line.__name__}, {ranks} rank{'s' if ranks > 1 else ''}"
 
 
-def profile(folder: Path, megabytes: int) -> None:
-    """Print in which functions the processor time goes, as a table in Markdown for each dense log."""
-    log = folder / "dense.out"
-    for line, ranks in _DENSE:
-        write_dense(log, max(1, megabytes // 20), line, ranks)
-        read_log(log)  # what is made once is made
-        profiler = cProfile.Profile(time.process_time)
-        profiler.runcall(read_log, log)
-        functions = sorted(profiler.getstats(), key=lambda one: -one.inlinetime)
-        total = sum(function.inlinetime for function in functions)
-        print(f"\n| {named(line, ranks)} | of the time | calls |\n|---|---:|---:|")
-        for function in functions[:_MOST_FUNCTIONS]:
-            code = function.code
-            name = code if isinstance(code, str) else f"{Path(code.co_filename).name}: {code.co_qualname}"
-            print(f"| `{name}` | {function.inlinetime / total:.0%} | {function.callcount:,} |")
-
-
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(
@@ -297,15 +277,10 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=_KINDS, action="append", help="kinds of logs (default: all)")
     parser.add_argument("--folder", type=Path, help="where to write the logs for the time of the run")
-    parser.add_argument("--profile", action="store_true", help="show in which functions the time goes")
-    add_form(parser)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.folder) as place:
-        if asked.profile:
-            profile(Path(place), asked.megabytes)
-            return 0
         figures = measure_all(Path(place), asked.peer, asked.megabytes, asked.repeats, asked.only or _KINDS)
-        return show(figures, as_json=asked.json)
+        return show(figures)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ async def test_a_job_larger_than_the_machine_is_refused(local: LocalCluster, mak
 
 
 async def test_the_end_of_a_job_is_read_once(local: LocalCluster, make_spec: MakeSpec, end_of: EndOf) -> None:
-    """A thousand jobs that have ended cost a poll nothing: benchmarks/local_cluster.py."""
+    """A thousand jobs that have ended cost a poll nothing."""
     await local.submit(make_spec("job", "true"))
     ended = await end_of(local, "job")
     shutil.rmtree(JobFolder(local._state, "job").path)
