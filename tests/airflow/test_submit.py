@@ -15,7 +15,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 from end_to_end.driving import wait_until
 
-from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY, end_job
+from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY, as_json, end_job
 from steptime.airflow.installation import KEY_PREFIX
 from steptime.airflow.sweep.runs import HELD_BY, STARTED_RUN_KEY
 from steptime.clusters.base import JobState, JobStatus, Staged
@@ -316,3 +316,11 @@ def test_the_context_of_tests_is_that_of_airflow() -> None:
     used = {"xcom_push"}
     assert used <= set(dir(RuntimeTaskInstance)) & set(dir(TaskInstance))
     assert {"max_tries", "dag_id", "run_id", "map_index"} <= set(RuntimeTaskInstance.model_fields)
+
+
+def test_a_new_default_changes_no_run_in_flight(a_run: Callable[..., Run]) -> None:
+    class RunOfTheNextRelease(Run):
+        seed: int = 4321
+
+    run = a_run()
+    assert RunOfTheNextRelease.model_validate(as_json(run)).seed == run.seed

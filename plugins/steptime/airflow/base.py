@@ -37,11 +37,11 @@ _TAKEN_AWAY = (None, "restarting", "success", "failed", "skipped", "removed", "u
 
 
 def as_json(model: BaseModel) -> dict[str, Any]:
-    """Dump a model for XCom and triggers, as JSON in which NaN is a string: JSON has no NaN.
+    """Dump a whole model for XCom and triggers, as JSON in which NaN is a string.
 
-    Values equal to their defaults are left out: they are half of a planned run, which is in several XComs.
+    Defaults are included: a release that changes one must not change a run in flight.
     """
-    json: dict[str, Any] = from_json(model.model_dump_json(exclude_defaults=True))
+    json: dict[str, Any] = from_json(model.model_dump_json())
     return json
 
 
