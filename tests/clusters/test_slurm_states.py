@@ -286,6 +286,14 @@ def test_a_line_is_read_whole() -> None:
         assert [*read_squeue(line), *read_sacct(line)] == [], line
 
 
+@pytest.mark.parametrize("state", ["", " ", "+"])
+def test_a_blank_state_is_unknown(state: str) -> None:
+    for line in (f"1|{state}|0|||||||x", f"1|{state}|0:0|||||||x"):
+        [found] = [*read_squeue(line), *read_sacct(line)]
+        status = status_of(found)
+        assert (status.state, status.reason) == (JobState.UNKNOWN, "Slurm gives no state for it")
+
+
 IN_QUEUE = {
     JobState.QUEUED: (
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"),

@@ -177,6 +177,8 @@ def _how_it_ended(record: JobRecord, state: JobState) -> tuple[int | None, str]:
         why = f": {record.reason}" if record.reason in _EXPLAINED else ""  # else it only waited its turn
         return None, "cancelled" if record.nodes else f"cancelled before it started{why}"
     if state is JobState.UNKNOWN:
+        if not record.state:
+            return None, "Slurm gives no state for it"
         return None, f"its state is {record.state}, which steptime does not know"
     return _how_it_failed(record) if record.state == "FAILED" else (None, _EXPLAINED[record.state])
 
@@ -207,7 +209,7 @@ def _record(fields: Sequence[str], *, exit_code: int, by_signal: int) -> JobReco
     return JobRecord(
         job_id=job_id,
         name=name,
-        state=state.split()[0].rstrip("+") if state else "",
+        state=state.partition(" ")[0].rstrip("+"),
         exit_code=exit_code,
         signal=by_signal,
         submitted_at=_time(submitted) or 0,
