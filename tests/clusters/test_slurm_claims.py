@@ -1,7 +1,6 @@
-"""Who submits where several login nodes find the claim of one that died, at one moment.
+"""Submitting from several login nodes at once, where no lock holds between them.
 
-Slurm's commands are stand-ins of a line, so that dozens of such moments take seconds; a real Slurm is in
-test_slurm_login_nodes.py.
+Slurm's commands are stand-ins of a line; a real Slurm is in test_slurm_login_nodes.py.
 """
 
 import subprocess
@@ -13,17 +12,22 @@ import pytest
 from steptime.clusters.base import JobSpec
 from steptime.clusters.slurm import submit
 
-NODES, MOMENTS = 3, 12
+NODES, FOLDERS, PATIENCE_S = 3, 4, 12
+
+pytestmark = pytest.mark.long
 
 
-def programs(folder: Path) -> Path:
-    """A controller whose queue is a file: a job is in it a while after sbatch was called."""
+def programs(folder: Path, *, sbatch_takes_s: float) -> Path:
+    """A controller whose queue is a file: a job is in it some time after sbatch was called."""
     found = folder / "bin"
     found.mkdir(parents=True)
     for name, text in {
+        "flock": ":",  # every login node has locks of its own
         "squeue": f"cat {folder}/queue 2>/dev/null || :",
         "scontrol": ":",
-        "sbatch": f"echo >>{folder}/submissions; sleep 0.3; echo 'job|{folder}/' >>{folder}/queue",
+        "sbatch": (
+            f"echo >>{folder}/submissions; sleep {sbatch_takes_s}; echo 'job|{folder}/' >>{folder}/queue"
+        ),
         "uname": "echo $NODE",
     }.items():
         (found / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -31,9 +35,8 @@ def programs(folder: Path) -> Path:
     return found
 
 
-def contenders(folder: Path, command: list[str]) -> list[subprocess.Popen[str]]:
-    path = f"{programs(folder)}:/usr/bin:/bin"
-    (folder / "squeue.claim").write_text("login9 1 1\n")
+def contenders(folder: Path, command: list[str], *, sbatch_takes_s: float) -> list[subprocess.Popen[str]]:
+    path = f"{programs(folder, sbatch_takes_s=sbatch_takes_s)}:/usr/bin:/bin"
     return [
         subprocess.Popen(
             command,
@@ -46,19 +49,34 @@ def contenders(folder: Path, command: list[str]) -> list[subprocess.Popen[str]]:
     ]
 
 
-@pytest.mark.long
-def test_those_that_find_the_claim_of_a_dead_node_submit_once(
-    make_spec: Callable[..., JobSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("left_by_a_dead_node", "sbatch_takes_s"),
+    [
+        pytest.param(True, 0.3, id="a dead node has left a claim"),
+        pytest.param(False, 3 * PATIENCE_S, id="sbatch takes longer than a claim lasts"),
+    ],
+)
+def test_login_nodes_submit_once(
+    make_spec: Callable[..., JobSpec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    left_by_a_dead_node: bool,
+    sbatch_takes_s: float,
 ) -> None:
-    monkeypatch.setattr(submit, "_patience_s", lambda: 1)
-    moments = {}
-    for number in range(MOMENTS):
+    monkeypatch.setattr(submit, "_CLAIM_LASTS_S", PATIENCE_S)
+    monkeypatch.setattr(submit, "_RENEW_S", 1)
+    started = {}
+    for number in range(FOLDERS):
         folder = tmp_path / str(number)
+        folder.mkdir()
+        if left_by_a_dead_node:
+            (folder / "squeue.claim").write_text("login9 1 1\n")
         command = submit.submit_command(make_spec("job", "true"), root=str(folder), folder=str(folder))
-        # Every login node has a lock of its own: it keeps none from the others.
-        moments[folder] = contenders(folder, command[command.index("sh") :])
-    for folder, processes in moments.items():
-        answers = [process.communicate(timeout=60) for process in processes]
+        started[folder] = contenders(folder, command, sbatch_takes_s=sbatch_takes_s)
+    for folder, processes in started.items():
+        answers = [process.communicate(timeout=300) for process in processes]
         assert [process.returncode for process in processes] == [0] * NODES, answers
         assert {printed for printed, _ in answers} == {f"job|{folder}/\n"}
         assert (folder / "submissions").read_text() == "\n", "submitted more than once"
+        assert not (folder / "squeue.claim").exists()

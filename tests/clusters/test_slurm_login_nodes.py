@@ -143,7 +143,7 @@ async def test_a_login_node_that_goes_away_while_it_submits_does_not_make_a_seco
     """Not even where locks on the shared folder hold on one machine only, as Lustre's with `localflock`."""
     began, ended = tmp_path / "began", tmp_path / "ended"
     nodes[0].command("sbatch", f'touch {began}; sleep 2; $real "$@"; touch {ended}')
-    nodes[1].command("flock", 'shift 2; exec "$@"')
+    nodes[1].command("flock", "exit 0")
     async with behind(nodes) as cluster:
         submitting = asyncio.create_task(cluster.submit(make_spec("doubled", "echo ran >> count")))
         await eventually(began.exists)
@@ -167,7 +167,7 @@ async def test_what_a_login_node_left_that_died_while_it_submitted(
     """Another node gives it the time that it could have taken; it itself knows that nobody is at it."""
     async with behind(nodes) as cluster:
         for left_by, patience_s in (("login1", 3), ("login0", 90)):
-            monkeypatch.setattr(submit, "_patience_s", lambda limit=patience_s: limit)
+            monkeypatch.setattr(submit, "_CLAIM_LASTS_S", patience_s)
             name = f"claimed-{left_by}"
             claim = tmp_path / "clusters/mini/jobs" / name / "squeue.claim"
             claim.parent.mkdir(parents=True)
@@ -190,12 +190,12 @@ async def test_two_login_nodes_that_wait_for_one_that_died_submit_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second is patient with the first anew, who has just taken the place of the dead one."""
-    monkeypatch.setattr(submit, "_patience_s", lambda: 15)  # longer than anybody takes to submit
+    monkeypatch.setattr(submit, "_CLAIM_LASTS_S", 15)  # longer than anybody takes to submit
     claim = tmp_path / "clusters/mini/jobs/shared/squeue.claim"
     claim.parent.mkdir(parents=True)
     claim.write_text("login9 1 1\n")
     for node in nodes:
-        node.command("flock", 'shift 2; exec "$@"')
+        node.command("flock", "exit 0")
         node.command("sbatch", 'sleep 3; exec $real "$@"')
     spec = make_spec("shared", "true")
     async with behind(nodes[:1]) as first, behind(nodes[1:]) as second:

@@ -9,58 +9,81 @@ from steptime.errors import SystemFailure, UserError, shown
 
 _LOCK_TIMEOUT_S = 60
 _COMMAND_LIMIT_S = 60
-"""After which squeue and sbatch are ended: a job that is then not in the queue will not come into it."""
+"""After which squeue, scontrol and sbatch are killed: a job that is not queued then will not be."""
+_COMMANDS = 4
+"""squeue, scontrol, sbatch and squeue again: what a submission runs at most after it has made its claim."""
+_RENEW_S = 5
+"""How often the holder of a claim touches it."""
+_CLAIM_LASTS_S = 125
+"""Without being touched. A killed holder's last command has ended by then, and NFS shows new times."""
 
 _LOOK_UP_OR_SUBMIT = r"""
-name=$1 format=$2 root=$3 note=$4 limit=$5 patience=$6; shift 6
-claim=$note.claim node=$(uname -n)
+name=$1 format=$2 root=$3 folder=$4 lock_wait=$5 limit=$6 renew=$7 lasts=$8; shift 8
+note=$folder/squeue claim=$folder/squeue.claim node=$(uname -n) renewing=''
 mine="$node $$ $(date +%s)"
 queued() {
     of_name=$(timeout -s KILL "$limit" \
         squeue --local --me --states=all --noheader --name="$name" --Format="$format") || return
     printf '%s\n' "$of_name" | grep -F -e "|$root/" || :
 }
+owner_and_time() { echo "$(cat "$1" 2>/dev/null) $(stat -c %Y "$1" 2>/dev/null)"; }
+is_mine() { [ "$(cat "$claim" 2>/dev/null)" = "$mine" ]; }
+renew_claim() {
+    rounds=0
+    while [ "$rounds" -lt $((9 * limit / renew)) ] && kill -0 $$ 2>/dev/null; do
+        ! is_mine || touch -c "$claim"
+        sleep "$renew"
+        rounds=$((rounds + 1))
+    done
+}
 take_away() {
     mv "$claim" "$claim.of-$$" 2>/dev/null || return 0
-    [ "$(cat "$claim.of-$$")" = "$1" ] || ln "$claim.of-$$" "$claim" 2>/dev/null || :
+    [ "$(owner_and_time "$claim.of-$$")" = "$1" ] || ln "$claim.of-$$" "$claim" 2>/dev/null || :
     rm -f "$claim.of-$$"
 }
-trap '[ "$(cat "$claim" 2>/dev/null)" != "$mine" ] || rm -f "$claim"' EXIT
+exec 9>>"$folder/lock"
+flock --timeout="$lock_wait" 9 || { echo "$folder/lock is held by another submission" >&2; exit 1; }
+trap '[ -z "$renewing" ] || kill "$renewing" 2>/dev/null; ! is_mine || rm -f "$claim"' EXIT
 found='' waited=0 seen=''
-while [ -z "$found" ] && [ "$(cat "$claim" 2>/dev/null)" != "$mine" ]; do
+while [ -z "$found" ] && ! is_mine; do
     if ! (set -C; printf '%s\n' "$mine" >"$claim") 2>/dev/null; then
-        holder=$(cat "$claim" 2>/dev/null)
+        holder=$(owner_and_time "$claim")
         [ "$holder" = "$seen" ] || { seen=$holder waited=0; }
-        if [ "$waited" -gt "$patience" ]; then
+        if [ "$waited" -gt "$lasts" ]; then
             echo "$claim cannot be made" >&2; exit 1
         fi
-        if [ "${holder%% *}" = "$node" ] || [ "$waited" -eq "$patience" ]; then
+        if [ "${holder%% *}" = "$node" ] || [ "$waited" -eq "$lasts" ]; then
             take_away "$holder"
         else
             sleep 1
         fi
         waited=$((waited + 1))
+    elif [ -z "$renewing" ]; then
+        renew_claim </dev/null >/dev/null 2>&1 9>&- &
+        renewing=$!
     fi
     found=$(queued) || exit
 done
 if [ -z "$found" ]; then
     federation=$(timeout -s KILL "$limit" scontrol show federation) || exit
     here=$(printf '%s\n' "$federation" | sed -n 's/^Self: *\([^:]*\):.*/\1/p')
+    is_mine || { echo "$claim was taken while this submission stood still" >&2; exit 1; }
     timeout -s KILL "$limit" sbatch ${here:+"--clusters=$here"} "$@" >/dev/null || exit
     found=$(queued) || exit
 fi
 printf '%s\n' "$found" >"$note.new" && mv "$note.new" "$note"
 printf '%s\n' "$found"
 """
-"""Runs under the lock of a job's name. Every value is an argument; nothing of it is read as shell text.
+"""Looks a job up by its name and submits it if it is not there. Every value is an argument, never shell text.
 
-The lock keeps two of one login node apart. On some shared file systems no lock holds between two, so the node
-that submits also leaves a claim, a file made with O_EXCL. Who finds that of another waits for as long as that
-one can be at it, and looks for the job; one of its own node was left by somebody killed, as it has the lock.
-Several may come to take a dead one's claim away: it is moved first, and put back if it is another's by then.
-Before anybody submits, the claim is looked at once more.
+A lock keeps two submissions on one login node apart. On some shared file systems no lock holds between
+nodes, so the submitter also makes a claim: a file created with O_EXCL that it touches as long as it lives.
+A submission that finds the claim of another node waits until the job is in the queue, or until the claim has
+not been touched for `lasts` seconds: its holder is gone then. A claim of its own node is a leftover, since it
+has the lock. To take a claim away it is renamed first, and put back if it was touched or replaced meanwhile.
+Before sbatch runs, the claim is checked once more.
 
-In a federation the job is for this cluster alone: what is staged, and its folder, lie here.
+In a federation the job is submitted to this cluster alone: what is staged, and its folder, are here.
 """
 
 _CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its own options
@@ -100,26 +123,20 @@ def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailur
 
 
 def submit_command(spec: JobSpec, *, root: str, folder: str) -> list[str]:
-    """Submits a job unless squeue has one of its name below `root`; prints its line of squeue.
+    """Return the command that submits a job unless squeue has one of its name below `root`.
 
-    `folder` is the job's own, with its lock and the note of what was printed. Two that come at the same time
-    submit once, on whichever login nodes: lock and claim last until the remote sbatch has ended, whatever
-    becomes of the connection.
+    It prints the job's line of squeue. `folder` is the job's own, with its lock, its claim and a note of what
+    was printed. Two submissions at the same time submit once, on whichever login nodes: lock and claim last
+    until the remote sbatch has ended, whatever becomes of the connection.
     """
-    under_lock = ["flock", f"--timeout={_LOCK_TIMEOUT_S}", f"{folder}/lock"]
-    limits = [str(_COMMAND_LIMIT_S), str(_patience_s())]
-    values = [spec.name, SQUEUE_FORMAT, root, f"{folder}/squeue", *limits]
-    return ["env", TIME_FORMAT, *under_lock, "sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]
+    limits = map(str, (_LOCK_TIMEOUT_S, _COMMAND_LIMIT_S, _RENEW_S, _CLAIM_LASTS_S))
+    values = [spec.name, SQUEUE_FORMAT, root, folder, *limits]
+    return ["env", TIME_FORMAT, "sh", "-c", _LOOK_UP_OR_SUBMIT, "sh", *values, *_options(spec)]
 
 
 def timeout_s() -> int:
-    """Return how long the command of `submit_command` may take, waiting for lock and claims included."""
-    return _LOCK_TIMEOUT_S + _patience_s() + 3 * _COMMAND_LIMIT_S
-
-
-def _patience_s() -> int:
-    """Until whoever has made a claim has a job in the queue, or never will: squeue, sbatch, and a bit."""
-    return 2 * _COMMAND_LIMIT_S + 5
+    """Return how long the command of `submit_command` may take, including waits for lock and claim."""
+    return _LOCK_TIMEOUT_S + _CLAIM_LASTS_S + 2 * _COMMANDS * _COMMAND_LIMIT_S
 
 
 def _options(spec: JobSpec) -> list[str]:
