@@ -1,4 +1,4 @@
-"""What `steptime up` and `steptime slurm up` share: ports, a lock, waiting for ends, state files and logs."""
+"""Ports, a lock, waiting, state files and logs for `steptime up` and `steptime slurm up`."""
 
 import socket
 import time
@@ -16,13 +16,13 @@ from steptime.frozen import Frozen
 
 LOOPBACK = "127.0.0.1"
 Announce = Callable[[str], None]
-"""Shows people a sentence about what begins now, or what is waited for."""
+"""Shows people one sentence about the current phase."""
 _State = TypeVar("_State", bound=Frozen)
 _Left = TypeVar("_Left")
 
 
 def is_free(port: int) -> bool:
-    """Return whether a daemon could listen on `port` of this machine."""
+    """Return whether a server could listen on `port` of this machine."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -33,9 +33,9 @@ def is_free(port: int) -> bool:
 
 
 def wait_while(left: Callable[[], _Left], timeout_s: float) -> _Left:
-    """Wait until nothing is left, or the time is over; return what is left then.
+    """Call `left` until it returns something empty or the time is over; return its last value.
 
-    For processes that are no children of this one: psutil would wait for zombies, which have ended, too.
+    For processes that are not children of this one: psutil would also wait for zombies.
     """
     deadline = time.monotonic() + timeout_s
     while (some := left()) and time.monotonic() < deadline:
@@ -45,7 +45,7 @@ def wait_while(left: Callable[[], _Left], timeout_s: float) -> _Left:
 
 @contextmanager
 def one_at_a_time(lock_file: Path, service: str, announce: Announce, timeout_s: float) -> Iterator[None]:
-    """Hold the lock of the commands that start or stop a service; `announce` gets a sentence before waiting.
+    """Hold the lock of the commands that start or stop a service; `announce` is called before waiting.
 
     Raises SystemFailure if another command holds it for longer than `timeout_s`.
     """
@@ -66,9 +66,9 @@ def one_at_a_time(lock_file: Path, service: str, announce: Announce, timeout_s: 
 
 
 def read_state(model: type[_State], path: Path, *, if_damaged: str) -> _State | None:
-    """Read what the state file at `path` keeps; None if there is none.
+    """Read the state file at `path`; None if there is none.
 
-    Raises SystemFailure for a damaged one, with what to do then, which is `if_damaged`.
+    Raises SystemFailure with the remedy `if_damaged` if it is damaged.
     """
     try:
         return model.model_validate_json(path.read_bytes())
@@ -79,7 +79,7 @@ def read_state(model: type[_State], path: Path, *, if_damaged: str) -> _State | 
 
 
 def failed_start(service: str, what: str, log: Path, *, lines: int) -> SystemFailure:
-    """Return the error of a start, with the last lines of a log if there is one."""
+    """Return the error of a start, with the last lines of the log if it has any."""
     if not (log.is_file() and log.stat().st_size):
         return SystemFailure(f"{service} did not start: {what}")
     with log.open(errors="replace") as stream:

@@ -1,20 +1,20 @@
-"""Which process a noted id means: ids are given anew, machines are booted, and clocks are set.
+"""Identify a process across reused process ids, reboots and changes of the clock.
 
-Only the standard library is imported here: the runners of local jobs must be small.
+Only the standard library is imported here, to keep the runners of local jobs small.
 """
 
 from pathlib import Path
 
 
 def boot_id() -> str:
-    """Return the kernel's name for the time since the machine was started."""
+    """Return the kernel's id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def start_tick(pid: int) -> int:
-    """Return when a process was started, in clock ticks since the boot (proc(5), starttime).
+    """Return when a process was started, in clock ticks since boot (proc(5), starttime).
 
-    Unlike a time of the day it never changes: the boot time that psutil adds moves with the machine's clock.
+    It does not change when the machine's clock is set, unlike the time that psutil returns.
     Raises ProcessLookupError if there is no such process.
     """
     try:

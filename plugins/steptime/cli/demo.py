@@ -47,7 +47,10 @@ def demo(
     port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65535, help="Port of the UI and API; a busy one is passed over.", show_default="8080"
+            min=1,
+            max=65535,
+            help="Port of the UI and API. If it is busy, the next free one is used.",
+            show_default="8080",
         ),
     ] = None,
     wide: Annotated[bool, WIDE_OPTION] = False,

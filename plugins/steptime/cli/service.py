@@ -49,15 +49,18 @@ def up(
     port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65535, help="Port of the UI and API; a busy one is passed over.", show_default="8080"
+            min=1,
+            max=65535,
+            help="Port of the UI and API. If it is busy, the next free one is used.",
+            show_default="8080",
         ),
     ] = None,
-    timeout: Annotated[int, typer.Option(min=1, help="Seconds after which a start has failed.")] = 300,
+    timeout: Annotated[int, typer.Option(min=1, help="Seconds to wait until Airflow is ready.")] = 300,
 ) -> None:
     """Start Airflow on this machine, wait until it is ready, and print address, user and password.
 
-    All its state is below STEPTIME_HOME. It goes on when the terminal closes.
-    A component that dies is started again. A second 'up' prints where it runs.
+    All its state is in STEPTIME_HOME. It keeps running when the terminal closes.
+    A component that dies is restarted. A second 'up' prints the address again.
     """
     from steptime.service import standalone
     from steptime.service.standalone_config import ADMIN, password
@@ -76,9 +79,9 @@ def down(
         bool, typer.Option("--cancel-jobs", help="Also end the training jobs that run on this machine.")
     ] = False,
 ) -> None:
-    """Stop Airflow with every process it started, and see that none is left.
+    """Stop Airflow and every process that it started, and verify that none is left.
 
-    Training jobs on this machine go on, and the next 'steptime up' finds them again.
+    Training jobs on this machine continue, and the next 'steptime up' finds them again.
     """
     from steptime.service import standalone
 
@@ -98,7 +101,7 @@ def down(
 
 @app.command(epilog=STATUS_EXAMPLES)
 def status(*, output_format: Annotated[Format, FORMAT_OPTION] = Format.TABLE) -> None:
-    """Show where Airflow runs, how its components are, what it runs, and how budgets of GPU-hours stand.
+    """Show Airflow's address, the health of its components, running DAG runs, and budgets of GPU-hours.
 
     The exit code is 0 if every component is healthy, else 2.
     """

@@ -1,8 +1,8 @@
-"""Connections that steptime itself makes, for the Airflow of `steptime up`: a file that Airflow asks first.
+"""The file with the connections that steptime creates for the Airflow of `steptime up`.
 
-It is read by Airflow's LocalFilesystemBackend (see `standalone_config`), anew whenever a connection is asked
-for: what is kept here is known at once, whether Airflow runs or not. Connections that people make in the
-UI are in Airflow's database, and are found if the file has none of their name.
+Airflow's LocalFilesystemBackend reads it (see `standalone_config`) whenever a connection is looked up, so a
+change takes effect at once. Connections created in the UI are in Airflow's database, which is used if the
+file has no connection of that name.
 """
 
 import json
@@ -25,13 +25,13 @@ def path() -> Path:
 
 
 def ensure() -> None:
-    """Make the file, empty if there is none: Airflow complains about one that is missing."""
+    """Create an empty file if there is none: Airflow logs an error about a missing file."""
     with _changed():
         pass
 
 
 def keep(connection: Connection) -> None:
-    """Let Airflow know a connection, in place of one that the file has under its name."""
+    """Add a connection, or replace the one with its name."""
     with _changed() as connections:
         connections[connection.name] = {
             "conn_type": connection.kind,
@@ -44,7 +44,7 @@ def keep(connection: Connection) -> None:
 
 
 def forget(name: str) -> None:
-    """Take a connection away, if the file has it."""
+    """Remove a connection, if the file has it."""
     if path().exists():
         with _changed() as connections:
             connections.pop(name, None)
@@ -52,7 +52,7 @@ def forget(name: str) -> None:
 
 @contextmanager
 def _changed() -> Iterator[dict[str, Any]]:
-    """The connections by name, written back on leaving; one process at a time."""
+    """Yield the connections by name, and write them back on exit; one process at a time."""
     path().parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path().with_suffix(".lock")):
         try:

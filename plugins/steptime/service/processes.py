@@ -1,7 +1,8 @@
-"""The processes of this machine's Airflow: found by a state file, and ended.
+"""Find and end the processes of this machine's Airflow.
 
 They are a supervisor (`steptime.service.supervisor`) and Airflow's components in its session. The state file
-names the supervisor by process id *and* start time: neither a reboot nor a reused id is taken for it.
+identifies the supervisor by process id, start time and boot id, so that after a reboot, or when the id is
+reused, no other process is mistaken for it.
 """
 
 from contextlib import suppress
@@ -25,15 +26,15 @@ _KILL_TIMEOUT_S = 10.0
 
 
 class Service(Frozen):
-    """A running Airflow, as the state file has it."""
+    """The Airflow that the state file describes."""
 
     pid: int
-    """The supervisor's, and the id of the session that all of Airflow's processes belong to."""
+    """The supervisor's, and the id of the session of all of Airflow's processes."""
     start_tick: int
-    """When the supervisor was started, in clock ticks since the boot: see `steptime.process_identity`."""
+    """When the supervisor was started, in clock ticks since boot: see `steptime.process_identity`."""
     boot_id: str
     started_at: float
-    """The same, unix seconds."""
+    """The same, in Unix seconds."""
     port: int
 
     @property
@@ -47,37 +48,38 @@ class Service(Frozen):
 
 
 def running() -> Service | None:
-    """Return the Airflow of this state folder, if its supervisor lives."""
+    """Return the Airflow of this state folder, if its supervisor is running."""
     service = recorded()
     return service if service is not None and supervisor_process(service) is not None else None
 
 
 def why_not_running() -> str:
-    """Return, for people, that no supervisor lives, what it has left if it was killed, and what to do."""
+    """Return for people that Airflow is not running, what a killed supervisor left, and the remedy."""
     service = recorded()
     left = session(service) if service is not None else []
     if not left:
         return "Airflow is not running: start it with 'steptime up'"
     return (
-        f"{_left_behind(left)}, which nobody starts again when they die:"
-        " 'steptime up' ends them and starts Airflow anew, 'steptime down' ends them"
+        f"{_left_behind(left)}, which are not restarted when they die:"
+        " 'steptime up' ends them and starts Airflow again, 'steptime down' ends them"
     )
 
 
 def service_file() -> Path:
-    """Return the state file, which names the supervisor that was started last."""
+    """Return the path of the state file, which describes the supervisor that was started last."""
     return settings.airflow_home() / "service.json"
 
 
 def recorded() -> Service | None:
-    """Return the Airflow that was started last and not ended by `steptime down`, whether it lives or not."""
+    """Return the Airflow that was started last and not ended by `steptime down`, running or not."""
     return read_state(Service, service_file(), if_damaged="end Airflow's processes by hand, then delete it")
 
 
 def end_session(service: Service, announce: Announce) -> None:
-    """End all of a service's processes and forget it: SIGTERM to the supervisor, then SIGKILL to the rest.
+    """End all processes of a service and delete its state file.
 
-    Where the supervisor was killed, its components get the SIGTERM. Raises SystemFailure if one survives all.
+    The supervisor gets SIGTERM, or its components if it was killed; whatever is left gets SIGKILL. Raises
+    SystemFailure if a process survives that.
     """
     process = supervisor_process(service)
     if process is not None:
@@ -90,7 +92,7 @@ def end_session(service: Service, announce: Announce) -> None:
         _end_components(service)
     if left := session(service):
         announce(f"killing {_counted(left)} that did not end")
-        # Again and again: who is not dead yet may have started another one since it was looked for.
+        # Repeatedly, because a process may start another one before it is killed.
         left = wait_while(lambda: _kill(session(service)), _KILL_TIMEOUT_S)
     if left:
         pids = ", ".join(str(member.pid) for member in left)
@@ -100,13 +102,14 @@ def end_session(service: Service, announce: Announce) -> None:
 
 
 def _end_components(service: Service) -> None:
-    """Ask the components of a killed supervisor to end, as it would have.
+    """Send SIGTERM to the components of a killed supervisor, as it would have done.
 
-    Those that end note it in the database; else their successors wait until they count as dead.
+    A component that ends by itself records that in the database. Otherwise its successor has to wait until
+    its heartbeat is too old.
     """
     try:
         state = supervisor_state()
-    except SystemFailure:  # damaged: which they are is not known, and all are killed
+    except SystemFailure:  # a damaged file: all processes are killed
         return
     names = {component.pid: component.name for component in state.components} if state else {}
 
@@ -114,7 +117,7 @@ def _end_components(service: Service) -> None:
         living = [member for member in session(service) if member.pid in names]
         return [member for member in living if (names[member.pid] == API_SERVER) is api_server]
 
-    # The api-server last: the others call it at their end.
+    # The api-server is last because the others call it while they end.
     for api_server, grace_s in ((False, supervisor.STOP_GRACE_S), (True, supervisor.LEAST_GRACE_S)):
         for member in left(api_server):
             with suppress(psutil.NoSuchProcess):
@@ -138,20 +141,20 @@ def _counted(processes: list[psutil.Process]) -> str:
 
 
 def session(service: Service) -> list[psutil.Process]:
-    """Return the processes of a service, with or without its supervisor.
+    """Return the processes of a service, whether its supervisor is running or not.
 
-    While a session has members its id is given to no other process, so members of the recorded id are this
-    service's unless the machine has booted since or the id now belongs to a younger leader.
+    The kernel does not reuse the id of a session that has members. So the members are this service's, unless
+    the machine has been rebooted or the id belongs to a process that was started later.
     """
     try:
         another = start_tick(service.pid) != service.start_tick
     except ProcessLookupError:
-        another = False  # the supervisor has ended; what it started may live
+        another = False  # the supervisor has ended, but its children may be running
     return [] if another or service.boot_id != boot_id() else supervisor.session_members(service.pid)
 
 
 def supervisor_process(service: Service) -> psutil.Process | None:
-    """Return the supervisor, if it lives; a zombie, or another process of the same id, is not it."""
+    """Return the supervisor's process if it is running; None for a zombie or another process with its id."""
     try:
         process = psutil.Process(service.pid)
         same = service.boot_id == boot_id() and start_tick(service.pid) == service.start_tick
@@ -161,13 +164,13 @@ def supervisor_process(service: Service) -> psutil.Process | None:
 
 
 def supervisor_state() -> supervisor.SupervisorState | None:
-    """Return what the supervisor has written of its components; None before it has."""
+    """Return the state that the supervisor has written; None if there is none yet."""
     return read_state(
         supervisor.SupervisorState, supervisor.state_file(), if_damaged="stop Airflow by 'steptime down'"
     )
 
 
 def starts_of_components() -> dict[str, int]:
-    """Return how often the supervisor has started each component."""
+    """Return the number of starts of each component."""
     state = supervisor_state()
     return {component.name: component.starts for component in state.components} if state else {}

@@ -1,7 +1,7 @@
-"""A small client of Airflow's REST API: log in, trigger, follow, read logs.
+"""A small client of Airflow's REST API: log in, trigger a DAG run, follow it, read logs.
 
-What the caller got wrong (a refused password, params that do not validate, an unknown DAG) is UserError with
-Airflow's words; an Airflow that does not answer, or answers with an error of its own, is SystemFailure.
+Raises UserError with Airflow's message for mistakes of the caller (a refused password, params that do not
+validate, an unknown DAG), and SystemFailure if Airflow does not answer or has an error itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_S = 0.5
 
 
 class _Answer(BaseModel):
-    """Part of an answer of Airflow: what else is in it does not matter here."""
+    """The fields of an answer that are used here."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -38,7 +38,7 @@ class Dag(_Answer):
     dag_id: str
     is_paused: bool
     is_stale: bool = False
-    """Whether Airflow no longer finds it in its file, or cannot read that."""
+    """True if Airflow no longer finds it in its file, or cannot read the file."""
 
 
 class DagRun(_Answer):
@@ -73,7 +73,7 @@ class TaskInstance(_Answer):
 
     @property
     def label(self) -> str:
-        """What people call it: the task's name, with the label of the mapped instance."""
+        """Return the task's name, with the label of the mapped instance."""
         if self.map_index < 0:
             return self.task_id
         return f"{self.task_id} [{self.rendered_map_index or self.map_index}]"
@@ -85,7 +85,7 @@ class _Error(_Answer):
 
 
 _EXITED = "Task exited"
-"""What Airflow itself logs of a task that ends by exiting."""
+"""Airflow's own message about a task that exits."""
 
 
 class LogLine(_Answer):
@@ -93,22 +93,22 @@ class LogLine(_Answer):
 
     event: str
     logger: str | None = None
-    """None for Airflow's own frame around the log."""
+    """None for lines that Airflow adds to the log."""
     level: str | None = None
     error_detail: tuple[_Error, ...] = ()
-    """The exception logged with it, and then its causes."""
+    """The logged exception, followed by its causes."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether an operator or trigger of steptime wrote it, rather than Airflow around it."""
+        """Return whether an operator or trigger of steptime wrote it."""
         return self.logger is not None and "steptime" in self.logger
 
     @property
     def error(self) -> str | None:
-        """What went wrong, in one sentence; None if the line is about no error."""
+        """Return the error in one sentence; None if the line is not an error."""
         if self.error_detail:
             return self.error_detail[0].exc_value or self.error_detail[0].exc_type
-        if self.event == _EXITED:  # a task that refuses: its sentence is the line before
+        if self.event == _EXITED:  # the line before has the reason
             return None
         return self.event if self.level in ("error", "critical") else None
 
@@ -119,7 +119,7 @@ class Health(Frozen):
     components: dict[str, str]
     """Status by component: metadatabase, scheduler, triggerer, dag_processor."""
     heartbeats: dict[str, float]
-    """Latest heartbeat by component, unix seconds; the database has none."""
+    """Latest heartbeat by component, in Unix seconds; the database has none."""
 
     def is_healthy(self, component: str, *, since: float = 0.0) -> bool:
         """Return whether a component has a heartbeat that is not older than `since` (Unix seconds)."""
@@ -128,12 +128,12 @@ class Health(Frozen):
 
     @property
     def all_healthy(self) -> bool:
-        """Whether nothing is amiss."""
+        """Return whether all components are healthy."""
         return all(status == "healthy" for status in self.components.values())
 
 
 class AirflowClient:
-    """Airflow's REST API at `url`, as one user; a context manager that logs in when it first has to."""
+    """Airflow's REST API at `url` for one user: a context manager that logs in with the first request."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         import httpx
@@ -143,7 +143,7 @@ class AirflowClient:
         self.user = user
         self._password = password
         self._token: str | None = None
-        # A proxy that the environment names cannot reach this machine's own addresses.
+        # A proxy cannot reach the loopback addresses of this machine.
         by_proxy = host not in ("127.0.0.1", "localhost", "::1")
         self._http = httpx.Client(base_url=self.url, timeout=_TIMEOUT_S, trust_env=by_proxy)
 
@@ -154,7 +154,7 @@ class AirflowClient:
         self._http.close()
 
     def health(self) -> Health:
-        """Return the health of Airflow's components; asked without a login."""
+        """Return the health of Airflow's components. This needs no login."""
         answer = self._json(self._send("GET", "/api/v2/monitor/health"))
         beats = {
             name: datetime.fromisoformat(beat).timestamp()
@@ -176,10 +176,10 @@ class AirflowClient:
         return {error["filename"]: error["stack_trace"].strip().splitlines()[-1] for error in found}
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any], *, patience_s: float = 0) -> DagRun:
-        """Start a DAG with params. Raises UserError with Airflow's words if it refuses them.
+        """Start a DAG run with params. Raises UserError with Airflow's message if it refuses them.
 
-        An Airflow that has just started may not have read the DAG's file: it gets `patience_s` seconds.
-        The run's id is chosen here, so that a reply that was lost can be looked up and never starts it twice.
+        An Airflow that has just started may not have read the DAG's file: wait up to `patience_s` seconds.
+        The run's id is chosen here, so that the run can be looked up after a lost reply and starts only once.
         """
         path = f"/api/v2/dags/{quote(dag_id)}"
         deadline = time.monotonic() + patience_s
@@ -204,13 +204,13 @@ class AirflowClient:
         return None if dag is None or dag.is_stale else dag
 
     def _no_dag(self, dag_id: str) -> UserError:
-        """Why there is none: the DAG files that Airflow could not read, else those that it knows."""
+        """Return the error for an unknown DAG: files that Airflow cannot read, or the DAGs that it has."""
         if not (broken := self.import_errors()):
             return unknown_value("DAG", dag_id, [dag.dag_id for dag in self.dags()])
         files = ", ".join(f"{name} ({error})" for name, error in broken.items())
         return UserError(
-            f"Airflow has no DAG '{dag_id}', and could not read {files}: mend that and touch the DAG's file, "
-            "which Airflow otherwise reads again after some minutes"
+            f"Airflow has no DAG '{dag_id}', and could not read {files}: correct the file and "
+            "touch it; otherwise Airflow reads it again after some minutes"
         )
 
     def dag_run(self, dag_id: str, dag_run_id: str) -> DagRun:
@@ -230,11 +230,11 @@ class AirflowClient:
         return None
 
     def mark_failed(self, run: DagRun) -> None:
-        """Mark a DAG run as failed, as the button does: its tasks then end what they hold."""
+        """Mark a DAG run as failed, as the button in the UI does: its tasks then end their jobs."""
         self._call("PATCH", _run_path(run.dag_id, run.dag_run_id), json={"state": "failed"})
 
     def xcom(self, run: DagRun, task: TaskInstance, key: str) -> Any:
-        """Return what a task has left for others under that key, or None if it has not."""
+        """Return a task's XCom, or None if it has none with that key."""
         path = f"{_run_path(run.dag_id, run.dag_run_id)}/taskInstances/{quote(task.task_id)}/xcomEntries"
         params = {"map_index": task.map_index}
         answer = self._call("GET", f"{path}/{quote(key)}", missing=None, params=params)
@@ -246,7 +246,7 @@ class AirflowClient:
         return [DagRun.model_validate(run) for run in found]
 
     def task_instances(self, dag_id: str, dag_run_id: str) -> list[TaskInstance]:
-        """Return all tasks of a run, mapped instances one by one."""
+        """Return all tasks of a run, with each mapped instance."""
         found = self._pages(f"{_run_path(dag_id, dag_run_id)}/taskInstances", "task_instances")
         return [TaskInstance.model_validate(task) for task in found]
 
@@ -259,11 +259,11 @@ class AirflowClient:
         return [LogLine.model_validate(line) for line in content]
 
     def run_address(self, dag_id: str, dag_run_id: str) -> str:
-        """Return the address at which people see the run in the UI."""
+        """Return the address of the run in the UI."""
         return f"{self.url}{dag_run_path(dag_id, dag_run_id)}"
 
     def task_address(self, dag_id: str, dag_run_id: str, task: TaskInstance) -> str:
-        """Return the address at which people see a task with its log in the UI."""
+        """Return the address of a task in the UI."""
         mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
         return f"{self.run_address(dag_id, dag_run_id)}/tasks/{quote(task.task_id)}{mapped}"
 
@@ -277,7 +277,7 @@ class AirflowClient:
                 return found
 
     def _call(self, method: str, path: str, *, missing: object = ..., **request: Any) -> Any:
-        """One authorised request; logs in anew once, as tokens expire. `missing` is given back for 404."""
+        """Send one authorised request; if the token has expired, log in again. Return `missing` for a 404."""
         import httpx
 
         for attempt in ("first", "with a new token"):
@@ -316,7 +316,7 @@ class AirflowClient:
             ) from None
 
     def _json(self, response: httpx.Response) -> Any:
-        """The body of a good answer; 4xx is a UserError with Airflow's words, the rest SystemFailure."""
+        """Return the JSON of a good answer. Raises UserError for 4xx, and SystemFailure for the rest."""
         try:
             body = response.json()
         except ValueError:
@@ -334,7 +334,7 @@ class AirflowClient:
 
 
 def check_address(url: str) -> str:
-    """Return the host of Airflow's address. Raises UserError if `url` cannot be one."""
+    """Return the host of Airflow's address. Raises UserError if `url` is not an address."""
     import httpx
 
     try:
@@ -356,11 +356,11 @@ def _run_path(dag_id: str, dag_run_id: str) -> str:
 
 
 def _words(body: Any) -> str:
-    """The message in an error's body: FastAPI's `detail` is a sentence, or a list of {loc, msg}."""
+    """Return the message of an error: FastAPI's `detail` is a sentence or a list of {loc, msg}."""
     detail = body.get("detail") if isinstance(body, dict) else None
     if isinstance(detail, list):
         return "; ".join(
             f"{'.'.join(str(part) for part in item.get('loc', ()))}: {item.get('msg')}" for item in detail
         )
-    # If a param does not validate, the first line is a sentence, and then comes the schema.
+    # If a param does not validate, the first line is a sentence, and the schema follows.
     return str(detail).strip().splitlines()[0] if detail else ""

@@ -1,4 +1,4 @@
-"""Start, stop and look at this machine's Airflow (`steptime up`, `down`, `status`): one per state folder."""
+"""Start, stop and inspect this machine's Airflow (`steptime up`, `down`, `status`): one per state folder."""
 
 import os
 import sys
@@ -41,11 +41,11 @@ _PORTS_TRIED = 50
 _STARTS_ALLOWED = 2
 _POLL_S = 0.5
 _FIRST_DAG = "llama31"
-"""The DAG whose appearance shows that the DAG folder has been read."""
+"""Once this DAG is known, the DAG folder has been read."""
 
 
 class _PortTaken(Exception):
-    """Another program listens on the port that was free when the start began."""
+    """Another program took the port that was free when the start began."""
 
 
 class AirflowStatus(Frozen):
@@ -69,10 +69,10 @@ class AirflowStatus(Frozen):
 def up(
     announce: Announce, *, port: int | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> tuple[Service, bool]:
-    """Start Airflow and wait until it is healthy and has read the DAGs; `True` if it ran already.
+    """Start Airflow and wait until it is healthy and has read the DAGs; True if it was already running.
 
-    `announce` gets a sentence whenever the phase changes. Raises SystemFailure with the end of the log if it
-    does not get ready within `timeout_s`; everything is stopped then.
+    `announce` is called with a sentence whenever the phase changes. Raises SystemFailure with the end of the
+    log, and stops everything, if Airflow is not ready within `timeout_s`.
     """
     with _lock(announce):
         before = running()
@@ -92,10 +92,10 @@ def up(
 
 
 def down(announce: Announce) -> bool:
-    """Stop Airflow with everything it started, and see that nothing is left; `False` if nothing ran.
+    """Stop Airflow and every process that it started, and verify that none is left; False if none ran.
 
-    Training jobs are not Airflow's: they go on, and the next `up` finds them again.
-    Raises SystemFailure if a process survives even SIGKILL.
+    Training jobs continue, and the next `up` finds them again. Raises SystemFailure if a process survives
+    SIGKILL.
     """
     if not settings.airflow_home().exists():
         return False
@@ -109,7 +109,7 @@ def down(announce: Announce) -> bool:
 
 
 def status() -> AirflowStatus:
-    """Return whether Airflow runs, the health of its components, its DAGs and what they run."""
+    """Return whether Airflow is running, the health of its components, its DAGs and running DAG runs."""
     service = running()
     if service is None:
         return AirflowStatus(running=False, healthy=False, problem=why_not_running())
@@ -131,13 +131,13 @@ def status() -> AirflowStatus:
 
 
 def _lock(announce: Announce) -> AbstractContextManager[None]:
-    """One `up` or `down` at a time; the second waits for the first, as long as a start may take."""
+    """Allow one `up` or `down` at a time; a second one waits for as long as a start may take."""
     lock_file = settings.airflow_home() / "service.lock"
     return one_at_a_time(lock_file, "Airflow", announce, START_TIMEOUT_S + STOP_TIMEOUT_S)
 
 
 def _free_port(wanted: int | None, before: Service | None, announce: Announce) -> int:
-    """The wanted port, or the one of last time, or the next free one after it."""
+    """Return the first free port, beginning with `wanted`, the last one that was used, or the default."""
     first = wanted or (before.port if before else DEFAULT_PORT)
     for port in range(first, min(first + _PORTS_TRIED, 65536)):
         if not is_free(port):
@@ -151,7 +151,7 @@ def _free_port(wanted: int | None, before: Service | None, announce: Announce) -
 
 
 def _listens(service: Service) -> bool:
-    """Whether a process of this service, and no other program, listens on its port."""
+    """Return whether a process of this service listens on its port."""
     for member in session(service):
         with suppress(psutil.Error):
             for connection in member.net_connections("tcp"):
@@ -161,7 +161,7 @@ def _listens(service: Service) -> bool:
 
 
 def _start_ready(announce: Announce, port: int | None, timeout_s: float) -> Service:
-    """Start Airflow on a free port and wait until it is ready; stop everything if that fails."""
+    """Start Airflow on a free port and wait until it is ready. Stop everything if that fails."""
     leftover = recorded()
     if leftover is not None:
         end_session(leftover, announce)
@@ -183,7 +183,7 @@ def _start_ready(announce: Announce, port: int | None, timeout_s: float) -> Serv
 
 
 def _start(port: int) -> Service:
-    """Start the supervisor in a session of its own, so that it survives the terminal, and record it."""
+    """Start the supervisor in a new session, so that it survives the terminal, and record it."""
     write_config(port)
     supervisor.state_file().unlink(missing_ok=True)
     logs = log_file("supervisor").parent
@@ -213,9 +213,10 @@ def _start(port: int) -> Service:
 def _wait_until_ready(
     service: Service, announce: Announce, timeout_s: float, starts_before: Mapping[str, int] | None = None
 ) -> None:
-    """Wait until every component is healthy and the first DAG is there. Raises SystemFailure.
+    """Wait until every component is healthy and the first DAG is known. Raises SystemFailure.
 
-    What each component was started before, in an Airflow that runs already, is no sign that it cannot be.
+    `starts_before` has the starts of each component of an Airflow that was already running. They do not count
+    as failures of this start.
     """
     deadline = time.monotonic() + timeout_s
     reported = ""
@@ -233,7 +234,7 @@ def _wait_until_ready(
 
 
 def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str, int]) -> str | None:
-    """What a starting Airflow still lacks, for people; None if it is ready."""
+    """Return what a starting Airflow is waiting for, for people; None if it is ready."""
     if supervisor_process(service) is None:
         raise _failed_start("the supervisor ended", "database", "supervisor")
     state = supervisor_state()
@@ -246,9 +247,9 @@ def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str
                 component.name,
             )
     if not _listens(service):
-        # The database is prepared before the port is bound: time enough for somebody else to take it.
+        # Another program may have taken the port while the database was prepared.
         if not is_free(service.port):
-            time.sleep(_POLL_S)  # our own api-server may have bound it between the two looks
+            time.sleep(_POLL_S)  # our own api-server may have bound it between the two checks
             if not _listens(service):
                 raise _PortTaken
         return "waiting for the api-server"
@@ -264,13 +265,13 @@ def _missing(service: Service, client: AirflowClient, starts_before: Mapping[str
 
 
 def _missing_dag(client: AirflowClient) -> str | None:
-    """The same of the DAGs. Raises SystemFailure if they cannot be read."""
+    """Return that the DAGs are missing, or None. Raises SystemFailure if the first one cannot be read."""
     try:
         if any(dag.dag_id == _FIRST_DAG for dag in client.dags()):
             return None
         import_errors = client.import_errors()
     except SystemFailure:
-        return "waiting for the DAGs"  # of a busy database the first answers may be errors
+        return "waiting for the DAGs"  # the first answers may be errors while the database is busy
     for name, error in import_errors.items():
         if Path(name).stem == _FIRST_DAG:
             raise SystemFailure(f"Airflow cannot read the DAG in {name}: {error}")
@@ -278,7 +279,7 @@ def _missing_dag(client: AirflowClient) -> str | None:
 
 
 def _failed_start(what: str, *logs: str) -> SystemFailure:
-    """The error of a start, with the end of the first of `logs` that holds anything."""
+    """Return the error of a start, with the end of the first of `logs` that is not empty."""
     paths = [log_file(name) for name in logs]
     log = next((path for path in paths if path.is_file() and path.stat().st_size), paths[0])
     return failed_start("Airflow", what, log, lines=20)
