@@ -79,7 +79,7 @@ def test_rows_of_mixtures_that_are_data_of_tests_are_recorded_with_their_own_siz
 
 
 def test_what_the_trainer_would_need_to_launch_those_as_upstream_does() -> None:
-    """Why they are data of tests: docs/decisions/0050."""
+    """The trainer cannot drop tokens above an expert's capacity, so these rows are data of tests only."""
     grok, llama = load(MIXTURES / "settings.json").values()
     assert {one["settings"]["token_drop.moe_expert_capacity_factor"] for one in (grok, llama)} == {1.0}
     assert llama["settings"]["model.class"] == "Llama4Experts128Config"
