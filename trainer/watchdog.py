@@ -5,15 +5,14 @@ every second whether a step has ended in time, whether another rank has failed, 
 """
 
 import contextlib
+import faulthandler
 import math
 import os
 import select
 import signal
 import socket
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,6 @@ from trainer.progress import Progress
 
 FLOOR_VARIABLE = "STEPTIME_HANG_FLOOR_S"
 TICK_S = 1.0
-INNERMOST_FRAMES = 20
-"""Of each thread: enough to come from the collective call to the layer or callback that makes it."""
 _STOP = b"\0"
 
 
@@ -141,14 +138,11 @@ def _end_hang(ending: Ending, waited_s: float, stacks_within_s: float) -> None:
 
 
 def stacks(rank: int) -> str:
-    """Return where each thread of this rank stands, its innermost frames last."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    lines = []
-    for ident, frame in sys._current_frames().items():
-        if ident != threading.get_ident():
-            lines.append(f"rank {rank}: stack of {names.get(ident, 'a thread')}:\n")
-            lines += traceback.format_stack(frame)[-INNERMOST_FRAMES:]
-    return "".join(lines)
+    """Return the stack of each thread of this rank, innermost call first."""
+    with os.fdopen(os.memfd_create("stacks"), "w+b") as file:  # in memory, in case the disk is what hangs
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return f"rank {rank}: stacks, innermost call first:\n{file.read().decode()}"
 
 
 def _exchange(folder: Path, text: str, rank: int, ranks: int, within_s: float) -> list[int]:

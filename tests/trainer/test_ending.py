@@ -123,8 +123,11 @@ def test_a_hang_shows_where_every_rank_stands(start: Start, monkeypatch: pytest.
     (code, output), (other_code, other_output) = [rank.end() for rank in ranks]
     assert (code, other_code) == (2, 2)
     for rank, text in enumerate((output, other_output)):
-        assert f"rank {rank}: stack of MainThread:\n" in text
-        assert "in wait_for_another_rank\n    never.acquire()\n" in text
+        assert f"rank {rank}: stacks, innermost call first:\n" in text
+        line = 1 + PROGRAM.read_text(encoding="utf-8").splitlines().index(
+            "    never.acquire()  # never returns"
+        )
+        assert f'  File "{PROGRAM}", line {line} in wait_for_another_rank\n' in text
     result = _result(output)
     assert result["state"] == "failed"
     assert result["error"].startswith("the training hangs: no step has ended within ")

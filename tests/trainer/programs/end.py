@@ -20,7 +20,7 @@ def wait_for_another_rank() -> None:
     print("waiting", flush=True)
     never = threading.Lock()
     never.acquire()
-    never.acquire()
+    never.acquire()  # never returns
 
 
 def main(how: str) -> int:
