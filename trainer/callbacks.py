@@ -1,6 +1,5 @@
 """What happens around NeMo's training loop: its step lines, seeds, steptime's records, and a stop at NaN."""
 
-import math
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,7 +13,7 @@ from nemo.utils.exp_manager import TimingCallback
 from trainer import ranks, records
 from trainer.cpu.peak import measure_peak
 from trainer.ending import Ending
-from trainer.errors import TrainerError, diverged
+from trainer.errors import TrainerError, check_loss
 from trainer.history import write_step
 from trainer.progress import Progress
 from trainer.run import TFLOPS_FIELD, WALL_TIME_FIELD, PlannedRun
@@ -78,19 +77,17 @@ class ModelParallelSeed(Callback):
 
 
 class FiniteLoss(Callback):
-    """Ends the training at the first step whose loss is no number.
+    """Ends the training at the first step whose loss is NaN or infinite.
 
-    On rank 0 alone, which has the loss of all ranks and writes the log: another rank could end the run before
-    that step's line is there.
+    Only rank 0 checks. It has the loss of all ranks and writes the log; another rank could end the run before
+    that step's line is written.
     """
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Check the loss that the step line shows."""
-        loss = float(trainer.callback_metrics["reduced_train_loss"])
-        if not math.isfinite(loss):
-            raise diverged(trainer.global_step - 1, loss)
+        check_loss(trainer.global_step - 1, float(trainer.callback_metrics["reduced_train_loss"]))
 
 
 class History(Callback):

@@ -1,4 +1,6 @@
-"""What ends a training early with one sentence, by whose fault it is; exit codes as in the pipeline."""
+"""Errors that end a training with one sentence; the exit codes are the pipeline's."""
+
+import math
 
 
 class TrainerError(Exception):
@@ -13,6 +15,7 @@ class TrainingFailure(TrainerError):
     exit_code = 2
 
 
-def diverged(step: int, loss: float) -> TrainingFailure:
-    """Return the failure for a loss that is no number."""
-    return TrainingFailure(f"the loss of step {step} is {loss}: training diverged and was stopped.")
+def check_loss(step: int, loss: float) -> None:
+    """Raise TrainingFailure if the loss is NaN or infinite."""
+    if not math.isfinite(loss):
+        raise TrainingFailure(f"the loss of step {step} is {loss}: training diverged and was stopped.")

@@ -45,6 +45,10 @@ left by programs that failed, on a healthy node."""
 _XID = re.compile(r"\[\s*(?P<at_s>\d+\.\d+)\] NVRM: Xid \(PCI:(?P<device>[^)]*)\): (?P<xid>\d+)")
 
 
+UPTIME = Path("/proc/uptime")
+"""Seconds since boot, which the times of the kernel's log count from."""
+
+
 class CannotTell(Exception):
     """The answer is not known here, which is no fault of the node."""
 
@@ -130,7 +134,7 @@ def hardware_errors(within_h: float) -> list[str]:
         CannotTell: the kernel's log cannot be read, which needs a privilege on most machines.
     """
     log = _output_of(["dmesg"])
-    now_s = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    now_s = float(UPTIME.read_text(encoding="ascii").split()[0])
     found = {
         f"Xid {xid} ({_HARDWARE_XIDS[xid]}) of the GPU at PCI {error['device']}"
         for error in _XID.finditer(log)

@@ -1,7 +1,6 @@
 """The training loop for one device: the steps of a planned run, logged in the form of NeMo's lines."""
 
 import contextlib
-import math
 import os
 import tempfile
 import time
@@ -21,7 +20,7 @@ from one_gpu.weights import MainWeights, learning_rate
 from trainer import devices, records
 from trainer.cpu.peak import MeasuredPeak, measure_peak
 from trainer.ending import Ending
-from trainer.errors import TrainerError, diverged
+from trainer.errors import TrainerError, check_loss
 from trainer.history import write_step
 from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD, PlannedRun
 
@@ -95,8 +94,7 @@ def train(run: PlannedRun, options: Options, ending: Ending) -> None:
                     step_time_s=duration_s,
                     wall_time_s=wall_time_s,
                 )
-            if not math.isfinite(loss):
-                raise diverged(step, loss)
+            check_loss(step, loss)
             if profiler:
                 profiler.step()
     ending.progress.highest_memory_bytes = devices.peak_memory_bytes(device)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from trainer import failures
-from trainer.ending import this_start
-from trainer.errors import TrainerError, TrainingFailure
+from trainer.ending import Ending, this_start
+from trainer.errors import TrainerError, TrainingFailure, check_loss
+from trainer.launch import Launch
 from trainer.progress import Progress
 from trainer.watchdog import HangLimits
 
@@ -115,6 +116,34 @@ def test_a_reason_left_by_an_earlier_start_does_not_count(start: Start) -> None:
         later.process.wait(timeout=1.5)  # the watchdog looks each second
     later.process.terminate()
     assert _result(later.end()[1])["state"] == "terminated"
+
+
+def test_a_reason_is_whole_as_soon_as_other_ranks_can_read_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def link(source: str, target: Path) -> None:
+        target.symlink_to(source)
+        other = rank(0).left_by_another()
+        assert other is not None
+        linked.append(other.error)
+        target.unlink()
+
+    def rank(number: int) -> Ending:
+        launch = Launch(number, 2, 2, threads=1, by_launcher=True, on_one_host=True)
+        return Ending(tmp_path, launch, Progress())
+
+    linked: list[str] = []
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
+    monkeypatch.setattr("trainer.ending.os.link", link)
+    assert rank(1).failed(RuntimeError("no luck")) == 2
+    assert linked == ["rank 1 failed: no luck"]
+
+
+@pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])
+def test_a_loss_that_is_not_finite_ends_the_training(loss: str) -> None:
+    check_loss(7, 1e30)
+    with pytest.raises(TrainingFailure, match=f"^the loss of step 7 is {loss}: training diverged"):
+        check_loss(7, float(loss))
 
 
 def test_a_hang_shows_where_every_rank_stands(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from trainer import gpu_health, node_check
@@ -76,16 +77,44 @@ def test_recent_hardware_errors_count_and_those_of_programs_do_not(node: Any) ->
     for fault, clauses in told.items():
         node(fault)
         assert gpu_health.hardware_errors(24) == clauses, fault
-    node("old xid")
-    assert gpu_health.hardware_errors(within_h=0.001) == []
-    assert gpu_health.hardware_errors(within_h=1e6) == told["xid"]
     node("no dmesg")
     with pytest.raises(CannotTell, match=r"dmesg .* Operation not permitted"):
         gpu_health.hardware_errors(24)
 
 
-def test_the_nodes_memory_is_a_share() -> None:
-    assert 0 < gpu_health.free_memory_percent() < 100
+def test_hardware_errors_count_for_hours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now_s, error_s = 100 * 3600.0, 98 * 3600.0
+    (tmp_path / "uptime").write_text(f"{now_s} 0.0\n")
+    dmesg = tmp_path / "dmesg"
+    dmesg.write_text(f"#!/bin/sh\necho '[{error_s:.6f}] NVRM: Xid (PCI:0000:41:00): 79, pid=1'\n")
+    dmesg.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(gpu_health, "UPTIME", tmp_path / "uptime")
+    assert gpu_health.hardware_errors(within_h=1.9) == []
+    for hours in (2.1, 24):
+        assert gpu_health.hardware_errors(hours) == [
+            "Xid 79 (fallen off the bus) of the GPU at PCI 0000:41:00"
+        ]
+
+
+def test_free_memory_is_the_share_that_is_available() -> None:
+    memory = psutil.virtual_memory()
+    available = 100 * memory.available / memory.total
+    assert gpu_health.free_memory_percent() == pytest.approx(available, abs=2)
+
+
+def test_a_node_has_the_rate_of_its_slowest_rank_and_the_faults_of_all() -> None:
+    nodes = {name: {"faults": [], "matmul_tflops": None} for name in ("a", "b")}
+    reports = [
+        {"node": "a", "matmul_tflops": 400.0, "rate_faults": []},
+        {"node": "a", "matmul_tflops": 300.0, "rate_faults": ["rank 1 is slow"]},
+        {"node": "b", "matmul_tflops": 500.0, "rate_faults": []},
+        {"node": "b", "rate_faults": ["rank 3 fails"]},
+    ]
+    assert node_check._with_rates(nodes, reports) == {
+        "a": {"faults": ["rank 1 is slow"], "matmul_tflops": 300.0},
+        "b": {"faults": ["rank 3 fails"], "matmul_tflops": 500.0},
+    }
 
 
 @pytest.mark.trainer

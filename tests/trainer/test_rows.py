@@ -181,15 +181,20 @@ def test_number_formats_are_nemos(report: Report) -> None:
 
 def test_nemo_2_2_is_asked_in_its_own_words(report: Report) -> None:
     """The image of the 25.04 documents has it; current scaling came later, and is refused there."""
+    formats = set()
     for run, built in report.rows:
         made = built["precision_of_nemo_2_2"]
-        if run.performance.trainer.fp8_recipe == "current":
+        number_format = run.performance.trainer.fp8_recipe or run.recipe.dtype
+        formats.add(number_format)
+        if number_format == "current":
             assert made.startswith("stand_in has no 'fp8_recipe' in NeMo 2.7.3"), run.label
-        elif run.recipe.dtype == "fp8":
-            assert made.items() >= {"fp8": "hybrid", "fp8_params": "True"}.items()
-            assert "fp8_param_gather" not in made
         else:
-            assert not [name for name in made if name.startswith("fp8")]
+            fp8 = {name: value for name, value in made.items() if name.startswith("fp8")}
+            asked = {"fp8": "hybrid", "fp8_params": "True"} if run.recipe.dtype == "fp8" else {}
+            assert fp8.items() >= asked.items(), run.label
+            assert bool(fp8) == (run.recipe.dtype == "fp8"), run.label
+            assert "fp8_param_gather" not in fp8, run.label
+    assert formats == {"bf16", "delayed", "current"}
 
 
 def test_graphs_and_overlap_are_as_upstream_launches_them(report: Report) -> None:

@@ -106,12 +106,12 @@ def test_records_say_what_ran(one_rank: Trained) -> None:
     assert ended["training_s"] >= sum(step["step_time_s"] for step in one_rank.history)
 
 
-def test_the_measured_peak_is_of_the_size_of_what_training_reaches(one_rank: Trained) -> None:
-    """On an idle machine it is above that; on a busy one both waver, but not by an order of magnitude."""
+def test_training_reaches_a_plausible_share_of_the_measured_peak(one_rank: Trained) -> None:
+    """About a third on an idle machine. The bounds leave room for busy cores, but not for a wrong unit."""
     flops_per_step = 6 * 2_622_720 * 8 * 128  # 6 × parameters that multiply × tokens
     fastest = min(step["step_time_s"] for step in one_rank.history)
     peak = one_rank.record("start")["peak_tflops_per_rank"]
-    assert 0 < flops_per_step / fastest / 1e12 < 20 * peak
+    assert 0.01 < flops_per_step / fastest / 1e12 / peak < 20
 
 
 def test_the_log_is_clean(one_rank: Trained) -> None:
