@@ -1,9 +1,17 @@
 """Planned runs of a recipe by name, small enough for a stand-in of Megatron-Bridge's script."""
 
+from steptime.clusters.base import Staged
 from steptime.recipes.models import Mode, Parallelism, Recipe, Run, Window
 from steptime.recipes.named import NamedRecipe
 
 SAVED_AT = 6
+IN_IMAGE = Staged(
+    python=None,
+    venv_lock_sha256=None,
+    trainer_path="/work/trainer",
+    trainer_sha256="",
+    image_path="/images/nemo",
+)
 
 
 def run_of(release: str = "26.02", mode: Mode = Mode.PERFORMANCE, **fields: object) -> Run:

@@ -75,11 +75,11 @@ def test_a_job_writes_into_its_own_folder_and_those_of_the_site(
 
 
 def test_outer_folders_are_mounted_before_those_in_them() -> None:
-    found = mounts("/lustre/team/steptime", ("/lustre", "/data:ro"), "/archive/saved")
+    found = mounts("/lustre/team/steptime", ("/lustre", "/data:ro"), ("/archive/saved", None))
     assert [(mount.folder, mount.writable) for mount in found] == [
         *(("/lustre", True), ("/data", False), ("/archive/saved", False), ("/lustre/team/steptime", False)),
     ]
-    assert mounts("/work", ("/work",), None)[0].writable, "the site's file says so"
+    assert mounts("/work", ("/work",))[0].writable, "the site's file says so"
     assert {"/lustre", "/data", "/tmp"} < set(mount_points(found))  # noqa: S108
 
 
@@ -87,4 +87,4 @@ def test_outer_folders_are_mounted_before_those_in_them() -> None:
 def test_a_checkpoint_that_holds_everything_is_refused(checkpoint: str) -> None:
     """Mounted, it would show a job what the file of its cluster does not."""
     with pytest.raises(UserError, match="holds the work_dir '/shared/work' of the cluster"):
-        mounts("/shared/work", (), checkpoint)
+        mounts("/shared/work", (), (checkpoint,))

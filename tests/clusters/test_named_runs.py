@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from named_runs import SAVED_AT, run_of
+from named_runs import IN_IMAGE, SAVED_AT, run_of
 
 from steptime.clusters import jobscript
-from steptime.clusters.base import Completed, Job, JobState, JobStatus, Staged
+from steptime.clusters.base import Completed, Job, JobState, JobStatus
 from steptime.clusters.program import program_of
 from steptime.errors import SystemFailure, UserError
 from steptime.logs.reader import read_log
@@ -127,13 +127,6 @@ def test_a_profile_says_its_steps_and_ranks(tmp_path: Path) -> None:
     assert "profiling.profile_step_end=6" in program_of(run)
 
 
-IN_IMAGE = Staged(
-    python=None,
-    venv_lock_sha256=None,
-    trainer_path="/work/trainer",
-    trainer_sha256="",
-    image_path="/images/nemo",
-)
 SCRIPTS = "/opt/Megatron-Bridge/scripts/performance"
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from named_runs import IN_IMAGE
 from printed_tables import by_name, configuration_rows
 
 from docs.make_published_numbers import odd_tokens
-from steptime.clusters.base import Staged
 from steptime.clusters.jobscript import job_spec
 from steptime.clusters.slurm.config import SlurmConfig
 from steptime.recipes.models import Mode, Recipe, Run, Window
@@ -26,13 +26,6 @@ from steptime.recipes.published import load_reference, published_performance
 from steptime.recipes.workloads import list_workloads, load_workload
 from steptime.results.metrics import throughput
 
-IN_IMAGE = Staged(
-    python=None,
-    venv_lock_sha256=None,
-    trainer_path="/shared/trainer",
-    trainer_sha256="",
-    image_path="/shared/images/nemo",
-)
 DATA = Path(__file__).parents[1] / "data" / "megatron_bridge"
 BY_NAME = [name for name in list_workloads() if by_name(name)]
 ROWS = [recipe for name in BY_NAME for recipe, _ in load_workload(name).recipes()]

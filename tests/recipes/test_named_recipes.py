@@ -212,15 +212,23 @@ def test_what_the_recipe_sets_cannot_be_asked_for(option: str) -> None:
 
 
 def test_what_is_known_of_recipes_is_what_upstreams_source_has() -> None:
-    """Which there are, the tokens of their samples and the parameters that it states, by release."""
+    """By release: which there are, the tokens of their samples, the parameters that it states, and what ranks
+    load from the Hugging Face hub."""
     for release, recipes in json.loads((DATA / "recipes.json").read_text()).items():
         ours = {
-            f"{family} {name}": (list(known.seq_length), stated_parameters(known))
+            f"{family} {name}": (
+                *(list(known.seq_length), stated_parameters(known)),
+                *([one] if one else [] for one in (known.configuration, known.tokenizer)),
+            )
             for family, names in release_of(f"nemo:{release}").recipes.items()
             for name, known in names.items()
         }
         upstreams = {
-            name: (recorded["seq_length"], stated(recorded["stated"])) for name, recorded in recipes.items()
+            name: (
+                *(recorded["seq_length"], stated(recorded["stated"])),
+                *(recorded["configuration"], recorded["tokenizer"]),
+            )
+            for name, recorded in recipes.items()
         }
         assert ours == upstreams, release
 

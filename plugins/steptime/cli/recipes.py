@@ -15,7 +15,7 @@ from steptime.recipes import tables
 from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.flops import broken_formulas
 from steptime.recipes.gpus import broken_gpu_types
-from steptime.recipes.megatron_bridge import broken_releases
+from steptime.recipes.megatron_bridge import broken_releases, hub_files
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_time_limit
 from steptime.recipes.parameters import Parameters, parameters_of
@@ -192,8 +192,29 @@ def show_plan(
             rows = [cells | {"script": script} for cells, script in zip(rows, scripts, strict=True)]
         show(rows, output_format, called="runs")
     if asked.gpu_type == planned.cluster_gpu_type:
+        for line in _from_the_hub(planned):
+            typer.echo(line, err=output_format is not Format.TABLE)
         check_plan(planned)
         check_budgets(planned.all_runs, err=output_format is not Format.TABLE)
+
+
+def _from_the_hub(planned: Plan) -> list[str]:
+    """What the runs need from the Hugging Face hub on their cluster, and how to get it; a line each."""
+    from steptime.clusters.config import load_cluster
+    from steptime.clusters.hub import fetch_command, hub_cache
+
+    config = load_cluster(planned.request.cluster)
+    needed = {
+        (repository, cache): None
+        for run in planned.all_runs
+        if (cache := hub_cache(run, config.environment, config.root)) is not None
+        for repository in hub_files(run.recipe)
+    }
+    return [
+        f"Ranks load {repository} from {cache} on '{config.name}', offline. To fetch it where the Hugging "
+        f"Face hub can be reached: {fetch_command(repository, cache)}"
+        for repository, cache in needed
+    ]
 
 
 def check_budgets(runs: Sequence[Run], *, err: bool) -> None:

@@ -28,6 +28,7 @@ from steptime.clusters.containers import (
     in_container,
     mounts,
 )
+from steptime.clusters.hub import hub_cache
 from steptime.errors import BrokenFiles, UserError, shown, unknown_value
 from steptime.frozen import Frozen
 from steptime.plug_points import CLUSTER_KINDS, CONTAINERS
@@ -212,7 +213,11 @@ class ClusterConfig(Frozen):
 
     def mounts(self, run: Run) -> tuple[Mount, ...]:
         """Return what containers of the run see besides the job's own folder. Raises UserError."""
-        return mounts(self.root, self.container_mounts, run.checkpoint_path)
+        return mounts(
+            self.root,
+            self.container_mounts,
+            (run.checkpoint_path, hub_cache(run, self.environment, self.root)),
+        )
 
     def in_image(
         self,

@@ -169,27 +169,29 @@ BWRAP = Launcher(ImageForm.FOLDER, _with_bwrap, mpi="none")
 KUBERNETES = Launcher(ImageForm.NAME)
 
 
-def mounts(work_dir: str, of_site: Sequence[str], checkpoint: str | None) -> tuple[Mount, ...]:
+def mounts(work_dir: str, of_site: Sequence[str], to_read: Sequence[str | None] = ()) -> tuple[Mount, ...]:
     """Return what the containers of a cluster's trainings see besides the job's folder, outer folders first.
 
     Args:
         work_dir: the cluster's, with the staged trainer, images and the folders of all jobs: to be read.
         of_site: the folders of the cluster's file, `/data` to be written, too, `/data:ro` to be read.
-        checkpoint: what the training loads, if anything, to be readable.
+        to_read: what the training loads, to be readable: a checkpoint, the cache of the Hugging Face hub.
 
     Raises:
-        UserError: the checkpoint is a folder that holds `work_dir`.
+        UserError: one of these is a folder that holds `work_dir`.
     """
     found = {work_dir: False} | {
         folder.removesuffix(_FOR_READING): not folder.endswith(_FOR_READING) for folder in of_site
     }
-    if checkpoint is not None and not any(PurePosixPath(checkpoint).is_relative_to(path) for path in found):
-        if PurePosixPath(work_dir).is_relative_to(checkpoint):
+    for folder in filter(None, to_read):
+        if any(PurePosixPath(folder).is_relative_to(path) for path in found):
+            continue
+        if PurePosixPath(work_dir).is_relative_to(folder):
             raise UserError(
-                f"checkpoint '{shown(checkpoint)}' holds the work_dir '{work_dir}' of the cluster: "
-                "name the checkpoint's own folder, the one above weights/."
+                f"'{shown(folder)}' holds the work_dir '{work_dir}' of the cluster: "
+                "name a folder of its own, for a checkpoint the one above weights/."
             )
-        found[checkpoint] = False
+        found[folder] = False
     return tuple(sorted((Mount(*each) for each in found.items()), key=lambda mount: mount.folder.count("/")))
 
 

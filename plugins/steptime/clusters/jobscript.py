@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from steptime.clusters.base import Cluster, Installation, Job, JobSpec, Staged
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.containers import TRAINER_VARIABLE, ImageForm
+from steptime.clusters.hub import hub_cache, hub_environment
 from steptime.clusters.profiling import trace_environment
 from steptime.clusters.program import modules_path, program_of
 from steptime.errors import SystemFailure, UserError
@@ -190,7 +191,7 @@ async def find_saved_checkpoint(cluster: Cluster, job: Job) -> str:
 def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str, str]:
     """Return the variables that a job script sets.
 
-    These are defaults, the workload's, the cluster's, the run's and its own.
+    These are defaults, the workload's, the hub's cache, the cluster's, the run's and its own.
 
     Raises UserError for one that a run cannot bring.
     """
@@ -200,6 +201,7 @@ def job_environment(run: Run, staged: Staged, config: ClusterConfig) -> dict[str
     return {
         **threads,
         **run.performance.environment,
+        **hub_environment(hub_cache(run, config.environment, config.root)),
         **config.environment,
         **trace_environment(run),
         **run.environment,

@@ -40,6 +40,11 @@ OPTIONAL = ("variant", "virtual_pipeline", "expert", "expert_tensor")
 """What a row may not have."""
 
 
+_HubRepository = Annotated[
+    str, written(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "OWNER/NAME")
+]
+
+
 class KnownRecipe(Frozen):
     """What is known of a recipe without running it."""
 
@@ -49,6 +54,10 @@ class KnownRecipe(Frozen):
     """Those that one token passes, in billions; None if upstream states none."""
     seq_length: tuple[PositiveInt, ...] = Field(min_length=1)
     """Tokens of a sample: the recipe's own, by type of GPU if these differ."""
+    configuration: _HubRepository | None = None
+    """Where on the Hugging Face hub each rank loads the model's configuration from; None if it does not."""
+    tokenizer: _HubRepository | None = None
+    """The same for the tokenizer."""
 
 
 class BridgeRelease(Frozen):
@@ -154,6 +163,21 @@ def _unknown(field: str, error: UserError) -> Mistake:
 def known_recipe(model: NamedRecipe, image: str | None) -> KnownRecipe | None:
     """Return what is known of a recipe, or None. Raises UserError if its image has no known release."""
     return release_of(image).recipes.get(model.family, {}).get(model.recipe)
+
+
+def hub_files(recipe: Recipe) -> dict[str, list[str]]:
+    """Return the repositories of the Hugging Face hub that each rank reads, with files that it needs there.
+
+    Empty for what steptime's own trainer trains. Raises UserError if the image has no known release.
+    """
+    files: dict[str, list[str]] = {}
+    if isinstance(recipe.model, NamedRecipe):
+        known = known_recipe(recipe.model, recipe.image)
+        if known is not None and known.configuration is not None:
+            files.setdefault(known.configuration, []).append("config.json")
+        if known is not None and known.tokenizer is not None:
+            files.setdefault(known.tokenizer, []).append("tokenizer_config.json")
+    return files
 
 
 def set_already(arguments: Collection[str], images: Iterable[str | None]) -> list[str]:

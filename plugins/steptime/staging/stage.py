@@ -10,6 +10,7 @@ from steptime.errors import UserError
 from steptime.recipes.image import parse_image
 from steptime.recipes.models import Run
 from steptime.settings import shipped
+from steptime.staging.hub import require_hub_files
 from steptime.staging.image import stage_image
 from steptime.staging.trainer_code import stage_trainer
 from steptime.staging.venv import stage_venv
@@ -35,6 +36,7 @@ async def stage(cluster: Cluster, config: ClusterConfig, run: Run, report: Calla
             f"{run.label} runs in the container {run.recipe.image}, and cluster {config.name} runs none "
             f"(container: {config.container}): choose gpu type cpu, or another cluster"
         )
+    await require_hub_files(cluster, config, run)
     trainer = shipped("trainer")
     trainer_path, trainer_sha256 = await stage_trainer(cluster, config, source=trainer, report=report)
     staged = Staged(

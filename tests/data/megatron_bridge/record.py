@@ -24,7 +24,7 @@ import json
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from documents import README, rows_of
 from launches import launched
-from upstream import git, imported, shown
+from upstream import LOADED, git, imported, shown
 
 HERE = Path(__file__).parent
 CONFIG = HERE.parents[2] / "config"
@@ -85,6 +85,8 @@ class Recipe:
     gpus: int
     made: Any
     """The whole of its configuration."""
+    loaded: set[str]
+    """Repositories of the Hugging Face hub that it took model configurations from."""
 
 
 def arguments_of(source: str) -> dict[str, dict[str, Any]]:
@@ -143,8 +145,8 @@ def _of_sizes(family: str) -> Iterator[Recipe]:
         named = re.fullmatch(rf"{family}_(\w+?)_({GPU_TYPES})_({DTYPES})_base_config", key.lower())
         builder = named and getattr(builders, f"{family}_{named[1]}_{named[2]}_config", None)
         if named and builder:
-            made = builder(precision=named[3])
-            yield Recipe(key, family, named[1], named[2], named[3], None, base.num_gpus, made)
+            made, loaded = _built(builder, precision=named[3])
+            yield Recipe(key, family, named[1], named[2], named[3], None, base.num_gpus, made, loaded)
 
 
 def _of_recipes(family: str) -> Iterator[Recipe]:
@@ -155,8 +157,8 @@ def _of_recipes(family: str) -> Iterator[Recipe]:
         named = re.fullmatch(pattern, key.lower())
         builder = named and getattr(module, f"{named[1]}_pretrain_config_{named[2]}", None)
         if named and builder and dataclasses.is_dataclass(base):
-            made = builder(precision=named[3], config_variant=named[4] or "v1")
-            yield Recipe(key, family, named[1], named[2], named[3], named[4], base.num_gpus, made)
+            made, loaded = _built(builder, precision=named[3], config_variant=named[4] or "v1")
+            yield Recipe(key, family, named[1], named[2], named[3], named[4], base.num_gpus, made, loaded)
 
 
 def _of_functions(family: str) -> Iterator[Recipe]:
@@ -165,12 +167,20 @@ def _of_functions(family: str) -> Iterator[Recipe]:
     for key, function in vars(importlib.import_module(f"megatron.bridge.perf_recipes.{family}")).items():
         if named := pattern.fullmatch(key):
             dtype = re.sub("^fp8", "fp8_", named[4])
-            yield Recipe(key, family, named[1], named[3], dtype, named[5], int(named[2]), function())
+            made, loaded = _built(function)
+            yield Recipe(key, family, named[1], named[3], dtype, named[5], int(named[2]), made, loaded)
+
+
+def _built(builder: Callable[..., Any], **told: Any) -> tuple[Any, set[str]]:
+    """A configuration, and the repositories of the hub that it took model configurations from."""
+    LOADED.clear()
+    return builder(**told), set(LOADED)
 
 
 def described(clone: str, recipes: list[Recipe]) -> dict[str, Any]:
-    """One recipe, of all its configurations: the tokens of a sample, and the parameters that are stated."""
-    samples, models = set(), set()
+    """One recipe, of all its configurations: the tokens of a sample, the parameters that are stated, and the
+    repositories of the Hugging Face hub from which each rank loads a model's configuration or a tokenizer."""
+    samples, models, configurations, tokenizers = set(), set(), set(), set()
     for recipe in recipes:
         model, data = recipe.made.model, recipe.made.dataset
         lengths = [
@@ -180,9 +190,14 @@ def described(clone: str, recipes: list[Recipe]) -> dict[str, Any]:
         ]
         samples.add(next(length for length in lengths if isinstance(length, int)))
         models |= {name for name in (model.sizes_of, model.hf_model_id) if isinstance(name, str)}
+        configurations |= recipe.loaded
+        if recipe.made.tokenizer.tokenizer_type == "HuggingFaceTokenizer":
+            tokenizers.add(recipe.made.tokenizer.tokenizer_model)
     return {
         "seq_length": sorted(samples),
         "model": sorted(models),
+        "configuration": sorted(configurations),
+        "tokenizer": sorted(tokenizers),
         "stated": _stated(clone, recipes[0].recipe, sorted(models)),
     }
 

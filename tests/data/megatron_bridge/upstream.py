@@ -87,11 +87,16 @@ class Anything(metaclass=_Kind):
         return Anything()
 
 
+LOADED: set[str] = set()
+"""Repositories of the Hugging Face hub whose model configurations were asked for."""
+
+
 class _AutoBridge(Anything):
     """Makes a model that knows whose sizes it has."""
 
     @classmethod
     def from_hf_pretrained(cls, name: str, *_: Any, **__: Any) -> Any:
+        LOADED.add(name)
         return cls(sizes_of=name)
 
     def to_megatron_provider(self, *_: Any, **__: Any) -> Any:

@@ -51,9 +51,10 @@ export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
 unset PYTHONHOME PYTHONPATH LD_LIBRARY_PATH LD_PRELOAD
 export TOKENIZERS_PARALLELISM=False
 export TRANSFORMERS_OFFLINE=1
-export HF_HUB_OFFLINE=0
+export HF_HUB_OFFLINE=1
 export NCCL_NET_GDR_LEVEL=PHB
 export NCCL_NET_GDR_C2C=1
+export HF_HUB_CACHE=/lustre/bench/huggingface/hub
 export PYTHONNOUSERSITE=1
 export STEPTIME_TRAINER=STAGED_TRAINER:/opt/Megatron-Bridge/scripts/performance
 export PYTHONSAFEPATH=1
@@ -65,7 +66,7 @@ srun \
   --container-image=STAGED_IMAGE \
   --container-mounts=/lustre/bench:/lustre/bench:ro,/lustre/bench/experiments/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512_TIMESTAMP-0503e64c83/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512:/lustre/bench/experiments/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512_TIMESTAMP-0503e64c83/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512 \
   --container-workdir=/lustre/bench/experiments/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512_TIMESTAMP-0503e64c83/pretrain_nemotron_3_lightning_fp8_mx_gpus8_tp1_pp1_cp1_vpNone_ep8_etp1_mbs2_gbs512 \
-  --container-env=TOKENIZERS_PARALLELISM,TRANSFORMERS_OFFLINE,HF_HUB_OFFLINE,NCCL_NET_GDR_LEVEL,NCCL_NET_GDR_C2C,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
+  --container-env=TOKENIZERS_PARALLELISM,TRANSFORMERS_OFFLINE,HF_HUB_OFFLINE,NCCL_NET_GDR_LEVEL,NCCL_NET_GDR_C2C,HF_HUB_CACHE,PYTHONNOUSERSITE,STEPTIME_TRAINER,PYTHONSAFEPATH,MASTER_ADDR,MASTER_PORT \
   --container-writable \
   --no-container-mount-home \
   sh \
