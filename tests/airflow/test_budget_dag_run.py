@@ -40,7 +40,7 @@ def test_a_plan_above_the_budget_submits_nothing_and_what_was_not_submitted_is_g
 
     committed: list[float] = []
     monkeypatch.setattr("steptime.staging.stage.stage", no_disk)
-    monkeypatch.setattr("steptime.airflow.dag_builder._RETRIES", {"retries": 0})
+    monkeypatch.setattr("steptime.airflow.dag_builder.RETRIES", {"retries": 0})
     path = budget(1.5 * ASKED)
 
     refused = run_dag(gpus="1", repeats=2)

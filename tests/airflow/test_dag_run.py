@@ -127,7 +127,7 @@ def test_where_staging_fails_nothing_is_submitted_or_read(
         raise SystemFailure("the disk is full")
 
     monkeypatch.setattr("steptime.staging.stage.stage", no_disk)
-    monkeypatch.setattr("steptime.airflow.dag_builder._RETRIES", {"retries": 0})
+    monkeypatch.setattr("steptime.airflow.dag_builder.RETRIES", {"retries": 0})
     dag_run = run_dag(gpus="1")
 
     assert dag_run.state == "failed"

@@ -62,10 +62,3 @@ def test_every_operator_sensor_trigger_and_hook_is_listed_with_where_it_is_descr
     assert {entry["hook-class-name"] for entry in info["connection-types"]} == {
         f"{RunaiHook.__module__}.{RunaiHook.__name__}"
     }
-
-
-def test_airflow_finds_the_listeners() -> None:
-    from steptime.airflow.plugin import SteptimePlugin
-    from steptime.airflow.sweep import hooks as sweep_hooks
-
-    assert SteptimePlugin.listeners == [sweep_hooks]

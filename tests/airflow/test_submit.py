@@ -17,7 +17,6 @@ from end_to_end.driving import wait_until
 
 from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY, as_json, end_job
 from steptime.airflow.installation import KEY_PREFIX
-from steptime.airflow.sweep.runs import HELD_BY, STARTED_RUN_KEY
 from steptime.clusters.base import JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
@@ -69,26 +68,6 @@ def test_a_retry_submits_under_the_name_that_the_try_before_had_taken(
 
     assert (second.attempt, second.job.name) == (1, first.job.name)
     assert state(cluster, second).is_live
-
-
-def test_a_cell_knows_its_sweep_and_a_copy_of_its_conf_does_not(
-    a_run: Callable[..., Run],
-    staged: Staged,
-    make_context: Callable[..., dict[str, Any]],
-    airflow_says: Callable[..., Any],
-) -> None:
-    airflow_says(None)  # of the task that is to wait
-    held_by = {"dag_id": "scaling_sweep", "run_id": "sunday", "task_id": "cell.run", "map_index": 0}
-    context = make_context(pushed={STARTED_RUN_KEY: {"dag_id": "llama31", "run_id": "manual__2026-11-21"}})
-    context["dag_run"].conf = {HELD_BY: held_by | {"sweep": "night"}}
-
-    def sweep() -> tuple[str | None, str | None]:
-        made_by = Submitted.model_validate(submit_task(a_run(), staged).execute(context)).made_by
-        return made_by.sweep, made_by.sweep_run
-
-    assert sweep() == ("night", "scaling_sweep/sunday")
-    context["ti"].pushed[STARTED_RUN_KEY]["run_id"] = "another"
-    assert sweep() == (None, None)
 
 
 def test_it_keeps_what_was_asked_for_without_what_was_left_to_defaults(

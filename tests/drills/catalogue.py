@@ -165,7 +165,7 @@ _PEOPLE = (
 _SWEEPS = (
     Drill(
         "sweep file broken in flight",
-        (points.CELL_TRAINING,),
+        (points.TRAINING,),
         faults.change_sweep_file,
         _ONE_RESULT,
         mend=faults.restore_sweep_file,
@@ -175,7 +175,7 @@ _SWEEPS = (
     ),
     Drill(
         "sweep stopped",
-        (points.CELL_TRAINING,),
+        (points.TRAINING,),
         faults.stop_sweep,
         _CANCELLED,
         ways=("marked failed", "its cell marked failed", "steptime sweep cancel"),

@@ -111,10 +111,7 @@ def _tasks(scene: Scene, run_ids: Sequence[str]) -> list[AirflowTask]:
 
 
 def _dag_runs(scene: Scene) -> dict[str, str]:
-    """Those that train: the drill's own, or the ones that its sweeps have started."""
-    if scene.is_sweep:
-        query = "SELECT run_id, state FROM dag_run WHERE dag_id = 'llama31' AND unixepoch(start_date) >= ?"
-        return dict(scene.site.airflow_rows(query, scene.began))
+    """The drill's DAG runs, with their states."""
     ids = [run.dag_run_id for run in scene.runs]
     query = f"SELECT run_id, state FROM dag_run WHERE run_id IN ({','.join('?' * len(ids))})"  # noqa: S608
     return dict(scene.site.airflow_rows(query, *ids))

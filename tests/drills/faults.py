@@ -15,7 +15,7 @@ import slurm_faults
 from end_to_end.driving import kill, wait_until
 
 from drills import points
-from drills.scene import CELL, PUBLISH, WAIT
+from drills.scene import PUBLISH, WAIT
 from drills.site import SWEEP_DAG
 from steptime.clusters.slurm.states import JobRecord
 from steptime.mini_slurm import processes
@@ -308,7 +308,7 @@ def stop_sweep(scene: "Scene") -> None:
         ended = airflow.steptime("sweep", "cancel", scene.run.dag_run_id)
         assert ended.returncode == 0, ended.stderr
     elif scene.schedule.way == "its cell marked failed":
-        airflow.mark_failed(scene.run, scene.known_task(CELL))
+        airflow.mark_failed(scene.run, scene.known_task(WAIT))
     else:
         airflow.mark_run_failed(scene.run)
     _wait_for_end(scene, job)

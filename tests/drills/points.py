@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drills.scene import CELL, PARSE, PUBLISH, SUBMIT, WAIT
+from drills.scene import PARSE, PUBLISH, SUBMIT, WAIT
 from steptime.mini_slurm import processes
 
 if TYPE_CHECKING:
@@ -78,13 +78,6 @@ def _trains(scene: "Scene") -> bool:
 def _is_waited_for(scene: "Scene") -> bool:
     waits = "running" if scene.drill.dag_id == "llama31_in_worker" else "deferred"
     return all(scene.state(WAIT, cell) == waits for cell in scene.cells)
-
-
-def _cell_trains(scene: "Scene") -> bool:
-    """The sweep waits for its cell's run, and that for its job."""
-    waits = [scene.site.airflow.task(run, WAIT) for run in scene.cell_runs()]
-    states = [scene.state(CELL), *(wait.state for wait in waits if wait)]
-    return scene.training.arrived > 0 and states == ["deferred", "deferred"]
 
 
 def _let_train(scene: "Scene") -> None:
@@ -160,7 +153,6 @@ AFTER_SBATCH_FAILED = Point(
 )
 QUEUED = Point("while it queues", WAIT, _stop_partition, _waits_in_queue, _start_partition)
 TRAINING = Point("while it trains", WAIT, _hold_training, _trains, _let_train)
-CELL_TRAINING = Point("while its cell trains", CELL, _hold_training, _cell_trains, _let_train)
 COLLECTING = Point("while its log is collected", PARSE, _gate_second_look_at_the_end, _collects, _open_squeue)
 PUBLISHING = Point("while it is published", PUBLISH, _lock_store, _publishes, _unlock_store)
 AT_ONCE = Point("at once", SUBMIT, _nothing, lambda scene: True, _nothing)

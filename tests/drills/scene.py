@@ -23,8 +23,6 @@ WAIT = "performance.wait"
 SUBMIT = "performance.submit"
 PARSE = "performance.parse"
 PUBLISH = "performance.publish"
-CELL = "cell.run"
-"""Of a sweep: starts the run of a cell and waits for it."""
 
 
 @dataclass
@@ -70,12 +68,8 @@ class Scene:
 
     @property
     def is_sweep(self) -> bool:
-        """Whether the DAG runs are sweeps, which start those that train."""
+        """Whether the DAG runs are sweeps."""
         return self.drill.dag_id == SWEEP_DAG
-
-    def cell_runs(self) -> list[DagRun]:
-        """The DAG runs that train now; of a sweep, those that it has started."""
-        return [run for run in self.site.airflow.client.running_dag_runs() if run.dag_id == "llama31"]
 
     @property
     def cells(self) -> range:

@@ -29,6 +29,18 @@ runs:
   - {{workload: llama3.1, gpus: 1, environment: {{STAND_IN_PRINTED_S: "0.6"}}}}
 """
 """Of a cell whose history tests make up."""
+CELLS, SLOW_CELLS = "cells", "slow-cells"
+CELLS_SWEEP = """
+name: {name}
+cluster: {cluster}
+gpu_hours_max: 10
+runs:
+  - workload: llama3.1
+    gpus: 2
+    max_steps: [20, 21, 22, 23]
+    environment: {{STAND_IN_STEP_S: "{step_s}"}}
+"""
+"""Of four cells, whose series no other test has."""
 
 
 @pytest.fixture(scope="package")
@@ -40,6 +52,9 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     (dags / "llama31_in_worker.py").write_text(IN_WORKER)
     add_stand_in(config := tmp_path_factory.mktemp("config"))
     (config / "sweeps" / f"{SLOWER}.yaml").write_text(SLOWER_SWEEP)
+    for name, step_s in ((CELLS, 0.1), (SLOW_CELLS, 2)):
+        sweep = CELLS_SWEEP.format(name=name, cluster=STAND_IN, step_s=step_s)
+        (config / "sweeps" / f"{name}.yaml").write_text(sweep)
     share_environments(home)
     with running_airflow(home, config, dags) as running:
         yield running

@@ -38,7 +38,7 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
         if row["sweep_run"] == f"scaling_sweep/{sweep.dag_run_id}"
     ]
     assert len(of_sweep) == 3
-    assert len({row["dag_run_id"] for row in of_sweep}) == 3
+    assert {row["dag_run_id"] for row in of_sweep} == {sweep.dag_run_id}
     compared = airflow.steptime("results", "compare", "--sweep", SLOWER, "--format", "json")
     assert compared.returncode == 3, "a slowdown is confirmed"
     found: dict[str, Any] = json.loads(compared.stdout)
@@ -56,7 +56,7 @@ def test_what_a_sweep_makes_suspect_is_confirmed_by_runs_of_its_own(
     [slower] = finished["cells"]
     assert (slower["verdict"], slower["suspicion"]) == ("slower", "confirmed")
     assert slower["job_name"] == cell["job_name"]
-    published = airflow.asset_event("steptime://results/llama3.1-25.04", "llama31")
+    published = airflow.asset_event("steptime://results/llama3.1-25.04", "scaling_sweep", sweep)
     assert published["change_percent"] == pytest.approx(20)
 
     level = {"job_name": cell["job_name"], "note": "a made up slowdown"}

@@ -7,48 +7,31 @@ from typing import Any
 
 import pytest
 
-from steptime.cli import main
-from steptime.service import sweep_cancelling
-
-_DAGS = {"sweep": "scaling_sweep", "cell": "llama31"}
+from steptime.cli import main, sweeps
 
 
 class SweepUnderWay:
-    """A sweep of one cell; marking a DAG run as failed ends it."""
+    """A sweep's DAG run; once it is marked as failed it ends when it is looked at again."""
 
-    def __init__(self, api: Any, *, sweep: str, cell: str) -> None:
-        self.states = {"sweep": sweep, "cell": cell}
-        self.marked: list[str] = []
-        self.is_started_late = False
-        runs = "/api/v2/dags/scaling_sweep/dagRuns"
-        task = {"task_id": "cell.run", "map_index": 0, "state": "deferred", "try_number": 1}
+    def __init__(self, api: Any, state: str) -> None:
+        self.state = state
+        self.marked = 0
+        run = "/api/v2/dags/scaling_sweep/dagRuns/sweep"
         dags = [{"dag_id": "scaling_sweep", "is_paused": False}]
         api.answers |= {
             "GET /api/v2/dags": (200, {"dags": dags, "total_entries": 1}),
-            f"GET {runs}/sweep": self._get("sweep"),
-            f"PATCH {runs}/sweep": self._patch("sweep"),
-            f"GET {runs}/sweep/taskInstances": (200, {"task_instances": [task], "total_entries": 1}),
-            f"GET {runs}/sweep/taskInstances/cell.run/xcomEntries/started_run": lambda _: self._started(),
-            "GET /api/v2/dags/llama31/dagRuns/cell": self._get("cell"),
-            "PATCH /api/v2/dags/llama31/dagRuns/cell": self._patch("cell"),
+            f"GET {run}": lambda _: self._answer(),
+            f"PATCH {run}": self._patch,
         }
 
-    def _get(self, run: str) -> Callable[[Any], Any]:
-        return lambda _: (200, {"dag_id": _DAGS[run], "dag_run_id": run, "state": self.states[run]})
+    def _answer(self) -> Any:
+        self.state, state = "failed" if self.marked else self.state, self.state
+        return 200, {"dag_id": "scaling_sweep", "dag_run_id": "sweep", "state": state}
 
-    def _patch(self, run: str) -> Callable[[Any], Any]:
-        def patch(body: Any) -> Any:
-            assert body == {"state": "failed"}
-            self.marked.append(run)
-            self.states[run] = "failed"
-            return self._get(run)(None)
-
-        return patch
-
-    def _started(self) -> Any:
-        if self.is_started_late and not self.marked:
-            return 404, {"detail": "no such XCom"}
-        return 200, {"key": "started_run", "value": {"dag_id": "llama31", "run_id": "cell"}}
+    def _patch(self, body: Any) -> Any:
+        assert body == {"state": "failed"}
+        self.marked += 1
+        return 200, {"dag_id": "scaling_sweep", "dag_run_id": "sweep", "state": self.state}
 
 
 @pytest.fixture
@@ -58,7 +41,7 @@ def steptime(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     monkeypatch.setenv("STEPTIME_AIRFLOW_URL", api.url)
     monkeypatch.setenv("STEPTIME_AIRFLOW_USER", "ada")
     monkeypatch.setenv("STEPTIME_AIRFLOW_PASSWORD", "secret")
-    monkeypatch.setattr(sweep_cancelling, "_POLL_S", 0.01)
+    monkeypatch.setattr(sweeps, "_POLL_S", 0.01)
 
     def run(arguments: str) -> int | str | None:
         monkeypatch.setattr(sys, "argv", ["steptime", *arguments.split()])
@@ -69,66 +52,43 @@ def steptime(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return run
 
 
-@pytest.mark.parametrize(
-    ("states", "marked"),
-    [
-        ({"sweep": "running", "cell": "running"}, ["sweep", "cell"]),
-        ({"sweep": "running", "cell": "success"}, ["sweep"]),
-        ({"sweep": "failed", "cell": "queued"}, ["cell"]),
-        ({"sweep": "failed", "cell": "failed"}, []),
-    ],
-)
-def test_cancelling_ends_the_sweep_first_and_then_what_it_has_started(
-    api: Any,
-    steptime: Callable[[str], int | str | None],
-    capsys: pytest.CaptureFixture[str],
-    states: dict[str, str],
-    marked: list[str],
+def test_cancelling_marks_the_sweep_as_failed_and_waits_for_its_end(
+    api: Any, steptime: Callable[[str], int | str | None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep = SweepUnderWay(api, **states)
+    sweep = SweepUnderWay(api, "running")
     assert steptime("sweep cancel sweep --dry-run") == 0
-    assert sweep.marked == []
-    would = capsys.readouterr().out
+    assert (sweep.marked, capsys.readouterr().out) == (
+        0,
+        "would end sweep of scaling_sweep, which is running\n",
+    )
     assert steptime("sweep cancel sweep") == 0
-    told = capsys.readouterr().out
-    assert sweep.marked == marked
-    if marked:
-        assert would.splitlines() == [
-            f"would end {run} of {_DAGS[run]}, which is {states[run]}" for run in marked
-        ]
-        assert told.splitlines() == [f"ended {run} of {_DAGS[run]}" for run in marked]
-    else:
-        assert would == told == "nothing of sweep runs: it is failed\n"
+    assert (sweep.marked, sweep.state) == (1, "failed")
+    assert capsys.readouterr().out == "ended sweep of scaling_sweep\n"
 
 
-def test_a_run_that_a_cell_was_just_starting_is_ended_too(
-    api: Any, steptime: Callable[[str], int | str | None]
+def test_a_sweep_that_has_ended_is_left_alone(
+    api: Any, steptime: Callable[[str], int | str | None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sweep = SweepUnderWay(api, sweep="running", cell="running")
-    sweep.is_started_late = True
+    sweep = SweepUnderWay(api, "success")
     assert steptime("sweep cancel sweep") == 0
-    assert sweep.marked == ["sweep", "cell"]
+    assert (sweep.marked, capsys.readouterr().out) == (0, "nothing of sweep runs: it is success\n")
 
 
-def test_what_does_not_end_is_named(
+def test_a_sweep_that_does_not_end_is_named(
     api: Any,
     steptime: Callable[[str], int | str | None],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    SweepUnderWay(api, sweep="failed", cell="running")
-    api.answers["PATCH /api/v2/dags/llama31/dagRuns/cell"] = (
-        200,
-        {"dag_id": "llama31", "dag_run_id": "cell", "state": "running"},
-    )
-    monkeypatch.setattr(sweep_cancelling, "_ENDED_WITHIN_S", 0)
+    SweepUnderWay(api, "running")
+    monkeypatch.setattr(sweeps, "_ENDED_WITHIN_S", 0)
     assert steptime("sweep cancel sweep") == 2
-    assert "cell have not ended: see http://127.0.0.1" in capsys.readouterr().err
+    assert "sweep has not ended: see http://127.0.0.1" in capsys.readouterr().err
 
 
 def test_an_unknown_sweep_is_the_users_mistake(
     api: Any, steptime: Callable[[str], int | str | None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    SweepUnderWay(api, sweep="running", cell="running")
+    SweepUnderWay(api, "running")
     assert steptime("sweep cancel sweeep") == 1
     assert "has no sweep with the run id 'sweeep'" in capsys.readouterr().err

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _GROUP = "steptime"
 _JUDGED = ("verdict", "suspicion", "change_percent", "minimum_detectable_change_percent")
 
+RESULTS = AssetAlias(name="steptime_results", group=_GROUP)
+"""The outlet of a sweep's runs: each updates the asset of its own workload."""
 SWEEPS = AssetAlias(name="steptime_sweeps", group=_GROUP)
 """The outlet of every sweep's report, which names the sweep that it finished."""
 

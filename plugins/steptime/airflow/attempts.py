@@ -56,7 +56,7 @@ def specs_of(
     from steptime.clusters.jobscript import job_spec
 
     ti = context["ti"]
-    identity = f"{ti.dag_id}/{ti.run_id}/{run.label}"
+    identity = f"{ti.dag_id}/{ti.run_id}/{run.name}"
     started = int(context["dag_run"].run_after.timestamp())
     return lambda attempt: job_spec(
         run,

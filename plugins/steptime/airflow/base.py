@@ -134,16 +134,16 @@ async def end_job(cluster: Cluster, job: Job) -> JobStatus:
 
 
 class RunOperator(BaseOperator):
-    """An operator about one planned run, by whose label its mapped tasks are called."""
+    """An operator about one planned run, whose name its mapped task has."""
 
     def __init__(self, *, map_index_template: str | None = "{{ task.cell }}", **kwargs: Any) -> None:
         super().__init__(map_index_template=map_index_template, **kwargs)
 
     @property
     def cell(self) -> str:
-        """The run's label, `tiny·fp32·2`; for templates, once the fields are rendered."""
+        """The run's name, `tiny·fp32·2`; for templates, once the fields are rendered."""
         run = self.planned_run()
-        return "" if run is None else run.label
+        return "" if run is None else run.name
 
     def planned_run(self) -> Run | None:
         """Return the run this operator works on, or None if it is not known yet."""

@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from airflow.sdk import DAG, Asset, TaskGroup, TriggerRule, task_group
+from airflow.sdk import DAG, Asset, AssetAlias, TaskGroup, TriggerRule, task_group
 from airflow.sdk.definitions.param import ParamsDict
 
 from steptime.airflow.assets import published_results
@@ -37,7 +37,7 @@ from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sensors import TrainingSensor
 from steptime.recipes.workloads import load_workload
 
-_RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
+RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 """For faults of the infrastructure: a training's own failure, and the user's errors, are never retried."""
 
 _WAITING_RETRIES = 100
@@ -103,7 +103,7 @@ def training_dag(
     with DAG(
         dag_id=dag_id,
         schedule=schedule,
-        default_args={**_RETRIES, **default_args, **own, "on_failure_callback": on_failure},
+        default_args={**RETRIES, **default_args, **own, "on_failure_callback": on_failure},
         tags=["steptime", document.workload, *tags],
         **arguments,
     ) as dag:
@@ -113,14 +113,14 @@ def training_dag(
 
         @task_group(group_id="performance")
         def performance(run: Any) -> None:
-            _train("performance", run, staged, waiting, published)
+            train("performance", run, staged, waiting, published)
 
         @task_group(group_id="checkpoint")
         def checkpoint(save: Any, load: Any) -> None:
             with TaskGroup("save"):
-                saving = _train("checkpoint.save", save, staged, waiting, published)
+                saving = train("checkpoint.save", save, staged, waiting, published)
             with TaskGroup("load"):
-                _train("checkpoint.load", load, staged, waiting, published, saving=saving)
+                train("checkpoint.load", load, staged, waiting, published, saving=saving)
 
         report = ReportOperator(task_id="report", plan=plan)
         report.as_teardown(setups=check_params, on_failure_fail_dagrun=True)
@@ -142,24 +142,36 @@ def _callbacks(given: Any) -> list[Any]:
     return [*given] if isinstance(given, (list, tuple)) else [given]
 
 
-def _train(
+def train(
     group: str,
     run: Any,
     staged: Any,
     waiting: Mapping[str, Any],
-    published: Asset,
+    published: Asset | AssetAlias,
     *,
     saving: TrainingSensor | None = None,
+    sweep_cell: Any = None,
 ) -> TrainingSensor:
-    """Make the tasks of one run, in the task group of that id, the current one; return the one that waits.
+    """Make the tasks of one run in the current task group; return the one that waits for its job.
 
-    `waiting` is how `TrainingSensor` waits, and `published` the asset that its results update; `saving` waits
-    for the job whose checkpoint this run loads.
+    Args:
+        group: the id of the current task group.
+        run: the run, as XCom.
+        staged: what is staged for it, as XCom.
+        waiting: arguments of `TrainingSensor`.
+        published: the asset that its results update.
+        saving: the task that waits for the job whose checkpoint this run loads.
+        sweep_cell: in a sweep, the run's cell, as XCom.
     """
     waited_in = f"{group}.wait"
     saved_in = None if saving is None else saving.task_id
     submit = SubmitTrainingOperator(
-        task_id="submit", run=run, staged=staged, waited_in=waited_in, saved_in=saved_in
+        task_id="submit",
+        run=run,
+        staged=staged,
+        waited_in=waited_in,
+        saved_in=saved_in,
+        sweep_cell=sweep_cell,
     )
     if saving is not None:
         saving >> submit

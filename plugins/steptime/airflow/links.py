@@ -20,20 +20,6 @@ class ResultsLink(BaseOperatorLink):
         return f"{base_address()}{dag_run_path(ti_key.dag_id, ti_key.run_id)}/plugin/{RUN_ROUTE}"
 
 
-class StartedRunLink(BaseOperatorLink):
-    """From a cell of a sweep to the DAG run that it has started."""
-
-    name = "Run of this cell"
-    address_key = "started_run_address"
-    """XCom of the run's address, written before the run is started."""
-
-    def get_link(self, operator: BaseOperator, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002
-        """Return the address of the run; empty before it is started."""
-        from airflow.sdk.execution_time.xcom import XCom
-
-        return str(XCom.get_value(ti_key=ti_key, key=self.address_key) or "")
-
-
 def base_address() -> str:
     """Return the address of this Airflow without a last slash; empty if its configuration lacks it."""
     return str(conf.get("api", "base_url", fallback="")).rstrip("/")

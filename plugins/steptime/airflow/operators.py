@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowFailException
-from pydantic import ValidationError
 
 from steptime.airflow.attempts import current_attempt, named_after, specs_of
 from steptime.airflow.base import (
@@ -29,7 +27,6 @@ from steptime.airflow.budgets import commit_plan, settle_ended
 from steptime.airflow.connections import patiently
 from steptime.airflow.params import plan_from_params
 from steptime.airflow.states import state_of
-from steptime.airflow.sweep.runs import HELD_BY, STARTED_RUN_KEY, HeldBy, StartedRun
 from steptime.airflow.tables import as_text
 from steptime.clusters.base import Cluster, JobState, Staged
 from steptime.clusters.config import ClusterConfig, load_cluster
@@ -37,6 +34,7 @@ from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
 from steptime.recipes.planning import Plan
+from steptime.recipes.sweep_planning import Cell
 from steptime.results.models import Provenance, Submitted
 from steptime.results.repeating import request_of
 
@@ -46,30 +44,7 @@ _WILL_WAIT = (None, "restarting")
 
 def options_of(context: Context) -> dict[str, Any]:
     """Return what the DAG run was asked for: its params, and the rest of its conf."""
-    asked_for = {**context["params"], **(context["dag_run"].conf or {})}
-    asked_for.pop(HELD_BY, None)  # of a sweep's cell: about who started it
-    return asked_for
-
-
-def cell_of(context: Context) -> HeldBy | None:
-    """Return the sweep's task that started this DAG run, if that task confirms it."""
-    ti = context["ti"]
-    held_by = (context["dag_run"].conf or {}).get(HELD_BY)
-    if held_by is None:
-        return None
-    try:
-        cell = HeldBy.model_validate(held_by)
-    except ValidationError as error:
-        raise AirflowFailException(f"'{HELD_BY}' is not for people to set: leave it out ({error})") from None
-    started = ti.xcom_pull(
-        dag_id=cell.dag_id,
-        run_id=cell.run_id,
-        task_ids=cell.task_id,
-        map_indexes=cell.map_index,
-        key=STARTED_RUN_KEY,
-    )
-    me = StartedRun(dag_id=ti.dag_id, run_id=ti.run_id)
-    return cell if started is not None and StartedRun.model_validate(started) == me else None
+    return {**context["params"], **(context["dag_run"].conf or {})}
 
 
 class CheckParamsOperator(RefusingOperator):
@@ -136,26 +111,27 @@ class StageTrainingOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
         """Stage. Returns `Staged` as JSON."""
-        run = Plan.model_validate(self.plan).runs[0]
-        with airflow_errors():
-            staged = asyncio.run(self._stage(run))
-        self.log.info("the trainer: %s", staged.trainer_path)
-        if staged.image is None:
-            self.log.info("its interpreter: %s", staged.python)
-        else:
-            self.log.info("its image: %s", staged.image_path)
-            if staged.image_sha256 is not None:
-                self.log.info("the SHA-256 of the image's file: %s", staged.image_sha256)
-        return as_json(staged)
+        return as_json(stage_for(Plan.model_validate(self.plan).runs[0], self))
 
-    async def _stage(self, run: Run) -> Staged:
-        from steptime.staging.stage import stage
 
+def stage_for(run: Run, task: BaseOperator) -> Staged:
+    """Stage what a run needs on its cluster, and log what that is."""
+    from steptime.staging.stage import stage
+
+    log = task.log
+    with airflow_errors(), _folded(log.info) as report:
         config = load_cluster(run.cluster)
-        with _folded(self.log.info) as report:
-            return await patiently(
-                config, lambda cluster: stage(cluster, config, run, report), self.log.warning
-            )
+        staged = asyncio.run(
+            patiently(config, lambda cluster: stage(cluster, config, run, report), log.warning)
+        )
+    log.info("the trainer: %s", staged.trainer_path)
+    if staged.image is None:
+        log.info("its interpreter: %s", staged.python)
+    else:
+        log.info("its image: %s", staged.image_path)
+        if staged.image_sha256 is not None:
+            log.info("the SHA-256 of the image's file: %s", staged.image_sha256)
+    return staged
 
 
 @contextmanager
@@ -188,9 +164,11 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
     :param staged: what `StageTrainingOperator` returned. (templated)
     :param waited_in: id of the task that waits for the job: nothing is submitted unless it is yet to begin.
     :param saved_in: for a checkpoint load, id of the task that waited for the job which saved it.
+    :param sweep_cell: in a sweep, the run's `Cell` as JSON; otherwise the DAG run's params are what was asked
+        for. (templated)
     """
 
-    template_fields: Sequence[str] = ("run", "staged")
+    template_fields: Sequence[str] = ("run", "staged", "sweep_cell")
     ui_color: str = "#d9e7f5"
 
     def __init__(
@@ -200,10 +178,12 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         staged: Any,
         waited_in: str,
         saved_in: str | None = None,
+        sweep_cell: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.run = run
+        self.sweep_cell = sweep_cell
         self.staged = staged
         self.saved_in = saved_in
         self.waited_in = waited_in
@@ -249,14 +229,14 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             info=self.log.info,
         )
         spec = spec_of(attempt)
-        asked_for = options_of(context)
+        cell = None if self.sweep_cell is None else Cell.model_validate(self.sweep_cell)
+        asked_for = options_of(context) if cell is None else cell.request.model_dump(mode="json")
         request = request_of(run, asked_for)  # what it refuses is refused before anything runs
         job = await self.submit_held(cluster, run, spec, context)
         self.log.info("job %s (id %s) on cluster '%s'", job.name, job.job_id, job.cluster)
         self.log.info("its log: %s", job.log_path)
         secretive = (run.environment, staged.image_environment)
         self.log.info("its script:\n%s", redacted_text(spec.script, *secretive))
-        cell = cell_of(context)
         made_by = Provenance(
             **of_this_code(),
             staged=staged,
@@ -266,7 +246,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             dag_run_id=ti.run_id,
             map_index=-1 if ti.map_index is None else ti.map_index,
             sweep=None if cell is None else cell.sweep,
-            sweep_run=None if cell is None else f"{cell.dag_id}/{cell.run_id}",
+            sweep_run=None if cell is None else dag_run_of(context),
         )
         return Submitted(run=run, request=request, job=job, attempt=attempt, made_by=made_by)
 

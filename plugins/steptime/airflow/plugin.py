@@ -7,7 +7,6 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from steptime.airflow.addresses import RUN_ROUTE
-from steptime.airflow.sweep import hooks as sweep_hooks
 
 PREFIX = "/steptime"
 
@@ -41,7 +40,6 @@ class SteptimePlugin(AirflowPlugin):
     """Found by Airflow through the entry point `airflow.plugins`."""
 
     name = "steptime"
-    listeners: list[Any] = [sweep_hooks]  # noqa: RUF012 (Airflow declares it so)
     fastapi_apps: list[dict[str, Any]] = [  # noqa: RUF012 (Airflow declares it so)
         {"app": _serve, "url_prefix": PREFIX, "name": "steptime results"}
     ]

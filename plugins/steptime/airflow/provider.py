@@ -53,10 +53,10 @@ def get_provider_info() -> dict[str, Any]:
             *("sweep.confirming", "sweep.operators", "sweep.reporting"),
         ),
         "sensors": _modules(_BENCHMARKS, "sensors"),
-        "triggers": _modules(_BENCHMARKS, "triggers", "sweep.triggers"),
+        "triggers": _modules(_BENCHMARKS, "triggers"),
         "hooks": _modules(_RUNAI_NAME, "hooks"),
         "connection-types": [_RUNAI],
-        "extra-links": ["steptime.airflow.links.ResultsLink", "steptime.airflow.links.StartedRunLink"],
+        "extra-links": ["steptime.airflow.links.ResultsLink"],
     }
 
 

@@ -1,5 +1,6 @@
 """`steptime sweep`: which sweeps there are, what one would run and cost, and starting it."""
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -8,14 +9,20 @@ from steptime.cli.airflow_client import DAG_PATIENCE_S, Url, User, airflow_clien
 from steptime.cli.output import FORMAT_OPTION, WIDE_OPTION, Format, show
 from steptime.cli.recipes import check_budgets
 from steptime.cli.usage import Commands
+from steptime.errors import SystemFailure, UserError, shown
 from steptime.recipes.config_problems import load_each, refuse
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_at_most, format_hours
 from steptime.recipes.sweep_planning import SweepPlan, runs_of
 from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.service.rest import AirflowClient, DagRun
 
 DAG_ID = "scaling_sweep"
 """The DAG that runs any sweep, when it is asked to."""
+_SWEEP_TAG = "sweep"
+"""Of the DAGs that run sweeps."""
+_ENDED_WITHIN_S = 300.0
+_POLL_S = 1.0
 
 EXAMPLES = """
 [bold]Examples[/bold]
@@ -88,7 +95,7 @@ def plan(
     planned = checked_sweep(name)
     table = output_format is Format.TABLE
     headings = {"cell": "run", "gpu_hours_max": "GPU-hours ≤"}
-    columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max", "dag_id") if table else None
+    columns = ("cell", "cluster", "jobs", "gpus", "time_limit", "gpu_hours_max") if table else None
     show(_rows(planned), output_format, called="cells", columns=columns, headings=headings, wide=wide)
     typer.echo(f"{_total(planned)}. Nothing was submitted.", err=not table)
     typer.echo(expected_cost(_runs(planned)).sentence, err=not table)
@@ -119,21 +126,38 @@ def cancel(
     url: Url = None,
     user: User = None,
 ) -> None:
-    """End a sweep: mark its DAG run as failed, and those that it has started, whose tasks end their jobs.
+    """End a sweep: mark its DAG run as failed, whose tasks then end their jobs.
 
-    The exit code is 0 if nothing of it runs any more, also if nothing did, 1 if there is no such
-    sweep, and 2 if something still runs after five minutes.
+    The exit code is 0 if it has ended, also if it had before, 1 if there is no such sweep, and 2 if it still
+    runs after five minutes.
     """
-    from steptime.service.sweep_cancelling import cancel_sweep, find_sweep, live_runs
-
     with airflow_client(url, user) as client:
-        sweep = find_sweep(client, run_id)
-        if dry_run:
-            live = ([] if sweep.has_ended else [sweep]) + live_runs(client, sweep)
-            ended = [f"would end {run.dag_run_id} of {run.dag_id}, which is {run.state}" for run in live]
+        sweep = client.find_dag_run(run_id, tag=_SWEEP_TAG)
+        if sweep is None:
+            raise UserError(
+                f"Airflow at {client.url} has no sweep with the run id '{shown(run_id)}': 'steptime sweep "
+                "run' prints it, and its page in Airflow shows it."
+            )
+        if sweep.has_ended:
+            typer.echo(f"nothing of {run_id} runs: it is {sweep.state}")
+        elif dry_run:
+            typer.echo(f"would end {run_id} of {sweep.dag_id}, which is {sweep.state}")
         else:
-            ended = [f"ended {run.dag_run_id} of {run.dag_id}" for run in cancel_sweep(client, sweep)]
-    typer.echo("\n".join(ended) or f"nothing of {run_id} runs: it is {sweep.state}")
+            client.mark_failed(sweep)
+            _wait_for_end(client, sweep)
+            typer.echo(f"ended {run_id} of {sweep.dag_id}")
+
+
+def _wait_for_end(client: AirflowClient, sweep: DagRun) -> None:
+    """Wait until the tasks of a sweep have ended their jobs."""
+    deadline = time.monotonic() + _ENDED_WITHIN_S
+    while not client.dag_run(sweep.dag_id, sweep.dag_run_id).has_ended:
+        if time.monotonic() > deadline:
+            raise SystemFailure(
+                f"{_ENDED_WITHIN_S:.0f} s after it was marked as failed, {sweep.dag_run_id} has not ended: "
+                f"see {client.run_address(sweep.dag_id, sweep.dag_run_id)}"
+            )
+        time.sleep(_POLL_S)
 
 
 def _runs(planned: SweepPlan) -> list[Run]:
@@ -147,9 +171,7 @@ def _rows(planned: SweepPlan) -> list[dict[str, Any]]:
             "entry": cell.entry,
             "repeat": cell.repeat,
             "jobs": cell.jobs,
-            "gpus_at_once": cell.gpus_at_once,
             "gpu_hours_max": cell.gpu_hours_max,
-            "dag_id": cell.dag_id,
             **cell.request.model_dump(mode="json", exclude={"gpus", "repeats"}),
             "gpus": cell.gpus,
         }

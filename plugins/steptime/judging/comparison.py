@@ -58,7 +58,7 @@ def compare_sweep_run(store: Store, rows: Sequence[Mapping[str, Any]]) -> Compar
 
 
 def compare_dag_run(store: Store, dag_id: str, dag_run_id: str) -> Comparison:
-    """Compare the cells of a DAG run, or all that a sweep's started, as each stood after its own runs."""
+    """Compare the cells of a DAG run, each as it was judged after its own runs."""
     scope = store.scope(dag_id, dag_run_id)
     return replace(
         _compare(store, judged_of(store, scope)),

@@ -332,6 +332,8 @@ class Run(Frozen):
     """Floating-point operations of a step on one sample, by the recipe's formula: for TFLOPS in the log."""
     slurm: SlurmOptions | None = None
     """What is asked of Slurm; None elsewhere, and if nothing is."""
+    cell: str | None = None
+    """The label of its cell in a sweep; None outside sweeps."""
 
     @model_validator(mode="before")
     @classmethod
@@ -352,3 +354,10 @@ class Run(Frozen):
         if self.repeat > 1:
             parts.append(f"repeat {self.repeat}")
         return "·".join(parts)
+
+    @property
+    def name(self) -> str:
+        """Its label, or in a sweep its cell's label and its mode: unique in the DAG run."""
+        if self.cell is None or self.mode is Mode.PERFORMANCE:
+            return self.cell or self.label
+        return f"{self.cell}·{self.mode.value.replace('_', ' ')}"

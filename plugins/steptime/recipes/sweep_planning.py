@@ -16,13 +16,13 @@ from steptime.frozen import Frozen
 from steptime.recipes.machine_options import excluding
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours
-from steptime.recipes.planning import Plan, plan, require_runnable
+from steptime.recipes.planning import CheckpointPair, Plan, plan, require_runnable
 from steptime.recipes.request import PlanRequest, parse_request
 from steptime.recipes.sweeps import Sweep, excludes
 from steptime.recipes.workloads import load_workload
 
-MOST_JOBS = 1000
-"""Airflow maps a task over at most 1024 values."""
+MOST_CELLS = 1024
+"""As many values as Airflow maps a task over, by default."""
 _FRESH = "·fresh "
 """Between the label of a cell and the number of a fresh run of it."""
 
@@ -32,24 +32,20 @@ class Cell(Frozen):
 
     label: str
     """What people call it, `llama3.1·tiny·fp32·2`; no other cell of the sweep has it."""
-    sweep: str | None = None
-    """The sweep's name; None in what an earlier steptime has planned."""
+    sweep: str
+    """The sweep's name."""
     entry: int
     """Which entry of the sweep's `runs` asks for it, from 0."""
     repeat: PositiveInt
-    dag_id: str
-    """The DAG that runs it."""
     request: PlanRequest
     """With every default filled in, one number of GPUs and one repeat."""
     gpus: PositiveInt
     """Of its largest job."""
-    gpus_at_once: PositiveInt
-    """What its jobs may hold together: a checkpoint is saved while the performance run runs."""
     jobs: PositiveInt
     gpu_hours_max: float
     """If every job runs into its time limit."""
     planned: Plan | None = Field(None, exclude=True, repr=False)
-    """What its DAG run plans; not in JSON, from which `plan_of` plans it anew."""
+    """Its plan; left out of JSON, as `plan_of` plans it again."""
 
 
 class SweepPlan(Frozen):
@@ -74,7 +70,7 @@ def plan_sweep(sweep: Sweep, check: Callable[[Plan], None] = require_runnable) -
 
     `check` raises UserError for the plan of a cell that cannot be run. Also refused are a run that two
     combinations ask for, an exclusion that excludes nothing, a sweep with nothing left to run, more than
-    `MOST_JOBS` jobs, and a plan above the budget. Raises UserError with every reason at once.
+    `MOST_CELLS` cells, and a plan above the budget. Raises UserError with every reason at once.
     """
     exclusions = _Exclusions(sweep)
     cells = list(_all_cells(sweep, exclusions, check))
@@ -129,8 +125,18 @@ def is_fresh_of(fresh: Cell, cell: Cell) -> bool:
 
 
 def plan_of(cell: Cell) -> Plan:
-    """Plan what the DAG run of a cell runs."""
-    return cell.planned or plan(cell.request)
+    """Return the plan of a cell: one performance run, and its checkpoint pair if it has one."""
+    planned = cell.planned or plan(cell.request)
+
+    def of_cell(run: Run) -> Run:
+        return run.model_copy(update={"cell": cell.label})
+
+    pairs = (
+        CheckpointPair(save=of_cell(pair.save), load=of_cell(pair.load)) for pair in planned.checkpoint_pairs
+    )
+    return planned.model_copy(
+        update={"runs": tuple(map(of_cell, planned.runs)), "checkpoint_pairs": tuple(pairs)}
+    )
 
 
 def runs_of(cell: Cell) -> tuple[Run, ...]:
@@ -172,6 +178,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
     with several of an entry in the same words is there once.
     """
     asked_by: dict[str, str] = {}
+    found = 0
     refused: dict[tuple[int, str], str] = {}
     for entry in range(len(sweep.runs)):
         for values in sweep.requests(entry):
@@ -187,9 +194,13 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
                 place = f"sweep '{sweep.name}', runs.{entry} ({_words(values)})"
                 refused.setdefault((entry, str(error)), f"{place}: {error}")
             else:
+                found += len(cells)
                 yield from cells
-            if len(asked_by) > MOST_JOBS or len(refused) > MOST_JOBS:
-                raise UserError(f"sweep '{sweep.name}' has more than {MOST_JOBS} jobs: make two of it.")
+            if found > MOST_CELLS or len(refused) > MOST_CELLS:
+                raise UserError(
+                    f"sweep '{sweep.name}' has more than {MOST_CELLS:,} runs, the most that Airflow maps a "
+                    "task over by default: make two of it."
+                )
     if refused:
         raise BrokenFiles.of_file(tuple(refused.values()))
 
@@ -197,7 +208,7 @@ def _all_cells(sweep: Sweep, exclusions: _Exclusions, check: Callable[[Plan], No
 def _require_new(cell: Cell, asked_by: dict[str, str]) -> None:
     """Note the runs of a cell, with its entry. Raises UserError for one that was noted before."""
     for run in runs_of(cell):
-        key = run.model_copy(update={"repeat": cell.repeat}).model_dump_json()
+        key = run.model_copy(update={"repeat": cell.repeat, "cell": None}).model_dump_json()
         if other := asked_by.get(key):
             raise UserError(
                 f"{other} asks for {cell.label}, too: leave one of the two out, or raise repeats to run it "
@@ -206,7 +217,7 @@ def _require_new(cell: Cell, asked_by: dict[str, str]) -> None:
         asked_by[key] = f"runs.{cell.entry}"
 
 
-def _cells(planned: Plan, entry: int, sweep: str | None) -> Iterator[Cell]:
+def _cells(planned: Plan, entry: int, sweep: str) -> Iterator[Cell]:
     """Each performance run of a plan as a cell: that of the first repeat has a checkpoint's jobs, too."""
     pairs = {pair.save.recipe.gpus: pair for pair in planned.checkpoint_pairs}
     workload = load_workload(planned.request.workload)
@@ -224,10 +235,8 @@ def _cells(planned: Plan, entry: int, sweep: str | None) -> Iterator[Cell]:
             sweep=sweep,
             entry=entry,
             repeat=run.repeat,
-            dag_id=workload.dag_id,
             request=request,
             gpus=gpus,
-            gpus_at_once=2 * gpus if pair else gpus,
             jobs=len(jobs),
             gpu_hours_max=gpu_hours,
             planned=Plan(

@@ -32,7 +32,7 @@ class Charge(Frozen):
     dag_run: str | None = None
     """`dag_id/run_id`."""
     label: str
-    """The run's."""
+    """The run's name: no other run of its DAG run has it."""
     cluster: str
     account: str | None
     """The run's own; None is that of the cluster's file."""
@@ -121,7 +121,7 @@ def planned_charge(run: Run, config: ClusterConfig, now: float, *, dag_run: str 
     """Return what a planned run may take at most."""
     return Charge(
         dag_run=dag_run,
-        label=run.label,
+        label=run.name,
         cluster=run.cluster,
         account=None if run.slurm is None else run.slurm.account,
         gpus=run.recipe.gpus,

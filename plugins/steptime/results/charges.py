@@ -106,7 +106,7 @@ def commit_job(run: Run, job_name: str, *, dag_run: str, now: float | None = Non
         _lock(connection)
         if connection.scalar(select(table.c.id).where(table.c.job_name == job_name)) is not None:
             return
-        its_plan = (table.c.job_name.is_(None), table.c.dag_run == dag_run, table.c.label == run.label)
+        its_plan = (table.c.job_name.is_(None), table.c.dag_run == dag_run, table.c.label == run.name)
         planned = connection.execute(table.delete().where(*its_plan, table.c.counts_until > now))
         if not planned.rowcount:
             for balance in _balances(connection, configs, [charge], now):
@@ -168,7 +168,7 @@ def write_taken(
 
     of_run = {
         "dag_run": dag_run,
-        "label": run.label,
+        "label": run.name,
         "cluster": run.cluster,
         "account": None if run.slurm is None else run.slurm.account,
         "gpus": run.recipe.gpus,

@@ -119,6 +119,12 @@ def recorded_nodes(record: str) -> tuple[str, ...]:
     return () if parsed is None else parsed.nodes
 
 
+def recorded_cell(record: str) -> str | None:
+    """Return the cell of a sweep that a record is of; None if there is none, or the record is unreadable."""
+    parsed = _parsed(record)
+    return None if parsed is None else parsed.run.cell
+
+
 def recorded_job(record: str) -> Job | None:
     """Return the job that a record is of; None if somebody has made it unreadable."""
     parsed = _parsed(record)

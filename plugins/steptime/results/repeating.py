@@ -59,9 +59,9 @@ def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def _same_work(one: Run, other: Run) -> bool:
-    # Which repeat it was, and where the saving job put its checkpoint, is no part of the work. The model
-    # flops follow from the recipe, and older plans have none.
-    apart = {"repeat", "checkpoint_path", "model_flops"}
+    # Which repeat or cell of a sweep it was, and where the saving job put its checkpoint, is no part of the
+    # work. The model flops follow from the recipe, and older plans have none.
+    apart = {"repeat", "cell", "checkpoint_path", "model_flops"}
     return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
 
 

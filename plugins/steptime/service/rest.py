@@ -233,13 +233,6 @@ class AirflowClient:
         """Mark a DAG run as failed, as the button in the UI does: its tasks then end their jobs."""
         self._call("PATCH", _run_path(run.dag_id, run.dag_run_id), json={"state": "failed"})
 
-    def xcom(self, run: DagRun, task: TaskInstance, key: str) -> Any:
-        """Return a task's XCom, or None if it has none with that key."""
-        path = f"{_run_path(run.dag_id, run.dag_run_id)}/taskInstances/{quote(task.task_id)}/xcomEntries"
-        params = {"map_index": task.map_index}
-        answer = self._call("GET", f"{path}/{quote(key)}", missing=None, params=params)
-        return None if answer is None else answer["value"]
-
     def running_dag_runs(self) -> list[DagRun]:
         """Return the runs of all DAGs that are queued or running."""
         found = self._pages("/api/v2/dags/~/dagRuns", "dag_runs", {"state": ["running", "queued"]})

@@ -7,58 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import ErrorType
-from airflow.sdk.execution_time.comms import (
-    DagResult,
-    DagRunStateResult,
-    DRCount,
-    ErrorResponse,
-    GetDag,
-    GetDagRunState,
-    GetDRCount,
-    OKResponse,
-    TriggerDagRun,
-)
 
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.results.models import Result
 from tests.airflow.conftest import TaskInstance
-
-
-@dataclass
-class Supervisor:
-    """Answers what tasks and triggers ask of Airflow about DAG runs."""
-
-    runs: dict[tuple[str, str], str] = field(default_factory=dict)
-    started: list[TriggerDagRun] = field(default_factory=list)
-    cleared: list[tuple[str, str]] = field(default_factory=list)
-    paused: bool = False
-
-    def send(self, msg: Any) -> Any:
-        match msg:
-            case TriggerDagRun(reset_dag_run=True):
-                self.cleared.append((msg.dag_id, str(msg.run_id)))
-                return OKResponse(ok=True)
-            case TriggerDagRun():
-                if (msg.dag_id, msg.run_id) in self.runs:
-                    return ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
-                self.runs[msg.dag_id, msg.run_id] = "queued"
-                self.started.append(msg)
-                return OKResponse(ok=True)
-            case GetDRCount():
-                return DRCount(count=sum((msg.dag_id, run_id) in self.runs for run_id in msg.run_ids or ()))
-            case GetDagRunState():
-                return DagRunStateResult(state=self.runs[msg.dag_id, msg.run_id])
-            case GetDag():
-                return DagResult.model_construct(dag_id=msg.dag_id, is_paused=self.paused)
-        raise AssertionError(f"unexpected: {msg}")
-
-
-@pytest.fixture
-def airflow_runs(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
-    supervisor = Supervisor()
-    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.SUPERVISOR_COMMS", supervisor, raising=False)
-    return supervisor
 
 
 @dataclass
@@ -68,23 +20,31 @@ class SweepTask(TaskInstance):
     dag_id: str = "weekly_scaling_sweep"
     xcoms: dict[Any, Any] = field(default_factory=dict)
 
-    def get_dag(self, dag_id: str) -> Any:
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-        return RuntimeTaskInstance.get_dag(dag_id)
-
     def xcom_pull(
         self, *, key: str, task_ids: str | None = None, map_indexes: int | None = None, **_: str
     ) -> Any:
         return self.xcoms.get((task_ids, map_indexes, key), self.pushed.get(key))
 
 
-def of_sweep(result: Result) -> Result:
-    """The result as one of a cell of the sweep `night`, which `SweepTask` is of."""
+def of_sweep(result: Result, cell: str) -> Result:
+    """The result as one of that cell of the sweep `night`, in the DAG run of `SweepTask`."""
     submitted = result.submitted
-    of_it = {"sweep": "night", "sweep_run": f"{SweepTask.dag_id}/{SweepTask.run_id}"}
+    of_it = {
+        "dag_id": SweepTask.dag_id,
+        "dag_run_id": SweepTask.run_id,
+        "sweep": "night",
+        "sweep_run": f"{SweepTask.dag_id}/{SweepTask.run_id}",
+    }
     made_by = submitted.made_by.model_copy(update=of_it)
-    return result.model_copy(update={"submitted": submitted.model_copy(update={"made_by": made_by})})
+    run = submitted.run.model_copy(update={"cell": cell})
+    record = json.loads(result.record)
+    record["run"]["cell"] = cell
+    return result.model_copy(
+        update={
+            "submitted": submitted.model_copy(update={"made_by": made_by, "run": run}),
+            "record": json.dumps(record),
+        }
+    )
 
 
 @pytest.fixture

@@ -17,25 +17,22 @@ from steptime.airflow.sweep.cells import check_all_sweeps
 from steptime.airflow.sweep.dag import sweep_dag
 from steptime.airflow.sweep.operators import _markdown
 from steptime.errors import UserError
-from steptime.judging.judgements import publish
+from steptime.judging.judgements import publish, reject
 from steptime.recipes.models import Mode
+from steptime.results.models import Check, Verdict
 from steptime.results.store import Store
 from tests.airflow.conftest import logged
 
-from .conftest import Supervisor, SweepTask, of_sweep
+from .conftest import SweepTask, of_sweep
 
-ONE, TWO = (("cell.run", 0, "started_run"), ("cell.run", 1, "started_run"))
-"""Where the XComs of the two cells' runs are."""
-
-
-def started(run_id: str) -> dict[str, str]:
-    return {"dag_id": "llama31", "run_id": run_id}
+ONE, TWO = "llama3.1·tiny·fp32·1", "llama3.1·tiny·fp32·2"
+"""The labels of the two cells."""
 
 
 def test_the_first_task_shows_what_the_sweep_comes_to(check: Callable[..., dict[str, Any]]) -> None:
     table, most, expected, *_ = logged(check)
     assert table.startswith("\nsweep night: 2 runs\n")
-    assert re.search(r"llama3\.1·tiny·fp32·2 +local +1 +2 +0\.33\d* +- +llama31", table)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +local +1 +2 +0\.33\d* +-", table)
     assert (most, expected) == ("at most 0.50 GPU-hours", "no history and no publication: upper bound only")
 
 
@@ -67,10 +64,10 @@ def test_above_the_limit_somebody_sees_what_it_costs_at_most_and_probably(
     assert asked["subject"] == "Start sweep night: 2 jobs, at most 0.50 GPU-hours?"
     expected, _, heading, rule, one, two = asked["body"].splitlines()
     assert expected.startswith("expected 0.021 GPU-hours, the longest job 00:00:38 (1 by the history ")
-    assert heading == "| cell | cluster | jobs | GPUs | GPU-hours ≤ | expected | DAG |"
-    assert rule == "| --- | --- | --- | --- | --- | --- | --- |"
-    assert one == "| llama3.1·tiny·fp32·1 | local | 1 | 1 | 0.17 | unknown | llama31 |"
-    assert two == "| llama3.1·tiny·fp32·2 | local | 1 | 2 | 0.33 | 0.021 | llama31 |"
+    assert heading == "| cell | cluster | jobs | GPUs | GPU-hours ≤ | expected |"
+    assert rule == "| --- | --- | --- | --- | --- | --- |"
+    assert one == "| llama3.1·tiny·fp32·1 | local | 1 | 1 | 0.17 | unknown |"
+    assert two == "| llama3.1·tiny·fp32·2 | local | 1 | 2 | 0.33 | 0.021 |"
     assert asked["options"] == ["Approve", "Reject"]
     news = f"Start sweep night? 2 jobs, at most 0.50 GPU-hours; {expected}"
     assert told == [("approval waiting", news)]
@@ -102,15 +99,15 @@ class TaskInstanceWithId:
 
 @pytest.fixture
 def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home: Path) -> Callable[..., Any]:
-    """Reports on a sweep of one and two ranks; the XComs are those of its tasks."""
-    checked = check()
+    """Reports on a sweep of one and two ranks; the XComs are those of its other tasks."""
+    planned = check()
 
-    def report(xcoms: dict[Any, Any], checked: Any = checked) -> Any:
+    def report(xcoms: dict[Any, Any] | None = None, *, checked: Any = planned, confirmed: Any = None) -> Any:
         context: Any = {
-            "ti": SweepTask(task_id="report", map_index=-1, xcoms=xcoms),
+            "ti": SweepTask(task_id="report", map_index=-1, xcoms=xcoms or {}),
             "outlet_events": OutletEventAccessors(),
         }
-        task("report", checked=checked).execute(context)
+        task("report", checked=checked, confirmed=confirmed).execute(context)
         return context["outlet_events"][SWEEPS].asset_alias_events
 
     return report
@@ -119,24 +116,15 @@ def report(check: Callable[..., dict[str, Any]], task: Callable[..., Any], home:
 @pytest.mark.long
 def test_the_report_shows_the_step_times_of_each_cell(
     report: Callable[..., Any],
-    airflow_runs: Supervisor,
     make_result: Callable[..., Any],
     told: list[tuple[str, str]],
     capsys: pytest.CaptureFixture[str],
-    *,
-    statements: list[tuple[str, Any]],
 ) -> None:
     store = Store()
-    for gpus in (1, 2):
-        times = [gpus / 8] * 20
-        made = make_result(f"job-{gpus}", gpus=gpus, dag_run_id=f"r{gpus}", step_times=times)
-        publish(store, of_sweep(made))
-    airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
+    for gpus, cell in ((1, ONE), (2, TWO)):
+        publish(store, of_sweep(make_result(f"job-{gpus}", gpus=gpus, step_times=[gpus / 8] * 20), cell))
 
-    statements.clear()
-    [event] = report({ONE: started("r1"), TWO: started("r2")})
-    read = [statement for statement, _ in statements if "SELECT runs.job_name, runs.label" in statement]
-    assert len(read) == 2 + 1, "of each cell its run, and how all of them are judged"
+    [event] = report()
     assert event.dest_asset_key.uri == "steptime://sweeps/night"
     assert event.extra["sweep"] == "night"
     assert event.extra["sentence"] == (
@@ -148,15 +136,15 @@ def test_the_report_shows_the_step_times_of_each_cell(
     }
     assert told == [("sweep finished", f"sweep night: {event.extra['sentence']}")]
     printed = capsys.readouterr().out
-    assert re.search(r"cell +run +step time, s +tokens/s +MFU, % +queued, s +DAG run", printed)
-    assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 +\S+ +\S+ +\S+ +llama31 r1", printed)
-    assert re.search(r"llama3\.1·tiny·fp32·2 +success +0\.25 +\S+ +\S+ +\S+ +llama31 r2", printed)
+    assert re.search(r"cell +result +step time, s +tokens/s +MFU, % +queued, s +job", printed)
+    assert re.search(r"llama3\.1·tiny·fp32·1 +valid +0\.125 +\S+ +\S+ +\S+ +job-1", printed)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +valid +0\.25 +\S+ +\S+ +\S+ +job-2", printed)
     assert printed.index(event.extra["sentence"]) < printed.index("results of manual__"), "it comes first"
 
 
 def test_the_report_shows_no_times_of_checkpoint_runs(
+    check: Callable[..., dict[str, Any]],
     report: Callable[..., Any],
-    airflow_runs: Supervisor,
     make_result: Callable[..., Any],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -166,37 +154,36 @@ def test_the_report_shows_no_times_of_checkpoint_runs(
         ("loaded", Mode.CHECKPOINT_LOAD, 0.75),
     )
     store = Store()
+    checked = check(runs=[{"workload": "llama3.1", "gpus": 2, "checkpoint": True}])
     for at, (name, mode, time) in enumerate(runs):
+        with pytest.raises(AirflowFailException, match=r"1 of 1 runs have no valid result"):
+            report(checked=checked)
         steps = 1 if mode is Mode.CHECKPOINT_LOAD else 20
-        store.publish(
-            make_result(
-                name, gpus=1, mode=mode, dag_run_id="r1", step_times=[time] * steps, submitted_at=1e9 + at
-            )
-        )
-    airflow_runs.runs = {("llama31", "r1"): "success", ("llama31", "r2"): "success"}
+        made = make_result(name, mode=mode, step_times=[time] * steps, submitted_at=1e9 + at)
+        store.publish(of_sweep(made, TWO))
 
-    report({ONE: started("r1"), TWO: started("r2")})
+    report(checked=checked)
     told = capsys.readouterr().out
-    assert re.search(r"llama3\.1·tiny·fp32·1 +success +0\.125 ", told)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +valid +0\.125 ", told)
     assert not re.search(r"0\.5 |0\.75 ", told)
 
 
-def test_the_report_fails_for_a_cell_that_failed_and_one_that_never_began(
-    report: Callable[..., Any], airflow_runs: Supervisor
+def test_the_report_fails_for_a_cell_that_was_rejected_and_one_without_a_result(
+    report: Callable[..., Any], make_result: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    airflow_runs.runs = {("llama31", "r1"): "failed"}
+    failed = Check(name="all_steps", passed=False, message="steps are missing")
+    rejected = make_result("job-1", gpus=1, verdict=Verdict(checks=(failed,)), submitted_at=1e9)
+    reject(Store(), of_sweep(rejected, ONE))
 
     with pytest.raises(AirflowFailException, match=r"2 of 2 runs have no valid result: .*·1, .*·2"):
-        report({ONE: started("r1")})
+        report()
+    told = capsys.readouterr().out
+    assert re.search(r"llama3\.1·tiny·fp32·1 +rejected ", told)
+    assert re.search(r"llama3\.1·tiny·fp32·2 +none +- ", told)
 
-
-def test_the_report_says_how_to_end_what_a_failed_sweep_has_left(
-    report: Callable[..., Any], airflow_runs: Supervisor
-) -> None:
-    airflow_runs.runs = {("llama31", "r1"): "running", ("llama31", "r2"): "success"}
-
-    with pytest.raises(AirflowFailException, match="1 not ended yet: 'steptime sweep cancel manual_"):
-        report({ONE: started("r1"), TWO: started("r2")})
+    publish(Store(), of_sweep(make_result("job-1-2", gpus=1, submitted_at=2e9), ONE))
+    with pytest.raises(AirflowFailException, match=r"1 of 2 runs have no valid result: .*·2"):
+        report()
 
 
 def test_a_rejected_sweep_is_no_failure(
@@ -208,7 +195,7 @@ def test_a_rejected_sweep_is_no_failure(
 
 def test_a_sweep_that_was_refused_has_failed(report: Callable[..., None]) -> None:
     with pytest.raises(AirflowFailException, match="nothing was started: see the log of check_sweep"):
-        report({}, None)
+        report(checked=None)
 
 
 def test_a_rejection_is_kept_for_the_report(
@@ -224,7 +211,7 @@ def test_a_rejection_is_kept_for_the_report(
     }
     operator.execute_complete({"ti": ti, "task": operator}, event)
     assert ti.pushed["rejected_by"] == "ada"
-    assert ti.pushed["skipmixin_key"] == {"skipped": ["cells"]}
+    assert ti.pushed["skipmixin_key"] == {"skipped": ["stage"]}
 
 
 def test_files_that_cannot_be_run_are_told_with_line_and_field_and_change_no_dag(

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from steptime.airflow import sentences
+from steptime.airflow import budgets, sentences
 from steptime.airflow.assets import extra_of_run
 from steptime.airflow.sweep.confirming import _gpu_hours
-from steptime.airflow.sweep.runs import CONFIRM_TASK
 from steptime.judging.causes import WEEK_S
 from steptime.judging.comparison import compare_since, finding_of_run
 from steptime.judging.detection import Baseline
@@ -24,12 +23,14 @@ from steptime.results.database import close_engines
 from steptime.results.store import Store
 from tests.airflow.conftest import StateStore
 
-from .conftest import Supervisor, SweepTask, of_sweep
+from .conftest import SweepTask, of_sweep
 from .test_approval_and_report import report
 
 __all__ = ["report"]  # a fixture
 
 MakeResult = Callable[..., Any]
+CELL = "llama3.1·tiny·fp32·2"
+"""The cell of two ranks."""
 DAY_S = 86_400.0
 USUAL_S, SLOW_S = 0.2, 0.24
 USUAL_WEEKS = 8
@@ -45,38 +46,33 @@ class Scene:
     def __init__(self, make_result: MakeResult, task: Any, make_context: Any) -> None:
         self.make_result, self.task, self.make_context = make_result, task, make_context
         self.kept = StateStore()
-        self.pushed: dict[str, Any] = {}
         self.runs = USUAL_WEEKS
 
-    def measure(self, step_time_s: float, *, run_id: str, jitter: float = 0.002, **options: Any) -> None:
-        """Publish a run of two ranks; the next one is a day later."""
+    def measure(
+        self, step_time_s: float, cell: str | None = None, *, jitter: float = 0.002, **options: Any
+    ) -> None:
+        """Publish a run of two ranks, of this sweep if it is of a cell; the next one is a day later."""
         self.runs += 1
-        result = measured(self.make_result, self.runs, step_time_s, run_id, jitter, **options)
-        publish(Store(), result if run_id == "earlier" else of_sweep(result))
+        result = measured(self.make_result, self.runs, step_time_s, jitter, **options)
+        publish(Store(), result if cell is None else of_sweep(result, cell))
 
-    def confirm(self, checked: Any, started: Sequence[str] = ("one", "two")) -> list[Any]:
-        """What the task plans, for a sweep whose cells were started as these DAG runs."""
-        xcoms = {
-            ("cell.run", index, "started_run"): {"dag_id": "llama31", "run_id": run_id}
-            for index, run_id in enumerate(started)
-        }
-        context = self.make_context() | {"ti": SweepTask(pushed=self.pushed, map_index=-1, xcoms=xcoms)}
-        context["task_state_store"] = self.kept
-        planned: list[Any] = self.task(CONFIRM_TASK, checked=checked).execute(context)
-        return planned
+    def confirm(self, checked: Any) -> list[Any]:
+        """The cells that the task plans."""
+        cells = [] if checked is None else checked["cells"]
+        staged = {"runs": [{"sweep_cell": cell, "staged": {"for": cell["label"]}} for cell in cells]}
+        self.planned = self.task("confirm", checked=checked, staged=staged).execute(self.context())
+        return [one["sweep_cell"] for one in self.planned["runs"]]
+
+    def context(self) -> Any:
+        return self.make_context() | {"ti": SweepTask(map_index=-1), "task_state_store": self.kept}
 
 
 def measured(
-    make_result: MakeResult,
-    number: int,
-    step_time_s: float,
-    run_id: str,
-    jitter: float = 0.002,
-    **options: Any,
+    make_result: MakeResult, number: int, step_time_s: float, jitter: float = 0.002, **options: Any
 ) -> Any:
     times = [step_time_s * (1 + jitter * (number % 3))] * 20
     at = 1.7e9 + number * DAY_S
-    return make_result(f"job-{number:02}", dag_run_id=run_id, step_times=times, submitted_at=at, **options)
+    return make_result(f"job-{number:02}", dag_run_id="by-hand", step_times=times, submitted_at=at, **options)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +81,7 @@ def usual_weeks(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResul
     path = tmp_path_factory.mktemp("usual-weeks") / "steptime.db"
     store = Store(f"sqlite:///{path}")
     for number in range(1, USUAL_WEEKS + 1):
-        publish(store, measured(make_result, number, USUAL_S, "earlier"))
+        publish(store, measured(make_result, number, USUAL_S))
     close_engines()  # the whole store is in its file
     return path
 
@@ -108,15 +104,18 @@ def labels(cells: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def test_a_suspected_cell_is_run_twice_again(check: Callable[..., dict[str, Any]], scene: Scene) -> None:
-    scene.measure(SLOW_S, run_id="two")
+    scene.measure(SLOW_S, CELL)
     checked = check()
 
     planned = scene.confirm(checked)
 
     cell = checked["cells"][1]
     assert labels(planned) == [f"{cell['label']}·fresh 1", f"{cell['label']}·fresh 2"]
-    assert [one["repeat"] for one in planned] == [2, 3], "their DAG runs have ids of their own"
+    assert [one["repeat"] for one in planned] == [2, 3]
     assert all(one["request"] == cell["request"] for one in planned)
+    assert [one["run"]["cell"] for one in scene.planned["runs"]] == labels(planned)
+    assert [one["staged"] for one in scene.planned["runs"]] == [{"for": cell["label"]}] * 2
+    assert scene.planned["checkpoint_pairs"] == []
 
 
 @pytest.mark.long
@@ -128,10 +127,10 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(
     before = Baseline(usual)
     slow = before.mean * (1 + 1.01 * before.bound())
     for seconds in (*usual, slow):
-        run_id = "two" if seconds == slow else "earlier"
+        cell = CELL if seconds == slow else None
         for size in "abcdef":
-            scene.measure(USUAL_S, run_id=run_id, size=size, jitter=0)
-        scene.measure(seconds, run_id=run_id, size="slow", jitter=0)
+            scene.measure(USUAL_S, cell, size=size, jitter=0)
+        scene.measure(seconds, cell, size="slow", jitter=0)
     store = Store()
     row = store.run(f"job-{scene.runs:02}")
     week = compare_since(store, row["submitted_at"] - WEEK_S)
@@ -147,49 +146,50 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(
 def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
     check: Callable[..., dict[str, Any]], scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene.measure(USUAL_S, run_id="two")
+    scene.measure(USUAL_S, CELL)
     assert scene.confirm(check()) == [], "as usual"
-    scene.measure(0.8 * USUAL_S, run_id="two")
+    scene.measure(0.8 * USUAL_S, CELL)
     assert scene.confirm(check()) == [], "faster"
     assert scene.confirm(None) == [], "refused"
-    assert scene.confirm(check(), started=()) == [], "rejected: nothing was started"
+    rejected = scene.task("confirm", checked=check(), staged=None)
+    assert rejected.execute(scene.context()) == {"runs": [], "checkpoint_pairs": []}
     assert "no fresh runs to add" in capsys.readouterr().out
 
 
 def test_a_later_run_of_somebody_else_is_not_this_sweeps(
     check: Callable[..., dict[str, Any]], scene: Scene
 ) -> None:
-    scene.measure(USUAL_S, run_id="two")
-    scene.measure(SLOW_S, run_id="another")
+    scene.measure(USUAL_S, CELL)
+    scene.measure(SLOW_S)
     assert scene.confirm(check()) == []
 
 
 def test_what_is_planned_once_is_neither_doubled_nor_forgotten(
     check: Callable[..., dict[str, Any]], scene: Scene
 ) -> None:
-    scene.measure(SLOW_S, run_id="two")
+    scene.measure(SLOW_S, CELL)
     checked = check()
     planned = scene.confirm(checked)
 
     assert scene.confirm(checked) == planned, "retried"
-    for _ in range(2):
-        scene.measure(SLOW_S, run_id="fresh")
+    for cell in labels(planned):
+        scene.measure(SLOW_S, cell)
     assert scene.confirm(checked) == planned, "cleared, once it is decided"
 
 
 def test_a_repeat_that_ran_counts_as_fresh(check: Callable[..., dict[str, Any]], scene: Scene) -> None:
-    scene.measure(SLOW_S, run_id="two")
-    scene.measure(SLOW_S, run_id="two again")
+    scene.measure(SLOW_S, CELL)
+    scene.measure(SLOW_S, f"{CELL}·repeat 2")
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2}], repeats=2)
 
-    assert [one["repeat"] for one in scene.confirm(checked, ("two", "two again"))] == [3]
+    assert [one["repeat"] for one in scene.confirm(checked)] == [3]
 
 
 def test_only_what_is_suspected_is_run(check: Callable[..., dict[str, Any]], scene: Scene) -> None:
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2, "checkpoint": True}])
-    scene.measure(SLOW_S, run_id="two")
+    scene.measure(SLOW_S, CELL)
 
-    planned = scene.confirm(checked, ["two"])
+    planned = scene.confirm(checked)
 
     assert checked["cells"][0]["jobs"] == 3
     assert [one["jobs"] for one in planned] == [1, 1], "not its checkpoint"
@@ -202,29 +202,26 @@ def test_a_checkpoint_that_got_slower_is_saved_again(
     for week, seconds in enumerate([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.5]):
         scene.measure(
             USUAL_S,
-            run_id="two" if week == 7 else "earlier",
+            CELL if week == 7 else None,
             mode=Mode.CHECKPOINT_SAVE,
             measurement=measurement.model_copy(update={"checkpoint_save_s": seconds}),
         )
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2, "checkpoint": True}])
 
-    assert [one["jobs"] for one in scene.confirm(checked, ["two"])] == [3, 3]
+    assert [one["jobs"] for one in scene.confirm(checked)] == [3, 3]
 
     scene.kept = StateStore()
-    scene.measure(SLOW_S, run_id="two")
-    assert [one["jobs"] for one in scene.confirm(checked, ["two"])] == [3, 3], "with what else is suspected"
+    scene.measure(SLOW_S, CELL)
+    assert [one["jobs"] for one in scene.confirm(checked)] == [3, 3], "with what else is suspected"
 
 
 def test_a_sweep_may_want_no_fresh_runs(
     check: Callable[..., dict[str, Any]], scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene.measure(SLOW_S, run_id="two")
+    scene.measure(SLOW_S, CELL)
 
     assert scene.confirm(check(confirm=False)) == []
     assert "no fresh runs: the sweep's file has 'confirm: false'" in capsys.readouterr().out
-    before = check()
-    del before["confirm_up_to_gpu_hours"]
-    assert scene.confirm(before) == [], "planned by a steptime that knew of none"
 
 
 @pytest.mark.parametrize(
@@ -243,7 +240,7 @@ def test_fresh_runs_take_no_more_than_the_sweep_has_left(
     number: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    scene.measure(SLOW_S, run_id="two")
+    scene.measure(SLOW_S, CELL)
 
     assert len(scene.confirm(check(**fields))) == number
     refused = re.search(
@@ -269,10 +266,11 @@ def test_the_clusters_budget_may_refuse_them_and_the_sweep_goes_on(
     check: Callable[..., dict[str, Any]],
     scene: Scene,
     budget: Callable[[float], Path],
-    airflow_runs: Supervisor,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scene.measure(SLOW_S, run_id="two")
+    monkeypatch.setattr(budgets, "state_of_dag_run", lambda *_: "running")
+    scene.measure(SLOW_S, CELL)
     budget(PLANNED + 0.1)
     checked = check()
 
@@ -289,7 +287,6 @@ def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
     check: Callable[..., dict[str, Any]],
     scene: Scene,
     report: Callable[..., Any],
-    airflow_runs: Supervisor,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A cell has one verdict, however many runs decided it, and saving a checkpoint one of its own."""
@@ -298,25 +295,20 @@ def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
         "mode": Mode.CHECKPOINT_SAVE,
         "measurement": saved.model_copy(update={"checkpoint_save_s": 0.5}),
     }
-    scene.measure(SLOW_S, run_id="two")
-    scene.measure(USUAL_S, run_id="two", **save)
+    scene.measure(SLOW_S, CELL)
+    scene.measure(USUAL_S, CELL, **save)
     checked = check(runs=[{"workload": "llama3.1", "gpus": 2}])
-    xcoms: dict[Any, Any] = {(CONFIRM_TASK, None, "return_value"): scene.confirm(checked, ["two"])}
-    for run_id in ("three", "four"):
-        scene.measure(SLOW_S, run_id=run_id)
-    for group, ids in (("cell.run", ["two"]), ("fresh.run", ["three", "four"])):
-        for index, run_id in enumerate(ids):
-            xcoms[group, index, "started_run"] = {"dag_id": "llama31", "run_id": run_id}
-            airflow_runs.runs["llama31", run_id] = "success"
+    for cell in labels(scene.confirm(checked)):
+        scene.measure(SLOW_S, cell)
 
-    [event] = report(xcoms, checked)
+    [event] = report(checked=checked, confirmed=scene.planned)
 
     sentence = (
         "2 cells: 1 slower, 0 faster, 0 unchanged, 1 with insufficient history; worst tiny·fp32·2 +20.0 %, "
         "confirmed"
     )
     told = capsys.readouterr().out
-    assert re.search(r"llama3\.1·tiny·fp32·2·fresh 2 +success .* llama31 four", told)
+    assert re.search(r"llama3\.1·tiny·fp32·2·fresh 2 +valid .* job-12", told)
     assert (
         told.index(sentence)
         < told.index("tiny·fp32·2: slower by 20.0 %, confirmed")
@@ -324,7 +316,7 @@ def test_the_report_leads_with_what_got_slower_and_has_the_fresh_runs_too(
     )
     assert event.extra["sentence"] == sentence
     slower, first_save = event.extra["cells"]
-    assert (slower["verdict"], slower["suspicion"], slower["dag_run_id"]) == ("slower", "confirmed", "four")
+    assert (slower["verdict"], slower["suspicion"], slower["job_name"]) == ("slower", "confirmed", "job-12")
     assert slower["change_percent"] == pytest.approx(20, abs=0.1)
     assert slower["minimum_detectable_change_percent"] == pytest.approx(1.8, abs=0.1)
     assert (first_save["mode"], first_save["verdict"]) == ("checkpoint_save", "insufficient history")
@@ -335,18 +327,12 @@ def test_the_report_names_what_is_missing_behind_what_was_found(
     check: Callable[..., dict[str, Any]],
     scene: Scene,
     report: Callable[..., Any],
-    airflow_runs: Supervisor,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    scene.measure(USUAL_S, run_id="two")
-    airflow_runs.runs = {("llama31", "one"): "failed", ("llama31", "two"): "success"}
-    xcoms = {
-        ("cell.run", index, "started_run"): {"dag_id": "llama31", "run_id": run_id}
-        for index, run_id in enumerate(("one", "two"))
-    }
+    scene.measure(USUAL_S, CELL)
 
     with pytest.raises(AirflowFailException, match=r"1 of 2 runs have no valid result: .*·1"):
-        report(xcoms)
+        report()
 
     assert (
         "1 cell: 0 slower, 0 faster, 1 unchanged; 1 of 2 runs without a valid result: llama3.1·tiny·fp32·1"

@@ -10,7 +10,6 @@ from end_to_end.driving import wait_until
 from slurm_service import MiniSlurm
 
 from steptime.airflow.sweep.elsewhere import elsewhere
-from steptime.airflow.sweep.runs import CONFIRM_TASK
 from steptime.clusters.base import JobState, JobStatus
 from steptime.judging.judgements import publish
 from steptime.recipes.models import Run
@@ -19,7 +18,7 @@ from steptime.results.store import Store
 from tests.airflow.conftest import StateStore
 from tests.airflow.test_slurm_dag_run import slurm
 
-from .conftest import SweepTask
+from .conftest import SweepTask, of_sweep
 
 __all__ = ["slurm"]  # a fixture
 
@@ -35,9 +34,8 @@ def cell_of(run: Run, **request: Any) -> Cell:
                 "sweep": "night",
                 "entry": 0,
                 "repeat": 1,
-                "dag_id": "llama31",
             },
-            **{"request": asked, "gpus": 2, "gpus_at_once": 2, "jobs": 1, "gpu_hours_max": 1},
+            **{"request": asked, "gpus": 2, "jobs": 1, "gpu_hours_max": 1},
         }
     )
 
@@ -128,20 +126,17 @@ def test_a_sweep_sends_its_fresh_runs_to_other_nodes(
         at = 1.7e9 + number
         ended = JobStatus(state=JobState.SUCCEEDED, started_at=at, ended_at=at + 1, nodes=(f"node{number}",))
         alone = {"step_times": [seconds] * 20, "submitted_at": at, "status": ended, "run": run}
-        publish(store, make_result(f"job-{number}", dag_run_id="two" if number == 7 else "x", **alone))
+        result = make_result(f"job-{number}", dag_run_id="by-hand", **alone)
+        publish(store, of_sweep(result, "llama3.1·tiny·fp32·2") if number == 7 else result)
     runs = [{"workload": "llama3.1", "gpus": 2}]
-    context = make_context() | {
-        "ti": SweepTask(
-            map_index=-1,
-            xcoms={("cell.run", 0, "started_run"): {"dag_id": "llama31", "run_id": "two"}},
-        ),
-        "task_state_store": StateStore(),
-    }
+    context = make_context() | {"ti": SweepTask(map_index=-1), "task_state_store": StateStore()}
 
     checked = check(runs=runs, cluster="mini-slurm")
-    fresh = task(CONFIRM_TASK, checked=checked).execute(context)
+    [cell] = checked["cells"]
+    staged = {"runs": [{"sweep_cell": cell, "staged": {}}]}
+    fresh = task("confirm", checked=checked, staged=staged).execute(context)["runs"]
 
-    assert [one["request"]["exclude"] for one in fresh] == ["node7", "node7"]
+    assert [one["sweep_cell"]["request"]["exclude"] for one in fresh] == ["node7", "node7"]
     assert re.search(r"slower by 2\d\.\d %: 2 fresh runs decide, without node7", capsys.readouterr().out)
 
 

@@ -20,8 +20,8 @@ from steptime.results.store import Store
 from tests.airflow.conftest import parsed, task_of
 from tests.airflow.test_notifications import ask_for, servers
 
-from .conftest import Supervisor, SweepTask, of_sweep
-from .test_approval_and_report import ONE, TaskInstanceWithId, report, started
+from .conftest import SweepTask, of_sweep
+from .test_approval_and_report import ONE, TaskInstanceWithId, report
 
 __all__ = ["ask_for", "report", "servers"]  # fixtures
 
@@ -58,7 +58,6 @@ def happens(
     planned: Callable[..., Any],
     *,
     make_result: Callable[..., Any],
-    airflow_runs: Supervisor,
     cluster: LocalCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -78,9 +77,8 @@ def happens(
         task_of("performance.publish", outcome=outcome).execute(make_context() | {"outlet_events": events})
 
     def finishes() -> None:
-        publish(Store(), of_sweep(make_result("of-the-sweep", gpus=1, dag_run_id="r1")))
-        airflow_runs.runs = {("llama31", "r1"): "success"}
-        report({ONE: started("r1")}, check(runs=[{"workload": "llama3.1", "gpus": 1}]))
+        publish(Store(), of_sweep(make_result("of-the-sweep", gpus=1), ONE))
+        report(checked=check(runs=[{"workload": "llama3.1", "gpus": 1}]))
 
     def fails() -> None:
         with pytest.raises(AirflowFailException):

@@ -13,9 +13,6 @@ from steptime.results import charges
 from steptime.results.budgets import BudgetExceeded
 
 from .conftest import SweepTask
-from .test_cells import start
-
-__all__ = ["start"]  # a fixture
 
 ASKED = (1 + 2) * 600 / 3600
 """GPU-hours of the sweep's two cells, of one and of two ranks."""
@@ -29,7 +26,6 @@ def committed() -> float:
 def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     check: Callable[..., dict[str, Any]],
     task: Callable[..., Any],
-    start: Callable[..., Any],
     budget: Callable[[float], Path],
 ) -> None:
     path = budget(0.9 * ASKED)
@@ -44,13 +40,12 @@ def test_a_sweep_is_committed_whole_and_its_cells_take_over_their_parts(
     with pytest.raises(BudgetExceeded):  # no other plan gets between a sweep and its cells
         charges.commit_plan({"llama31/b": runs_of(_cell(checked))}, held_by="llama31/b")
 
-    trigger = start()
-    of_cell = f"{trigger.dag_id}/{trigger.run_id}"
-    charges.commit_plan({of_cell: runs_of(_cell(checked))}, held_by=of_cell)  # as `check_params` of its run
+    [run] = runs_of(_cell(checked))
+    charges.commit_job(run, "a-job", dag_run=f"{SweepTask.dag_id}/{SweepTask.run_id}")  # as `submit`
     assert committed() == pytest.approx(ASKED), "not counted twice"
 
     with pytest.raises(AirflowFailException, match="have no valid result"):
-        task("report", checked=checked).execute(_context())
+        task("report", checked=checked, confirmed=None).execute(_context())
     assert committed() == pytest.approx(2 * 600 / 3600), "what has not begun is given back"
 
 

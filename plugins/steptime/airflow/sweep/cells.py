@@ -1,13 +1,21 @@
-"""A sweep planned and checked as the DAGs that will run its cells do it."""
+"""The cells of a sweep: checked, and as the XCom that the training tasks are mapped over."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from steptime.airflow.base import as_json
+from steptime.airflow.installation import own_runs
 from steptime.recipes.config_problems import load_each, refuse
-from steptime.recipes.sweep_planning import SweepPlan, plan_sweep
+from steptime.recipes.sweep_planning import Cell, SweepPlan, plan_of, plan_sweep
 from steptime.recipes.sweeps import list_sweeps, load_sweep
+from steptime.results.record import recorded_cell
+from steptime.results.store import Store
 from steptime.staging.checking import check_plan
 
 
 def checked_sweep(name: str) -> SweepPlan:
-    """Plan a sweep of `config/sweeps`. Raises UserError with all that its cells' DAGs would refuse."""
+    """Plan and check a sweep of `config/sweeps`. Raises UserError for one that cannot be run."""
     return plan_sweep(load_sweep(name), check_plan)
 
 
@@ -15,3 +23,31 @@ def check_all_sweeps() -> None:
     """Plan and check every sweep of `config/sweeps`. Raises UserError that names all that cannot be run."""
     _, broken = load_each(list_sweeps(), checked_sweep)
     refuse(broken)
+
+
+def runs_with_staged(cells: Iterable[Cell], staged: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return what the training tasks are mapped over: `runs` and `checkpoint_pairs`, as JSON.
+
+    `staged` is by the cell's label.
+    """
+    runs, pairs = [], []
+    for cell in cells:
+        planned = plan_of(cell)
+        common = {"staged": staged[cell.label], "sweep_cell": as_json(cell)}
+        runs += [{"run": as_json(run), **common} for run in planned.runs]
+        pairs += [
+            {"save": as_json(pair.save), "load": as_json(pair.load), **common}
+            for pair in planned.checkpoint_pairs
+        ]
+    return {"runs": runs, "checkpoint_pairs": pairs}
+
+
+def rows_by_cell(store: Store, dag_id: str, run_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Return what the store has of a sweep's DAG run, oldest first, by the label of the cell."""
+    rows = sorted(own_runs(store, dag_id, run_id), key=lambda row: row["submitted_at"])
+    records = store.records([row["job_name"] for row in rows])
+    found = defaultdict(list)
+    for row in rows:
+        if (cell := recorded_cell(records[row["job_name"]])) is not None:
+            found[cell].append(row)
+    return dict(found)

@@ -9,15 +9,21 @@ from pydantic import TypeAdapter
 
 from steptime.airflow.base import airflow_errors, as_json, dag_run_of
 from steptime.airflow.budgets import commit_plan
-from steptime.airflow.installation import own_runs
+from steptime.airflow.sweep.cells import rows_by_cell, runs_with_staged
 from steptime.airflow.sweep.elsewhere import elsewhere
-from steptime.airflow.sweep.operators import run_id_of, started_run
-from steptime.airflow.sweep.runs import RUN_TASK
 from steptime.judging.comparison import compare_cells
 from steptime.recipes.models import Mode
 from steptime.recipes.node_lists import expand_nodes, fold_nodes
 from steptime.recipes.notation import format_hours
-from steptime.recipes.sweep_planning import Cell, SweepPlan, fresh_cells, is_fresh_of, plan_of, runs_of
+from steptime.recipes.sweep_planning import (
+    MOST_CELLS,
+    Cell,
+    SweepPlan,
+    fresh_cells,
+    is_fresh_of,
+    plan_of,
+    runs_of,
+)
 from steptime.results.budgets import BudgetExceeded
 from steptime.results.store import Store
 from steptime.staging.checking import check_plan
@@ -30,33 +36,38 @@ class ConfirmOperator(BaseOperator):
 
     It plans as many as decide it, worst cells first, and no more than the sweep's budget has left; the
     cluster's own budget may refuse all of them. They run on other nodes if the cluster can do that. Returns
-    these cells as JSON. What was planned once is kept: a retry, or clearing the task, adds the cells that are
-    suspected since, and starts nothing twice.
+    what `runs_with_staged` does. Planned runs are kept: a retry, or clearing the task, adds the cells that
+    have become suspect since, and starts nothing twice.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
+    :param staged: what `StageSweepOperator` returned. (templated)
     """
 
-    template_fields: Sequence[str] = ("checked",)
+    template_fields: Sequence[str] = ("checked", "staged")
     ui_color: str = "#eef3e2"
 
-    def __init__(self, *, checked: Any, **kwargs: Any) -> None:
+    def __init__(self, *, checked: Any, staged: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.checked = checked
+        self.staged = staged
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
-        """Look at how the cells stand, and plan."""
-        if not self.checked:
-            return []
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Compare the cells with their history, and plan."""
+        if not self.checked or not self.staged:  # refused, rejected, or not staged
+            return runs_with_staged((), {})
         plan, kept = SweepPlan.model_validate(self.checked), context["task_state_store"]
         fresh = TypeAdapter(list[Cell]).validate_python(kept.get(_FRESH) or [])
         if not plan.confirm_up_to_gpu_hours:
             self.log.info("no fresh runs: the sweep's file has 'confirm: false'")
-            return []
+            return runs_with_staged((), {})
         with airflow_errors():
             fresh = self._committed(context, fresh, self._added(context["ti"], plan, fresh))
-        planned = [as_json(cell) for cell in fresh]
-        kept.set(_FRESH, [*planned], retention=NEVER_EXPIRE)
-        return planned
+        kept.set(_FRESH, [as_json(cell) for cell in fresh], retention=NEVER_EXPIRE)
+        staged = {one["sweep_cell"]["label"]: one["staged"] for one in self.staged["runs"]}
+        of_fresh = {
+            one.label: staged[cell.label] for one in fresh for cell in plan.cells if is_fresh_of(one, cell)
+        }
+        return runs_with_staged(fresh, of_fresh)
 
     def _added(self, ti: Any, plan: SweepPlan, fresh: Sequence[Cell]) -> list[Cell]:
         """Fresh runs of the suspected cells that have none yet."""
@@ -67,7 +78,7 @@ class ConfirmOperator(BaseOperator):
             for found in _suspicions(store, ran)
             if not any(is_fresh_of(one, found.cell) for one in fresh)
         ]
-        taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran.values())
+        taken = sum(cell.gpu_hours_max for cell in fresh) + sum(_gpu_hours(*one) for one in ran)
         room = plan.confirm_up_to_gpu_hours - taken
         added: list[Cell] = []
         for cell, runs, checkpoint, change, nodes in suspicions:
@@ -80,6 +91,9 @@ class ConfirmOperator(BaseOperator):
                 "%s is suspected to be slower by %.1f %%: %d fresh runs decide, %s",
                 *(cell.label, change, runs, apart.words),
             )
+            if len(fresh) + len(added) + len(cells) > MOST_CELLS:
+                self.log.warning("Airflow maps a task over at most %d values: none is started", MOST_CELLS)
+                continue
             if hours > room:
                 self.log.warning(
                     "these may take %s GPU-hours, of which the sweep has %s left: none is started",
@@ -94,11 +108,11 @@ class ConfirmOperator(BaseOperator):
 
     def _committed(self, context: Context, fresh: list[Cell], added: list[Cell]) -> list[Cell]:
         """All of them, if the cluster's budget has room; else those that were planned before."""
-        wanted = [*fresh, *added]
-        runs = {f"{cell.dag_id}/{run_id_of(context['ti'], cell, 1)}": runs_of(cell) for cell in wanted}
+        wanted, me = [*fresh, *added], dag_run_of(context)
         try:
             if added:
-                commit_plan(runs, held_by=dag_run_of(context), info=self.log.info)
+                runs = [run for cell in wanted for run in runs_of(cell)]
+                commit_plan({me: runs}, held_by=me, info=self.log.info)
         except BudgetExceeded as error:
             self.log.warning("no fresh run is started: %s", error)
             return fresh
@@ -116,14 +130,10 @@ class _Suspicion(NamedTuple):
     """Of the run that raised it, or of the checkpoint's jobs if they did."""
 
 
-def _ran(ti: Any, plan: SweepPlan, store: Store) -> dict[tuple[str, str], tuple[Cell, list[dict[str, Any]]]]:
-    """The cells that were started, with the rows that the store has of them, by DAG and DAG run."""
-    started = {
-        (cell.dag_id, run_id): cell
-        for index, cell in enumerate(plan.cells)
-        if (run_id := started_run(ti, RUN_TASK, index)) is not None
-    }
-    return {run: (cell, own_runs(store, *run)) for run, cell in started.items()}
+def _ran(ti: Any, plan: SweepPlan, store: Store) -> list[tuple[Cell, list[dict[str, Any]]]]:
+    """The cells of the plan, with the rows that the store has of them."""
+    found = rows_by_cell(store, ti.dag_id, ti.run_id)
+    return [(cell, found.get(cell.label, [])) for cell in plan.cells]
 
 
 def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
@@ -132,15 +142,14 @@ def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
     return sum(taken) if len(taken) == cell.jobs and None not in taken else cell.gpu_hours_max
 
 
-def _suspicions(
-    store: Store, ran: Mapping[tuple[str, str], tuple[Cell, list[dict[str, Any]]]]
-) -> list[_Suspicion]:
+def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) -> list[_Suspicion]:
     """The cells that a run of this sweep made suspect of being slower, and that are not decided yet."""
-    compared = compare_cells(store, [row for _, rows in ran.values() for row in rows])
+    compared = compare_cells(store, [row for _, rows in ran for row in rows])
+    cells = {row["job_name"]: cell for cell, rows in ran for row in rows}
     found: dict[str, _Suspicion] = {}
     for finding in compared.findings:
         row, missing = finding.run.row, finding.fresh_runs_wanted
-        cell, _ = ran.get((row["dag_id"], row["dag_run_id"]), (None, None))
+        cell = cells.get(row["job_name"])
         if cell is not None and missing:
             pair = row["mode"] != Mode.PERFORMANCE
             nodes = finding.placement.suspected if finding.placement else ""

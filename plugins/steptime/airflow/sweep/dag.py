@@ -1,46 +1,28 @@
-"""The DAG that starts the runs of a sweep.
+"""The DAG of sweeps: one DAG run trains all cells of a sweep.
 
-    check_sweep ─▶ approve ─▶ cells ─▶ cell [per cell]  run ─▶ outcome
-                              confirm ─▶ fresh [per cell]  run ─▶ outcome
+    check_sweep ─▶ approve ─▶ stage ─┬▶ performance_runs ─▶ performance [per cell] ─┬▶ confirm ─▶ fresh
+                                     └▶ checkpoint_pairs ─▶ checkpoint [per pair] ──┘
     report
 
-`approve` is skipped below the sweep's own limit. `run` starts the DAG of a workload family for one cell and
-waits until that run has ended; `outcome` fails if it failed. After all of them `confirm` has cells run again
-that are suspected to be slower. `report` decides the state of the DAG run. No task depends on the sweeps'
-files: they may be edited while a sweep runs.
+`performance` and `checkpoint` are the task groups of a workload's DAG (see `dag_builder`), and `fresh` has
+both once more, for the cells that `confirm` runs again. `approve` is skipped below the sweep's limit. The
+teardown `report` runs even if somebody fails the DAG run, and decides its state. No task after `check_sweep`
+depends on the sweep's file: it may be edited while a sweep runs.
 """
 
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param, TriggerRule, task_group
+from airflow.sdk import DAG, CronTriggerTimetable, Param, TaskGroup, TriggerRule, task_group
 
-from steptime.airflow.assets import SWEEPS
+from steptime.airflow.assets import RESULTS, SWEEPS
+from steptime.airflow.dag_builder import RETRIES, train
 from steptime.airflow.failures import record_failure
 from steptime.airflow.selecting import SelectOperator
 from steptime.airflow.sweep.confirming import ConfirmOperator
-from steptime.airflow.sweep.operators import (
-    CellOutcomeOperator,
-    CheckSweepOperator,
-    RunCellOperator,
-    approval,
-)
+from steptime.airflow.sweep.operators import CheckSweepOperator, StageSweepOperator, approval
 from steptime.airflow.sweep.reporting import ReportSweepOperator
-from steptime.airflow.sweep.runs import (
-    CHECK_TASK,
-    CONFIRM_TASK,
-    FRESH_RUN_TASK,
-    RUN_TASK,
-    STOP_RUNS_PARAM,
-    StopRuns,
-)
 from steptime.recipes.sweeps import list_sweeps
-
-_RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
-"""For faults of the infrastructure: a run that failed, and the user's errors, are never retried."""
-
-_WAITING_RETRIES = 100
-"""Of the task that waits for a cell's run, for days: a worker or trigger that is lost meanwhile takes one."""
 
 
 def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
@@ -49,8 +31,8 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
     Args:
         dag_id: the DAG's id.
         sweep: what its trigger form shows, and what its schedule runs.
-        cron: when it starts by itself, in UTC. Such a DAG is made paused: nothing trains on a machine before
-            somebody has asked for it, and nothing that was missed is made up for.
+        cron: when it starts by itself, in UTC. Such a DAG is created paused, and does not catch up on missed
+            runs.
     """
     schedule = None
     if cron is not None:
@@ -59,7 +41,8 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
     with DAG(
         dag_id=dag_id,
         dag_display_name=dag_id.replace("_", " ").capitalize(),
-        description="Start the runs of a sweep" + (f", by default {sweep}" if cron is None else f": {sweep}"),
+        description="Train the cells of a sweep"
+        + (f", by default {sweep}" if cron is None else f": {sweep}"),
         doc_md=_DOCUMENTATION,
         schedule=schedule,
         catchup=False,
@@ -73,52 +56,58 @@ def sweep_dag(dag_id: str, *, sweep: str, cron: str | None = None) -> DAG:
                 title="Sweep",
                 description="A file of config/sweeps; 'steptime sweep plan' shows what it would run.",
             ),
-            STOP_RUNS_PARAM: Param(
-                StopRuns.FAILED.value,
-                type="string",
-                enum=[choice.value for choice in StopRuns],
-                title="End the runs when the sweep is",
-                description="What somebody does to the sweep, or to a cell of it, that ends what it started.",
-            ),
         },
-        default_args={**_RETRIES, "on_failure_callback": record_failure},
+        default_args={**RETRIES, "on_failure_callback": record_failure},
         tags=["steptime", "sweep"],
     ) as dag:
-        checked = CheckSweepOperator(task_id=CHECK_TASK).output
+        checked = CheckSweepOperator(task_id="check_sweep").output
         approve = approval(checked)
         # `approve` may be skipped.
-        cells = SelectOperator(
-            task_id="cells", returned=checked, field="cells", trigger_rule=TriggerRule.NONE_FAILED
-        )
-        report = ReportSweepOperator(task_id="report", checked=checked, outlets=[SWEEPS])
-        # No setup: behind one, `cells` could not start if `approve` is skipped.
-        report.as_teardown(on_failure_fail_dagrun=True)
-
+        stage = StageSweepOperator(task_id="stage", checked=checked, trigger_rule=TriggerRule.NONE_FAILED)
+        ran = _train_each(stage.output)
         # Even if a cell failed: others may have become suspect.
-        confirm = ConfirmOperator(task_id=CONFIRM_TASK, checked=checked, trigger_rule=TriggerRule.ALL_DONE)
-        approve >> cells
-        ran = _run_each(RUN_TASK, cells.output)
+        confirm = ConfirmOperator(
+            task_id="confirm", checked=checked, staged=stage.output, trigger_rule=TriggerRule.ALL_DONE
+        )
+        with TaskGroup("fresh"):
+            ran_again = _train_each(confirm.output, "fresh.")
+        report = ReportSweepOperator(
+            task_id="report", checked=checked, confirmed=confirm.output, outlets=[SWEEPS]
+        )
+        # Without a setup: behind one, nothing could start if `approve` is skipped.
+        report.as_teardown(on_failure_fail_dagrun=True)
+        approve >> stage
         ran >> confirm
-        [ran, _run_each(FRESH_RUN_TASK, confirm.output)] >> report
+        [*ran, *ran_again] >> report
     return dag
 
 
-def _run_each(run_task: str, cells: Any) -> Any:
-    """The tasks that start the run of each cell, wait for it, and look at what became of it."""
-    group, _, run_id = run_task.partition(".")
+def _train_each(planned: Any, inside: str = "") -> list[Any]:
+    """Make the tasks that train each cell; `planned` has the XCom that `runs_with_staged` makes.
 
-    @task_group(group_id=group)
-    def run_cell(cell: Any) -> None:
-        run = RunCellOperator(task_id=run_id, cell=cell, weight_rule="absolute", retries=_WAITING_RETRIES)
-        run >> CellOutcomeOperator(task_id="outcome", cell=cell, started_in=run_task)
+    `inside` is the id of the current task group with a dot.
+    """
+    waiting = {"deferrable": True}
 
-    return run_cell.expand(cell=cells)
+    @task_group(group_id="performance")
+    def performance(run: Any, staged: Any, sweep_cell: Any) -> None:
+        train(f"{inside}performance", run, staged, waiting, RESULTS, sweep_cell=sweep_cell)
+
+    @task_group(group_id="checkpoint")
+    def checkpoint(save: Any, load: Any, staged: Any, sweep_cell: Any) -> None:
+        group = f"{inside}checkpoint"
+        with TaskGroup("save"):
+            saving = train(f"{group}.save", save, staged, waiting, RESULTS, sweep_cell=sweep_cell)
+        with TaskGroup("load"):
+            train(f"{group}.load", load, staged, waiting, RESULTS, saving=saving, sweep_cell=sweep_cell)
+
+    runs = SelectOperator(task_id="performance_runs", returned=planned, field="runs")
+    pairs = SelectOperator(task_id="checkpoint_pairs", returned=planned, field="checkpoint_pairs")
+    return [performance.expand_kwargs(runs.output), checkpoint.expand_kwargs(pairs.output)]
 
 
 _DOCUMENTATION = """Runs a sweep: a file of `config/sweeps` with matrices of runs, exclusions and a budget.
 
-Each cell is a DAG run of its workload's DAG, for which a task waits.
-
-Marking a cell's task, or all of the sweep, as failed ends the runs that were started, and their jobs; the
-param *End the runs when the sweep is* changes that. The button *Run of this cell* leads to a cell's run.
+Each cell is a mapped instance of the tasks that a workload's DAG has. Marking the DAG run as failed stops the
+sweep and ends its jobs; marking `wait` of one cell as failed stops that cell.
 """

@@ -1,45 +1,45 @@
-"""The operator that reports on a sweep: what got slower, and what became of each of its runs."""
+"""The operator that reports on a sweep: what got slower, and the result of each cell."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowFailException
-from pydantic import TypeAdapter
 
 from steptime.airflow import sentences
 from steptime.airflow.assets import SWEEPS, extra_of_sweep, finished_sweep
 from steptime.airflow.base import airflow_errors, dag_run_of
-from steptime.airflow.installation import own_runs
 from steptime.airflow.notifications import Event, notify
-from steptime.airflow.states import LIVE, state_of_dag_run
-from steptime.airflow.sweep.operators import APPROVAL_TASK, REJECTED_BY_KEY, started_run
-from steptime.airflow.sweep.runs import CONFIRM_TASK, FRESH_RUN_TASK, RUN_TASK
+from steptime.airflow.sweep.cells import rows_by_cell
+from steptime.airflow.sweep.operators import APPROVAL_TASK, REJECTED_BY_KEY
 from steptime.airflow.tables import as_text
 from steptime.judging.comparison import compare_dag_run
-from steptime.recipes.sweep_planning import Cell, SweepPlan
+from steptime.recipes.sweep_planning import Cell, SweepPlan, runs_of
 from steptime.results.charges import withdraw_plans
 from steptime.results.store import Store
 
+_VALID, _NONE = "valid", "none"
+
 
 class ReportSweepOperator(BaseOperator):
-    """Prints what got slower and what became of each cell, and fails if one has no valid result.
+    """Prints what got slower and the result of each cell, and fails if a cell has no valid one.
 
-    The one task that decides the DAG run's state, as `ReportOperator` does.
+    This task alone decides the DAG run's state, as `ReportOperator` does.
 
     :param checked: what `CheckSweepOperator` returned. (templated)
+    :param confirmed: what `ConfirmOperator` returned. (templated)
     """
 
-    template_fields: Sequence[str] = ("checked",)
+    template_fields: Sequence[str] = ("checked", "confirmed")
     ui_color: str = "#e2f3e4"
 
-    def __init__(self, *, checked: Any, **kwargs: Any) -> None:
+    def __init__(self, *, checked: Any, confirmed: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.checked = checked
+        self.confirmed = confirmed
 
     def execute(self, context: Context) -> None:
-        """Print the sentence of the comparison and the table of the runs."""
+        """Print the sentence of the comparison and the table of the cells."""
         ti = context["ti"]
         if not self.checked:
             raise AirflowFailException("nothing was started: see the log of check_sweep")
@@ -47,15 +47,15 @@ class ReportSweepOperator(BaseOperator):
         with airflow_errors():
             withdraw_plans([dag_run_of(context)], {cell.request.cluster for cell in plan.cells})
         if rejected_by := ti.xcom_pull(task_ids=APPROVAL_TASK, key=REJECTED_BY_KEY):
-            sentence = f"rejected by {rejected_by}: nothing was started"
-            self.log.info("%s", sentence)
+            self.log.info("rejected by %s: nothing was started", rejected_by)
             return
         with airflow_errors():
             store = Store()
-            rows = [_outcome(store, cell, run_id) for cell, run_id in _ran(ti, plan)]
+            found = rows_by_cell(store, ti.dag_id, ti.run_id)
             compared = compare_dag_run(store, ti.dag_id, ti.run_id)
-        missing = [row["cell"] for row in rows if row["run"] != "success"]
-        live = sum(row["run"] in LIVE for row in rows)
+        fresh = [Cell.model_validate(one["sweep_cell"]) for one in (self.confirmed or {}).get("runs", ())]
+        rows = [_row(cell, found.get(cell.label, ())) for cell in (*plan.cells, *fresh)]
+        missing = [row["cell"] for row in rows if row["result"] != _VALID]
         sentence = sentences.of_sweep(compared, [row["cell"] for row in rows], missing)
         self.log.info("%s", sentence)
         notify(Event.SWEEP_FINISHED, f"sweep {plan.sweep}: {sentence}", context, self.log.error)
@@ -65,33 +65,27 @@ class ReportSweepOperator(BaseOperator):
         if missing:
             raise AirflowFailException(
                 f"{len(missing)} of {len(rows)} runs have no valid result: {', '.join(missing)}"
-                + (f"; {live} not ended yet: 'steptime sweep cancel {ti.run_id}' ends them" if live else "")
             )
         context["outlet_events"][SWEEPS].add(
             finished_sweep(plan.sweep), extra=extra_of_sweep(plan.sweep, sentence, compared.findings)
         )
 
 
-def _ran(ti: Any, plan: SweepPlan) -> Iterator[tuple[Cell, str | None]]:
-    """The cells of the plan and the fresh ones, each with the id of its DAG run; None if it has none."""
-    fresh = TypeAdapter(list[Cell]).validate_python(
-        ti.xcom_pull(task_ids=CONFIRM_TASK, key=BaseXCom.XCOM_RETURN_KEY) or []
-    )
-    for started_in, cells in ((RUN_TASK, plan.cells), (FRESH_RUN_TASK, fresh)):
-        for index, cell in enumerate(cells):
-            yield cell, started_run(ti, started_in, index)
+def _row(cell: Cell, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The row of a cell in the table, with the numbers of its performance run.
 
-
-def _outcome(store: Store, cell: Cell, run_id: str | None) -> dict[str, Any]:
-    """The row of a cell in the table, with the numbers of its performance run."""
-    stored = [] if run_id is None else own_runs(store, cell.dag_id, run_id)
-    measured: dict[str, Any] = next((row for row in stored if row["mode"] == "performance"), {})
+    A cleared task makes a new attempt: the latest one of each job counts.
+    """
+    latest = {row["mode"]: row for row in stored}
+    modes = [run.mode for run in runs_of(cell)]
+    states = [latest[mode]["state"] if mode in latest else _NONE for mode in modes]
+    measured: Mapping[str, Any] = latest.get(modes[0], {})
     return {
         "cell": cell.label,
-        "run": "not started" if run_id is None else state_of_dag_run(cell.dag_id, run_id) or "deleted",
+        "result": next((state for state in states if state != _VALID), _VALID),
         "step time, s": measured.get("step_time_mean_s"),
         "tokens/s": measured.get("tokens_per_s"),
         "MFU, %": measured.get("mfu_percent"),
         "queued, s": measured.get("queue_wait_s"),
-        "DAG run": f"{cell.dag_id} {run_id or ''}",
+        "job": measured.get("job_name"),
     }

@@ -1,0 +1,98 @@
+"""A whole sweep in one DAG run, with a stand-in for the trainer on the local cluster."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.airflow.sweep.dag import sweep_dag
+from steptime.clusters.base import Staged
+from steptime.results.store import Store
+
+# What Airflow's own API server, which runs in the test's process, warns of.
+pytestmark = [
+    pytest.mark.service,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:Using `httpx` with"),
+]
+
+
+_DAG_FILE = """
+from steptime.airflow.sweep.dag import sweep_dag
+
+dag = sweep_dag("any_sweep", sweep="night")
+"""
+
+
+@pytest.fixture
+def run_sweep(
+    airflow_database: None,
+    write_sweep: Callable[..., None],
+    staged: Staged,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[..., Any]]:
+    """Runs a sweep with these fields to its end, and gives its DAG run; nothing is staged."""
+    file = Path(os.environ["AIRFLOW_HOME"], "dags", "any_sweep.py")
+    file.write_text(_DAG_FILE)
+
+    async def nothing(*_: object) -> Staged:
+        return staged
+
+    monkeypatch.setattr("steptime.staging.stage.stage", nothing)
+
+    def run(**fields: Any) -> Any:
+        write_sweep(**fields)
+        return sweep_dag("any_sweep", sweep="night").test()
+
+    yield run
+    file.unlink()
+
+
+def test_all_cells_are_trained_in_one_dag_run(run_sweep: Callable[..., Any]) -> None:
+    """Two workloads have a cell of the same size, type and number of GPUs, and one has a checkpoint pair."""
+    runs = [
+        {"workload": ["llama3.1", "nemotron4"], "size": "tiny", "gpus": 1},
+        {"workload": "llama3.1", "gpus": 2, "checkpoint": True},
+    ]
+    dag_run = run_sweep(runs=runs, repeats=1)
+
+    assert dag_run.state == "success"
+    rows = Store().runs_of("any_sweep", dag_run.run_id)
+    assert {row["state"] for row in rows} == {"valid"}
+    assert {(row["sweep"], row["sweep_run"]) for row in rows} == {("night", f"any_sweep/{dag_run.run_id}")}
+    assert len({row["job_name"] for row in rows}) == len(rows) == 5
+    assert sorted((row["workload"], row["label"]) for row in rows) == [
+        ("llama3.1-25.04", "tiny·fp32·1"),
+        ("llama3.1-25.04", "tiny·fp32·2"),
+        ("llama3.1-25.04", "tiny·fp32·2·checkpoint load"),
+        ("llama3.1-25.04", "tiny·fp32·2·checkpoint save"),
+        ("nemotron4-25.04", "tiny·fp32·1"),
+    ]
+    requests = [json.loads(Store().record(row["job_name"])["content"])["request"] for row in rows]
+    assert {(request["workload"], request["gpus"]) for request in requests} == {
+        ("llama3.1-25.04", "1"),
+        ("llama3.1-25.04", "2"),
+        ("nemotron4-25.04", "1"),
+    }
+    named = {(ti.task_id, ti.rendered_map_index) for ti in dag_run.get_task_instances()}
+    assert ("performance.wait", "nemotron4·tiny·fp32·1") in named
+    assert ("checkpoint.load.wait", "llama3.1·tiny·fp32·2·checkpoint load") in named
+    assert ("fresh.performance.submit", None) in named, "nothing is suspected, so nothing is run again"
+
+
+def test_a_cell_that_fails_fails_the_sweep_and_no_other_cell(
+    run_sweep: Callable[..., Any], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    runs = [
+        {"workload": "llama3.1", "gpus": 1, "environment": {"STAND_IN": "out_of_memory"}},
+        {"workload": "llama3.1", "gpus": 2},
+    ]
+    dag_run = run_sweep(runs=runs)
+
+    assert dag_run.state == "failed"
+    rows = Store().runs_of("any_sweep", dag_run.run_id)
+    assert {row["label"]: row["state"] for row in rows} == {"tiny·fp32·1": "rejected", "tiny·fp32·2": "valid"}
+    assert "1 of 2 runs have no valid result: llama3.1·tiny·fp32·1" in capfd.readouterr().out

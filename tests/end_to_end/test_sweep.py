@@ -1,0 +1,88 @@
+"""A sweep in a real Airflow: stopped half way, and one cell of it run again."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from end_to_end.conftest import CELLS, SLOW_CELLS
+from end_to_end.driving import Airflow, wait_until
+from steptime.results.store import Store
+from steptime.service.rest import DagRun
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1800)]
+
+OF_A_CELL = ("submit", "wait", "end", "parse", "validate", "publish")
+
+
+@pytest.fixture(autouse=True)
+def _no_job_is_left(airflow: Airflow) -> Iterator[None]:
+    yield
+    airflow.cancel_jobs()
+
+
+def start(airflow: Airflow, sweep: str) -> DagRun:
+    return airflow.client.trigger("scaling_sweep", {"sweep": sweep}, patience_s=60)
+
+
+def rows_of(airflow: Airflow, sweep: DagRun) -> list[dict[str, Any]]:
+    store = Store(f"sqlite:///{airflow.home / 'store' / 'steptime.db'}")
+    return store.runs_of(sweep.dag_id, sweep.dag_run_id)
+
+
+def states(airflow: Airflow, sweep: DagRun) -> dict[tuple[str, int], tuple[str | None, int]]:
+    """The state of each task and its number of tries."""
+    tasks = airflow.client.task_instances(sweep.dag_id, sweep.dag_run_id)
+    return {(task.task_id, task.map_index): (task.state, task.try_number) for task in tasks}
+
+
+def test_marking_a_sweep_as_failed_ends_its_jobs_and_keeps_its_results(airflow: Airflow) -> None:
+    """The cluster runs one job at a time: when the first is published, the others train or queue."""
+    before = set(airflow.jobs())
+    sweep = start(airflow, SLOW_CELLS)
+
+    def is_half_way() -> bool:
+        jobs = set(airflow.jobs()) - before
+        return len(jobs) == 4 and bool(rows_of(airflow, sweep))
+
+    wait_until("all cells to be submitted and one to be published", is_half_way, 600)
+    airflow.mark_run_failed(sweep)
+
+    assert airflow.ended(sweep).state == "failed"
+    jobs = set(airflow.jobs()) - before
+    ended = {
+        name: wait_until(f"the end of {name}", lambda name=name: airflow.ended_job(name)) for name in jobs
+    }
+    assert len(jobs) == 4, "nothing more was submitted"
+    ends = sorted(end["state"] for end in ended.values())
+    assert set(ends) == {"succeeded", "cancelled"}
+    assert states(airflow, sweep)["report", -1][0] == "failed"
+
+
+def test_one_cell_is_run_again_by_an_explicit_list_of_its_tasks(airflow: Airflow) -> None:
+    before = set(airflow.jobs())
+    sweep = airflow.ended(start(airflow, CELLS))
+    assert sweep.state == "success"
+    trained = states(airflow, sweep)
+    first_jobs = set(airflow.jobs()) - before
+    assert len(first_jobs) == 4
+
+    body = {
+        "dag_run_id": sweep.dag_run_id,
+        "task_ids": [*([f"performance.{name}", 2] for name in OF_A_CELL), "report"],
+        "dry_run": False,
+        "only_failed": False,
+        "reset_dag_runs": True,
+    }
+    answer = airflow.answer("POST", f"/api/v2/dags/{sweep.dag_id}/clearTaskInstances", body)
+    assert answer.is_success, answer.text
+    assert airflow.ended(sweep).state == "success"
+
+    new = set(airflow.jobs()) - before - first_jobs
+    assert len(new) == 1, "a job for this cell, and none for the others"
+    rows = rows_of(airflow, sweep)
+    assert [row["map_index"] for row in rows if row["job_name"] in new] == [2]
+    again = {task for task, seen in states(airflow, sweep).items() if seen != trained[task]}
+    expected = {(f"performance.{name}", 2) for name in OF_A_CELL} | {("report", -1)}
+    assert expected <= again
+    assert again - expected <= {("performance.submit", index) for index in range(4)}, "Airflow clears setups"
