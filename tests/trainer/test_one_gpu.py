@@ -217,27 +217,6 @@ def test_what_no_run_can_do_ends_all(tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_without_time_nothing_is_started(tmp_path: Path) -> None:
-    planned(tmp_path / "plan", "cpu")
-    results = tmp_path / "results"
-    done = one_gpu("measure", tmp_path / "plan" / MODELS[0], "--output", results, "--within", "0")
-    assert done.returncode == 2
-    found = measurement(results / MODELS[0] / "1-layers")
-    assert (found["state"], found["error"], found["step_time_mean_s"]) == (
-        "not started",
-        "no time was left",
-        None,
-    )
-    assert "not started: no time was left" in table(done)[MODELS[0], "1"]
-
-
-@pytest.mark.parametrize("action", [["measure", "--output", "nowhere"], ["report"]])
-def test_a_folder_of_something_else(tmp_path: Path, action: list[str]) -> None:
-    done = one_gpu(*action, tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"'{tmp_path}' ")
-
-
 def test_the_report_extrapolates_with_what_lies_outside_the_layers_once(tmp_path: Path) -> None:
     """On numbers that can be reckoned by hand: 0.5 s for each of 11 and 2 layers, 1 s for the rest."""
     planned(tmp_path, "h100")

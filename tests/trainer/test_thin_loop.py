@@ -1,14 +1,8 @@
-"""The loop without NeMo against NeMo itself: the same plan, the same weights, the same steps.
+"""The loop without NeMo of benchmarks/one_gpu: the same plan and weights take the same steps as with NeMo."""
 
-Nothing in the product starts it: `make test` holds one model to NeMo, `make test-all` tests the rest of it.
-"""
-
-import gzip
 import json
-import os
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +10,11 @@ from typing import Any
 import pytest
 
 from steptime.logs.reader import read_log
-from steptime.recipes.models import Mode, ProfileWindow, Run, Window
+from steptime.recipes.models import Mode, Run, Window
 from steptime.recipes.performance import Fp8Recipe, Performance, TrainerSettings
 from steptime.results.log_rows import log_row
 
-from .jobs import ROOT, THIN_LOOP, Trained, light_trainer, planned, start_trainer, write_run
+from .jobs import ROOT, THIN_LOOP, Trained, light_trainer, planned, write_run
 
 Train = Callable[..., Trained]
 
@@ -81,119 +75,12 @@ def test_the_pipeline_reads_its_log_whole(twins: list[Trained]) -> None:
     assert [step.wall_time_s for step in log.steps[1:]] == pytest.approx(walls, rel=5e-4)
 
 
-@pytest.fixture(scope="module")
-def of_dtypes(
-    train_in_job: Train, tmp_path_factory: pytest.TempPathFactory, torchao_wheel: Path
-) -> dict[str, dict[int, float]]:
-    """The losses of one plan in each number format."""
-    libraries = tmp_path_factory.mktemp("libraries")
-    with zipfile.ZipFile(torchao_wheel) as wheel:
-        wheel.extractall(libraries)
-    losses = {}
-    for dtype, fp8_recipe in (("fp32", None), ("bf16", None), ("fp8", "current")):
-        folder = tmp_path_factory.mktemp(dtype)
-        run = _in(planned(max_steps=STEPS), dtype, fp8_recipe)
-        path = os.pathsep.join((str(folder / "package"), str(libraries)))
-        trained = train_in_job(run, folder, module=THIN_LOOP, PYTHONPATH=path)
-        assert trained.exit_code == 0, trained.log
-        losses[dtype] = trained.losses
-    return losses
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_bf16_stays_near_fp32(of_dtypes: dict[str, dict[int, float]]) -> None:
-    """Weights and gradients are kept in fp32; what the model computes with has three digits of them."""
-    assert of_dtypes["bf16"] == pytest.approx(of_dtypes["fp32"], rel=5e-3)
-    assert of_dtypes["bf16"] != of_dtypes["fp32"]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_fp8_by_torchao_stays_near_bf16(of_dtypes: dict[str, dict[int, float]]) -> None:
-    """On the CPU torchao rounds to FP8 and multiplies in bf16: the numbers of a GPU, at no GPU's speed."""
-    assert of_dtypes["fp8"] == pytest.approx(of_dtypes["bf16"], rel=1e-2)
-    assert of_dtypes["fp8"] != of_dtypes["bf16"]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_compiled_it_takes_the_same_steps(
-    train_in_job: Train, tmp_path: Path, of_dtypes: dict[str, dict[int, float]]
-) -> None:
-    """By torch.compile, as on GPUs; for the CPU it needs a C++ compiler."""
-    compiled = train_in_job(planned(max_steps=STEPS), tmp_path, "--compile", "default", module=THIN_LOOP)
-    assert compiled.exit_code == 0, compiled.log
-    assert compiled.losses == pytest.approx(of_dtypes["fp32"], rel=ROUNDING)
-
-
-@pytest.fixture(scope="module")
-def parts(trainer_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What programs/thin_parts.py found."""
-    program = Path(__file__).parent / "programs" / "thin_parts.py"
-    done = start_trainer(
-        [trainer_python, str(program)],
-        [],
-        cwd=tmp_path_factory.mktemp("parts"),
-        PYTHONPATH=f"{ROOT}:{ROOT}/benchmarks",
-    )
-    assert done.returncode == 0, done.stdout
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_norms_are_computed_in_fp32(parts: dict[str, Any]) -> None:
-    """With `1 + weight` in bf16 a quarter of a LayerNorm's values came out rounded otherwise."""
-    assert set(parts["rounded_otherwise"]) == {"llama", "nemotron4"}
-    assert max(parts["rounded_otherwise"].values()) < 1e-3
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_one_layer_is_compiled_for_all(parts: dict[str, Any]) -> None:
-    of_one_layer, of_six = parts["compiled_graphs"]
-    assert of_one_layer == of_six >= 2  # a layer, and the output with its loss
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_adam_takes_the_same_step_in_parts(parts: dict[str, Any]) -> None:
-    (one_part, at_once), (several, in_parts) = parts["at_once"], parts["in_parts"]
-    assert one_part == 1 < several
-    assert in_parts == at_once
-    assert in_parts[0] != in_parts[1]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_no_run_compiles_into_the_cache_of_another(parts: dict[str, Any]) -> None:
-    """A killed compilation leaves a broken one behind."""
-    first, second = parts["caches"]
-    assert first != second
-
-
 @pytest.mark.trainer
 def test_fp8_without_torchao(train_in_job: Train, tmp_path: Path) -> None:
     ended = train_in_job(_in(planned(), "fp8", "current"), tmp_path, module=THIN_LOOP)
     assert ended.exit_code == 1
     assert "trainer: the thin loop computes fp8 by torchao, which is not installed here." in ended.log
     assert "Traceback" not in ended.log
-
-
-@pytest.mark.exhaustive
-@pytest.mark.trainer
-def test_a_profile_tells_what_took_longest(train_in_job: Train, tmp_path: Path) -> None:
-    window = ProfileWindow(first_step=2, last_step=3, ranks=(0,))
-    run = planned(mode=Mode.PROFILE, profile=window, max_steps=5)
-    trained = train_in_job(run, tmp_path, module=THIN_LOOP)
-    assert trained.exit_code == 0, trained.log
-    assert "aten::mm" in trained.log
-    with gzip.open(tmp_path / "torch_profile" / "rank0.json.gz") as file:
-        events = json.load(file)["traceEvents"]
-    steps = {event["name"] for event in events if event.get("name", "").startswith("ProfilerStep#")}
-    assert steps == {"ProfilerStep#2", "ProfilerStep#3"}
 
 
 @pytest.mark.parametrize(
