@@ -74,6 +74,8 @@ def test_a_result_as_a_row(make_result: MakeResult) -> None:
         **{"wall_time_median_s": None, "published_step_time_s": None, "step_time_over_published": None},
         "against_publication": None,
         **{"tokens_per_s": 4096, "tokens_per_s_per_gpu": 2048, "flops_formula": "llama3.1-25.04"},
+        **{"model_tflops_per_gpu": pytest.approx(flops * 16 / 0.5 / 2 / 1e12), "tflops_per_gpu_logged": None},
+        **{"tflops_per_gpu_logged_std": None, "peak_memory_gib": 890716160 / 2**30},
         **{"peak_tflops_per_gpu": 0.06, "days_per_1t_tokens": pytest.approx(1e12 / 4096 / 86400)},
         **{"checkpoint_save_s": None, "checkpoint_blocked_s": None, "checkpoint_load_s": None},
         **{"gpu_hours": pytest.approx(2 * 38.5 / 3600), "submitted_at": 1.79e9, "started_at": 1.79e9 + 1.5},

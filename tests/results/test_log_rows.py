@@ -113,7 +113,7 @@ def test_a_log_as_a_row(tmp_path: Path) -> None:
         told = {name: value for name, value in row.items() if value is not None}
         assert (told.pop("log_path"), told.pop("log_bytes")) == (str(log), len(content))
         of_steps = {"format": "nemo2", "last_step": 49, "global_batch_size": 256, "loss": 12.81}
-        of_steps |= {"mode": "performance"}
+        of_steps |= {"mode": "performance", "peak_memory_gib": 72972500992 / 2**30}
         told.pop("step_time_std_s", None)
         assert told == pytest.approx((of_steps if beside["steps"] else {"format": "none"}) | beside), asked
 

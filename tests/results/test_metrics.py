@@ -308,3 +308,19 @@ def _run(*, window: Window) -> Run:
 def _log(step_times: list[float], *, started: dict[str, object] | None = None) -> TrainingLog:
     steps = tuple(Step(global_step=step, step_time_s=time) for step, time in enumerate(step_times))
     return TrainingLog(path="run.out", format="nemo2", bytes_read=0, steps=steps, started=started)
+
+
+def test_the_trainers_own_rate_has_mean_and_deviation_and_memory_its_peak() -> None:
+    rates, sizes = (500.0, 502.0, 504.0), (3 << 30, 5 << 30, 4 << 30)
+    steps = tuple(
+        Step(global_step=at, step_time_s=1.0, tflops_per_gpu=rate, peak_memory_bytes=size)
+        for at, (rate, size) in enumerate(zip(rates, sizes, strict=True))
+    )
+    log = TrainingLog(path="x", format="nemo2", bytes_read=1, steps=steps)
+    measured = measure_window(log, Window(first=1, last=2))
+    assert (measured.tflops_per_gpu_logged, measured.tflops_per_gpu_logged_std) == (503.0, math.sqrt(2))
+    assert measured.peak_memory_gib == 5.0
+    one = measure_window(log, Window(first=2, last=2))
+    assert (one.tflops_per_gpu_logged, one.tflops_per_gpu_logged_std) == (504.0, None)
+    untold = measure_window(log.model_copy(update={"steps": (Step(0, 1.0),)}), Window(first=0, last=0))
+    assert (untold.tflops_per_gpu_logged, untold.peak_memory_gib) == (None, None)

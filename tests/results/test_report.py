@@ -45,8 +45,14 @@ def test_what_all_runs_share_is_said_once(stored_rows: StoredRows, make_result: 
     )
     assert [column.name for column in columns] == [
         *("label", "gpus", "global_batch_size", "step_time_mean_s", "step_time_std_s", "tokens_per_s"),
-        *("tokens_per_s_per_gpu", "scaling_efficiency_percent", "mfu_percent", "gpu_hours", "submitted_at"),
-        "queue_wait_s",
+        *(
+            "tokens_per_s_per_gpu",
+            "scaling_efficiency_percent",
+            "mfu_percent",
+            "peak_memory_gib",
+            "gpu_hours",
+        ),
+        *("submitted_at", "queue_wait_s"),
     ]
 
 
@@ -66,8 +72,8 @@ def test_what_differs_gets_a_column(stored_rows: StoredRows, make_result: MakeRe
     assert [column.name for column in columns] == [
         *("job_name", "state", "workload", "gpus", "global_batch_size", "window"),
         *("step_time_mean_s", "step_time_std_s", "tokens_per_s", "tokens_per_s_per_gpu"),
-        *("mfu_percent", "flops_formula", "checkpoint_save_s", "checkpoint_blocked_s", "gpu_hours"),
-        *("submitted_at", "queue_wait_s"),
+        *("mfu_percent", "flops_formula", "peak_memory_gib", "checkpoint_save_s", "checkpoint_blocked_s"),
+        *("gpu_hours", "submitted_at", "queue_wait_s"),
     ]
     state = next(column for column in columns if column.name == "state")
     assert set(written(state, listed)) == {"valid", "rejected"}

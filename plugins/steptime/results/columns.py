@@ -331,7 +331,7 @@ COLUMNS = (
         priority=8,
         shared=True,
     ),
-    *_measured("peak_tflops_per_gpu", "checkpoint_load_s"),
+    *_measured("model_tflops_per_gpu", "checkpoint_load_s"),
     Column(
         "gpu_hours",
         "number",

@@ -15,7 +15,7 @@ from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
 from steptime.recipes.models import RUN_FILE, Mode, Run, Window
 from steptime.results.columns import BY_NAME, MEASURED, Column
-from steptime.results.metrics import checkpoint_seconds, measure, measure_window
+from steptime.results.metrics import checkpoint_seconds, measure, measure_window, peak_memory_gib
 
 
 def _of_results(*names: str) -> tuple[Column, ...]:
@@ -52,10 +52,9 @@ COLUMNS = (
     *_of_results("step_time_mean_s", "step_time_median_s", "step_time_std_s", "wall_time_median_s"),
     *_of_results("published_step_time_s", "step_time_over_published", "tokens_per_s", "tokens_per_s_per_gpu"),
     *_of_results("days_per_1t_tokens", "mfu_percent", "flops_formula"),
-    MEASURED["model_tflops_per_gpu"],
-    *_of_results("peak_tflops_per_gpu"),
+    *_of_results("model_tflops_per_gpu", "peak_tflops_per_gpu"),
     MEASURED["peak_source"],
-    MEASURED["tflops_per_gpu_logged"],
+    *_of_results("tflops_per_gpu_logged", "tflops_per_gpu_logged_std", "peak_memory_gib"),
     Column("loss", "number", "Loss of the last step."),
     *_of_results("checkpoint_save_s", "checkpoint_blocked_s", "checkpoint_load_s"),
     Column("log_bytes", "integer", "Bytes read.", unit="bytes"),
@@ -159,8 +158,9 @@ def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[
     """All numbers of the window, or why there are none. A planned run is measured exactly as for the
     store.
     """
+    of_run = {**checkpoint_seconds(log), "peak_memory_gib": peak_memory_gib(log)}
     if window is None or not log.steps:
-        return checkpoint_seconds(log), None
+        return of_run, None
     try:
         if run is None:
             measurement = measure_window(log, window)
@@ -168,7 +168,7 @@ def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[
             measurement = measure(run.model_copy(update={"window": window}), log)
     except UserError as error:
         refusal = str(error).removeprefix(f"{log.path} ").removeprefix(f"{log.path}: ").rstrip(".")
-        return checkpoint_seconds(log), refusal
+        return of_run, refusal
     return measurement.model_dump(include={column.name for column in COLUMNS} - {"window"}), None
 
 

@@ -105,6 +105,41 @@ class Measurement(Frozen):
             in_events=True,
         ),
     ] = None
+    model_tflops_per_gpu: Annotated[
+        float | None,
+        _column(
+            "Model flops by the formula in `flops_formula`, over step time and GPUs.",
+            heading="model TFLOPS/GPU",
+        ),
+    ] = None
+    tflops_per_gpu_logged: Annotated[
+        float | None,
+        _column(
+            "Mean of the TFLOPS per GPU that the trainer logged in the window.",
+            heading="TFLOPS/GPU logged",
+            priority=6,
+        ),
+    ] = None
+    tflops_per_gpu_logged_std: Annotated[
+        float | None,
+        _column(
+            "Their sample standard deviation (n - 1); none of a single step.",
+            heading="± std of TFLOPS/GPU",
+            priority=8,
+            significant=2,
+        ),
+    ] = None
+    peak_memory_gib: Annotated[
+        float | None,
+        _column(
+            "Largest GPU memory that a step of the log states.",
+            heading="peak memory",
+            unit="GiB",
+            priority=7,
+            significant=3,
+            decimals=1,
+        ),
+    ] = None
     peak_tflops_per_gpu: Annotated[
         float | None,
         _column(
@@ -153,13 +188,4 @@ class Measurement(Frozen):
     flops_source: str | None = None
     """Whether the document states the flops, or its formula gives them."""
     # What is in no store, and in the rows of logs:
-    model_tflops_per_gpu: Annotated[
-        float | None, _column("Model flops by the named formula over step time.", unit="TFLOPS")
-    ] = None
     peak_source: Annotated[str | None, _column("The document of the peak, or what measured it.")] = None
-    tflops_per_gpu_logged: Annotated[
-        float | None,
-        _column(
-            "Mean of what the trainer itself logged in the window.", heading="TFLOPS/GPU logged", priority=4
-        ),
-    ] = None

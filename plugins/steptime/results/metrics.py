@@ -189,9 +189,17 @@ def measure_window(log: TrainingLog, window: Window) -> Measurement:
         step_time_std_s=statistics.stdev(times.values()) if len(times) > 1 else None,
         wall_time_median_s=statistics.median(wall_times) if wall_times else None,
         tflops_per_gpu_logged=statistics.fmean(tflops) if tflops else None,
+        tflops_per_gpu_logged_std=statistics.stdev(tflops) if len(tflops) > 1 else None,
+        peak_memory_gib=peak_memory_gib(log),
         **_logged_rates(log, mean_s),
         **checkpoint_seconds(log),
     )
+
+
+def peak_memory_gib(log: TrainingLog) -> float | None:
+    """Return the largest GPU memory, in GiB, that a step of the log states; None if none does."""
+    sizes = [step.peak_memory_bytes for step in log.steps if step.peak_memory_bytes is not None]
+    return max(sizes) / 2**30 if sizes else None
 
 
 def checkpoint_seconds(log: TrainingLog) -> dict[str, float | None]:

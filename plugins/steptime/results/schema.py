@@ -61,6 +61,7 @@ steps = Table(
     Column("global_batch_size", Integer),
     Column("consumed_samples", BigInteger),
     Column("tflops_per_gpu", Double),
+    Column("tokens_per_s_per_gpu", Double),
     Column("peak_memory_bytes", BigInteger),
     Column("wall_time_s", Double),
 )

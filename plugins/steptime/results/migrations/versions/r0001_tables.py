@@ -74,6 +74,10 @@ def upgrade() -> None:
         sa.Column("scaling_base_jobs", sa.Text(), nullable=True),
         sa.Column("mfu_percent", sa.Double(), nullable=True),
         sa.Column("flops_formula", sa.Text(), nullable=False),
+        sa.Column("model_tflops_per_gpu", sa.Double(), nullable=True),
+        sa.Column("tflops_per_gpu_logged", sa.Double(), nullable=True),
+        sa.Column("tflops_per_gpu_logged_std", sa.Double(), nullable=True),
+        sa.Column("peak_memory_gib", sa.Double(), nullable=True),
         sa.Column("peak_tflops_per_gpu", sa.Double(), nullable=True),
         sa.Column("days_per_1t_tokens", sa.Double(), nullable=True),
         sa.Column("checkpoint_save_s", sa.Double(), nullable=True),
@@ -198,6 +202,7 @@ def upgrade() -> None:
         sa.Column("global_batch_size", sa.Integer(), nullable=True),
         sa.Column("consumed_samples", sa.BigInteger(), nullable=True),
         sa.Column("tflops_per_gpu", sa.Double(), nullable=True),
+        sa.Column("tokens_per_s_per_gpu", sa.Double(), nullable=True),
         sa.Column("peak_memory_bytes", sa.BigInteger(), nullable=True),
         sa.Column("wall_time_s", sa.Double(), nullable=True),
         sa.ForeignKeyConstraint(
