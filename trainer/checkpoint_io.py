@@ -1,7 +1,7 @@
-"""How large checkpoints are and how fast they go: measured around NeMo's own saving and loading.
+"""Measure the size and duration of checkpoints around NeMo's own saving and loading.
 
-The size is that of the files in `weights/` once every rank has written; the times are this rank's, which
-waits for the others. Files that several data-parallel ranks load count once.
+The size is that of the files in `weights/` after every rank has written. The times are rank 0's, which waits
+for the other ranks. A file that several data-parallel ranks load counts once.
 """
 
 import time
@@ -15,8 +15,11 @@ from nemo.utils.callbacks.dist_ckpt_io import AsyncFinalizableCheckpointIO
 from trainer.progress import CheckpointTransfer, Progress
 
 
-def measured(checkpoint_io: Any, progress: Progress) -> Any:
-    """NeMo's checkpoint IO, which then also notes each checkpoint in `progress`."""
+def measured(checkpoint_io: Any, progress: Progress | None) -> Any:
+    """Return NeMo's checkpoint IO, extended to record each checkpoint in `progress`.
+
+    Pass None on all ranks but rank 0: they record nothing, and so do not look at the files.
+    """
     if isinstance(checkpoint_io, AsyncFinalizableCheckpointIO):
         return _AsyncIO(checkpoint_io.checkpoint_io, progress)
     return _SyncIO(checkpoint_io, progress)
@@ -25,7 +28,7 @@ def measured(checkpoint_io: Any, progress: Progress) -> Any:
 class _SyncIO(_WrappingCheckpointIO):
     """A save or load is whole when its call returns."""
 
-    def __init__(self, checkpoint_io: Any, progress: Progress):
+    def __init__(self, checkpoint_io: Any, progress: Progress | None):
         super().__init__(checkpoint_io)
         self.progress = progress
 
@@ -46,7 +49,7 @@ class _SyncIO(_WrappingCheckpointIO):
 class _AsyncIO(AsyncFinalizableCheckpointIO):
     """A save is whole when NeMo finds, after a step or at the end, that every rank has written."""
 
-    def __init__(self, checkpoint_io: Any, progress: Progress):
+    def __init__(self, checkpoint_io: Any, progress: Progress | None):
         super().__init__(checkpoint_io)
         self.progress = progress
         self.under_way: list[tuple[Any, float, float]] = []
@@ -67,7 +70,11 @@ class _AsyncIO(AsyncFinalizableCheckpointIO):
         return finalized
 
 
-def _note(progress: Progress, kind: str, path: Any, began_at: float, blocked_s: float | None = None) -> None:
+def _note(
+    progress: Progress | None, kind: str, path: Any, began_at: float, blocked_s: float | None = None
+) -> None:
+    if progress is None:
+        return
     duration_s = time.perf_counter() - began_at
     weights = Path(ckpt_to_weights_subdir(path, is_saving=kind == "save"))
     size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())

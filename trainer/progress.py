@@ -80,6 +80,14 @@ class Progress:
         return self.run is not None and self.step == self.run.max_steps - 1
 
     @property
+    def transfers_checkpoint(self) -> bool:
+        """Whether the checkpoint may be loading (before the first step) or being saved (after the last)."""
+        if self.run is None:
+            return False
+        loads = self.run.mode == "checkpoint_load" and not self.steps_trained
+        return loads or (self.run.mode == "checkpoint_save" and self.last_step_ended)
+
+    @property
     def usual_step_s(self) -> float | None:
         """The median step; None before there are two."""
         times = list(self.wall_times_s)  # at once: another thread may append

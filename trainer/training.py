@@ -81,7 +81,7 @@ def fit(run: PlannedRun, launch: Launch, folders: Folders, ending: Ending, devic
         records_graphs=run.records_graphs,
         async_save=run.async_save,
     )
-    strategy.checkpoint_io = measured(strategy.checkpoint_io, ending.progress)
+    strategy.checkpoint_io = measured(strategy.checkpoint_io, ending.progress if launch.rank == 0 else None)
     trainer = Trainer(
         accelerator="cpu" if device == "cpu" else "gpu",
         devices=launch.local_world_size,

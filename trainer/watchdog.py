@@ -1,7 +1,7 @@
 """A thread that ends the rank when the training itself cannot: when it hangs, or is asked to end.
 
-The training waits in collective calls, in C, where Python neither sees signals nor runs. This thread looks
-every second whether a step has ended in time, whether another rank has failed, and for SIGTERM.
+The training waits in collective calls, in C, where Python sees no signals. This thread checks every second
+whether a step has ended in time, whether SIGTERM arrived, and on rank 0 whether another rank has failed.
 """
 
 import contextlib
@@ -60,8 +60,12 @@ class HangLimits:
         return cls(floor_s=floor_s)
 
     def of(self, progress: Progress) -> float:
-        """Return for how many seconds from now there may be no step."""
-        if not progress.notes_steps:
+        """Return for how many seconds there may be no step.
+
+        While a checkpoint is loaded or saved there is no limit but the job's: how long that takes depends on
+        the model and the file system.
+        """
+        if not progress.notes_steps or progress.transfers_checkpoint:
             return math.inf
         usual_s = progress.usual_step_s
         if usual_s is None or progress.last_step_ended:
@@ -118,7 +122,8 @@ def _watch(ending: Ending, limits: HangLimits, wake: socket.socket) -> None:
             os._exit(128 + signal.SIGTERM)
         if _STOP in received:
             return
-        if (failure := ending.left_by_another()) is not None:
+        # Only rank 0 looks, as it reports the failure. The launcher then ends the other ranks.
+        if ending.launch.rank == 0 and (failure := ending.left_by_another()) is not None:
             os._exit(ending.failed_by(failure))
         waited_s = time.perf_counter() - ending.progress.moved_at
         if waited_s > limits.of(ending.progress):

@@ -1,6 +1,7 @@
 """How a run ends and who tells it: real processes, without torch, that hang, fail or are told to end."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from steptime.recipes.models import Mode
 from trainer import failures
 from trainer.ending import Ending, this_start
 from trainer.errors import TrainerError, TrainingFailure, check_loss
 from trainer.launch import Launch
 from trainer.progress import Progress
+from trainer.run import read_run
 from trainer.watchdog import HangLimits
 
 from .jobs import ROOT, light_trainer, planned, write_run
@@ -206,6 +209,39 @@ def test_a_floor_that_is_no_number(tmp_path: Path) -> None:
         1,
         "trainer: STEPTIME_HANG_FLOOR_S='soon' in the environment is no positive number of seconds.\n",
     )
+
+
+def test_only_rank_0_watches_for_other_ranks_failures(start: Start) -> None:
+    """On 2,048 ranks each look is a look-up on the shared file system."""
+    other = start("wait", 2, 3)
+    other.wait_until_it_waits()
+    assert start("fail", 1, 3).end() == (2, "")
+    with pytest.raises(subprocess.TimeoutExpired):
+        other.process.wait(timeout=2.5)  # the watchdog looks each second
+    other.process.terminate()
+    assert other.end() == (128 + signal.SIGTERM, "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "steps", "limit"),
+    [
+        ("performance", 20, 1800.0),
+        ("checkpoint_save", 0, 1800.0),
+        ("checkpoint_save", 20, math.inf),
+        ("checkpoint_load", 0, math.inf),
+        ("checkpoint_load", 1, 1800.0),
+    ],
+)
+def test_a_checkpoint_may_take_as_long_as_the_job(
+    tmp_path: Path, mode: str, steps: int, limit: float
+) -> None:
+    loads = {"checkpoint_path": "/saved", "first_step": 20, "max_steps": 22}
+    fields = loads if mode == "checkpoint_load" else {"max_steps": 20}
+    (path,) = write_run(planned(mode=Mode(mode), **fields), tmp_path)
+    progress = Progress(run=read_run(Path(path)))
+    for step in range(steps):
+        progress.step_ended(progress.run.first_step + step if progress.run else step)
+    assert HangLimits().of(progress) == limit
 
 
 def test_limits_follow_the_usual_step() -> None:

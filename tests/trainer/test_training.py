@@ -184,13 +184,31 @@ def test_load_continues_as_if_uninterrupted(
     assert (loaded.record("result")["global_step"], loaded.record("result")["steps_trained"]) == (END - 1, 2)
 
 
+COUNTS_FILES = """
+import os, sys
+from pathlib import Path
+from trainer.cpu_ranks import main
+if __name__ == "__main__":
+    rglob = Path.rglob
+    def noted(self, pattern):
+        print(f"rank {os.environ['RANK']} looks at the files of the checkpoint", flush=True)
+        return rglob(self, pattern)
+    Path.rglob = noted
+    sys.exit(main())
+"""
+
+
 def test_an_asynchronous_save_is_whole_at_the_end(
     train: Train, uninterrupted: Trained, tmp_path: Path
 ) -> None:
     (tmp_path / "save").mkdir()
     run = _two_ranks(max_steps=SAVED_AT, mode=Mode.CHECKPOINT_SAVE, async_save=True)
-    saved = train(run, tmp_path / "save")
+    program = tmp_path / "counts_files.py"
+    program.write_text(COUNTS_FILES, encoding="utf-8")
+    saved = train(run, tmp_path / "save", program=str(program))
     assert saved.exit_code == 0, saved.log
+    looks = [line for line in saved.log.splitlines() if "looks at the files" in line]
+    assert set(looks) == {"rank 0 looks at the files of the checkpoint"}
     log = read_log(saved.folder / "log.out", max_steps=SAVED_AT)
     assert log.problems == ()
     (timing,) = log.checkpoints
