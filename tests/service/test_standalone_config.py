@@ -1,4 +1,4 @@
-"""What `airflow.cfg` of `steptime up` has."""
+"""The `airflow.cfg` of `steptime up`."""
 
 from configparser import ConfigParser
 from pathlib import Path
@@ -9,16 +9,16 @@ from steptime.service.component import LONGEST_PAUSE_S
 
 
 def test_writers_of_airflows_database_wait_for_each_other(airflow_cfg: ConfigParser, tmp_path: Path) -> None:
-    """A triggerer ends of "database is locked", after Python's five seconds."""
+    """With Python's default of five seconds, a triggerer exits with "database is locked"."""
     engine = create_engine(airflow_cfg["database"]["sql_alchemy_conn"])
     with engine.connect() as connection:
-        assert connection.execute(text("PRAGMA busy_timeout")).scalar_one() == 60_000
+        assert connection.execute(text("PRAGMA busy_timeout")).scalar_one() == 20_000
     engine.dispose()
-    assert (tmp_path / "airflow/airflow.db").is_file(), "the patience is no part of its name"
+    assert (tmp_path / "airflow/airflow.db").is_file(), "the time limit is not part of the file's name"
 
 
 def test_tasks_ask_for_longer_than_a_dead_api_server_may_be_away(airflow_cfg: ConfigParser) -> None:
-    """At least; each waits for a random time between the two."""
+    """In the shortest case: each pause is a random time between two limits."""
     retries = airflow_cfg.getint("workers", "execution_api_retries")
     least_s = airflow_cfg.getfloat("workers", "execution_api_retry_wait_min")
-    assert (retries - 1) * least_s > LONGEST_PAUSE_S + 30, "and the time that its start takes"
+    assert (retries - 1) * least_s > LONGEST_PAUSE_S + 30, "the pause and the start"

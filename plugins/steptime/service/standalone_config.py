@@ -20,10 +20,11 @@ from steptime.service import connection_file
 
 ADMIN = "admin"
 """The one user of the standalone Airflow."""
-_DATABASE_PATIENCE_S = 60
+_DATABASE_PATIENCE_S = 20
 """How long a writer of Airflow's SQLite waits for other writers before it fails with "database is locked".
 
 SQLite has one writer at a time. With Python's default of 5 s, a triggerer exits if many tasks start at once.
+Airflow's api-server can block for this long (docs/team-deployment.md): it must be below the heartbeat limits.
 """
 
 
