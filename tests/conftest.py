@@ -19,6 +19,7 @@ from unchanged_process import pytest_runtest_setup, unchanged_process
 from steptime.clusters.base import Job, JobState, JobStatus, Staged
 from steptime.logs.models import CheckpointTiming, Step, TrainingLog
 from steptime.recipes.models import Mode, ModelShape, Parallelism, Recipe, Run, Window
+from steptime.recipes.request import PlanRequest
 from steptime.results.metrics import measure
 from steptime.results.models import Check, Provenance, Result, Submitted, Verdict
 from steptime.results.record import make_record
@@ -197,6 +198,7 @@ def _result(
             "pipeline_parallel": 1,
             "context_parallel": 1,
             "data_parallel": gpus // tensor,
+            "expert_parallel": 1,
             "micro_batch_size": 1,
             "global_batch_size": gbs,
             "seq_length": 128,
@@ -234,7 +236,7 @@ def _result(
     )
     submitted = Submitted(
         run=run,
-        request=None,
+        request=PlanRequest(workload="llama3.1", size=size, gpus=str(gpus), gpu_type="cpu"),
         job=Job(
             cluster="local",
             name=job_name,

@@ -175,7 +175,7 @@ class PlannedRun:
     model_flops: float | None = None
     """Floating-point operations of a step on one sample; with them each step is logged with its TFLOPS."""
     performance: Performance = Performance()
-    """Nothing in it on the CPU, and in plans older than it."""
+    """Empty on the CPU."""
     cuda_graphs: bool | None = None
     """Whether steps are recorded as CUDA graphs; None for what the settings have."""
     tp_comm_overlap: bool | None = None

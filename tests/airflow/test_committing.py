@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from steptime.airflow import budgets
-from steptime.clusters.base import Cluster, JobState, JobStatus
-from steptime.errors import OutOfReach
+from steptime.airflow.base import HoldsJob
+from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
+from steptime.errors import OutOfReach, UserError
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results import charges
@@ -156,3 +158,22 @@ def test_of_no_jobs_no_cluster_is_asked(asked: Asked, budget: Callable[[float], 
 def cluster(asked: Asked) -> Cluster:
     found: Any = asked
     return found  # type: ignore[no-any-return]
+
+
+def test_a_job_that_its_cluster_refuses_is_not_committed_any_more(
+    asked: Asked, one: Run, budget: Callable[[float], Path]
+) -> None:
+    class Refusing(Asked):
+        async def submit(self, _spec: JobSpec) -> Job:
+            raise UserError("there is no such partition.")
+
+    budget(2.5 * ASKED)
+    spec = JobSpec(name="job", directory="/a", log_path="/a/log", script="true", slots=1, time_limit_s=60)
+    context: Any = {"ti": SimpleNamespace(dag_id="llama31", run_id="first"), "dag_run": None}
+
+    with pytest.raises(UserError, match="no such partition"):
+        asyncio.run(HoldsJob(task_id="submit").submit_held(cluster(Refusing()), one, spec, context))
+
+    assert committed() == (set(), set())
+    [balance] = charges.budget_balances(["local"])
+    assert balance.committed_gpu_hours == 0

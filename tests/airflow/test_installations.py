@@ -12,9 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRuntimeError, Er
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from steptime.airflow import installation
-from steptime.airflow.attempts import specs_of
 from steptime.clusters.base import Installation, Job, JobState, Staged
-from steptime.clusters.config import load_cluster
 from steptime.clusters.local.cluster import LocalCluster
 from steptime.errors import SystemFailure
 from steptime.recipes.models import Run
@@ -143,37 +141,6 @@ def test_a_dag_run_is_not_judged_by_the_result_of_another_installation_that_shar
         report.execute(context)
     publish("ours", installation.this_installation())
     report.execute(context)
-
-
-@pytest.mark.parametrize("begun", ["with its job submitted", "before its job was submitted"])
-def test_a_dag_run_under_way_when_steptime_is_upgraded_keeps_its_jobs_names(
-    begun: str,
-    submit: Submit,
-    a_run: Callable[..., Run],
-    staged: Staged,
-    make_context: MakeContext,
-    *,
-    variables: Variables,
-    cluster: LocalCluster,
-) -> None:
-    """What the task state store and XCom have is what the code before installations wrote there."""
-    context = make_context()
-    context["task_state_store"].kept["attempt"] = {"number": 1, "max_tries": 2}
-    run, config = a_run(STAND_IN="hang"), load_cluster("local")
-    old = specs_of(run, staged, config, context, None)
-    if begun == "with its job submitted":
-        job = asyncio.run(cluster.submit(old(1)))
-    found = submit(context)
-
-    assert found.job.name == old(1).name == "pretrain_llama3.1_tiny_fp32_1-aebb5e0ebf-1"
-    if begun == "with its job submitted":
-        assert found.job == job
-    handed_on = found.model_dump(mode="json")
-    del handed_on["job"]["installation"]
-    fresh = asyncio.run(cluster.submit(old(2)))
-    end(handed_on, context)
-    assert state(cluster, found.job) is JobState.CANCELLED
-    assert state(cluster, fresh) is JobState.CANCELLED
 
 
 def test_tasks_that_begin_at_once_on_a_new_installation_never_take_each_other_for_another_ones(

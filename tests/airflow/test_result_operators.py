@@ -59,12 +59,13 @@ def log_of(outcome: Outcome, cluster: LocalCluster) -> TrainingLog:
 
 
 def test_a_failed_warning_is_logged_as_a_warning_and_does_not_reject(
-    make_result: Callable[..., Result], cluster: LocalCluster, tmp_path: Path
+    make_context: MakeContext, make_result: Callable[..., Result], cluster: LocalCluster, tmp_path: Path
 ) -> None:
     noisy = parsed(make_result("noisy", step_times=[0.2, 0.6] * 10), tmp_path / "noisy", cluster)
+    context = make_context(pushed={SUBMITTED_KEY: noisy["submitted"]})
 
     with structlog.testing.capture_logs() as said:
-        judged = task_of("performance.validate", outcome=noisy).execute({})
+        judged = task_of("performance.validate", outcome=noisy).execute(context)
 
     assert Verdict.model_validate(judged["verdict"]).valid
     told = {line["event"]: line["log_level"] for line in said if line["event"].startswith(("✓", "!", "✗"))}
@@ -157,13 +158,14 @@ def test_what_tasks_hand_on_does_not_grow_with_the_steps(
 
 
 def test_a_reading_that_is_gone_says_what_writes_it_anew(
-    make_result: Callable[..., Result], cluster: LocalCluster, tmp_path: Path
+    make_context: MakeContext, make_result: Callable[..., Result], cluster: LocalCluster, tmp_path: Path
 ) -> None:
     outcome = parsed(make_result("gone"), tmp_path / "gone", cluster)
+    context = make_context(pushed={SUBMITTED_KEY: outcome["submitted"]})
     (tmp_path / "gone" / "steps.jsonl").write_text("torn {")
 
     with pytest.raises(AirflowException, match=r"steps.jsonl .* clear the task 'parse'"):
-        task_of("performance.validate", outcome=outcome).execute({})
+        task_of("performance.validate", outcome=outcome).execute(context)
 
 
 def test_a_failure_out_of_reach_is_explained(

@@ -121,8 +121,6 @@ def test_a_task_that_was_cleared_because_another_one_was_hands_on_the_job_it_had
     pushed = {SUBMITTED_KEY: first.model_dump(mode="json")}
 
     assert submit(max_tries=3, pushed=pushed).job == first.job
-    before_an_upgrade = {"submission": pushed[SUBMITTED_KEY]}
-    assert submit(max_tries=3, pushed=before_an_upgrade).job == first.job
     assert state(cluster, first).is_live
 
     asyncio.run(cluster.cancel(first.job.name))  # nobody could end it behind the next line

@@ -50,9 +50,8 @@ def test_the_shipped_local_cluster_is_this_machine_in_the_state_folder(
     assert (config.gpu_type, config.exclusive, config.container) == ("cpu", True, "none")
 
 
-@pytest.mark.parametrize("name", ["resubmissions", "fresh_jobs"])  # the second in files of before
-def test_how_often_a_run_is_resubmitted_is_read_by_both_names(clusters: Path, name: str) -> None:
-    write(clusters, slots=8, **{name: 5})
+def test_a_file_sets_how_often_a_run_is_resubmitted(clusters: Path) -> None:
+    write(clusters, slots=8, resubmissions=5)
     assert load_cluster("mine").resubmissions == 5
 
 

@@ -268,7 +268,7 @@ def test_a_file_of_formulas_that_is_none_is_refused(formulas: Path) -> None:
         model_flops(LLAMA_8B, "llama3.1-25.04")
 
 
-def test_a_configuration_of_before_has_the_shipped_formulas(formulas: Path) -> None:
+def test_a_config_folder_without_formulas_has_the_shipped_ones(formulas: Path) -> None:
     formulas.unlink()
     assert load_workload("llama3.1").flops_formula == "llama3.1-25.04"
     assert broken_formulas() is None

@@ -143,6 +143,19 @@ def test_a_plan_is_committed_until_its_jobs_have_ended_and_counts_as_what_they_t
     assert counted() == (2, 0)
 
 
+def test_a_refusal_does_not_remove_what_an_ended_job_took(
+    store: str, clusters: Callable[..., Path], make_run: MakeRun
+) -> None:
+    """A retry of `submit` may be refused, after the job that it submitted first has run and ended."""
+    clusters("gpu_hours_per_month: 10")
+    charges.commit_job(make_run(4), "job-1", dag_run="llama31/a", now=NOW)
+    charges.settle_jobs({"job-1": ended(JobState.FAILED, "2026-11-21 10:00", "2026-11-21 10:30")})
+
+    charges.withdraw_job(make_run(4), "job-1")
+
+    assert counted() == (2, 0)
+
+
 def test_a_plan_becomes_a_job_of_its_own_dag_run_once(
     store: str, clusters: Callable[..., Path], make_run: MakeRun
 ) -> None:

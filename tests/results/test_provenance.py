@@ -8,7 +8,7 @@ import pytest
 
 from steptime import __version__
 from steptime.clusters.base import Staged
-from steptime.results import provenance as module
+from steptime.results import record as module
 from steptime.results.models import Provenance
 
 STAGED = Staged(python="/venv/bin/python", venv_lock_sha256="a", trainer_path="/t", trainer_sha256="b")

@@ -159,12 +159,3 @@ def test_differences_are_told_by_their_places() -> None:
             told = differences(json.dumps({"a": one}), json.dumps({"a": other}))
             expected = f"a is recorded as {json.dumps(one)}, and is {json.dumps(other)} now"
             assert told == ([] if one == other else [expected])
-
-
-def test_what_an_earlier_steptime_handed_on_is_read(make_result: MakeResult) -> None:
-    """A DAG run goes on across an upgrade: its job must be found, and ended where somebody asks."""
-    submitted = make_result().submitted
-    before = submitted.model_dump(mode="json", exclude={"request", "made_by"})
-    before["provenance"] = submitted.made_by.model_dump(mode="json")
-
-    assert Submitted.model_validate(before) == submitted

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from steptime.cli import app
 from steptime.recipes.planning import plan
 from steptime.recipes.request import PlanRequest
-from steptime.results.repeating import repeat_command, repeat_command_of_record, request_of
+from steptime.results.repeating import repeat_command, request_of
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_one_run_of_several_is_asked_for_once_with_its_own_environment() -> None
     request = request_of(run, asked)
 
     assert (request.repeats, request.environment) == (1, {"A": "2"})
-    of_before = run.model_copy(update={"model_flops": None, "repeat": 3})
-    assert repeat_command(of_before, request) == repeat_command(run, request) is not None
+    repeated = run.model_copy(update={"repeat": 3})
+    assert repeat_command(repeated, request) == repeat_command(run, request) is not None
 
 
 def test_where_its_checkpoint_lay_is_no_part_of_a_runs_work() -> None:
@@ -90,18 +90,6 @@ def test_a_run_that_no_recipe_can_plan_any_more_has_no_command() -> None:
     gone = request_of(run, asked).model_copy(update={"workload": "llama2-23.11"})
 
     assert repeat_command(run, gone) is None
-
-
-def test_a_record_without_a_request_is_repeated_by_what_was_asked_for() -> None:
-    asked = {"workload": "llama3.1", "gpus": "1,2", "max_steps": 30, "window": "5:9"}
-    run = plan(PlanRequest.model_validate(asked)).runs[1]
-    record = {"run": run.model_dump(mode="json"), "provenance": {"options": asked}}
-
-    command = repeat_command_of_record(record)
-
-    assert command == repeat_command(run, request_of(run, asked))
-    assert "--gpus 2 " in f"{command} "
-    assert repeat_command_of_record({**record, "run": {"of": "another steptime"}}) is None
 
 
 def test_a_run_of_a_dag_whose_params_name_no_workload_has_a_request() -> None:

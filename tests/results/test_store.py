@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from repeated_runs import repeat_run
 from sqlalchemy import Connection, select
 
 from steptime.errors import UserError
@@ -261,25 +259,6 @@ def test_rows_in_reading_order_are_those_of_the_results(store_url: str, make_res
     assert names() == ["other", "one", "again", "four", "save", "load"]
     assert names(include_rejected=True, gpus=1) == ["other", "one", "again", "bad"]
     assert names(limit=3) == ["other", "again", "load"], "the latest three"
-
-
-@pytest.mark.slow
-def test_rows_in_reading_order_come_a_few_at_a_time(store_url: str, make_result: MakeResult) -> None:
-    store = Store(store_url)
-    store.publish(make_result("job"))
-    repeat_run(store_url, 5001)
-
-    def peak_bytes(read: Callable[[], object]) -> int:
-        tracemalloc.start()
-        read()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak
-
-    assert sum(1 for _ in store.in_reading_order()) == 5001
-    one_by_one = peak_bytes(lambda: sum(1 for _ in store.in_reading_order()))
-    at_once = peak_bytes(store.results)
-    assert one_by_one < at_once / 4
 
 
 @pytest.mark.parametrize(

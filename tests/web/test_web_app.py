@@ -1,11 +1,9 @@
 """What the pages' server gives to whom: nothing without a login, nothing of DAGs that a user may not read."""
 
-import asyncio
 import csv
 import io
 import json
 import re
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +13,6 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
-from repeated_runs import repeat_run
 
 from steptime.airflow.plugin import PREFIX, SteptimePlugin, _serve
 from steptime.judging import judgements
@@ -311,40 +308,6 @@ async def test_a_file_of_results_has_what_the_page_shows_of_them(
     assert await csv_rows(pages, gpus="4") == []
 
 
-@pytest.mark.slow
-async def test_a_file_of_many_results_takes_no_more_memory(
-    pages: FastAPI, store: Store, publish: Publish
-) -> None:
-    publish("one")
-    repeat_run(store.url, 1000)
-
-    async def download() -> tuple[int, int]:
-        """Lines of the file, and the most that Python has held meanwhile, in bytes."""
-        lines = 0
-
-        async def send(message: Any) -> None:
-            nonlocal lines
-            lines += message.get("body", b"").count(b"\n")
-
-        async def receive() -> Any:
-            await asyncio.Event().wait()
-
-        path = "/api/results.csv"
-        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
-        tracemalloc.start()
-        await pages(scope, receive, send)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return lines, peak
-
-    await download()
-    few, little = await download()
-    repeat_run(store.url, 4000)
-    many, peak = await download()
-    assert (few, many) == (1001, 4001)
-    assert peak < 1.5 * little
-
-
 async def test_a_file_that_cannot_be_made_says_why(pages: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPTIME_STORE_URL", "mysql://somewhere")
     response = await get(pages, "/api/results.csv")
@@ -456,9 +419,10 @@ async def test_two_runs_are_laid_beside_each_other(
 async def test_a_planned_run_can_be_repeated_by_the_command_given(pages: FastAPI, publish: Publish) -> None:
     from steptime.recipes.planning import plan
     from steptime.recipes.request import PlanRequest
+    from steptime.results.repeating import request_of
 
     (run,) = plan(PlanRequest(workload="llama3.1", gpus="2", checkpoint=False)).runs
-    publish(JOB, run=run)
+    publish(JOB, run=run, request=request_of(run, {"gpus": "2"}))
     publish("no-recipe-plans-this", max_steps=17)
     first, second = [(await get(pages, f"/api/runs/{name}")).json() for name in (JOB, "no-recipe-plans-this")]
     assert first["repeat_command"].startswith("steptime run llama3.1-25.04 --size tiny")

@@ -69,15 +69,10 @@ def specs_of(
     )
 
 
-async def named_after(store: "TaskStateStoreAccessor") -> Installation | None:
-    """Return the installation that names the jobs of this `submit` task, kept before any is submitted.
-
-    None if its first attempt is older than installations: those jobs keep the names that they have.
-    """
+async def named_after(store: "TaskStateStoreAccessor") -> Installation:
+    """Return the installation that names the jobs of this `submit` task, stored before any is submitted."""
     stored = await asyncio.to_thread(store.get, _NAMED_AFTER)
     kept = TypeAdapter(Installation | None).validate_python(stored)
-    if kept is None and await asyncio.to_thread(store.get, _KEY) is not None:
-        return None
     if kept is not None and await asyncio.to_thread(is_this, kept):
         return kept
     ours = await asyncio.to_thread(this_installation)  # if one was kept, this database is a copy of its

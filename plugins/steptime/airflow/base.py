@@ -266,17 +266,14 @@ async def cancel(cluster_name: str, job_name: str) -> None:
 
 SUBMITTED_KEY = "submitted"
 """XCom of what was submitted last, pushed before waiting begins: a sensor that fails returns nothing."""
-_SUBMITTED_BEFORE = "submission"
-"""Its key in DAG runs that go on across an upgrade."""
 
 
 def last_submitted(context: Context, waited_in: str) -> Submitted | None:
     """Return what the task `waited_in` of the same mapped instance waited for last; None if it never did."""
     ti = context["ti"]
-    for key in (SUBMITTED_KEY, _SUBMITTED_BEFORE):
-        pushed = ti.xcom_pull(task_ids=waited_in, key=key, map_indexes=ti.map_index)
-        if pushed is not None:
-            submitted = Submitted.model_validate(pushed)
-            made_by = submitted.made_by.model_copy(update={"task_id": waited_in})
-            return submitted.model_copy(update={"made_by": made_by})
-    return None
+    pushed = ti.xcom_pull(task_ids=waited_in, key=SUBMITTED_KEY, map_indexes=ti.map_index)
+    if pushed is None:
+        return None
+    submitted = Submitted.model_validate(pushed)
+    made_by = submitted.made_by.model_copy(update={"task_id": waited_in})
+    return submitted.model_copy(update={"made_by": made_by})

@@ -176,10 +176,8 @@ class OutcomeOperator(RunOperator):
 
     def whole_outcome(self, context: Context) -> Outcome:
         """Return what the task before returned, with what was submitted."""
-        values = dict(self.outcome)
-        if "submitted" not in values:  # it is there in DAG runs that go on across an upgrade
-            values["submitted"] = last_submitted(context, self.waited_in)
-        outcome = Outcome.model_validate(values)
+        submitted = last_submitted(context, self.waited_in)
+        outcome = Outcome.model_validate({**self.outcome, "submitted": submitted})
         self._run = outcome.run
         return outcome
 

@@ -117,7 +117,6 @@ def show_columns(
 ) -> None:
     """Print rows of declared columns for programs, whole: as CSV, or as JSON that names its schema's version.
 
-    Each is printed as it comes: all results of a store may be more than fits into memory.
     `called` is the key of the rows in the JSON, and `beside` is what stands before them there.
     """
     from steptime.results.columns import SCHEMA_VERSION
@@ -179,9 +178,9 @@ class _Shown(NamedTuple):
 
 
 def _print_csv(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
-    from steptime.results.report import csv_parts
+    from steptime.results.report import csv_text
 
-    sys.stdout.writelines(csv_parts(rows, names))
+    sys.stdout.write(csv_text(rows, names))
 
 
 def _plain(rows: Sequence[Mapping[str, Any]], name: str, heading: str, priority: int) -> _Shown:

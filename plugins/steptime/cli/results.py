@@ -2,9 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
@@ -88,27 +87,26 @@ def results(
         typer.echo(_NO_RESULTS, err=True)
         return
     rows = selection.rows(store, include_rejected=everything, limit=limit)
-    first = list(islice(rows, 1))
-    show_results(chain(first, rows), output_format, full_names=full_names, wide=wide)
-    if not first:
+    show_results(rows, output_format, full_names=full_names, wide=wide)
+    if not rows:
         hint = "" if everything else " --all lists rejected ones too."
         typer.echo(f"No result fits these filters.{hint}", err=True)
 
 
 def show_results(
-    rows: Iterable[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
+    rows: Sequence[Mapping[str, Any]], output_format: Format, *, full_names: bool = False, wide: bool = False
 ) -> None:
-    """Print rows of the metrics store as they come, and below a table what its readers must know."""
+    """Print rows of the metrics store, and below a table what its readers must know."""
     from steptime.results.columns import COLUMNS
     from steptime.results.report import compared, notes, totals_of
 
     if output_format is not Format.TABLE:
         show_columns(rows, COLUMNS, output_format, called="results")
-    elif listed := list(rows):
-        typer.echo(f"{totals_of(listed).sentence}.")
-        columns, title = compared(listed, full_names=full_names)
-        show_table(listed, columns, title=title, wide=wide)
-        for note in notes(listed):
+    elif rows:
+        typer.echo(f"{totals_of(rows).sentence}.")
+        columns, title = compared(rows, full_names=full_names)
+        show_table(rows, columns, title=title, wide=wide)
+        for note in notes(rows):
             typer.echo(note)
 
 

@@ -114,7 +114,7 @@ def _show_results(dag_run: DagRun, output_format: Format, *, wide: bool) -> list
 
     of_run: dict[str, Any] = {"dag_id": dag_run.dag_id, "dag_run_id": dag_run.dag_run_id}
     store = Store()
-    rows = list(store.in_reading_order(include_rejected=True, **of_run))
+    rows = store.in_reading_order(include_rejected=True, **of_run)
     if rows:
         show_results(rows, output_format, wide=wide)
     elif dag_run.state == "success":

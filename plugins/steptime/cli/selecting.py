@@ -10,7 +10,7 @@ gives a command `results --workload … --gpus … --search … --wide`.
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,8 +60,8 @@ class RunFilters:
 
     def rows(
         self, store: "Store", *, include_rejected: bool = False, limit: int | None = None
-    ) -> Iterator[dict[str, Any]]:
-        """Return the selected runs in reading order, each as it is asked for.
+    ) -> list[dict[str, Any]]:
+        """Return the selected runs in reading order.
 
         Raises UserError for a value that no stored run has, with those that there are.
         """

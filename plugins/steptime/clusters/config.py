@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
-    AliasChoices,
     BaseModel,
     ConfigDict,
     Field,
@@ -75,11 +74,8 @@ class ClusterConfig(Frozen):
     """The interpreter on the cluster that the trainer's venv is made from."""
     poll_interval_s: PositiveFloat = 5
     """Seconds between two looks at the queue, one for all jobs that are waited for."""
-    resubmissions: NonNegativeInt = Field(2, validation_alias=AliasChoices("resubmissions", "fresh_jobs"))
-    """How often a run is resubmitted after the cluster failed its job, as by a dead node or a preemption.
-
-    Older files call it `fresh_jobs`.
-    """
+    resubmissions: NonNegativeInt = 2
+    """How often a run is resubmitted after the cluster failed its job, as by a dead node or a preemption."""
     patience_h: PositiveFloat = 12
     """Hours for which the cluster may be out of reach before a task that asks it gives up.
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from steptime.frozen import Frozen
 from steptime.recipes.models import Mode
@@ -80,11 +80,8 @@ class TrainingLog(Frozen):
     """Everything read from the log (or logs, if a job was requeued) of one run."""
 
     path: str
-    format: str = Field(validation_alias=AliasChoices("format", "dialect"))
-    """`nemo2`, `tqdm`, `megatron_bridge`, `torchtitan`, or `none` if no step line was found.
-
-    What was stored before has it as `dialect`.
-    """
+    format: str
+    """`nemo2`, `tqdm`, `megatron_bridge`, `torchtitan`, or `none` if no step line was found."""
     mode: Mode | None = None
     """What kind of run it is by its lines: `performance` if it has steps and shows no other."""
     bytes_read: int

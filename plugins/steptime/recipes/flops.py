@@ -49,7 +49,7 @@ class DocumentsFormula(Frozen):
 
 
 def flops_file() -> Path:
-    """Return the file of the documents' formulas: the shipped one if an older config folder has none."""
+    """Return the file of the documents' formulas: the shipped one if the config folder has none."""
     own = config_dir() / "flops.yaml"
     return own if own.exists() else shipped("config") / "flops.yaml"
 

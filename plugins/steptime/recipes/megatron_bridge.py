@@ -278,7 +278,7 @@ def _words_of_run(run: Run) -> dict[str, str | int]:
 
 
 def bridge_file() -> Path:
-    """Return the file of the releases: the shipped one if an older config folder has none."""
+    """Return the file of the releases: the shipped one if the config folder has none."""
     own = config_dir() / "megatron_bridge.yaml"
     return own if own.exists() else shipped("config") / "megatron_bridge.yaml"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, PositiveFloat, PositiveInt, Tag, field_validator, model_validator
 
@@ -42,7 +42,7 @@ class ModelShape(Frozen):
     num_query_groups: PositiveInt
     vocab_size: PositiveInt
     seq_length: PositiveInt
-    # From here on None is for models that have not what the field is about, as those of older records.
+    # From here on None means that the model does not have it.
     kv_channels: PositiveInt | None = None
     """Width of an attention head; None for hidden_size / num_attention_heads."""
     gated_linear_unit: bool | None = None
@@ -293,10 +293,6 @@ class ProfileWindow(Frozen):
     nsight: Nsight = Nsight()
 
 
-_ONCE_OF_RECIPES = ("fp8_recipe", "cuda_graphs", "tp_comm_overlap")
-"""Of `TrainerSettings`."""
-
-
 class Run(Frozen):
     """One planned training job: all that trainer and job script need, and nothing of where it lands."""
 
@@ -334,16 +330,6 @@ class Run(Frozen):
     """What is asked of Slurm; None elsewhere, and if nothing is."""
     cell: str | None = None
     """The label of its cell in a sweep; None outside sweeps."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _settings_of_older_runs(cls, content: Any) -> Any:
-        """Runs that were recorded before `performance` have some of its settings in their recipe."""
-        if not isinstance(content, dict) or not isinstance(content.get("recipe"), dict):
-            return content
-        moved = {name: content["recipe"][name] for name in _ONCE_OF_RECIPES if name in content["recipe"]}
-        recipe = {name: value for name, value in content["recipe"].items() if name not in moved}
-        return {"performance": {"trainer": moved}, **content, "recipe": recipe}
 
     @property
     def label(self) -> str:

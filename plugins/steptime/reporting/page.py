@@ -65,11 +65,11 @@ class Table:
 
 def report_since(store: Store, since: float) -> Report:
     """Report on everything that ran since then (Unix time)."""
-    runs = list(store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS))
+    runs = store.in_reading_order(since=since, include_rejected=True, limit=_MOST_RUNS)
     together = next(iter(store.measured_together(limit=1)), None)
     scaling: list[dict[str, Any]] = []
     if together is not None and together["submitted_at"] >= since:
-        scaling = list(store.performance_of(together["together"]))
+        scaling = store.performance_of(together["together"])
     return _report(
         store,
         compare_since(store, since),

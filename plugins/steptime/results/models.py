@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
 from steptime.clusters.base import Job, JobStatus, Staged
 from steptime.frozen import Frozen
@@ -87,21 +87,12 @@ class Submitted(Frozen):
     """A run as it was submitted."""
 
     run: Run
-    request: PlanRequest | None
-    """What asks for this run alone; None of runs from before it was kept."""
+    request: PlanRequest
+    """The request for this run alone."""
     job: Job
     attempt: PositiveInt
     """Counts the jobs of this run; the job's name ends in it."""
     made_by: Provenance
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_before(cls, values: Any) -> Any:
-        """A DAG run that goes on across an upgrade hands on what an earlier steptime submitted."""
-        if isinstance(values, dict) and "provenance" in values:
-            values = {"request": None, **values, "made_by": values["provenance"]}
-            del values["provenance"]
-        return values
 
 
 class Outcome(Frozen):

@@ -125,14 +125,12 @@ def parallelism_as_planned(finished: FinishedRun) -> Iterator[Check]:
         "pipeline_parallel": recipe.parallelism.pipeline,
         "context_parallel": recipe.parallelism.context,
         "data_parallel": recipe.parallelism.data,
+        "expert_parallel": recipe.parallelism.expert or 1,
         "micro_batch_size": recipe.micro_batch_size,
         "global_batch_size": recipe.global_batch_size,
         "seq_length": recipe.model.seq_length,
         "num_layers": recipe.model.num_layers,
     }
-    experts = recipe.parallelism.expert or 1
-    if experts > 1:  # logs from before mixtures do not state it
-        planned["expert_parallel"] = experts
     differing = _differences(planned, finished.log.started)
     yield judge("parallelism_as_planned", not differing, expected, f"the trainer set up {differing}")
 

@@ -6,12 +6,14 @@ of the same run gets the first one, with what differs.
 """
 
 import json
+import subprocess
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
 
+from steptime import __version__
 from steptime.clusters.base import SCRIPT_FILE, Cluster, Job, JobStatus
 from steptime.clusters.jobscript import earlier_names
 from steptime.errors import SystemFailure, UserError, shown
@@ -24,6 +26,8 @@ from steptime.results.parsed_log import read_whole
 from steptime.results.redaction import redacted
 
 RECORD_FILE = "record.json"
+_PROJECT = Path(__file__).resolve().parents[3]
+_GIT_TIMEOUT_S = 10
 
 
 class EarlierAttempt(Frozen):
@@ -38,8 +42,8 @@ class RunRecord(Frozen):
 
     schema_version: Literal[1] = 1
     job: Job
-    attempt: PositiveInt | None = None
-    """Which job of the run it is; None in records from before it was kept."""
+    attempt: PositiveInt
+    """Which job of the run it is."""
     status: JobStatus
     """How it ended, with the times of its start and end."""
     earlier_attempts: tuple[EarlierAttempt, ...]
@@ -54,8 +58,8 @@ class RunRecord(Frozen):
     """What its nodes reported before the training, with their rates; None without a node check."""
     run: Run
     """The plan with its recipe's row, and every option that it came to."""
-    request: PlanRequest | None = None
-    """What asks for this run alone; None in records from before it was kept."""
+    request: PlanRequest
+    """The request for this run alone."""
     provenance: Provenance
 
 
@@ -163,7 +167,7 @@ async def kept_record(cluster: Cluster, job: Job) -> str:
 
 async def recorded_end(cluster: Cluster, job: Job) -> JobStatus | None:
     """Return how the job ended by the record beside its log, or None: clusters forget their jobs."""
-    # There may be none, that of an earlier steptime, or a broken one, which `keep_record` names.
+    # There may be none, or a broken one, which `keep_record` names.
     record = _parsed(await read_whole(cluster, record_path(job.log_path)))
     return record.status if record is not None and record.job == job else None
 
@@ -207,3 +211,34 @@ def _differing(kept: Any, new: Any, place: str) -> Iterator[str]:
             yield from _differing(one, other, f"{place}[{number}]")
     elif kept != new:
         yield f"{place} is recorded as {shown(json.dumps(kept))}, and is {shown(json.dumps(new))} now"
+
+
+def of_this_code() -> dict[str, Any]:
+    """Return the fields of `Provenance` about the steptime that runs here.
+
+    The commit is None outside of a git checkout.
+    """
+    # An installed package may lie inside somebody else's repository: only that of this very project counts.
+    is_checkout = _git("rev-parse", "--show-toplevel") == str(_PROJECT)
+    commit = _git("rev-parse", "HEAD") if is_checkout else None
+    changes = _git("--no-optional-locks", "status", "--porcelain") if is_checkout else None
+    return {
+        "steptime_version": __version__,
+        "git_commit": commit,
+        "git_clean": None if changes is None else not changes,
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """The output of git in this project's folder; None if that is in no repository, or without git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(_PROJECT), *arguments],  # noqa: S607 (the user's git, wherever it is)
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

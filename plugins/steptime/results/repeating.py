@@ -51,17 +51,15 @@ def repeat_command_of_record(record: Mapping[str, Any]) -> str | None:
     """Return the same for a run's record; None also if today's models cannot read it any more."""
     try:
         run = Run.model_validate(record["run"])
-        if record.get("request") is not None:
-            return repeat_command(run, PlanRequest.model_validate(record["request"]))
-        return repeat_command(run, request_of(run, record["provenance"]["options"]))
+        return repeat_command(run, PlanRequest.model_validate(record["request"]))
     except (ValidationError, UserError):
         return None
 
 
 def _same_work(one: Run, other: Run) -> bool:
     # Which repeat or cell of a sweep it was, and where the saving job put its checkpoint, is no part of the
-    # work. The model flops follow from the recipe, and older plans have none.
-    apart = {"repeat", "cell", "checkpoint_path", "model_flops"}
+    # work.
+    apart = {"repeat", "cell", "checkpoint_path"}
     return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
 
 

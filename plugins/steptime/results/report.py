@@ -3,17 +3,14 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
 from steptime.durations import duration
 from steptime.results.columns import BY_NAME, COLUMNS, Column, Row
-
-_ROWS_AT_ONCE = 500
 
 
 def compared(
@@ -83,13 +80,12 @@ def notes(rows: Iterable[Row]) -> list[str]:
     ]
 
 
-def csv_parts(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Iterator[str]:
-    """Yield CSV text: the names, then the rows, some hundred at a time; a missing value is empty."""
-    lines = chain([names], ([row.get(name) for name in names] for row in rows))
-    while some := list(islice(lines, _ROWS_AT_ONCE)):
-        part = io.StringIO(newline="")
-        csv.writer(part, lineterminator="\n").writerows(some)
-        yield part.getvalue()
+def csv_text(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Return CSV: a line of names, then a line for each row; a missing value is empty."""
+    text = io.StringIO(newline="")
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerows([names, *([row.get(name) for name in names] for row in rows)])
+    return text.getvalue()
 
 
 @dataclass(frozen=True)

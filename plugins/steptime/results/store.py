@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from steptime.results.writing import Then
 
-_ROWS_AT_ONCE = 500
 LAST = "last"
 """Names the run that was submitted last."""
 
@@ -84,8 +83,7 @@ class Store:
     def newest_sweep_run(self, sweep: str) -> list[dict[str, Any]]:
         """Return the runs of a sweep's newest DAG run in reading order, rejected ones included."""
         last = self.results(sweep=sweep, include_rejected=True, limit=1)
-        of_run = (self.in_reading_order(sweep_run=one["sweep_run"], include_rejected=True) for one in last)
-        return [row for rows in of_run for row in rows]
+        return self.in_reading_order(sweep_run=last[0]["sweep_run"], include_rejected=True) if last else []
 
     def results(
         self,
@@ -119,11 +117,8 @@ class Store:
         search: str | None = None,
         limit: int | None = None,
         **equal: str | int | bool | None,
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the runs that `results` finds by series, mode and scale, the earliest first.
-
-        They come from the database a few at a time: an export of all of them needs little memory.
-        """
+    ) -> list[dict[str, Any]]:
+        """Return the runs that `results` finds by series, mode and scale, the earliest first."""
         from sqlalchemy import select
 
         from steptime.results.schema import runs
@@ -133,8 +128,7 @@ class Store:
         query = select(*(runs.c[column.name] for column in COLUMNS))
         query = query.where(runs.c.id.in_(chosen)).order_by(*_reading_order())
         with read_connection(self.url) as connection:
-            few = connection.execution_options(yield_per=_ROWS_AT_ONCE)
-            yield from dicts(few.execute(query))
+            return list(dicts(connection.execute(query)))
 
     def count(
         self,
@@ -175,7 +169,7 @@ class Store:
         with read_connection(self.url) as connection:
             return list(dicts(connection.execute(self.readable(query))))
 
-    def performance_of(self, together: str) -> Iterator[dict[str, Any]]:
+    def performance_of(self, together: str) -> list[dict[str, Any]]:
         """Return the valid performance runs of a sweep run or DAG run that `measured_together` names."""
         dag_id, _, dag_run_id = together.partition("/")
         return self.in_reading_order(mode=Mode.PERFORMANCE, **self.scope(dag_id, dag_run_id))

@@ -3,11 +3,9 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
 from steptime.errors import UserError
 from steptime.judging.comparison import compare_dag_run, compare_since
@@ -21,7 +19,7 @@ from steptime.results.differences import record_differences
 from steptime.results.metrics import peak_source
 from steptime.results.record import record_path
 from steptime.results.repeating import repeat_command_of_record
-from steptime.results.report import csv_parts
+from steptime.results.report import csv_text
 from steptime.results.store import Store
 from steptime.web.permissions import MayEdit, Readable
 
@@ -101,7 +99,7 @@ def results(
     cells, and each valid run the verdict of its cell.
     """
     every = store.count(include_rejected=True, **selection.scope)
-    found = list(store.in_reading_order(limit=limit, **selection.whole))
+    found = store.in_reading_order(limit=limit, **selection.whole)
     matching = len(found)
     if matching == limit:  # or more
         matching = store.count(**selection.whole) if selection.filters else every
@@ -121,11 +119,8 @@ def results_csv(store: Readable, selection: Selected) -> Response:
     """Answer with all runs of a selection as a file, with the columns and in the order of `results`."""
     rows = store.in_reading_order(**selection.whole)
     names, shown = _with_verdicts(rows, _compared(store, selection))
-    parts = csv_parts(shown, names)
-    # What fails does so before the answer begins, as a rule: then it has its status and its sentence.
-    first = next(parts)
     headers = HEADERS | {"Content-Disposition": 'attachment; filename="steptime-results.csv"'}
-    return StreamingResponse(chain([first], parts), media_type="text/csv", headers=headers)
+    return Response(csv_text(shown, names), media_type="text/csv", headers=headers)
 
 
 def scaling(store: Readable, together: Annotated[str | None, Query()] = None) -> Response:

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Self
 
-from pydantic import NonNegativeInt
+from pydantic import PositiveInt
 
 from steptime.clusters.base import Completed, Installation, Job, JobSpec, JobState, JobStatus
 from steptime.clusters.connections import Connections, no_connections
@@ -38,8 +38,7 @@ class _Recorded(Frozen):
 
     directory: str
     log_path: str
-    time_limit_s: NonNegativeInt = 0
-    """0 if an earlier steptime recorded the job."""
+    time_limit_s: PositiveInt
     installation: Installation | None = None
 
 
