@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import gzip
 import json
 import statistics
 import subprocess
@@ -208,15 +209,167 @@ def test_what_is_no_performance_run_is_not_compared_with_the_published_time(tmp_
     }
 
 
+OLD_RESULTS = "results/24.11/bf16/340b/256/log-nemo_nemotron4_340b_256_1234.out"
+NAMED = "pretrain_nemotronh_56b_fp8_gpus128_tp8_pp1_cp1_vpNone_mbs1_gbs{gbs}"
+
+
+def _upstream_log(folder: Path, name: str, *, gbs: int = 256, tail: str = "") -> Path:
+    """A log as NeMo-Run leaves it: experiments/NAME/NAME_TIME/NAME/log-ACCOUNT.NAME_JOB_0.out."""
+    log = folder / "experiments" / name / f"{name}_1766132151" / name / f"log-acct.{name}_3358926_0.out"
+    log.parent.mkdir(parents=True)
+    lines = (line_forms.nemo2(step, time=f"15.{step:02}", tail=tail) for step in range(50))
+    log.write_text("".join(lines).replace("global_batch_size: 256", f"global_batch_size: {gbs}"))
+    return log
+
+
+def _config(log: Path, release: str, **model: object) -> None:
+    content = {
+        "model_info": {"dtype": "fp8", "scale": 128, "gpu_type": "h100", **model},
+        "workload_info": {"gsw_version": release},
+        "job_config": {"strong_scaling": False, "proxy": False, "profile_enabled": False},
+    }
+    log.parents[1].joinpath("llmb-config_3358926.yaml").write_text(json.dumps(content))
+
+
+def test_results_of_24_11_are_read_with_their_recipe(tmp_path: Path) -> None:
+    log = tmp_path / OLD_RESULTS
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(line_forms.tqdm(step, total=50, time="3.590") for step in range(50)))
+    log.with_suffix(".err").write_text("warnings\n")
+    (row,) = _rows(tmp_path / "results")
+    assert (row["workload"], row["gpus"], row["dtype"]) == ("nemotron4-340b-24.11", 256, "bf16")
+    assert (row["window"], row["window_from"]) == ("49:49", "last step")
+    assert row["tokens_per_s"] == pytest.approx(4096 * 256 / 3.59)
+
+
+@pytest.mark.parametrize(("gbs", "published"), [(384, 15.496), (768, None)])
+def test_an_experiments_name_gives_the_window_and_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gbs: int, published: float | None
+) -> None:
+    """The document of 25.05 itself shows a run with another batch than its table has."""
+    _upstream_log(tmp_path, NAMED.format(gbs=gbs), gbs=gbs, tail=" | TFLOPS_per_GPU: 5.3e+02")
+    monkeypatch.chdir(tmp_path)
+    (row,) = _rows()
+    times = [float(f"15.{step}") for step in range(11, 45)]
+    assert (row["window"], row["window_from"], row["state"]) == ("11:44", "experiment name", "complete")
+    assert row["step_time_mean_s"] == statistics.fmean(times)
+    assert row["tokens_per_s"] == pytest.approx(8192 * gbs / row["step_time_mean_s"])
+    assert row["mfu_percent"] == pytest.approx(100 * gbs * 2.816e15 / row["step_time_mean_s"] / 128 / 1979e12)
+    assert row["published_step_time_s"] == published
+    assert (row["tflops_per_gpu_logged"], row["tflops_per_gpu_logged_std"]) == (530.0, 0.0)
+    assert "TFLOPS per GPU as logged are invalid for this model" in row["warnings"]
+
+
+def test_llmb_config_gives_the_window_and_the_recipe(tmp_path: Path) -> None:
+    log = _upstream_log(tmp_path, "some-name", gbs=384)
+    assert _rows(log)[0]["window_from"] == "last step"
+    _config(log, "25.05.03", model_name="nemotronh", model_size="56b")
+    (row,) = _rows(log)
+    assert (row["window"], row["window_from"]) == ("11:44", "llmb-config")
+    assert (row["workload"], row["gpu_type"], row["published_step_time_s"]) == (
+        "nemotron-h-25.05",
+        "h100",
+        15.496,
+    )
+    assert _rows(log, "--window", "0:9")[0]["window"] == "0:9"
+
+
+@pytest.mark.parametrize(
+    ("release", "window"), [("25.04", "49:49"), ("25.07", "11:44"), ("25.08", "35:44"), ("26.02.01", "35:44")]
+)
+def test_a_release_gives_its_window_though_its_recipe_is_not_known(
+    tmp_path: Path, release: str, window: str
+) -> None:
+    log = _upstream_log(tmp_path, "some-name")
+    _config(log, release, model_name="unheard-of", model_size="9b")
+    (row,) = _rows(log)
+    assert (row["window"], row["workload"], row["tokens_per_s"]) == (window, None, None)
+
+
+def test_a_name_that_several_types_of_gpu_have_gives_no_mfu(tmp_path: Path) -> None:
+    log = _upstream_log(tmp_path, "pretrain_nemotron4_340b_fp8_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs512", gbs=512)
+    (row,) = _rows(log)
+    assert (row["workload"], row["window"], row["gpu_type"]) == ("nemotron4-340b-25.12", "35:44", None)
+    assert row["tokens_per_s"] == pytest.approx(4096 * 512 / row["step_time_mean_s"])
+    assert (row["mfu_percent"], row["published_step_time_s"]) == (None, None)
+    assert "does not show whether it ran on b200 or gb200" in row["warnings"]
+    _config(log, "25.12", model_name="nemotron4", model_size="340b", gpu_type="gb200")
+    assert _rows(log)[0]["mfu_percent"] is not None
+
+
+def test_a_name_of_no_known_recipe_asks_for_the_window(tmp_path: Path) -> None:
+    log = _upstream_log(tmp_path, "pretrain_llama31_405b_bf16_gpus256_tp4_pp8_cp2_vp8_mbs1_gbs128")
+    (row,) = _rows(log)
+    assert (row["workload"], row["window"]) == (None, "49:49")
+    assert "give --window" in row["warnings"]
+
+
+def test_a_profile_is_told_by_its_configuration_or_its_name(tmp_path: Path) -> None:
+    log = _upstream_log(tmp_path, "pretrain_llama3.1_8b_bf16_8_nsys")
+    assert _rows(log)[0]["mode"] == "profile"
+
+
+def test_a_broken_configuration_is_none(tmp_path: Path) -> None:
+    log = _upstream_log(tmp_path, "some-name")
+    for content in (
+        "[",
+        "- 1",
+        "model_info: 7",
+        "model_info: {scale: many}\nworkload_info: {gsw_version: x}",
+    ):
+        log.parents[1].joinpath("llmb-config_3358926.yaml").write_text(content)
+        assert _rows(log)[0]["window_from"] == "last step"
+
+
+@pytest.mark.parametrize("name", ["stdout.txt", "train.log", "slurm-17.out", "x/y/stdout.txt.gz"])
+def test_a_folder_with_one_plausible_log(tmp_path: Path, name: str) -> None:
+    log = tmp_path / name
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(gzip.compress(line_forms.nemo2_log()) if name.endswith(".gz") else line_forms.nemo2_log())
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    (tmp_path / "notes.log").write_text("Training epoch \n")
+    (row,) = _rows(tmp_path)
+    assert (Path(row["log_path"]).name, row["state"]) == (log.name, "complete")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (line_forms.nemo2_log(), line_forms.nemo2_log()),
+        (line_forms.nemo2_log(), b"loading\n"),
+        (line_forms.nemo2_log(range(9), prefix="0: "), b"8: loading\n9: ValueError: x\n"),
+        (
+            b"".join(b"[NeMo I 2026-05-12 10:0%d:00 x:1] loading\n" % at for at in range(9)),
+            b"".join(b"[NeMo I 2026-05-12 10:0%d:01 x:1] loading\n" % at for at in range(9)),
+        ),
+    ],
+)
+def test_logs_of_several_nodes_are_no_requeue(tmp_path: Path, first: bytes, second: bytes) -> None:
+    """Slurm's `%n` counts nodes as its restarts are counted."""
+    for node, content in enumerate((first, second)):
+        (tmp_path / f"log-x_123_{node}.out").write_bytes(content)
+    assert len(_rows(tmp_path)) == 2
+
+
+def test_a_requeued_job_is_one_run_though_its_log_begins_with_an_older_date(tmp_path: Path) -> None:
+    built = b"image built 2025-01-01 00:00:00\n"
+    for attempt, steps in enumerate((range(20), range(20, 50))):
+        date = b"[NeMo I 2026-05-1%d 10:00:00 x:1] loading\n" % attempt
+        log = built + date * 3 + line_forms.nemo2_log(steps, prefix="0: ") + date
+        (tmp_path / f"log-x_123_{attempt}.out").write_bytes(log)
+    (row,) = _rows(tmp_path)
+    assert (row["steps"], row["state"]) == (50, "complete")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["nothing.out"], "no log or folder at 'nothing.out'"),
-        (["."], "no training log (log*.out) below the folder '.'"),
+        (["."], "no training log below the folder '.': no *.out, and no *.log or *.txt with a training step"),
         (["x.out", "--window", "44:35"], "window '44:35' ends before it begins"),
         (["x.out", "--window", "44-35"], "window '44-35' is not of the form FIRST:LAST"),
         (["x.out", "--format", "xml"], "unknown format 'xml'. Valid are: table, csv, json."),
-        ([], "Missing argument 'PATH...'"),
+        ([], "no log or folder at 'experiments'"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_exit_code_1(

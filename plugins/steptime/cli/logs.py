@@ -30,9 +30,10 @@ steptime parse results/ more-results/ --format csv > step_times.csv
 
 [bold]Exit codes[/bold]
 
-0 the logs were read, whatever became of their runs; 1 there is no such log, or the window cannot be.
+0 the logs were read, also if their runs failed; 1 there is no such log, or the window is impossible.
 """
 
+_DEFAULT_FOLDER = "experiments"
 _SHOW_PROGRESS_FROM_BYTES = 100_000_000
 _PROCESSES_FROM_BYTES = 10_000_000
 
@@ -43,15 +44,21 @@ app = typer.Typer()
 @app.command(epilog=EXAMPLES)
 def parse(
     paths: Annotated[
-        list[str], typer.Argument(metavar="PATH...", help="Logs, or folders with logs (log*.out).")
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATH...]",
+            help="Logs, or folders with logs. Default: the folder experiments, as of NVIDIA's script.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     window: Annotated[
         str | None,
         typer.Option(
             metavar="FIRST:LAST",
             help="Global steps to average, both included. Default: the window of the run.json beside "
-            "the log; without one the last step, as in the recipe documents up to 25.04.",
+            "the log, or of the release that llmb-config_*.yaml or the experiment's name shows; else the "
+            "last step, as in the recipe documents up to 25.04.",
             show_default=False,
         ),
     ] = None,
@@ -61,13 +68,15 @@ def parse(
 ) -> None:
     """Read training logs and show their step times, one row a run, failed and short ones with the reason.
 
-    Every installed log format is understood (docs/plug-points.md), also in `.gz` and `.zst`.
+    Every installed log format is understood (docs/plug-points.md), also in `.gz` and `.zst`. Of a folder all
+    `log*.out` are read; if there is none, all `*.out`; if there is none, `*.log` and `*.txt` with training
+    steps.
     The logs of a requeued job (`…_0.out`, `…_1.out`) are one run. Checkpoint runs, profiles and traces have
-    tables of their own. A save has two times: `save` until it was
-    whole on disk, `save blocked` how long training waited for it.
+    tables of their own. A save has two times: `save` until it was whole on disk, `save blocked` how long
+    training waited for it.
     """
     given = None if window is None else parse_window(window)
-    runs = group_attempts(log for path in paths for log in find_logs(path))
+    runs = group_attempts(log for path in paths or [_DEFAULT_FOLDER] for log in find_logs(path))
     rows = _rows(runs, given)
     if output_format is Format.TABLE:
         paths_there = [str(row["log_path"]) for row in rows]

@@ -2,21 +2,26 @@
 
 import codecs
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import zstandard
 from isal import isal_zlib
 
 from steptime.errors import UserError
 from steptime.logs.assembly import Assembly
+from steptime.logs.events import LogEvents
 from steptime.logs.models import TrainingLog
+from steptime.logs.shapes import StepsPrinted, label_of
 
 _PIECE_BYTES = 1 << 17
 _LEAST_PACKED_BYTES, _MOST_PACKED_BYTES = 1 << 6, 1 << 14
+_DATE = re.compile(rb"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",  # which begins with that of UTF-16
     codecs.BOM_UTF32_BE: "utf-32",
@@ -52,6 +57,37 @@ def read_log(
     for file in files:
         assembly.read(str(file), _pieces(file, on_bytes))
     return assembly.result(max_steps=max_steps, first_step=first_step)
+
+
+def has_steps(file: Path) -> bool:
+    """Return whether a file has a training step, as far as it can be read."""
+    events = LogEvents()
+    try:
+        return any(
+            isinstance(event, StepsPrinted) for piece in _pieces(file, None) for event in events.feed(piece)
+        ) or any(isinstance(event, StepsPrinted) for event in events.finish())
+    except (UserError, EOFError):
+        return False
+
+
+class Glance(NamedTuple):
+    """Who wrote a log, and when."""
+
+    ranks: set[bytes]
+    """Labels of ranks before its lines."""
+    dates: list[bytes]
+    """As they are printed, `2026-05-12 10:01:00`, sorted."""
+
+
+def glance(file: Path) -> Glance:
+    """Look for ranks and dates at the beginning and at the end of a log. Raises UserError."""
+    first, last = b"", b""
+    with suppress(EOFError):
+        for piece in _pieces(file, None):
+            first, last = first or piece, (last + piece)[-_PIECE_BYTES:]
+    text = first if first == last else first + b"\n" + last
+    ranks = {label for line in text.splitlines() if (label := label_of(line)) is not None}
+    return Glance(ranks, sorted(date.replace(b"T", b" ") for date in _DATE.findall(text)))
 
 
 def _pieces(file: Path, on_bytes: Callable[[int], None] | None) -> Iterator[bytes]:

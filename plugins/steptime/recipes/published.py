@@ -112,6 +112,8 @@ class Reference(Frozen):
     stated_model_flops: dict[str, PositiveFloat]
     """Model flops per sample by size as the document states them, rounded; its MFU rests on these."""
     as_published: AsPublished = AsPublished()
+    logged_tflops_are_invalid: bool = False
+    """Whether the document says that the TFLOPS per GPU that its recipe logs are wrong."""
     decimals: Decimals
     tables: tuple[PerformanceTable, ...]
 

@@ -14,8 +14,10 @@ from steptime.errors import UserError
 from steptime.logs.models import Problem, TrainingLog
 from steptime.logs.reader import read_log
 from steptime.recipes.models import RUN_FILE, Mode, Run, Window
+from steptime.recipes.published import list_references, load_reference
 from steptime.results.columns import BY_NAME, MEASURED, Column
 from steptime.results.metrics import checkpoint_seconds, measure, measure_window, peak_memory_gib
+from steptime.results.upstream import Upstream, find_upstream
 
 
 def _of_results(*names: str) -> tuple[Column, ...]:
@@ -43,7 +45,8 @@ COLUMNS = (
     Column(
         "window_from",
         "text",
-        "Origin of the window: --window, the run.json beside the log, or the last step.",
+        "Origin of the window: --window, the run.json beside the log, llmb-config, the experiment name, or "
+        "the last step.",
     ),
     *_of_results("steps_in_window"),
     Column("steps", "integer", "Steps in the log.", priority=3),
@@ -64,6 +67,12 @@ COLUMNS = (
 _NOT_COMPARED = {"published_step_time_s": None, "step_time_over_published": None}
 """Of runs of another kind than performance: what they do besides takes time."""
 
+_OF_THE_GPU_TYPE = (
+    *("mfu_percent", "peak_tflops_per_gpu", "peak_source"),
+    *("published_step_time_s", "step_time_over_published"),
+)
+"""Columns that depend on the type of GPU."""
+
 _NO_FAILURE = {
     *("short", "end_unknown", "nothing_to_train", "stopped_early", "exit_interval", "comma_in_number")
 }
@@ -75,9 +84,10 @@ def log_row(
 ) -> dict[str, Any]:
     """Read the log (or, after a requeue, logs) of one run; a value for each of `COLUMNS`, None if unknown.
 
-    What was planned is taken from the `run.json` beside the log, if there is one. The window is the given
-    one, or the planned one, or else the last step, as the recipe documents up to 25.04 have it; `window_from`
-    names it. `state` is `complete`, `incomplete`, `failed` or `unknown`, by the rule in docs/logs.md.
+    What was planned is taken from the `run.json` beside the log, if there is one; of a log of NVIDIA's own
+    scripts from what they leave in its folder. The window is the given one, or that of the plan or of the
+    release, or else the last step, as the recipe documents up to 25.04 have it; `window_from` names it.
+    `state` is `complete`, `incomplete`, `failed` or `unknown`, by the rule in docs/logs.md.
     Raises UserError if a log cannot be read.
     """
     run, remark = _planned_run(logs[-1].with_name(RUN_FILE))
@@ -85,14 +95,19 @@ def log_row(
         log = read_log(logs, on_bytes=on_bytes)
     else:
         log = read_log(logs, max_steps=run.max_steps, first_step=run.first_step, on_bytes=on_bytes)
-    counts, window_from = _choose_window(window, run, log)
-    numbers, refusal = _numbers(log, counts, run)
+    upstream = None if run is not None or remark else find_upstream(logs[-1], _batch(log))
+    counts, window_from = _choose_window(window, run, upstream, log)
+    recipes = (run,) if run is not None else upstream.runs if upstream else ()
+    numbers, refusal = _numbers(log, counts, recipes[0] if recipes else None)
     missing = [] if counts is None else _missing_in(counts, log.problems)
     fatal = [problem for problem in log.problems if problem.fatal]
     if counts is not None and not (missing or fatal):
         missing = _cut_off(counts, numbers.get("steps_in_window"))
     loss = log.steps[-1].loss if log.steps else None
-    what = _what_was_run(run, log)
+    what = _what_was_run(run, upstream, log)
+    if len(recipes) > 1:
+        unknown = ("gpu_type", *_OF_THE_GPU_TYPE)
+        what, numbers = ({**part, **dict.fromkeys(part.keys() & {*unknown})} for part in (what, numbers))
     return dict.fromkeys(column.name for column in COLUMNS) | {
         "log_path": cluster_path(logs[-1]),
         "state": state_of(fatal, lacks_numbers=bool(missing or refusal)),
@@ -100,8 +115,11 @@ def log_row(
         "warnings": _sentences(
             [
                 remark,
+                upstream.remark if upstream else None,
                 _loop(log),
                 _other_mode(run, log),
+                _unknown_gpu_type(recipes),
+                _invalid_rates(upstream, log),
                 *(problem.message for problem in log.problems if not problem.fatal),
             ]
         ),
@@ -143,13 +161,44 @@ def _other_mode(run: Run | None, log: TrainingLog) -> str | None:
     return f"planned as {run.mode}, and the log is that of {log.mode}"
 
 
+def _unknown_gpu_type(recipes: Sequence[Run]) -> str | None:
+    """A remark if nothing shows the type of GPU, which the name of an experiment does not have."""
+    if len(recipes) < 2:
+        return None
+    types = " or ".join(run.recipe.gpu_type for run in recipes)
+    return (
+        f"the experiment's name does not show whether it ran on {types}: no MFU, nothing published beside it"
+    )
+
+
+def _invalid_rates(upstream: Upstream | None, log: TrainingLog) -> str | None:
+    """A remark if the document itself says that the TFLOPS that its recipe logs are wrong."""
+    workload = upstream.runs[0].recipe.workload if upstream and upstream.runs else None
+    if workload not in list_references() or all(step.tflops_per_gpu is None for step in log.steps):
+        return None
+    if not load_reference(workload).logged_tflops_are_invalid:
+        return None
+    return f"TFLOPS per GPU as logged are invalid for this model, says the document of {workload}"
+
+
+def _batch(log: TrainingLog) -> int | None:
+    """The global batch size that all steps have; that of a bar follows from the samples of its last step."""
+    batches = {step.global_batch_size for step in log.steps} - {None}
+    if not batches and log.steps and log.steps[-1].consumed_samples:
+        batch, rest = divmod(log.steps[-1].consumed_samples, log.steps[-1].global_step + 1)
+        return None if rest else batch
+    return batches.pop() if len(batches) == 1 else None
+
+
 def _choose_window(
-    given: Window | None, run: Run | None, log: TrainingLog
+    given: Window | None, run: Run | None, upstream: Upstream | None, log: TrainingLog
 ) -> tuple[Window | None, str | None]:
     if given is not None:
         return given, "--window"
     if run is not None:
         return run.window, "run.json"
+    if upstream is not None and upstream.window is not None:
+        return upstream.window, upstream.source
     timed = [step.global_step for step in log.steps if step.step_time_s is not None]
     return (Window(first=timed[-1], last=timed[-1]), "last step") if timed else (None, None)
 
@@ -172,18 +221,24 @@ def _numbers(log: TrainingLog, window: Window | None, run: Run | None) -> tuple[
     return measurement.model_dump(include={column.name for column in COLUMNS} - {"window"}), None
 
 
-def _what_was_run(run: Run | None, log: TrainingLog) -> dict[str, Any]:
-    if run is None:
-        batches = {step.global_batch_size for step in log.steps} - {None}
-        return {"global_batch_size": batches.pop() if len(batches) == 1 else None, "mode": log.mode}
-    recipe = run.recipe
-    return {
-        "experiment": run.experiment,
-        **recipe.identity,
-        "mode": run.mode,
-        "global_batch_size": recipe.global_batch_size,
-        "max_steps": run.max_steps,
-    }
+def _what_was_run(run: Run | None, upstream: Upstream | None, log: TrainingLog) -> dict[str, Any]:
+    if run is not None:
+        return {
+            "experiment": run.experiment,
+            **_identity(run),
+            "mode": run.mode,
+            "max_steps": run.max_steps,
+        }
+    batches = {step.global_batch_size for step in log.steps} - {None}
+    shown: dict[str, Any] = {"global_batch_size": batches.pop() if len(batches) == 1 else None}
+    if upstream is not None and upstream.runs:
+        shown = _identity(upstream.runs[0])
+    asked = upstream.mode if upstream is not None and log.mode is Mode.PERFORMANCE else None
+    return {**shown, "mode": asked or log.mode}
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    return {**run.recipe.identity, "global_batch_size": run.recipe.global_batch_size}
 
 
 def _missing_in(window: Window, problems: Sequence[Problem]) -> list[str]:
