@@ -24,6 +24,7 @@ _NEEDS: Mapping[str, Mapping[str, Any]] = {
     "On a Slurm cluster, with so many nodes": {"cluster": "h100", "size": "8b", "gpus": "128"},
     "On a cluster that runs containers": {"cluster": "mini-slurm"},
     "With one number of GPUs": {"gpus": "1"},
+    "With checkpoint or save_checkpoint": {"save_checkpoint": True},
     "With profile": {"profile": True},
     "On GPUs": {"cluster": "h100"},
     "On GPUs, with tensor parallelism": {"cluster": "h100", "size": "70b"},

@@ -70,9 +70,20 @@ def test_a_profile_is_the_documents_where_nothing_else_is_said(
     assert run.experiment.endswith("_nsys")
 
 
+@pytest.mark.parametrize(
+    ("values", "default"),
+    [
+        ({"gpus": "2"}, False),
+        ({"size": "8b", "gpu_type": "h100", "gpus": "16"}, True),
+    ],
+)
+def test_saves_are_asynchronous_where_upstreams_are(values: dict[str, Any], default: bool) -> None:
+    assert run_of(save_checkpoint=True, **values).async_save == default
+    for wanted in (True, False):
+        assert run_of(save_checkpoint=True, async_save=wanted, **values).async_save == wanted
+
+
 def test_only_a_saving_run_saves_asynchronously() -> None:
-    assert run_of(gpus="2", save_checkpoint=True, async_save=True).async_save
-    assert not run_of(gpus="2", save_checkpoint=True).async_save
     made = plan(parse_request({"workload": "llama3.1", "checkpoint": True, "async_save": True}))
     assert [(run.mode, run.async_save) for run in made.all_runs if run.async_save] == [
         (Mode.CHECKPOINT_SAVE, True)

@@ -30,7 +30,7 @@ def test_the_main_job_needs_only_its_name() -> None:
 
 
 LEFT_TO_OTHERS = {
-    *("image", "cuda_graphs", "tp_comm_overlap"),  # the recipe says
+    *("image", "cuda_graphs", "tp_comm_overlap", "async_save"),  # the recipe says
     *("gpus_per_node", "partition", "account", "nodelist", "exclude", "reservation", "segment", "gres"),
     "additional_slurm_params",  # the cluster's file says
     *("load_checkpoint", "profile_start", "profile_stop", "profile_ranks"),  # nothing: other kinds of runs

@@ -10,7 +10,7 @@ from steptime.recipes.request import PlanRequest, parse_request
 
 DEFAULTS = {
     **{"scaling": "weak", "repeats": 1, "cluster": "local", "environment": {}},
-    **dict.fromkeys(("proxy", "checkpoint", "save_checkpoint", "async_save", "profile"), False),
+    **dict.fromkeys(("proxy", "checkpoint", "save_checkpoint", "profile"), False),
     **dict.fromkeys(("gpu_metrics", "nccl_trace"), False),
 }
 """Of fields that are something where nobody says anything; every other is None."""

@@ -17,6 +17,7 @@ _CONDITIONS: Mapping[str, str] = {
     **dict.fromkeys(("reservation", "additional_slurm_params"), _ON_SLURM),
     "segment": f"{_ON_SLURM}, with so many nodes",
     "cuda_graphs": "On GPUs",
+    "async_save": "With checkpoint or save_checkpoint",
     "tp_comm_overlap": "On GPUs, with tensor parallelism",
     "image": "On a cluster that runs containers",
     "load_checkpoint": "With one number of GPUs",

@@ -60,6 +60,12 @@ class Plan(Frozen):
         return self.runs + tuple(run for pair in self.checkpoint_pairs for run in (pair.save, pair.load))
 
 
+def _saves_asynchronously(request: PlanRequest, recipe: Recipe) -> bool:
+    if request.async_save is not None:
+        return request.async_save
+    return recipe.gpu_type != "cpu"  # as NeMo's recipes, which upstream launches
+
+
 def plan(request: PlanRequest) -> Plan:
     """Plan the runs of `request`. Raises UserError for a value that no recipe has, listing those there are.
 
@@ -86,7 +92,7 @@ def plan(request: PlanRequest) -> Plan:
             cluster=request.cluster,
             repeat=repeat,
             checkpoint_path=request.load_checkpoint,
-            async_save=request.async_save and mode is Mode.CHECKPOINT_SAVE,
+            async_save=mode is Mode.CHECKPOINT_SAVE and _saves_asynchronously(request, recipe),
             environment=request.environment,
             performance=selection.workload.performance.of(
                 recipe, selection.size_name, mode, selection.cluster.kind

@@ -105,10 +105,11 @@ class PlanRequest(Frozen):
         "time it, and train one step. Its step follows from its name; without one there it is max_steps.",
         examples=["/shared/checkpoints/default--None=0.0000-epoch=0-consumed_samples=12800.0"],
     )
-    async_save: bool = Field(
-        False,
-        description="Save checkpoints asynchronously: training waits until a copy in memory is made, and "
-        "another process writes it. Goes with checkpoint and save_checkpoint.",
+    async_save: bool | None = Field(
+        None,
+        description="Save checkpoints asynchronously, or not: training waits only until a copy in memory is "
+        "made, and another process writes it. Goes with checkpoint and save_checkpoint. By default on GPUs, "
+        "as upstream, and not on the CPU.",
     )
     profile: bool = Field(
         False,

@@ -32,7 +32,7 @@ def request_of(run: Run, asked_for: Mapping[str, Any]) -> PlanRequest:
         "window": request.window if loads else str(run.window),
     }
     if run.mode not in (Mode.CHECKPOINT_SAVE, Mode.CHECKPOINT_LOAD):
-        alone |= {"checkpoint": False, "async_save": False}  # of a plan's pair, not of its other runs
+        alone |= {"checkpoint": False, "async_save": None}  # of a plan's pair, not of its other runs
     if run.profile is not None:
         alone |= {"profile_start": run.profile.first_step, "profile_stop": run.profile.last_step}
     return request.model_copy(update=alone)
