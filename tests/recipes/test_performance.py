@@ -1,19 +1,16 @@
 """How each document's runs are launched: the rules of its file, laid over one another for a run."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from printed_tables import workloads_on
 from pydantic import ValidationError
 
-from steptime.recipes.models import Mode, Parallelism, Run
+from steptime.recipes.models import Mode, Parallelism
 from steptime.recipes.performance import Performance, TrainerSettings
 from steptime.recipes.performance_rules import PerformanceRules, Row, Rule
 from steptime.recipes.planning import PlanRequest, plan
 from steptime.recipes.workloads import load_workload
-from steptime.results.repeating import repeat_command, request_of
 
 
 def launched(**asked: Any) -> Performance:
@@ -68,23 +65,6 @@ def test_what_is_for_slurm_is_left_out_elsewhere() -> None:
 def test_nothing_is_set_on_the_cpu(name: str) -> None:
     for run in plan(PlanRequest(workload=name, size="tiny", checkpoint=True)).all_runs:
         assert run.performance == Performance()
-
-
-def test_a_run_recorded_before_is_read_and_repeated(tmp_path: Path) -> None:
-    """It said three of the settings of its recipe, and had no others."""
-    run = plan(PlanRequest(workload="llama3.1", gpus="2")).runs[0]
-    before = json.loads(run.model_dump_json())
-    del before["performance"]
-    before["recipe"] |= {"fp8_recipe": None, "cuda_graphs": False, "tp_comm_overlap": False}
-    assert Run.model_validate_json(json.dumps(before)) == run
-    known = Run.model_validate(before)
-    assert repeat_command(known, request_of(known, {})) is not None
-
-    before["recipe"] |= {"dtype": "fp8", "fp8_recipe": "current", "tp_comm_overlap": True}
-    read = Run.model_validate(before)
-    assert read.performance.trainer == TrainerSettings(fp8_recipe="current", tp_comm_overlap=True)
-    assert Run.model_validate_json(read.model_dump_json()) == read
-    assert repeat_command(read, request_of(read, {})) is None
 
 
 ROW = Row("8b", "8b", "bf16", "h100", Parallelism(tensor=2, pipeline=2, context=2, data=2))

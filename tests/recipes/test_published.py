@@ -86,8 +86,8 @@ def references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "global_batch_size: [",
             "global_batch_size has 6 entries for 7 GPU counts",
         ),
-        ("step_time_s: [15.119,", "step_time_s: [fast,", r"line 14, tables.0.step_time_s.0: .* not \"fast\""),
-        ("    dtype: fp8", "    dtype: fp8\n    speed: 1", "line 10, tables.0.speed: unknown field"),
+        ("step_time_s: [15.119,", "step_time_s: [fast,", r"line 16, tables.0.step_time_s.0: .* not \"fast\""),
+        ("    dtype: fp8", "    dtype: fp8\n    speed: 1", "line 12, tables.0.speed: unknown field"),
         (
             "document: nemotron-h-25.05",
             "document: nemotron-h",
