@@ -101,6 +101,26 @@ def test_a_run_is_resubmitted_in_place_of_a_job_that_the_cluster_failed(
     assert "resubmitting the run, 2 of at most 2 times, without node3, node5" in capsys.readouterr().out
 
 
+def test_a_run_whose_log_names_a_failed_node_is_resubmitted_without_it(
+    submission: Submit,
+    make_context: MakeContext,
+    *,
+    avoided: list[tuple[str, ...]],
+    cluster: LocalCluster,
+) -> None:
+    """srun ended with an error, and Slurm's record has no more than that."""
+    submitted, context = submission(STAND_IN="hang"), make_context()
+    first = waits_for(wait_task(submitted), context)
+    asyncio.run(cluster.cancel(first.name))
+    with Path(first.log_path).open("a") as log:
+        log.write("srun: error: Node failure on node3\n")
+    status = JobStatus(state=JobState.FAILED, exit_code=1, nodes=("node2", "node3"))
+    event = {"job": first.model_dump(mode="json"), "status": status.model_dump(mode="json")}
+    second = waits_for(wait_task(submitted), context, event)
+    assert avoided == [("node3",)]
+    assert live_jobs(cluster) == [second.name]
+
+
 def test_a_run_is_resubmitted_as_often_as_the_clusters_file_allows(
     submission: Submit, make_context: MakeContext, lose: Lose, home: Path, cluster: LocalCluster
 ) -> None:

@@ -1,10 +1,13 @@
 """Every failure the reader knows, in the words of the library that prints it."""
 
+from pathlib import Path
+
 import pytest
 from logs import line_forms
 from logs.line_forms import read_chunks
 
 from steptime.logs.models import Problem
+from steptime.logs.reader import read_log
 
 NCCL = (
     "[rank368]:[E808 04:21:41.160918398 ProcessGroupNCCL.cpp:655] [Rank 368] Watchdog caught collective "
@@ -441,8 +444,12 @@ def test_a_line_of_source_is_no_exception() -> None:
     assert problems(log)["traceback"].message == "Python traceback: ValueError: z"
 
 
-def test_advice_for_a_gpu_type_is_not_given_in_general() -> None:
-    assert "GB200" not in problems(NCCL)["nccl_timeout"].message
+@pytest.mark.parametrize("gpu_type", [None, "h100", "gb200"])
+def test_advice_for_gb200_is_given_on_gb200_alone(tmp_path: Path, gpu_type: str | None) -> None:
+    log = tmp_path / "log-x.out"
+    log.write_text(f"{NCCL}\n")
+    message = read_log(log, gpu_type=gpu_type).problems[0].message
+    assert ("TP_COMM_OVERLAP=False" in message) == (gpu_type == "gb200")
 
 
 def test_the_cause_comes_before_what_follows_from_it() -> None:

@@ -14,7 +14,7 @@ from steptime.clusters.connections import no_connections
 from steptime.durations import duration
 from steptime.errors import OutOfReach, SystemFailure, UserError
 from steptime.tracking import conclusion, patience
-from steptime.tracking.conclusion import FailureReport, find_causes
+from steptime.tracking.conclusion import FailureReport, find_causes, with_failed_nodes
 from steptime.tracking.patience import Silence, patiently
 
 from .conftest import Clock
@@ -170,6 +170,33 @@ def test_the_causes_and_the_last_lines_of_a_log_are_told(
     assert lines[0].startswith("line 044 ")
     log.write_bytes(b"x" * 5000 + b"\xff\n")
     assert causes(log).last_lines == "x" * 4094 + "\ufffd"
+
+
+NODE_FAILURE = (
+    "slurmstepd: error: *** STEP 7.0 ON node2 CANCELLED AT 2026-05-12T10:30:00 DUE TO NODE FAILURE, SEE X ***"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "failed"),
+    [
+        (NODE_FAILURE, ("node2",)),
+        (f"{NODE_FAILURE}\nsrun: error: Node failure on node[3-4]", ("node3",)),
+        ("srun: error: Node failure on other7", ()),
+        ("srun: error: Node failure on node[0-999999999]n[0-999999999]", ()),
+        ("RuntimeError: CUDA out of memory", ()),
+    ],
+)
+def test_the_nodes_that_failed_by_the_log_are_the_clusters_fault(
+    causes: Callable[[Any], FailureReport], tmp_path: Path, line: str, failed: tuple[str, ...]
+) -> None:
+    """Of those that the job had; srun's own word comes before that of the node that told it."""
+    log = tmp_path / "log.out"
+    log.write_text(f"{line}\n")
+    status = JobStatus(state=JobState.FAILED, exit_code=1, nodes=("node1", "node2", "node3"))
+    found = with_failed_nodes(status, causes(log))
+    assert (found.cluster_fault, found.failed_nodes) == (bool(failed), failed)
+    assert found.reason == (f"by its log, {causes(log).failed_nodes} failed" if failed else "")
 
 
 def test_a_log_that_cannot_be_fetched_is_a_failure_without_causes(

@@ -125,7 +125,13 @@ class ReadLogOperator(RunOperator):
             path = await collect_log(cluster, job)
         except SystemFailure as failure:  # a file system that hangs is as far away as a login node
             raise OutOfReach(str(failure)) from None
-        log = await asyncio.to_thread(read_log, path, max_steps=run.max_steps, first_step=run.first_step)
+        log = await asyncio.to_thread(
+            read_log,
+            path,
+            max_steps=run.max_steps,
+            first_step=run.first_step,
+            gpu_type=run.recipe.gpu_type,
+        )
         log = log.model_copy(update={"path": job.log_path})
         await keep_parsed_log(cluster, job, log)
         attempts = await earlier_attempts(cluster, job, submitted.attempt)

@@ -26,7 +26,13 @@ from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.errors import OutOfReach
 from steptime.recipes.models import Run
 from steptime.results.models import Submitted
-from steptime.tracking.conclusion import failed_end, find_causes, unknown_end
+from steptime.tracking.conclusion import (
+    FailureReport,
+    failed_end,
+    find_causes,
+    unknown_end,
+    with_failed_nodes,
+)
 from steptime.tracking.following import limits_of
 
 _UNKNOWN_KEY = "unknown"
@@ -126,10 +132,18 @@ class TrainingSensor(RunOperator, HoldsJob):
         if "out_of_reach" in event:
             self._leave(job, event["out_of_reach"], context)
         status = JobStatus.model_validate(event["status"])
+        failure = None
+        if status.state is JobState.FAILED and not status.failed_nodes:  # the log may name them
+            failure = self._find_causes(job)
+            status = with_failed_nodes(status, failure)
         if (resubmitted := self._resubmitted(job, status, context)) is not None:
             return self._wait_for(resubmitted, context)
         self._leave_nothing(context)
-        return self._conclude(job, status, context)
+        return self._conclude(job, status, failure, context)
+
+    def _find_causes(self, job: Job) -> FailureReport:
+        with airflow_errors():
+            return asyncio.run(find_causes(job, airflow_connection))
 
     def _resubmitted(self, job: Job, status: JobStatus, context: Context) -> Submitted | None:
         """The run as it was resubmitted; None if that was not due."""
@@ -155,7 +169,9 @@ class TrainingSensor(RunOperator, HoldsJob):
         if is_last_try(context["ti"]):
             context["ti"].xcom_push(LEFT_KEY, None)
 
-    def _conclude(self, job: Job, status: JobStatus, context: Context) -> dict[str, Any]:
+    def _conclude(
+        self, job: Job, status: JobStatus, failure: FailureReport | None, context: Context
+    ) -> dict[str, Any]:
         if status.state is JobState.SUCCEEDED:
             return as_json(status)
         if status.state is JobState.UNKNOWN:  # a retry asks again: the cluster may know by then
@@ -165,7 +181,6 @@ class TrainingSensor(RunOperator, HoldsJob):
             store.set(_UNKNOWN_KEY, {job.name: asked}, retention=NEVER_EXPIRE)
             last = asked >= _ASKED_FOR_UNKNOWN
             raise (AirflowFailException if last else AirflowException)(unknown_end(job, status))
-        with airflow_errors():
-            failure = asyncio.run(find_causes(job, airflow_connection))
+        failure = failure or self._find_causes(job)
         self.log.error("the last lines of %s:\n%s", job.log_path, failure.last_lines)
         raise AirflowFailException(failed_end(job, status, failure.causes))

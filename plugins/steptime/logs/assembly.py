@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.logs import completeness
 from steptime.logs.attempts import Attempts
-from steptime.logs.causes import hidden_by
+from steptime.logs.causes import advice, hidden_by
 from steptime.logs.checkpoints import Checkpoint, CheckpointLine, checkpoints_of
 from steptime.logs.completeness import Closing, End
 from steptime.logs.events import OF_THE_LOG, Event, LogEvents
@@ -66,14 +66,17 @@ class Assembly:
             self._take(event)
         self._bytes += log_bytes
 
-    def result(self, *, max_steps: int | None, first_step: int) -> TrainingLog:
+    def result(self, *, max_steps: int | None, first_step: int, gpu_type: str | None = None) -> TrainingLog:
         """Return the run as its log has it, with what is wrong, fatal problems first."""
         steps = tuple(self._attempts.steps[number] for number in sorted(self._attempts.steps))
         self._time_by_rate(steps)
         *earlier, last = self._checkpoint_lines
         recorded = self._records.get("result", {}).get("checkpoints")
         checkpoints = [*map(checkpoints_of, earlier), checkpoints_of(last, recorded)]
-        problems = self._problems(steps, checkpoints, max_steps, first_step)
+        problems = [
+            one.model_copy(update={"message": one.message + advice(one.kind, gpu_type)})
+            for one in self._problems(steps, checkpoints, max_steps, first_step)
+        ]
         return TrainingLog(
             path=self._path,
             format=self._format or "none",

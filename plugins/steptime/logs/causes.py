@@ -38,6 +38,8 @@ class Cause(Frozen):
     """
     spoils: bool = False
     """Whether the numbers must not be used even if training went on to its last step."""
+    advice: dict[str, str] = Field(default_factory=dict)
+    """What may help, by type of GPU."""
     hides: tuple[str, ...] = ()
     """Kinds that only follow from this one, and are not reported beside it."""
 
@@ -98,6 +100,12 @@ def hidden_by(kinds: Iterable[str]) -> set[str]:
     """Return the kinds of problems that only follow from these."""
     present = set(kinds)
     return {kind for cause in _CAUSES if cause.kind in present for kind in cause.hides}
+
+
+def advice(kind: str, gpu_type: str | None) -> str:
+    """Return what may help against a problem on GPUs of a type, in brackets; empty if nothing is known."""
+    text = _CAUSES[_PLACES[kind]].advice.get(gpu_type or "") if kind in _PLACES else None
+    return f" ({text})" if text else ""
 
 
 class _Trace:

@@ -39,15 +39,16 @@ def read_log(
     *,
     max_steps: int | None = None,
     first_step: int = 0,
+    gpu_type: str | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> TrainingLog:
     """Read the log of one run, or its logs in order if the job was requeued.
 
     `.gz` and `.zst` are unpacked; UTF-16 is read like UTF-8.
 
-    `max_steps` and `first_step` are those of the planned run (`Run`); without `max_steps` the log's own last
-    step (`iteration 3/49`) shows whether training was complete. `on_bytes` is called with the bytes read
-    since its last call. Raises UserError if a file cannot be read; whatever its content is becomes
+    `max_steps`, `first_step` and `gpu_type` are those of the planned run (`Run`); without `max_steps` the log
+    itself shows whether training is complete, by the rule in docs/logs.md. `on_bytes` is called with the
+    bytes read since its last call. Raises UserError if a file cannot be read; whatever its content is becomes
     problems in the result.
     """
     files = [Path(paths)] if isinstance(paths, str | PathLike) else [Path(path) for path in paths]
@@ -56,7 +57,7 @@ def read_log(
     assembly = Assembly()
     for file in files:
         assembly.read(str(file), _pieces(file, on_bytes))
-    return assembly.result(max_steps=max_steps, first_step=first_step)
+    return assembly.result(max_steps=max_steps, first_step=first_step, gpu_type=gpu_type)
 
 
 def has_steps(file: Path) -> bool:

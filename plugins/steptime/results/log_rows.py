@@ -94,7 +94,13 @@ def log_row(
     if run is None:
         log = read_log(logs, on_bytes=on_bytes)
     else:
-        log = read_log(logs, max_steps=run.max_steps, first_step=run.first_step, on_bytes=on_bytes)
+        log = read_log(
+            logs,
+            max_steps=run.max_steps,
+            first_step=run.first_step,
+            gpu_type=run.recipe.gpu_type,
+            on_bytes=on_bytes,
+        )
     upstream = None if run is not None or remark else find_upstream(logs[-1], _batch(log))
     counts, window_from = _choose_window(window, run, upstream, log)
     recipes = (run,) if run is not None else upstream.runs if upstream else ()

@@ -1,13 +1,19 @@
 """Sentences about a job that has ended without success: how it ended, and the causes in its log."""
 
+import math
+import re
+
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster, open_cluster
 from steptime.clusters.connections import Connections
 from steptime.errors import SystemFailure, UserError
 from steptime.frozen import Frozen
+from steptime.recipes.node_lists import expand_nodes
 
 _TAIL_BYTES = 4096
 _TAIL_LINES = 20
+_MOST_NODES = 100_000
+"""A log may name any number of nodes, which are not to fill the memory."""
 _HOW_IT_ENDED = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",
@@ -21,6 +27,8 @@ class FailureReport(Frozen):
     causes: str
     """In a sentence; empty if the log names none."""
     last_lines: str
+    failed_nodes: str = ""
+    """The nodes that Slurm says have failed, as it writes them: `h[001-003,7]`."""
 
 
 async def find_causes(job: Job, connections: Connections) -> FailureReport:
@@ -37,8 +45,33 @@ async def find_causes(job: Job, connections: Connections) -> FailureReport:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         tail = file.read().decode(errors="replace").replace("\r", "\n").splitlines()[-_TAIL_LINES:]
-    causes = (problem.message for problem in log.problems if problem.fatal)
-    return FailureReport(causes="; ".join(causes), last_lines="\n".join(tail))
+    fatal = [problem for problem in log.problems if problem.fatal]
+    return FailureReport(
+        causes="; ".join(problem.message for problem in fatal),
+        last_lines="\n".join(tail),
+        failed_nodes=",".join(problem.nodes for problem in fatal if problem.nodes),
+    )
+
+
+def with_failed_nodes(status: JobStatus, failure: FailureReport) -> JobStatus:
+    """Return the status of a job with the nodes that failed by its log: the cluster is to blame for it.
+
+    Nodes that the job did not have do not count.
+    """
+    brackets = re.findall(r"\[([^\]]*)\]", failure.failed_nodes)
+    ranges = [re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", bracket) for bracket in brackets]
+    count = math.prod(sum(int(last or first) - int(first) + 1 for first, last in each) for each in ranges)
+    named = set(expand_nodes(failure.failed_nodes)) if count <= _MOST_NODES else set()
+    failed = tuple(node for node in status.nodes if node in named)
+    if not failed:
+        return status
+    return status.model_copy(
+        update={
+            "cluster_fault": True,
+            "failed_nodes": failed,
+            "reason": status.reason or f"by its log, {failure.failed_nodes} failed",
+        }
+    )
 
 
 def failed_end(job: Job, status: JobStatus, causes: str) -> str:
