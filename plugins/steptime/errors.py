@@ -40,6 +40,14 @@ class OutOfReach(SystemFailure):
     """A cluster cannot be asked now: no way to it, or no answer of its scheduler. What runs there runs on."""
 
 
+class SubmitLimit(SystemFailure):
+    """A cluster accepts no more jobs of this user or account for now. Submit again later."""
+
+
+class Overdue(SystemFailure):
+    """A job has taken longer than somebody allowed: to be submitted, in the queue, or running."""
+
+
 def shown(value: object, *, at_most: int | None = 80) -> str:
     """Prepare `value` for a sentence: in one line, without control characters, cut if it is long.
 

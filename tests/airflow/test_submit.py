@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+import structlog
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from end_to_end.driving import wait_until
 
 from steptime.airflow.base import LEFT_KEY, SUBMITTED_KEY, as_json, end_job
 from steptime.airflow.installation import KEY_PREFIX
-from steptime.clusters.base import JobState, JobStatus, Staged
+from steptime.clusters.base import Job, JobSpec, JobState, JobStatus, Staged
 from steptime.clusters.local.cluster import LocalCluster
+from steptime.errors import SubmitLimit
 from steptime.recipes.models import Run
+from steptime.results.charges import open_commitments
 from steptime.results.models import Submitted
 
 from .conftest import TaskInstance, Variables, submit_task, task_of
@@ -301,3 +304,52 @@ def test_a_new_default_changes_no_run_in_flight(a_run: Callable[..., Run]) -> No
 
     run = a_run()
     assert RunOfTheNextRelease.model_validate(as_json(run)).seed == run.seed
+
+
+ONE_RUN_GPU_HOURS = 600 / 3600
+
+
+def refuse_at_a_limit(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
+    """Make the local cluster refuse so many submissions; return the names of those that it gets."""
+    names: list[str] = []
+    submit = LocalCluster.submit
+
+    async def limited(self: LocalCluster, spec: JobSpec) -> Job:
+        names.append(spec.name)
+        if len(names) <= times:
+            raise SubmitLimit(f"refused {spec.name}: QOSMaxSubmitJobPerUserLimit")
+        return await submit(self, spec)
+
+    monkeypatch.setattr(LocalCluster, "submit", limited)
+    return names
+
+
+def test_a_job_beyond_a_submit_limit_is_submitted_again_and_committed_once(
+    submit: Callable[..., Submitted],
+    cluster: LocalCluster,
+    budget: Callable[[float], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget(1.5 * ONE_RUN_GPU_HOURS)
+    names = refuse_at_a_limit(monkeypatch, times=2)
+
+    with structlog.testing.capture_logs() as lines:
+        submitted = submit()
+
+    assert names == [submitted.job.name] * 3
+    assert state(cluster, submitted).is_live
+    assert open_commitments("local") == ({submitted.job.name}, set())
+    assert ["QOSMaxSubmitJobPerUserLimit" in line["event"] for line in lines].count(True) == 1, lines
+
+
+def test_a_job_that_is_refused_for_too_long_fails_for_good_and_takes_no_budget(
+    submit: Callable[..., Submitted], budget: Callable[[float], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = budget(1.5 * ONE_RUN_GPU_HOURS)
+    path.write_text(f"{path.read_text()}queue_patience_h: 0.0001\n")
+    refuse_at_a_limit(monkeypatch, times=99)
+
+    with pytest.raises(AirflowFailException, match="queue_patience_h of cluster 'local' allows"):
+        submit()
+
+    assert open_commitments("local") == (set(), set())

@@ -18,7 +18,7 @@ from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.client import RunaiClient, base_url
 from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.config import workload_name
-from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
 
 MakeSpec = Callable[..., JobSpec]
 RunaiWith = Callable[..., RunaiCluster]
@@ -51,6 +51,18 @@ async def test_tokens_that_are_refused_in_mid_run_are_replaced_once_for_all_call
     assert len(runai_server.calls("POST", "/token")) == 2
     gated.let_go()
     assert (await end_of(runai, "long")).state is JobState.SUCCEEDED
+
+
+async def test_a_workload_beyond_a_quota_may_be_submitted_later(
+    runai: RunaiCluster, runai_server: RunaiStandIn, make_spec: MakeSpec, end_of: EndOf
+) -> None:
+    message = "pods is forbidden: exceeded quota: gpus, requested: 1, used: 8, limited: 8"
+    runai_server.fail(Fault("POST", CREATE, "refuse", status=403, message=message))
+    with pytest.raises(SubmitLimit, match="exceeded quota: gpus, requested: 1, used: 8, limited: 8"):
+        await runai.submit(make_spec("later", "true"))
+    await runai.submit(make_spec("later", "true"))
+    assert (await end_of(runai, "later")).state is JobState.SUCCEEDED
+    assert [entry.status for entry in runai_server.calls("POST", CREATE)] == [403, 202]
 
 
 async def test_a_token_is_replaced_before_it_runs_out(

@@ -15,8 +15,9 @@ from slurm_service import MiniSlurm
 
 from steptime.clusters.base import Cluster, JobSpec, JobState, JobStatus
 from steptime.clusters.slurm.cluster import SlurmCluster, SlurmConfig, connect
-from steptime.errors import OutOfReach, UserError
+from steptime.errors import OutOfReach, SubmitLimit, UserError
 
+from .conftest import GatedJob
 from .login_node import LoginNode
 
 pytestmark = pytest.mark.slurm
@@ -49,6 +50,70 @@ def jobs_of(slurm: MiniSlurm, name: str) -> list[str]:
     """States of all jobs of a name that the controller has, by id."""
     listed = slurm.command("squeue", "-h", "--states=all", f"--name={name}", "-o", "%A %T")
     return [line.split()[1] for line in sorted(listed.splitlines(), key=lambda line: int(line.split()[0]))]
+
+
+@pytest.fixture
+def limits_enforced(slurm_of_session: MiniSlurm) -> Iterator[MiniSlurm]:
+    """The mini Slurm with `AccountingStorageEnforce=limits`; without it and without limits afterwards."""
+    conf, home = slurm_of_session.layout.slurm_conf, slurm_of_session.home
+    before = conf.read_text()
+
+    def restart_controller(text: str) -> None:
+        conf.write_text(text)
+        slurm_faults.stop_daemon(home, "slurmctld", kill=False)
+        slurm_faults.start_daemon(home, "slurmctld")
+
+    restart_controller(f"{before}AccountingStorageEnforce=limits,qos\n")
+    yield slurm_of_session
+    restart_controller(before)
+    for unlimited in (
+        "user root set MaxSubmitJobs=-1",
+        "qos normal set MaxSubmitJobsPerUser=-1 MaxWall=-1 Flags=-1",
+    ):
+        slurm_of_session.command("sacctmgr", "-i", "modify", *unlimited.split())
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("user root set MaxSubmitJobs=1", "AssocMaxSubmitJobLimit"),
+        ("qos normal set MaxSubmitJobsPerUser=1", "QOSMaxSubmitJobPerUserLimit"),
+    ],
+)
+async def test_a_job_beyond_a_submit_limit_may_be_submitted_later(
+    *,
+    limits_enforced: MiniSlurm,
+    behind: SlurmCluster,
+    make_gated: Callable[..., GatedJob],
+    make_spec: MakeSpec,
+    end_of: EndOf,
+    eventually: Eventually,
+    limit: str,
+    reason: str,
+) -> None:
+    limits_enforced.command("sacctmgr", "-i", "modify", *limit.split())
+    second = make_spec(f"second-{reason}", "true")
+    first = make_gated(f"first-{reason}")
+    await behind.submit(first.spec)
+    with pytest.raises(SubmitLimit, match=f"no more jobs for now, and refused {second.name}: {reason}"):
+        await behind.submit(second)
+    assert await behind.find(second.name) is None
+    await eventually(lambda: first.pid)
+    first.let_go()
+    await end_of(behind, first.spec.name)
+    await behind.submit(second)
+    assert (await end_of(behind, second.name)).state is JobState.SUCCEEDED
+    assert jobs_of(limits_enforced, second.name) == ["COMPLETED"]
+
+
+async def test_a_job_longer_than_its_qos_allows_is_refused_for_good(
+    limits_enforced: MiniSlurm, behind: SlurmCluster, make_spec: MakeSpec
+) -> None:
+    limits_enforced.command(
+        *["sacctmgr", "-i", "modify", "qos", "normal", "set", "MaxWall=1", "Flags=DenyOnLimit"]
+    )
+    with pytest.raises(UserError, match="QOSMaxWallDurationPerJobLimit"):
+        await behind.submit(make_spec("long", "true", time_limit_s=600))
 
 
 async def test_a_job_that_was_taken_though_sbatch_failed_is_found(

@@ -10,11 +10,11 @@ import pytest
 
 from steptime.clusters.base import Job, JobState, JobStatus
 from steptime.clusters.config import load_cluster
-from steptime.errors import OutOfReach
+from steptime.errors import OutOfReach, Overdue
 from steptime.recipes.models import Run
 from steptime.tracking import log_following
 from steptime.tracking.conclusion import failed_end, unknown_end
-from steptime.tracking.following import JobFollower, Overdue, WaitLimits, limits_of
+from steptime.tracking.following import JobFollower, WaitLimits, limits_of
 from steptime.tracking.log_following import LogFollower
 
 from .conftest import Clock

@@ -12,7 +12,7 @@ from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig, load_cluster
 from steptime.clusters.connections import no_connections
 from steptime.durations import duration
-from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.errors import OutOfReach, Overdue, SubmitLimit, SystemFailure, UserError
 from steptime.tracking import conclusion, patience
 from steptime.tracking.conclusion import FailureReport, find_causes, with_failed_nodes
 from steptime.tracking.patience import Silence, patiently
@@ -63,7 +63,9 @@ def through(
             clock.now += seconds
 
         monkeypatch.setattr(patience, "open_cluster", gate.open)
-        config: ClusterConfig = load_cluster("local").model_copy(update={"patience_h": patience_h})
+        config: ClusterConfig = load_cluster("local").model_copy(
+            update={"patience_h": patience_h, "queue_patience_h": 2.0}
+        )
         with monkeypatch.context() as paused:
             paused.setattr(asyncio, "sleep", pause)
             try:
@@ -105,6 +107,42 @@ def test_what_the_work_itself_cannot_do_is_not_tried_again(through: Callable[...
         gate = Gate(closed_for=0)
         assert through(gate, 1, work) is error
         assert gate.pauses == []
+
+
+def test_a_job_is_submitted_again_while_a_submit_limit_is_reached(
+    through: Callable[..., str | Exception],
+) -> None:
+    reasons = ["limit of 2 jobs"] * 12 + ["limit of 1 job"] * 2
+
+    async def work(_: Cluster) -> str:
+        if reasons:
+            raise SubmitLimit(reasons.pop(0))
+        return "submitted"
+
+    gate = Gate(closed_for=0)
+    assert through(gate, 0, work) == "submitted"
+    assert gate.pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, *[300] * 5]
+    since = "It waits since 01 Jan 02:46 UTC and is submitted again until 01 Jan 04:46 UTC"
+    assert [line.partition(" (")[0] for line in gate.warnings] == [
+        f"limit of 2 jobs. {since}",
+        f"limit of 1 job. {since}",
+    ]
+
+
+def test_a_submit_limit_is_waited_for_as_long_as_a_job_may_queue(
+    through: Callable[..., str | Exception],
+) -> None:
+    async def work(_: Cluster) -> str:
+        raise SubmitLimit("no more than 2 jobs")
+
+    gate = Gate(closed_for=0)
+    gone = through(gate, 0, work)
+    assert isinstance(gone, Overdue)
+    assert (
+        "It has been submitted again for 2.1 h, and queue_patience_h of cluster 'local' allows 2.0 h"
+        in str(gone)
+    )
+    assert len(gate.warnings) == 1
 
 
 def test_a_cluster_that_answers_again_is_told_once_and_its_patience_begins_anew(clock: Clock) -> None:

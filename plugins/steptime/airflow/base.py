@@ -4,9 +4,9 @@ import asyncio
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, Context, ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRuntimeError
@@ -16,15 +16,18 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 
 from steptime.airflow.budgets import commit_job
-from steptime.airflow.connections import open_cluster
+from steptime.airflow.connections import open_cluster, patiently
 from steptime.airflow.installation import require_own
 from steptime.airflow.notifications import Event, notify
 from steptime.airflow.states import state_of
 from steptime.clusters.base import Cluster, Job, JobSpec, JobState, JobStatus
-from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.clusters.config import ClusterConfig
+from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.recipes.models import Run
 from steptime.results.charges import withdraw_job
 from steptime.results.models import Submitted
+
+Done = TypeVar("Done")
 
 SETTLING_S = 1.0
 """How long a trigger waits before it fires: if it fires before the worker has reported "deferred", Airflow
@@ -110,13 +113,14 @@ class RefusingOperator(BaseOperator):
 def airflow_errors() -> Iterator[None]:
     """Turn the user's errors into failures that Airflow does not retry, and the system's into ones it does.
 
-    A cluster out of reach was asked again for as long as its file allows: no retry either.
+    A cluster that was out of reach or refused a job was asked again for as long as its file allows, so that
+    is not retried either.
     """
     try:
         yield
     except UserError as error:
         raise AirflowFailException(str(error)) from None
-    except OutOfReach as error:  # for as long as the cluster's file allows it: see `patience`
+    except (OutOfReach, Overdue) as error:
         raise AirflowFailException(str(error)) from None
     except SystemFailure as error:
         raise AirflowException(str(error)) from error
@@ -185,6 +189,23 @@ class HoldsJob(BaseOperator):
             await cluster.cancel(job.name)
             raise AirflowFailException(f"the task was taken away while it submitted job '{job.name}'")
         return job
+
+    async def submit_patiently(
+        self, config: ClusterConfig, submit: Callable[[Cluster], Awaitable[Done]], run: Run
+    ) -> Done:
+        """Call `submit` with the cluster, as `patiently` does; take the commitment back if that gives up."""
+
+        async def unless_taken_away(cluster: Cluster) -> Done:
+            if self.was_taken_away:
+                raise AirflowFailException("the task was taken away while it waited to submit its job")
+            return await submit(cluster)
+
+        try:
+            return await patiently(config, unless_taken_away, self.log.warning)
+        except Overdue:
+            if self._held is not None:
+                await asyncio.to_thread(withdraw_job, run, self._held[1])
+            raise
 
     def on_kill(self) -> None:
         """Cancel the job if the task was failed, cleared or deleted; not if only the worker goes away."""

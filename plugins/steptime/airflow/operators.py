@@ -187,6 +187,7 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
         self.staged = staged
         self.saved_in = saved_in
         self.waited_in = waited_in
+        self._attempt: int | None = None
 
     def planned_run(self) -> Run:
         """Return the run to submit."""
@@ -199,9 +200,10 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             state = state_of(ti, self.waited_in)
             if state not in _WILL_WAIT:
                 return as_json(self._submitted_before(context, state))
-            config = load_cluster(self.planned_run().cluster)
+            run = self.planned_run()
+            config = load_cluster(run.cluster)
             submitted = asyncio.run(
-                patiently(config, lambda cluster: self._submit(cluster, config, context), self.log.warning)
+                self.submit_patiently(config, lambda cluster: self._submit(cluster, config, context), run)
             )
         return as_json(submitted)
 
@@ -220,14 +222,16 @@ class SubmitTrainingOperator(RunOperator, HoldsJob):
             run = run.model_copy(update={"checkpoint_path": await find_saved_checkpoint(cluster, saving.job)})
         store = context["task_state_store"]
         spec_of = specs_of(run, staged, config, context, await named_after(store))
-        attempt = await current_attempt(
-            cluster,
-            store,
-            ti.max_tries,
-            spec_of,
-            left=lambda: left_job(context, self.waited_in),
-            info=self.log.info,
-        )
+        if self._attempt is None:  # else this task submits again after a pause
+            self._attempt = await current_attempt(
+                cluster,
+                store,
+                ti.max_tries,
+                spec_of,
+                left=lambda: left_job(context, self.waited_in),
+                info=self.log.info,
+            )
+        attempt = self._attempt
         spec = spec_of(attempt)
         cell = None if self.sweep_cell is None else Cell.model_validate(self.sweep_cell)
         asked_for = options_of(context) if cell is None else cell.request.model_dump(mode="json")

@@ -110,8 +110,8 @@ async def _submit(
     staged, whose = submitted.made_by.staged, submitted.job.installation
     spec = specs_of(run, staged, config, context, whose)(resubmission.attempt)
     try:
-        job = await patiently(
-            config, lambda cluster: task.submit_held(cluster, run, spec, context), task.log.warning
+        job = await task.submit_patiently(
+            config, lambda cluster: task.submit_held(cluster, run, spec, context), run
         )
     except UserError as refused:  # for example, it needs all the nodes that there are
         without = f" without {', '.join(resubmission.avoided_nodes)}" if resubmission.avoided_nodes else ""

@@ -10,9 +10,9 @@ from steptime.airflow.base import WaitingTrigger, as_json, cancel, is_taken_away
 from steptime.airflow.connections import airflow_connection
 from steptime.airflow.installation import require_own
 from steptime.clusters.base import Job
-from steptime.errors import OutOfReach, SystemFailure, UserError
+from steptime.errors import OutOfReach, Overdue, SystemFailure, UserError
 from steptime.recipes.models import Run
-from steptime.tracking.following import Overdue, WaitLimits, follow
+from steptime.tracking.following import WaitLimits, follow
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol

@@ -8,7 +8,7 @@ from steptime.clusters.base import Cluster, Job, JobState, JobStatus
 from steptime.clusters.config import ClusterConfig
 from steptime.clusters.connections import Connections
 from steptime.durations import duration
-from steptime.errors import SystemFailure
+from steptime.errors import Overdue
 from steptime.frozen import Frozen
 from steptime.recipes.models import Run
 from steptime.tracking.log_following import LogFollower
@@ -17,10 +17,6 @@ from steptime.tracking.watching import watch
 
 _GRACE_S = 3600.0
 """After its time limit: in this time the cluster ends the job and reports that."""
-
-
-class Overdue(SystemFailure):
-    """A job has taken longer than somebody allowed: in the queue, or running."""
 
 
 class WaitLimits(Frozen):

@@ -1,4 +1,4 @@
-"""How long a cluster may be out of reach before that is a failure; until then it is a warning in the log."""
+"""Wait for a cluster that is out of reach or accepts no more jobs, and give up after its patience."""
 
 import asyncio
 import time
@@ -10,9 +10,10 @@ from steptime.clusters.base import Cluster
 from steptime.clusters.config import ClusterConfig, open_cluster
 from steptime.clusters.connections import Connections
 from steptime.durations import duration
-from steptime.errors import OutOfReach
+from steptime.errors import OutOfReach, Overdue, SubmitLimit
 
 _LONGEST_PAUSE_S = 60.0
+_LONGEST_PAUSE_AT_A_LIMIT_S = 300.0
 _WARNED_AGAIN_WITHIN_S = 600.0
 
 Done = TypeVar("Done")
@@ -55,23 +56,64 @@ class Silence:
             )
 
 
+class SubmitQueue:
+    """Counts for how long a cluster has refused jobs at a submit limit, and warns when its reason changes."""
+
+    def __init__(self, cluster_name: str, patience_s: float, warn: Callable[[str], None]) -> None:
+        self._cluster_name = cluster_name
+        self._patience_s = patience_s
+        self._warn = warn
+        self._since: float | None = None
+        self._reason = ""
+
+    def refused(self, limit: SubmitLimit) -> None:
+        """Note that the cluster has refused a job. Raises Overdue after longer than its patience."""
+        now = time.time()
+        self._since = now if self._since is None else self._since
+        if now - self._since > self._patience_s:
+            raise Overdue(
+                f"{limit}. It has been submitted again for {duration(now - self._since)}, and "
+                f"queue_patience_h of cluster '{self._cluster_name}' allows {duration(self._patience_s)}. "
+                "Raise queue_patience_h in the cluster's file, or wait until fewer jobs queue, and clear "
+                "this task."
+            ) from limit
+        if str(limit) != self._reason:
+            self._reason = str(limit)
+            since = datetime.fromtimestamp(self._since, UTC)
+            until = datetime.fromtimestamp(self._since + self._patience_s, UTC)
+            self._warn(
+                f"{limit}. It waits since {since:%d %b %H:%M} UTC and is submitted again until "
+                f"{until:%d %b %H:%M} UTC (queue_patience_h of cluster '{self._cluster_name}')"
+            )
+
+
 async def patiently(
     config: ClusterConfig,
     connections: Connections,
     work: Callable[[Cluster], Awaitable[Done]],
     warn: Callable[[str], None],
 ) -> Done:
-    """Do `work` with the open cluster; begin it anew, with growing pauses, while that is out of reach.
+    """Do `work` with the open cluster; repeat it after growing pauses while the cluster cannot take it.
 
-    Whatever `work` does may be done twice. Raises OutOfReach when the cluster's `patience_h` is over.
+    It cannot if it is out of reach, or if a submit limit is reached. `work` must be idempotent.
+
+    Raises:
+        OutOfReach: the cluster has not answered for its `patience_h`.
+        Overdue: it has refused the job at a submit limit for its `queue_patience_h`.
     """
     silence = Silence(config.name, config.patience_h * 3600, warn)
+    queue = SubmitQueue(config.name, config.queue_patience_h * 3600, warn)
     pause_s = 1.0
     while True:
+        longest_s = _LONGEST_PAUSE_S
         try:
             async with open_cluster(config, connections) as cluster:
                 return await work(cluster)
         except OutOfReach as away:
             silence.missed(away)
+        except SubmitLimit as limit:
+            silence.answered()
+            queue.refused(limit)
+            longest_s = _LONGEST_PAUSE_AT_A_LIMIT_S
         await asyncio.sleep(pause_s)
-        pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+        pause_s = min(longest_s, 2 * pause_s)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from steptime.clusters.connections import Connection
-from steptime.errors import OutOfReach, SystemFailure, UserError, shown
+from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError, shown
 
 if TYPE_CHECKING:
     import httpx
@@ -264,7 +264,9 @@ class RunaiClient:
             raise RuntimeError("the client is not open: use it as an async context manager")
         return self._http
 
-    def _refused(self, answer: "httpx.Response", problem: str) -> UserError:
+    def _refused(self, answer: "httpx.Response", problem: str) -> UserError | SubmitLimit:
+        if "exceeded quota" in problem.lower():  # Kubernetes' words for a ResourceQuota of the namespace
+            return SubmitLimit(f"Run:ai at {self.base_url} {problem}")
         if answer.status_code == 409:
             return NameTaken(f"Run:ai at {self.base_url} {problem}")
         if answer.status_code in (401, 403):

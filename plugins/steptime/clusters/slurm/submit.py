@@ -2,10 +2,11 @@
 
 import math
 import posixpath
+import re
 
 from steptime.clusters.base import Completed, JobSpec
 from steptime.clusters.slurm.states import SQUEUE_FORMAT, TIME_FORMAT
-from steptime.errors import SystemFailure, UserError, shown
+from steptime.errors import SubmitLimit, SystemFailure, UserError, shown
 
 _LOCK_TIMEOUT_S = 60
 _COMMAND_LIMIT_S = 60
@@ -111,13 +112,23 @@ _CANNOT_BE = (  # Slurm's words (slurm_errno.c) and those of sbatch about its ow
 )
 
 
+_SUBMIT_LIMIT = re.compile(r"SubmitJobs?(Limit|Per)")
+"""In each of Slurm's reasons that count queued jobs: QOSMaxSubmitJobPerUserLimit, AssocMaxSubmitJobLimit,
+AssocGrpSubmitJobsLimit, QOSGrpSubmitJobsLimit and MaxSubmitJobsPerAccount. The sentence "Job violates
+accounting/QOS policy" that follows is the same for limits on a job's size and time, so it says nothing."""
+_JOB_LIMIT = re.compile(r"\b(QOS|Assoc|Max)\w*(PerJob|PerNode|Min[A-Z])\w*")
+"""Of a single job's size or time, which no waiting changes: QOSMaxWallDurationPerJobLimit, QOSMinGRES."""
+
+
 def refused(job: str, cluster: str, done: Completed) -> UserError | SystemFailure:
     """Return the error for a job that Slurm refused, in the words of its own command."""
     lines = [
         line.strip().removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()
     ]
     message = shown("; ".join(line for line in lines if line) or f"exit code {done.exit_code}", at_most=500)
-    if any(words in message.lower() for words in _CANNOT_BE):
+    if _SUBMIT_LIMIT.search(message):
+        return SubmitLimit(f"{cluster} accepts no more jobs for now, and refused {job}: {message}")
+    if any(words in message.lower() for words in _CANNOT_BE) or _JOB_LIMIT.search(message):
         return UserError(f"{cluster} cannot run job {job}: {message}")
     return SystemFailure(f"job {job} could not be submitted on {cluster}: {message}")
 
