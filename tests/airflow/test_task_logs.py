@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from steptime.airflow.base import Refused
 from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.result_operators import _first_cause, _summaries
 from steptime.clusters.base import JobState, JobStatus, Staged
@@ -19,6 +20,8 @@ from steptime.clusters.local.cluster import LocalCluster
 from steptime.recipes.models import Run
 from steptime.recipes.planning import Plan
 from steptime.results.columns import COLUMNS
+from steptime.results.database import VERSION_TABLE, close_engines, write_transaction
+from steptime.results.store import Store
 
 from .conftest import logged, submit_task, task_of
 
@@ -40,6 +43,19 @@ def test_check_params_shows_the_plan(home: Path, make_context: MakeContext) -> N
     assert "10:19" in row
     assert "at most " in said
     assert "no history and no publication: upper bound only" in said
+
+
+def test_a_store_that_cannot_take_results_is_refused_before_anything_is_submitted(
+    home: Path, make_context: MakeContext
+) -> None:
+    Store().count()
+    with write_transaction(Store().url) as connection:
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0000'")  # noqa: S608
+    close_engines()
+    context = make_context() | {"params": {"gpus": "2"}}
+
+    with pytest.raises(Refused, match="has the schema of revision 0000"):
+        task_of("check_params").execute(context)
 
 
 def test_stage_shows_what_was_made_ready(

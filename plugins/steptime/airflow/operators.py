@@ -68,6 +68,7 @@ class CheckParamsOperator(RefusingOperator):
 
         with self.refusals(context):
             planned = plan_from_params(self.workload, options_of(context))
+            cost = expected_cost(planned.all_runs)
         rows = [
             {
                 "run": run.label,
@@ -89,7 +90,7 @@ class CheckParamsOperator(RefusingOperator):
         )
         self.log.info("%s", as_text(rows, title=title))
         self.log.info("at most %s GPU-hours", format_hours(planned.gpu_hours_max))
-        self.log.info("%s", expected_cost(planned.all_runs).sentence)
+        self.log.info("%s", cost.sentence)
         me = dag_run_of(context)
         with self.refusals(context):
             commit_plan({me: planned.all_runs}, held_by=me, info=self.log.info)

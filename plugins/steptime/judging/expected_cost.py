@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from steptime.errors import SystemFailure, UserError
+from steptime.errors import SystemFailure
 from steptime.judging.series import Series
 from steptime.recipes.models import Run
 from steptime.recipes.notation import format_hours, format_time_limit
@@ -67,7 +67,10 @@ class Cost:
 
 
 def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
-    """Return what runs are expected to take; a store that cannot be read is named, not an error."""
+    """Return what runs are expected to take; a store that fails is named in the result.
+
+    Raises UserError for a store that could not take the results either, as one of another revision.
+    """
     found: dict[tuple[Series, int, int], Expected] = {}
     store, problem, each = store or Store(), None, []
     for run in runs:
@@ -78,7 +81,7 @@ def expected_cost(runs: Iterable[Run], store: Store | None = None) -> Cost:
             try:
                 if problem is None and store.exists():
                     past = store.run_times(series.key, _LATEST_RUNS)
-            except (SystemFailure, UserError) as error:
+            except SystemFailure as error:
                 problem = f"the history cannot be read: {error}"
             found[alike] = _expected(run, past)
         each.append(found[alike])

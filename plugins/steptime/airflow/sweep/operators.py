@@ -46,7 +46,7 @@ class CheckSweepOperator(RefusingOperator):
                 if name != _SWEEP_PARAM:
                     raise unknown_value("parameter", name, [_SWEEP_PARAM])
             plan = checked_sweep(str(asked_for[_SWEEP_PARAM]))
-        cost = _expected(plan)
+            cost = _expected(plan)
         rows = list(_rows(plan, cost))
         self.log.info("%s", as_text(rows, title=f"sweep {plan.sweep}: {len(rows)} runs"))
         self.log.info("at most %s GPU-hours", format_hours(plan.gpu_hours_max))
