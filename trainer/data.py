@@ -30,7 +30,11 @@ class SyntheticData(MockDataModule):
             pin_memory=on_gpus,
         )
         self.samples = SyntheticTokens(
-            recipe.model.vocab_size, recipe.model.seq_length, run.seed, attention_mask=attention_mask
+            recipe.model.vocab_size,
+            recipe.model.seq_length,
+            run.seed,
+            attention_mask=attention_mask,
+            uniform=on_gpus,  # as upstream's
         )
 
     def setup(self, stage: str = "") -> None:

@@ -1,14 +1,33 @@
-"""Options of the optimizer: Adam as in NeMo's pre-training recipes, its rate the same for any length.
+"""Options of the optimizer: Adam as in NeMo's pre-training recipes.
 
-A schedule that anneals over the run's steps would give a run of 20 steps and a run of 22 different rates, and
-a resumed run could not be compared with an uninterrupted one.
+The learning rate rises linearly and is constant afterwards. It does not depend on the run's length, so that a
+shorter run, or one that loads a checkpoint, takes the same steps.
 """
 
+from trainer.run import PlannedRun
+
 LEARNING_RATE = 3e-4
-WARMUP_STEPS = 10
-"""Steps over which the rate rises linearly; it is constant afterwards."""
+"""The highest rate, if the plan has none: that of NeMo's recipes."""
+WARMUP_STEPS, WARMUP_STEPS_CPU = 2000, 10
+"""Steps over which the rate rises, if the plan does not say. On GPUs as in NeMo's recipes; a tiny model on
+the CPU would learn nothing in a short run."""
 BETAS = (0.9, 0.95)
 EPSILON = 1e-5
 WEIGHT_DECAY = 0.1
 CLIP_GRADIENT = 1.0
 """The highest norm of the gradient over all weights."""
+
+
+def highest_rate(run: PlannedRun) -> float:
+    """Return the learning rate after the warm-up."""
+    return run.settings.learning_rate or LEARNING_RATE
+
+
+def warmup_steps(run: PlannedRun) -> int:
+    """Return over how many steps the rate rises."""
+    return run.settings.warmup_steps or (WARMUP_STEPS_CPU if run.recipe.gpu_type == "cpu" else WARMUP_STEPS)
+
+
+def learning_rate(run: PlannedRun, step: int) -> float:
+    """Return the learning rate of a global step."""
+    return highest_rate(run) * min(1.0, (step + 1) / (warmup_steps(run) + 1))

@@ -20,7 +20,7 @@ def optimizer(run: PlannedRun, *, distributed: bool) -> MegatronOptimizerModule:
     return MegatronOptimizerModule(
         config=OptimizerConfig(
             optimizer="adam",
-            lr=hyperparameters.LEARNING_RATE,
+            lr=hyperparameters.highest_rate(run),
             weight_decay=hyperparameters.WEIGHT_DECAY,
             adam_beta1=hyperparameters.BETAS[0],
             adam_beta2=hyperparameters.BETAS[1],
@@ -30,5 +30,5 @@ def optimizer(run: PlannedRun, *, distributed: bool) -> MegatronOptimizerModule:
             use_distributed_optimizer=distributed,
             **precision_aware,
         ),
-        lr_scheduler=WarmupPolicyScheduler(warmup_steps=hyperparameters.WARMUP_STEPS),
+        lr_scheduler=WarmupPolicyScheduler(warmup_steps=hyperparameters.warmup_steps(run)),
     )

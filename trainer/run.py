@@ -137,6 +137,10 @@ class Settings:
     overlap_param_gather_with_optimizer_step: bool = False
     defer_embedding_wgrad_compute: bool = False
     wgrad_deferral_limit: int | None = None
+    learning_rate: float | None = None
+    """The highest rate; None for NeMo's usual one."""
+    warmup_steps: int | None = None
+    """Steps over which the rate rises to it; None for NeMo's usual number, and few on the CPU."""
     gc_interval: int | None = None
     """Steps between two garbage collections; None for Python's own."""
 

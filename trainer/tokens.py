@@ -1,8 +1,8 @@
-"""A synthetic token stream that can be learned, the same for any number of ranks.
+"""A synthetic token stream, the same for any number of ranks.
 
 Sample `i` depends on the seed and on `i` alone. The samples `step × global batch …` are dealt to the
-data-parallel ranks, so a step's global batch is the same however the ranks are split, and after a resume it
-is the batch that the uninterrupted run would have had.
+data-parallel ranks, so a step's global batch does not depend on how the ranks are split, and a run that loads
+a checkpoint continues with the batch that an uninterrupted run would have had.
 """
 
 from typing import Any
@@ -17,17 +17,18 @@ ENDLESS = 2**40
 
 
 class SyntheticTokens(Dataset):
-    """Runs of counting tokens that start anew at tokens drawn by Zipf's law.
+    """Tokens to train on: uniform as in NeMo's mock data, or a sequence that can be learned.
 
-    Each token is the one before plus one (modulo the vocabulary), or, with `RESTART_PROBABILITY`, a fresh one
-    with probability ∝ 1/rank. A model first learns which tokens are frequent (the loss leaves ln(vocabulary)
-    within a few steps) and then how to count.
+    Uniform tokens keep the loss at ln(vocabulary). In the other sequence each token is the previous one plus
+    one (modulo the vocabulary), or, with `RESTART_PROBABILITY`, a new one with probability ∝ 1/rank. A model
+    first learns which tokens are frequent, within a few steps, and then how to count.
     """
 
-    def __init__(self, vocab_size: int, seq_length: int, seed: int, *, attention_mask: bool):
+    def __init__(self, vocab_size: int, seq_length: int, seed: int, *, attention_mask: bool, uniform: bool):
         self.vocab_size = vocab_size
         self.seq_length = seq_length
         self.seed = seed
+        self.uniform = uniform
         self.fixed: dict[str, torch.Tensor] = {
             "loss_mask": torch.ones(seq_length),
             "position_ids": torch.arange(seq_length),
@@ -48,6 +49,8 @@ class SyntheticTokens(Dataset):
         """Return the `seq_length + 1` tokens of one sample."""
         random = np.random.default_rng((self.seed, index))
         length = self.seq_length + 1
+        if self.uniform:
+            return random.integers(self.vocab_size, size=length)
         # exp of a uniform number is log-uniform, and its integer part follows Zipf's law with exponent 1.
         fresh = np.exp(random.random(length) * np.log(self.vocab_size + 1)).astype(np.int64) - 1
         position = np.arange(length)

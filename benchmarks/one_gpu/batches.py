@@ -15,7 +15,10 @@ def batch_of_step(run: PlannedRun, step: int, device: str) -> tuple[Tensor, Tens
     comes after it.
     """
     recipe, shape = run.recipe, run.recipe.model
-    samples = SyntheticTokens(shape.vocab_size, shape.seq_length, run.seed, attention_mask=False)
+    uniform = recipe.gpu_type != "cpu"
+    samples = SyntheticTokens(
+        shape.vocab_size, shape.seq_length, run.seed, attention_mask=False, uniform=uniform
+    )
     first = step * recipe.global_batch_size
     drawn = [samples.tokens(index) for index in range(first, first + recipe.global_batch_size)]
     on_cpu = torch.from_numpy(np.stack(drawn)).view(-1, recipe.micro_batch_size, shape.seq_length + 1)

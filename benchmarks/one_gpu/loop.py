@@ -16,12 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from one_gpu import gpu_state
 from one_gpu.batches import batch_of_step
 from one_gpu.model import Model, build_model
-from one_gpu.weights import MainWeights, learning_rate
+from one_gpu.weights import MainWeights
 from trainer import devices, records
 from trainer.cpu.peak import MeasuredPeak, measure_peak
 from trainer.ending import Ending
 from trainer.errors import TrainerError, check_loss
 from trainer.history import write_step
+from trainer.hyperparameters import learning_rate
 from trainer.run import TFLOPS_FIELD, TRACE_FOLDER, WALL_TIME_FIELD, PlannedRun
 
 ATTENTION = [
@@ -90,7 +91,7 @@ def train(run: PlannedRun, options: Options, ending: Ending) -> None:
                     history,
                     step,
                     loss=loss,
-                    learning_rate=learning_rate(step),
+                    learning_rate=learning_rate(run, step),
                     step_time_s=duration_s,
                     wall_time_s=wall_time_s,
                 )
@@ -200,7 +201,7 @@ def steps(run: PlannedRun, model: Model, weights: MainWeights) -> Iterator[tuple
     for step in range(run.max_steps):
         began_at = time.perf_counter()
         loss = _backward(model, *batch)
-        weights.step(learning_rate(step))
+        weights.step(learning_rate(run, step))
         batch = batch_of_step(run, step + 1, weights.device)  # while a GPU is still at this one
         yield step, float(loss), time.perf_counter() - began_at
 
@@ -228,7 +229,7 @@ def step_line(
     recipe = run.recipe
     tflops = run.tflops_per_gpu(duration_s)
     fields = {
-        "lr": f"{learning_rate(step):.4g}",
+        "lr": f"{learning_rate(run, step):.4g}",
         "global_batch_size": recipe.global_batch_size,
         "global_step": step,
         "max_memory_allocated": memory_bytes,

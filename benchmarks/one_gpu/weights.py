@@ -12,11 +12,6 @@ PART_ELEMENTS = 2**28
 """Adam changes this many weights at once (or one matrix): only their gradients are there in fp32, 1 GiB."""
 
 
-def learning_rate(step: int) -> float:
-    """The rate of a global step: a linear warm-up, then constant."""
-    return hyperparameters.LEARNING_RATE * min(1.0, (step + 1) / (hyperparameters.WARMUP_STEPS + 1))
-
-
 @dataclass(frozen=True)
 class Part:
     """Some of the model's parameters, their fp32 copies, and the Adam that changes these."""

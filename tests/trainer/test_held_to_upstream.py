@@ -43,6 +43,8 @@ EDITS = [
         "wgrad_deferral_limit: 23",
         "overlap.wgrad_deferral_limit",
     ),
+    ("nemotron4-25.04", "learning_rate: 4.5e-5", "learning_rate: 4.6e-5", "optimizer.lr"),
+    ("nemotron4-25.04", "warmup_steps: 500", "warmup_steps: 501", "scheduler.warmup_steps"),
     ("nemotron4-25.04", 'NCCL_NVLS_ENABLE: "0"', 'NCCL_NVLS_ENABLE: "1"', "environment.NCCL_NVLS_ENABLE"),
     ("nemotron4-25.04", "gc_interval: 100", "gc_interval: null", "gc.gc_interval_train"),
     ("nemotron4-25.04", "fp8_recipe: delayed", "fp8_recipe: current", "precision.fp8_amax_history_len"),
@@ -152,9 +154,11 @@ def test_what_differs_was_decided(found: list[Difference]) -> None:
 
 def test_without_a_decision_its_differences_are_told(found: list[Difference]) -> None:
     first, *others = decisions()
-    assert any("optimizer.lr is 0.0003" in line for line in unexplained(found, tuple(others)))
-    kept = [one for one in found if one.setting != "optimizer.lr"]
-    assert unexplained(kept, (first, *others)) == [f"no row differs in optimizer.lr any more: {first.reason}"]
+    assert any("scheduler.min_lr is None" in line for line in unexplained(found, tuple(others)))
+    kept = [one for one in found if one.setting != "scheduler.min_lr"]
+    assert unexplained(kept, (first, *others)) == [
+        f"no row differs in scheduler.min_lr any more: {first.reason}"
+    ]
 
 
 def test_a_setting_that_is_changed_is_told(config: Path, of_runs: Settings) -> None:

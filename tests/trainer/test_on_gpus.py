@@ -37,6 +37,11 @@ def test_userbuffers_meet_by_nccl_where_nothing_started_mpi(told: dict[str, Any]
     assert told["bootstrap"] == {"with MPI": None, "without": "nccl"}
 
 
+def test_tokens_are_uniform_as_upstreams(told: dict[str, Any]) -> None:
+    assert told["tokens"]["mean"] == pytest.approx(0.5, abs=0.02)
+    assert told["tokens"]["counting"] < 0.001
+
+
 def test_samples_are_made_as_in_upstreams_runs(told: dict[str, Any]) -> None:
     """The defaults of NeMo's MockDataModule at v2.2.1, v2.3.1, v2.4.0 and r2.5.0; no script changes them."""
     assert (told["workers"], told["pinned"]) == (8, True)

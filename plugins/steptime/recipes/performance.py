@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from steptime.frozen import Frozen
 from steptime.refusals import written
@@ -65,6 +65,10 @@ class TrainerSettings(Frozen):
     """Layers of a group, or first ones of a stage."""
     recompute_modules: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Parts of a layer, with `selective`: `core_attn`, `mlp`, `moe` or others; None for Megatron's choice."""
+    learning_rate: PositiveFloat | None = None
+    """The highest learning rate; None for 3e-4, as in NeMo's recipes."""
+    warmup_steps: PositiveInt | None = None
+    """Steps over which the rate rises to it; None for 2,000, as in NeMo's recipes (CPU: 10)."""
     gc_interval: PositiveInt | None = None
     """Steps between two garbage collections by NeMo's callback, all ranks at once; None for Python's own."""
 

@@ -78,6 +78,7 @@ class Assembled(NamedTuple):
             "model": {"class": type(config).__name__, **fields_of(config), **kernels},
             "ddp": fields_of(self.trainer["strategy"].ddp_config),
             "optimizer": fields_of(self.model.optim.config),
+            "scheduler": {"warmup_steps": self.model.optim.lr_scheduler.warmup_steps},
             "trainer": {name: trainer[name] for name in trainer if name not in ("strategy", "plugins")},
             "environment": self.environment,
             **self.arguments,

@@ -68,6 +68,17 @@ def from_workers(data: SyntheticData) -> bool:
     return all(torch.equal(next(batches)["tokens"][0], data.samples[index]["tokens"]) for index in range(20))
 
 
+def token_statistics(data: SyntheticData) -> dict[str, float]:
+    """How the tokens of a few samples are distributed."""
+    samples = [data.samples[index] for index in range(8)]
+    tokens = torch.stack([sample["tokens"] for sample in samples])
+    labels = torch.stack([sample["labels"] for sample in samples])
+    return {
+        "mean": float(tokens.double().mean()) / data.samples.vocab_size,
+        "counting": float((labels == tokens + 1).double().mean()),
+    }
+
+
 def main(run_path: str) -> None:
     run = read_run(Path(run_path))
     data = SyntheticData(run, attention_mask=False)
@@ -79,6 +90,7 @@ def main(run_path: str) -> None:
         "workers": data.num_workers,
         "pinned": data.pin_memory,
         "first samples": from_workers(data),
+        "tokens": token_statistics(data),
     }
     print(json.dumps(told))
 

@@ -1,0 +1,30 @@
+"""The learning rate, which on GPUs is the one that the documents' sample logs print."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.recipes.planning import PlanRequest, plan
+from trainer.hyperparameters import learning_rate
+from trainer.run import read_run
+
+from .jobs import write_run
+
+
+@pytest.mark.parametrize(
+    ("asked", "step", "printed"),
+    [
+        ({"workload": "llama3.1", "size": "8b", "gpu_type": "h100"}, 49, "7.496e-06"),
+        ({"workload": "nemotron4", "size": "15b", "gpu_type": "h100"}, 49, "4.491e-06"),
+        ({"workload": "nemotron4", "size": "340b", "gpu_type": "h100"}, 49, "9.98e-06"),
+        ({"workload": "nemotron4-340b-25.12", "gpu_type": "gb300"}, 49, "9.98e-06"),
+        ({"workload": "nemotron-h-25.05", "gpu_type": "h100"}, 49, "7.496e-06"),
+        ({"workload": "nemotron4", "size": "15b", "gpu_type": "h100"}, 5000, "4.5e-05"),
+        ({"workload": "nemotron4", "size": "tiny", "gpu_type": "cpu"}, 49, "0.0003"),
+    ],
+)
+def test_the_rate_of_a_step(tmp_path: Path, asked: dict[str, Any], step: int, printed: str) -> None:
+    run = plan(PlanRequest.model_validate(asked)).runs[0]
+    (path,) = write_run(run, tmp_path)
+    assert f"{learning_rate(read_run(Path(path)), step):.4g}" == printed
