@@ -271,6 +271,21 @@ async def test_a_reused_process_id_is_left_alone(
         await bystander.wait()
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing(
+    local: LocalCluster, turns: int
+) -> None:
+    """However far asyncio has come with its start: the event loop has taken so many turns."""
+    child = f"1000.{os.getpid()}{turns}"
+    running = asyncio.create_task(local.run(["sh", "-c", 'sleep "$0" & wait', child]))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running], timeout=60)
+    assert running.cancelled()
+    assert not [one.pid for one in psutil.process_iter(["cmdline"]) if child in (one.info["cmdline"] or ())]
+
+
 # --- the end of a job ------------------------------------------------------------------------------
 
 

@@ -22,8 +22,8 @@ async def run_command(
     A command that does not exist ends with exit code 127, as over ssh. One that takes longer than `timeout_s`
     (SystemFailure), or whose caller is cancelled, is killed with its process group.
     """
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -31,8 +31,16 @@ async def run_command(
             env={name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON},
             process_group=0,  # killed as a group, yet in the caller's session: it ends with `steptime down`
         )
+    )
+    try:
+        # If its start were cancelled, asyncio would kill the command alone, and wait for its children.
+        process = await asyncio.shield(starting)
     except (FileNotFoundError, PermissionError) as error:
         return Completed(exit_code=127, stdout="", stderr=f"{argv[0]}: {error.strerror}\n")
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):  # it could not be started
+            await _kill(await starting)
+        raise
     try:
         async with asyncio.timeout(timeout_s):
             stdout, stderr, exit_code = await asyncio.gather(
@@ -41,13 +49,18 @@ async def run_command(
                 process.wait(),
             )
     except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await _kill(process)
         if not isinstance(error, TimeoutError):
             raise
         raise SystemFailure(f"the command {argv[0]} was ended after {timeout_s:g} s: {list(argv)}") from None
     return Completed(exit_code=exit_code, stdout=stdout, stderr=stderr)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill the process group of a command."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def _all_of(
