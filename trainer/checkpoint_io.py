@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.plugins.io.wrapper import _WrappingCheckpointIO
+from lightning.fabric.plugins import CheckpointIO
 from nemo.lightning.io.pl import ckpt_to_weights_subdir
 from nemo.utils.callbacks.dist_ckpt_io import AsyncFinalizableCheckpointIO
 
@@ -25,12 +25,29 @@ def measured(checkpoint_io: Any, progress: Progress | None) -> Any:
     return _SyncIO(checkpoint_io, progress)
 
 
-class _SyncIO(_WrappingCheckpointIO):
-    """A save or load is whole when its call returns."""
+class _SyncIO(CheckpointIO):
+    """Record saves and loads that are complete when the call returns.
+
+    Everything that NeMo's checkpoint IO has beyond Lightning's interface is passed through.
+    """
 
     def __init__(self, checkpoint_io: Any, progress: Progress | None):
-        super().__init__(checkpoint_io)
+        super().__init__()
+        self.checkpoint_io = checkpoint_io
         self.progress = progress
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "checkpoint_io":  # not set yet
+            raise AttributeError(name)
+        return getattr(self.checkpoint_io, name)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Remove a checkpoint."""
+        self.checkpoint_io.remove_checkpoint(path)
+
+    def teardown(self) -> None:
+        """Tear down the wrapped checkpoint IO."""
+        self.checkpoint_io.teardown()
 
     def save_checkpoint(self, checkpoint: Any, path: Any, *arguments: Any, **options: Any) -> None:
         """Save, and note how that went."""
