@@ -290,6 +290,7 @@ def test_a_name_that_several_types_of_gpu_have_gives_no_mfu(tmp_path: Path) -> N
     log = _upstream_log(tmp_path, "pretrain_nemotron4_340b_fp8_gpus128_tp8_pp4_cp1_vp12_mbs1_gbs512", gbs=512)
     (row,) = _rows(log)
     assert (row["workload"], row["window"], row["gpu_type"]) == ("nemotron4-340b-25.12", "35:44", None)
+    assert row["scaling"] == "strong", "as its batch shows"
     assert row["tokens_per_s"] == pytest.approx(4096 * 512 / row["step_time_mean_s"])
     assert (row["mfu_percent"], row["published_step_time_s"]) == (None, None)
     assert "does not show whether it ran on b200 or gb200" in row["warnings"]

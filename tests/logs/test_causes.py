@@ -420,6 +420,25 @@ def test_what_nccl_says_is_found_amid_steps_too() -> None:
     assert found.message == "NCCL: socketProgress: Connection closed"
 
 
+def test_what_nccl_says_is_found_amid_a_long_log_without_steps() -> None:
+    """In which lines are looked for by their words."""
+    noise = b"".join(map(line_forms.nccl_trace, range(500)))
+    log = noise + b"[rank3]: Last error:\n[rank3]: socketProgress: Connection closed\n" + noise
+    assert read_chunks([log]).problems[0].message == "NCCL: socketProgress: Connection closed"
+
+
+def test_the_exception_of_an_attempt_in_a_long_log_is_not_the_next_ones() -> None:
+    first = "".join(line_forms.nemo2(step, last=299) for step in range(200))
+    again = "".join(line_forms.nemo2(step, last=299, time="2.7") for step in range(300))
+    found = problems(f"{first}{TRACEBACK}ValueError: once\n{again}")
+    assert found["traceback"].message == "in an earlier attempt: Python traceback: ValueError: once"
+
+
+def test_a_chain_that_is_cut_is_told_as_far_as_it_goes() -> None:
+    log = read_chunks([f"{TRACEBACK}KeyError: 'x'\n{CHAINED}{TRACEBACK}".encode()])
+    assert log.problems[0].message.startswith("Python traceback: KeyError: 'x'")
+
+
 def test_the_exception_of_an_attempt_is_not_the_next_ones() -> None:
     first = "".join(line_forms.nemo2(step) for step in range(30))
     again = "".join(line_forms.nemo2(step, time="2.7") for step in range(50))

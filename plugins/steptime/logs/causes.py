@@ -160,12 +160,10 @@ class Failures:
             return
         trace = self._traces[label]
         if any(words in line for words in _CHAINED):
-            trace.is_chained, trace.last = True, None
+            trace.is_chained = True
             return
         if begins:
-            if _OF_A_RANK.search(line):
-                trace.last = None
-            elif not trace.is_chained:
+            if not trace.is_chained and not _OF_A_RANK.search(line):
                 yield from self._flush(label)
             self._traces[label].is_open, self._traces[label].is_chained = True, False
             return
