@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from airflow.sdk import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
+from steptime.airflow import webhook as steptime_webhook
 from steptime.airflow.assets import published_results
 from steptime.airflow.failures import FAILURE_KEY
 from steptime.airflow.notifications import Event, load_notifications, notify
@@ -138,6 +140,22 @@ def test_a_webhook_gets_the_sentence_and_no_log_its_address(
     everything = caplog.text + "".join(told)
     assert "s3cr3t" not in everything
     assert TOKEN not in everything
+
+
+@pytest.mark.timeout(60)
+def test_a_webhook_that_never_answers_is_given_up(
+    ask_for: Callable[..., None],
+    send: Callable[..., None],
+    told: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steptime_webhook, "_WITHIN_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        connection = {"conn_type": "http", "host": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        monkeypatch.setenv("AIRFLOW_CONN_SILENT_WEBHOOK", json.dumps(connection))
+        ask_for(webhook("silent_webhook"))
+        send()
+    assert [line.rpartition(": ")[2] for line in told] == ["ReadTimeout"]
 
 
 class Fails(BaseNotifier):

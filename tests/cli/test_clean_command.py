@@ -31,8 +31,9 @@ def test_a_dry_run_shows_what_would_go(old_copy: Path) -> None:
     assert old_copy.exists()
 
 
-def test_what_is_old_is_removed_and_told(old_copy: Path) -> None:
-    arguments = ["clean", "--older-than", "12w", "--format", "json"]
+@pytest.mark.parametrize("age", ["12w", "1d"])
+def test_what_is_old_is_removed_and_told(old_copy: Path, age: str) -> None:
+    arguments = ["clean", "--older-than", age, "--format", "json"]
     shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
 
     [row] = json.loads(shown.stdout)["removed"]

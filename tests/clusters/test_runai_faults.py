@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +18,8 @@ from steptime.clusters.runai import cluster as runai_backend
 from steptime.clusters.runai.client import RunaiClient, base_url
 from steptime.clusters.runai.cluster import RunaiCluster
 from steptime.clusters.runai.config import workload_name
+from steptime.clusters.runai.phases import Stop
+from steptime.clusters.runai.volume import JobNotes, Volume
 from steptime.errors import OutOfReach, SubmitLimit, SystemFailure, UserError
 
 MakeSpec = Callable[..., JobSpec]
@@ -248,6 +250,26 @@ async def test_a_page_in_place_of_an_answer_is_told_apart(
     runai_server.fail(Fault("GET", "/workloads", "refuse", status=302, page="<html>Log in</html>"))
     with pytest.raises(UserError, match="answered GET /workloads with 302"):
         await impatient.workloads([])
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/token"), ("GET", "/workloads")])
+async def test_no_redirect_takes_a_secret_or_a_token_to_another_server(
+    impatient: RunaiClient, runai_server: RunaiStandIn, tmp_path: Path, method: str, path: str
+) -> None:
+    with RunaiStandIn(tmp_path / "elsewhere", gpus=2).running() as elsewhere:
+        there = {"Location": f"{elsewhere.url}/api/v1{path}"}
+        runai_server.fail(Fault(method, path, "refuse", status=307, headers=there))
+        with pytest.raises(UserError, match="307"):
+            await impatient.workloads([])
+        assert elsewhere.journal == []
+
+
+def test_the_first_reason_for_a_stop_counts(tmp_path: Path) -> None:
+    notes = JobNotes(Volume("/data", str(tmp_path)), PurePosixPath("/data/clusters/dgx"), "job")
+    degraded = Stop(JobState.FAILED, "a pod was evicted")
+    notes.write_stop(degraded)
+    notes.write_stop(Stop(JobState.CANCELLED, "cancelled"))
+    assert notes.notes().stop == degraded
 
 
 @pytest.mark.parametrize(

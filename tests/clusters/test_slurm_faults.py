@@ -176,6 +176,41 @@ async def test_what_bears_the_name_of_an_earlier_job_is_ended(
     assert (first, foreign in ("PENDING", "RUNNING")) == ("CANCELLED", True)
 
 
+async def test_a_job_that_has_the_id_by_the_time_of_scancel_is_not_ended(
+    node: LoginNode,
+    behind: SlurmCluster,
+    slurm_of_session: MiniSlurm,
+    make_spec: MakeSpec,
+    tmp_path: Path,
+) -> None:
+    """As after a controller that has lost its state and counts from an earlier id."""
+    mine = await behind.submit(make_spec("mine", "sleep 1000"))
+    other = await behind.submit(make_spec("other", "sleep 1000"))
+    wrong_once = tmp_path / "wrong-once"
+    wrong_once.touch()
+    node.command(
+        "squeue",
+        f'rm {wrong_once} || exec $real "$@"\n$real "$@" | sed "s/^{mine.job_id}|/{other.job_id}|/"',
+    )
+    await behind.cancel("mine")
+    assert not wrong_once.exists()
+    assert jobs_of(slurm_of_session, "mine") == ["CANCELLED"]
+    assert jobs_of(slurm_of_session, "other")[0] in ("PENDING", "RUNNING")
+
+
+async def test_a_percent_sign_in_a_path_is_no_pattern_to_slurm(
+    slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, tmp_path: Path
+) -> None:
+    for folder in ("100%j", "100%j \\ %%"):
+        name = f"percent-{len(folder)}"
+        log = tmp_path / folder / "log.out"
+        paths = {"directory": str(log.parent), "log_path": str(log)}
+        await slurm.submit(make_spec(name, "echo written").model_copy(update=paths))
+        assert (await end_of(slurm, name)).state is JobState.SUCCEEDED
+        assert log.read_text() == "written\n"
+        assert await slurm.read(str(log)) == b"written\n"
+
+
 async def test_a_dead_controller_is_a_failure_and_then_all_goes_on(
     mini_slurm: MiniSlurm, slurm: SlurmCluster, make_spec: MakeSpec, end_of: EndOf, eventually: Eventually
 ) -> None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.clusters.base import JobState, JobStatus
+from steptime.clusters.base import Completed, JobState, JobStatus
+from steptime.clusters.slurm.commands import SlurmCommands
 from steptime.clusters.slurm.states import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
@@ -375,3 +376,17 @@ def test_of_jobs_submitted_at_once_the_smaller_id_comes_first() -> None:
     assert [job.job_id for job in of_each_name(jobs)["a"]] == ["11", "9", "10"]
     again = [record(job_id="5"), record(job_id="6", submitted_at=150), record(job_id="5", submitted_at=200)]
     assert [(job.job_id, job.submitted_at) for job in of_each_name(again)["a"]] == [("5", 200), ("6", 150)]
+
+
+async def test_sacct_looks_back_sixty_days_for_all_jobs_of_a_name() -> None:
+    """Airflow may be away for weeks; without a time, sacct shows only what began today."""
+    asked: list[list[str]] = []
+
+    async def run(argv: list[str], **_: object) -> Completed:
+        asked.append(argv)
+        return Completed(exit_code=0, stdout="", stderr="")
+
+    commands = SlurmCommands(run, cluster="eos", root="/shared")
+    assert await commands.sacct("--name", ["one", "two"], ["one", "two"]) == {}
+    (argv,) = asked
+    assert {"sacct", "--duplicates", "--starttime=now-60days", "--name=one,two"} <= set(argv)

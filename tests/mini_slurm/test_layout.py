@@ -49,6 +49,23 @@ def test_a_link_that_was_turned_elsewhere_is_not_believed_and_not_removed(tmp_pa
     layout.root.parent.rmdir()
 
 
+def test_a_link_in_another_users_folder_is_not_believed_and_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the folder could turn the link elsewhere."""
+    home = tmp_path / LONG
+    layouts.prepare(home)
+    layout = layouts.choose(home)
+    assert layouts.leads_home(home, layout)
+    with monkeypatch.context() as as_another:
+        as_another.setattr("os.getuid", lambda: layout.root.parent.stat().st_uid + 1)
+        assert not layouts.leads_home(home, layout)
+        layouts.remove_link(home, layout)
+    assert layout.root.is_symlink()
+    layouts.remove_link(home, layout)
+    assert not layout.root.parent.exists()
+
+
 def test_ports_are_the_same_for_a_home_unless_somebody_has_one() -> None:
     first = layouts.choose(SHORT).ports
     assert layouts.choose(SHORT).ports == first

@@ -75,6 +75,13 @@ def test_a_job_that_is_submitted_by_ssh_runs_on_stand_in_gpus_and_is_accounted(
     assert sorted(said) == [f"node{number} 0,1,2,3,4,5,6,7" for number in (1, 2)]
 
 
+def test_keys_and_passwords_are_their_owners_alone(mini_slurm: MiniSlurm) -> None:
+    root = mini_slurm.layout.root
+    assert (root / "etc/munge.key").stat().st_mode & 0o777 == 0o400
+    secret = [*(root / "etc").iterdir(), root / "ssh/id", root / "ssh/host"]
+    assert {path.name: oct(mode) for path in secret if (mode := path.stat().st_mode & 0o077)} == {}
+
+
 def test_a_step_on_two_nodes_meets_through_pmix(mini_slurm: MiniSlurm) -> None:
     """They share a host, and PMIx's folders for the ranks of a step have one name on every node of it."""
     assert "pmix" in mini_slurm.command("srun", "--mpi=list"), "apt-get install libpmix-dev"

@@ -159,6 +159,23 @@ def test_what_jobs_wrote_is_text(
         assert (watched.complaints, watched.foreign) == ([], [])
 
 
+def test_no_control_character_of_a_job_reaches_the_file(make_result: MakeResult, tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 's.db'}")
+    control = "a\x1b]0;title\x07\x00\x9b\u202eb"
+    for number in range(9):
+        environment = {"OMP_NUM_THREADS": control} if number == 8 else {}
+        times = [0.2 + 0.1 * (number == 8) + 0.001 * (number % 3)] * 20
+        options = {"submitted_at": 1e9 + number, "environment": environment, "dag_run_id": control}
+        publish(store, make_result(f"{control}-{number}", step_times=times, **options))
+    bad = Verdict(checks=(Check(name="x", passed=False, message=control),))
+    reject(store, make_result("bad", verdict=bad, size=control, submitted_at=1e9))
+
+    text = html(report_since(store, 0.0), 0.0)
+
+    assert "]0;title" in text
+    assert {character for character in text if not character.isprintable()} <= {"\n", "\xa0"}
+
+
 def test_what_does_not_fit_is_counted(half_a_year: Store) -> None:
     found = report_since(half_a_year, time.time() - WEEK_S)
     assert found.comparison.totals is not None

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -241,3 +242,22 @@ def test_an_airflow_that_is_gone_ends_the_following(api: Any, monkeypatch: pytes
     api.answers[PATH] = (500, {})
     with AirflowClient(api.url, "ada", "x") as client, pytest.raises(SystemFailure, match="500"):
         follow(client, RUN, of=1)
+
+
+def test_an_answer_that_is_lost_long_after_the_start_is_waited_for(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience of two minutes counts from the last answer. A minute passes between polls here."""
+    clock = SimpleNamespace(now=0.0)
+
+    def sleep(_seconds: float) -> None:
+        clock.now += 60
+
+    own = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now, sleep=sleep)
+    monkeypatch.setattr(following, "time", own)
+    running, ended = ({"dag_id": "llama31", "dag_run_id": "r1", "state": s} for s in ("running", "success"))
+    answers = iter([*[(200, running)] * 5, (500, {}), (200, ended)])
+    api.answers[PATH] = lambda _: next(answers)
+    api.answers[f"{PATH}/taskInstances"] = (200, {"task_instances": [], "total_entries": 0})
+    with AirflowClient(api.url, "ada", "x") as client:
+        assert follow(client, RUN, of=1).state == "success"

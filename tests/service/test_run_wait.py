@@ -140,6 +140,20 @@ def test_a_failed_task_is_named_with_its_error_and_its_log(
     assert "/tasks/wait" in said
 
 
+def test_a_failed_dag_run_is_a_failure_although_one_of_its_runs_is_valid(
+    airflow: Airflow,
+    make_result: Callable[..., Result],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    airflow.state = "failed"
+    airflow.task |= {"task_id": "wait", "state": "failed", "map_index": 1}
+    airflow.before_end = lambda run_id: Store().publish(make_result("one", dag_run_id=run_id))
+    assert steptime(monkeypatch, "run", "llama3.1", "--gpus", "1,2", "--wait", "--format", "csv") == 2
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["job_name"], row["state"]) == ("one", "valid")
+
+
 def test_params_that_airflow_refuses_are_bad_input(
     airflow: Airflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

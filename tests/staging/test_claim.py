@@ -61,6 +61,14 @@ def test_what_somebody_left_is_taken_over_after_the_lease_by_one_after_the_other
     assert {path.name for path in thing.parent.iterdir()} == {".thing.lock"}
 
 
+def test_a_claim_that_has_another_owner_by_the_end_is_left_to_it(tmp_path: Path) -> None:
+    claim_file = tmp_path / ".thing.claim"
+    with claimed(tmp_path / "thing", "making of"):
+        assert claim_file.exists()
+        claim_file.write_text("login9 1 another")
+    assert claim_file.read_text() == "login9 1 another"
+
+
 def test_who_has_lost_the_claim_is_ended(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDS, str(tmp_path / "thing")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as holder:

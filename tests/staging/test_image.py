@@ -23,6 +23,7 @@ from steptime.clusters.containers import Mount
 from steptime.clusters.local.cluster import LocalCluster, LocalConfig
 from steptime.errors import SystemFailure, UserError
 from steptime.results.models import Result
+from steptime.staging import import_image
 from steptime.staging.image import StagedImage, stage_image
 from steptime.staging.stage import stage
 from steptime.staging.unpack_image import _make_mount_point
@@ -329,6 +330,26 @@ async def test_a_file_of_another_source_is_replaced(config: LocalConfig, program
         "of docker://elsewhere.org#nvidia/nemo:25.04.00: it is replaced" in line for line in staging.lines
     )
     assert json.loads(record.read_text())["source"] == URI
+
+
+def test_an_import_that_dies_before_its_record_leaves_no_earlier_record(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier record would describe another file than the one there."""
+    target = tmp_path / "images" / "nemo.sqsh"
+    target.parent.mkdir()
+    with (tmp_path / "lock").open("w") as lock:
+        import_image._make(target, NEMO, "enroot", URI, lock.fileno())
+        earlier = json.loads(Path(f"{target}.json").read_text())
+
+        def die(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(import_image, "_write_record", die)
+        with pytest.raises(KeyboardInterrupt):
+            import_image._make(target, NEMO, "enroot", URI, lock.fileno())
+    assert digest_of(target) != earlier["sha256"]
+    assert not Path(f"{target}.json").exists()
 
 
 async def test_an_image_that_was_put_there_by_hand_is_taken_and_recorded(

@@ -1,6 +1,7 @@
 """The report: its content is collected from the store, and written as one HTML file.
 
-All that comes from jobs is escaped. The file has no script, and its policy lets it load nothing.
+Every text is escaped, and its control characters are shown as text: names and values come from jobs. The file
+has no script, and its policy lets it load nothing.
 """
 
 from collections.abc import Sequence
@@ -29,9 +30,16 @@ _MOST_RUNS = 1000
 """Rows of its table: thousands make a file that browsers are slow with."""
 _MOST_TRENDS = 100
 
+
+def _without_control_characters(value: object) -> object:
+    """Return what a template prints for a value. What a macro returns is HTML, and has been here before."""
+    return shown(value, at_most=None) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
 _templates = jinja2.Environment(
     loader=jinja2.PackageLoader("steptime.reporting", package_path="."),
     autoescape=True,
+    finalize=_without_control_characters,
     trim_blocks=True,
     lstrip_blocks=True,
     undefined=jinja2.StrictUndefined,
@@ -129,7 +137,7 @@ def _table(rows: Sequence[Any], of: Sequence[Column]) -> Table | None:
     if not rows:
         return None
     used, title = compared(rows, of=of)
-    cells = [[shown(text, at_most=None) for text in written(column, rows)] for column in used]
+    cells = [written(column, rows) for column in used]
     numeric = [column.kind in ("number", "integer") for column in used]
     return Table(title, [column.title for column in used], numeric, list(zip(*cells, strict=True)))
 
