@@ -62,27 +62,22 @@ class Cause(Frozen):
 
 
 class _Causes(Frozen):
+    marks: tuple[str, ...]
     causes: tuple[Cause, ...]
 
 
-_CAUSES = load_yaml_model(Path(__file__).with_name("causes.yaml"), _Causes).causes
+_LISTED = load_yaml_model(Path(__file__).with_name("causes.yaml"), _Causes)
+_CAUSES, _MARKS = _LISTED.causes, tuple(mark.encode() for mark in _LISTED.marks)
 _PLACES = {cause.kind: place for place, cause in enumerate(_CAUSES)}
-_CAUSE_OF = {word.encode(): cause for cause in _CAUSES for word in cause.words}
+_WORDS = [(word.encode(), cause) for cause in _CAUSES for word in cause.words]
 _TRACEBACK_CAUSE = next(cause for cause in _CAUSES if cause.kind == _TRACEBACK_KIND)
 _LAST_ERROR_CAUSE = next(cause for cause in _CAUSES if cause.kind == "nccl_error")
 
 _TRACEBACK = b"Traceback (most recent call last)"
-_CHAINED = (b"the direct cause of the following exc", b"another exception occurred:")
+_CHAINED = b"above exception"
 _LAST_ERROR = b"Last error:"
-FAILURE_WORDS = (
-    *_CAUSE_OF,
-    _TRACEBACK,
-    *_CHAINED,
-    _LAST_ERROR,
-    b"Error: ",
-    b"Exception: ",
-    b"AssertionError",
-)
+_SIGNS = (*(word for word, _ in _WORDS), _TRACEBACK, _CHAINED, _LAST_ERROR, b"Error", b"Exception: ")
+FAILURE_WORDS = (*_MARKS, *(word for word in _SIGNS if not any(mark in word for mark in _MARKS)))
 
 _NAME = rb"(?P<name>[A-Za-z_][\w.]{0,100}(?:Error|Exception)|Exception)"
 _EXCEPTION = re.compile(rb"(?:^|[\s\]:>])" + _NAME + rb"(?:: ?(?P<text>.{0,300})|\s*$)")
@@ -146,9 +141,9 @@ class Failures:
 
     def read(self, line: bytes) -> list[Problem]:
         """Return the causes in a line, and the exception of an earlier traceback; a known cause wins."""
-        found = sorted((line.find(word), word) for word in _CAUSE_OF if word in line)
-        read = [problem for at, word in found if (problem := _CAUSE_OF[word].find(line, at))]
-        problems = list({problem.kind: problem for problem in reversed(read)}.values())[::-1]
+        found = [(word, cause) for word, cause in _WORDS if word in line]
+        read = [problem for word, cause in found if (problem := cause.find(line, line.find(word)))]
+        problems = list({problem.kind: problem for problem in reversed(read)}.values())[::-1]  # each once
         if _LAST_ERROR in line:
             self._awaiting, self._awaited_lines = label_of(line), _MOST_LINES_AWAITED
         return [*self._read_traceback(line, is_known=bool(problems)), *problems]
@@ -159,7 +154,7 @@ class Failures:
         if not begins and label not in self._traces:
             return
         trace = self._traces[label]
-        if any(words in line for words in _CHAINED):
+        if _CHAINED in line:
             trace.is_chained = True
             return
         if begins:

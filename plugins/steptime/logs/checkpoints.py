@@ -13,8 +13,7 @@ from steptime.frozen import Frozen
 from steptime.logs.models import CheckpointTiming
 from steptime.recipes.config_files import load_yaml_model
 
-_ENDS = (b"Save", b"Load", b"save ", b"from ", b"at ", b"....")
-CHECKPOINT_WORDS = tuple(b"heckpoint " + end for end in _ENDS)
+CHECKPOINT_WORDS = (b"heckpoint ",)
 
 Phase = Literal["begun", "waited", "scheduled", "ended"]
 

@@ -10,7 +10,7 @@ from steptime.logs.models import Problem
 NODE_CHECK = "node_check"
 TRAINER_FAILED = "trainer_failed"
 _NAMES = (NODE_CHECK, "start", "resumed", "result")
-RECORD_WORDS = tuple(f"steptime.{name} {{".encode() for name in _NAMES)
+RECORD_WORDS = (b"steptime.",)
 _RECORD = re.compile(rf"steptime\.({'|'.join(_NAMES)}) (?=\{{)".encode())
 
 
