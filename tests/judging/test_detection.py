@@ -5,6 +5,7 @@ import random
 import pytest
 
 from steptime.judging.detection import (
+    ALPHA,
     BASELINE_RUNS,
     FEWEST_RUNS,
     LEAST_DEVIATION,
@@ -45,6 +46,34 @@ def test_one_slow_run_is_dismissed_by_two_usual_ones() -> None:
     ]
 
 
+def test_a_slowdown_after_a_lucky_run_is_confirmed_and_never_called_faster() -> None:
+    assert told([96.0, 104.0, 104.5, 104.2, 104.1]) == [
+        *("suspected faster", "suspected slower", "suspected slower"),
+        *("confirmed slower", "confirmed slower"),
+    ]
+
+
+def test_a_slowdown_after_a_confirmed_gain_is_a_suspicion_of_its_own() -> None:
+    assert told([95.0, 95.5, 95.2, 108.0, 108.2, 107.9])[2:] == [
+        *("confirmed faster", "suspected slower", "suspected slower", "confirmed slower"),
+    ]
+
+
+@pytest.mark.parametrize("outlier", [130, 70])
+def test_a_dismissed_outlier_counts_as_the_limit_that_it_exceeded(outlier: float) -> None:
+    stood = standings([*USUAL, outlier, 100.2, 99.9])[-1]
+
+    assert stood.state == "dismissed"
+    limit = stood.against.mean * (1 + (1 if outlier > 100 else -1) * stood.against.bound())
+    assert stood.baseline.runs == (*USUAL[3:], limit, 100.2, 99.9)
+
+
+def test_an_open_suspicion_shows_the_change_that_raised_it() -> None:
+    stood = standings([*USUAL, 96.0, 101.0])[-1]
+
+    assert (stood.state, stood.direction, stood.judged) == ("suspected", "faster", (96.0,))
+
+
 def test_a_suspicion_is_judged_without_the_run_that_raised_it() -> None:
     assert told([130, 100.2, 102.0])[-1] == "dismissed slower", "with it the mean would be far off"
     assert told([103.5, 100.9, 106.9])[-1] == "confirmed slower", "of the fresh two the mean counts"
@@ -72,7 +101,7 @@ def test_a_noisy_cell_needs_a_larger_change() -> None:
 
     assert standings([*noisy, 106.0])[-1].state == "unchanged"
     assert Baseline(tuple(noisy)).minimum_detectable_change > 0.1
-    assert Baseline(tuple(USUAL)).minimum_detectable_change == pytest.approx(0.0268, abs=0.0001)
+    assert Baseline(tuple(USUAL)).minimum_detectable_change == pytest.approx(0.0278, abs=0.0001)
 
 
 @pytest.mark.parametrize(("run", "state"), [(101.4, "unchanged"), (101.6, "suspected")])
@@ -96,8 +125,8 @@ def test_p_values_are_those_of_a_t_prediction_interval() -> None:
     baseline = Baseline(tuple(USUAL))
 
     bound = baseline.mean * (1 + baseline.bound())
-    assert baseline.p_value([bound], "slower") == pytest.approx(0.01)
-    assert baseline.p_value([bound], "faster") == pytest.approx(0.99)
+    assert baseline.p_value([bound], "slower") == pytest.approx(ALPHA)
+    assert baseline.p_value([bound], "faster") == pytest.approx(1 - ALPHA)
     assert baseline.p_value([bound, bound], "slower") < 0.002, "two runs together say more"
 
 

@@ -4,14 +4,15 @@ A week is a run of each cell, their comparison, the fresh runs that it wants, an
 `tests/airflow/sweep/test_confirming.py` has the task that starts just these.
 """
 
+import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import numpy as np
 import pytest
 
-from steptime.judging.detection import BASELINE_RUNS, Baseline, Standing, judge
+from steptime.judging.detection import BASELINE_RUNS, FRESH_RUNS, Baseline, Standing, judge, standings
 from steptime.judging.findings import Finding, among_all
 from steptime.judging.series import JudgedRun, Series
 from steptime.results.columns import of_series
@@ -21,6 +22,10 @@ pytestmark = pytest.mark.slow
 NOISE = 0.01
 """Standard deviation from run to run, relative to the step time."""
 WEEKS, CELLS = 52, 54
+NOISY_STEPS = [(0.1, 0.08), (0.2, 0.42), (0.3, 0.82)]
+"""Steps of a cell with 8 % noise, and how often each is confirmed within ten weeks."""
+ALTERNATING = 0.02
+"""How often a cell that alternates between two levels, 4 % apart, is confirmed as slower in half a year."""
 RUN = JudgedRun({}, 1.0, "")
 
 Cells = Mapping[Series, Standing]
@@ -68,7 +73,9 @@ def unchanged_years(cells: int, years: int) -> Counter[str]:
         before = usual(noise, cells)
         for _ in range(WEEKS):
             before_fresh, found = a_week(before, noise)
-            counts["suspected"] += sum(one.fresh_runs_wanted > 0 for one in before_fresh)
+            counts["suspected"] += sum(
+                one.fresh_runs_wanted > 0 and one.standing.direction == "slower" for one in before_fresh
+            )
             counts["fresh runs"] += sum(one.fresh_runs_wanted for one in before_fresh)
             slower = {one.series for one in found if one.verdict == "slower"}
             counts["confirmed"] += sum(before[one].state != "confirmed" for one in slower)
@@ -99,6 +106,58 @@ def seen_at_the_least(cells: int) -> float:
     return seen / cells
 
 
+def confirmed_within(
+    step: float,
+    weeks: int,
+    *,
+    noise: float = NOISE,
+    lucky: bool = False,
+    series: int = 300,
+    level: Callable[[random.Random], float] = lambda _: 1.0,
+) -> float:
+    """Return how often a lasting step after 14 usual runs is confirmed as slower; a week has fresh runs.
+
+    Args:
+        step: by how much each run is slower from then on.
+        weeks: how long it may take.
+        noise: standard deviation from run to run.
+        lucky: whether one run comes before the step that is suspected as faster.
+        series: how many are simulated.
+        level: of each run, before the step and after it.
+    """
+    confirmed = 0
+    for seed in range(series):
+        rng = random.Random(seed)  # noqa: S311 - step times, not secrets
+        standing = standings(rng.gauss(level(rng), noise) for _ in range(14))[-1]
+        if lucky:
+            against = standing.baseline
+            standing = judge(standing, against.mean * (1 - against.bound() - 0.001))
+        for _ in range(weeks):
+            for _ in range(1 + FRESH_RUNS):
+                standing = judge(standing, rng.gauss(level(rng) * (1 + step), noise))
+                if standing.state != "suspected":
+                    break
+            if (standing.state, standing.direction) == ("confirmed", "slower"):
+                confirmed += 1
+                break
+    return confirmed / series
+
+
+@pytest.mark.parametrize(("step", "confirmed"), [(0.04, 0.94), (0.06, 1.0), (0.09, 1.0)])
+def test_a_lucky_run_hides_no_slowdown(step: float, confirmed: float) -> None:
+    assert confirmed_within(step, 10, lucky=True) >= confirmed - 0.02
+
+
+@pytest.mark.parametrize(("step", "confirmed"), NOISY_STEPS)
+def test_steps_of_a_noisy_cell(step: float, confirmed: float) -> None:
+    assert confirmed_within(step, 10, noise=0.08) == pytest.approx(confirmed, abs=0.05)
+
+
+def test_a_cell_that_alternates_between_two_levels_is_rarely_called_slower() -> None:
+    alternating = confirmed_within(0, 26, level=lambda rng: rng.choice([1.0, 1.04]))
+    assert alternating == pytest.approx(ALTERNATING, abs=0.02)
+
+
 def test_false_alarms_are_rare_after_confirmation() -> None:
     years = 60
     found = unchanged_years(CELLS, years)
@@ -107,7 +166,7 @@ def test_false_alarms_are_rare_after_confirmation() -> None:
 
     assert of_a_metric["confirmed"] < 0.02
     assert of_a_metric["suspected"] > 10 * of_a_metric["confirmed"], "what confirmation is worth"
-    assert of_a_metric["fresh runs"] / WEEKS < 0.03
+    assert of_a_metric["fresh runs"] / WEEKS < 0.05
     assert found["Mondays"] / mondays < 0.03 < found["Mondays before"] / mondays
 
 
@@ -123,8 +182,8 @@ def test_false_alarms_are_as_rare_in_sweeps_of_any_size(cells: int) -> None:
 @pytest.mark.parametrize(
     ("slower", "cells", "weeks", "confirmed"),
     [
-        *((0.02, 1, 2000, 0.17), (0.03, 1, 2000, 0.52), (0.04, 1, 2000, 0.85), (0.05, 1, 2000, 0.97)),
-        (0.05, CELLS, 1000, 0.97),
+        *((0.02, 1, 1000, 0.14), (0.03, 1, 1000, 0.49), (0.04, 1, 1000, 0.80), (0.05, 1, 1000, 0.97)),
+        (0.05, CELLS, 1000, 0.95),
     ],
 )
 def test_a_slowdown_is_confirmed_in_its_first_week(

@@ -9,10 +9,11 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Literal
+from typing import Literal, Self
 
-ALPHA = 0.01
-"""How often a run of an unchanged series leaves the interval, on each side."""
+ALPHA = 0.008
+"""How often a run of an unchanged series leaves the interval, on each side. Slightly more often, as runs
+beyond a limit count as that limit in the baseline, which narrows the interval."""
 FALSE_DISCOVERY_RATE = 0.05
 """Of the suspicions that one comparison reports, the part that may be false."""
 LEAST_CHANGE = 0.015
@@ -33,6 +34,19 @@ State = Literal["insufficient history", "unchanged", "suspected", "confirmed", "
 _SIGNS: dict[Direction, int] = {"slower": 1, "faster": -1}
 
 
+class Seconds(float):
+    """What a run is judged by, which knows the run: a baseline of such numbers names its runs."""
+
+    job_name: str
+
+    @classmethod
+    def of(cls, job_name: str, seconds: float) -> Self:
+        """Return the seconds of a run."""
+        number = cls(seconds)
+        number.job_name = job_name
+        return number
+
+
 @dataclass(frozen=True)
 class Baseline:
     """The last runs that count as usual, oldest first, in seconds."""
@@ -44,6 +58,14 @@ class Baseline:
     def with_runs(self, *runs: float) -> "Baseline":
         """Return the baseline with more usual runs."""
         return Baseline((*self.runs, *runs)[-BASELINE_RUNS:])
+
+    def limited(self, run: float) -> float:
+        """Return a run, or the limit that it is beyond: outliers then hardly widen the interval."""
+        direction = self.direction([run])
+        if direction is None:
+            return run
+        limit = self.mean * (1 + _SIGNS[direction] * self.bound())
+        return Seconds.of(run.job_name, limit) if isinstance(run, Seconds) else limit
 
     @property
     def suffices(self) -> bool:
@@ -116,7 +138,8 @@ class Standing:
     direction: Direction | None = None
     """Of what is suspected, confirmed or was dismissed."""
     judged: tuple[float, ...] = ()
-    """The runs whose mean the state rests on: the newest, or the two that confirm."""
+    """The runs whose mean the state rests on: the newest, the one that raised an open suspicion, or the two
+    that decided it."""
     against: Baseline = field(default_factory=Baseline)
     """What they were judged by."""
     baseline: Baseline = field(default_factory=Baseline)
@@ -153,46 +176,42 @@ def standings(runs: Iterable[float], begin_anew: Collection[int] = ()) -> list[S
 def judge(before: Standing, run: float) -> Standing:
     """Judge one more run (seconds) of a series.
 
-    What is confirmed is held to the baseline from before until the mean of the last two runs is usual again:
-    what stays slow stays reported. After `FEWEST_RUNS` faster ones a series begins a new baseline with them.
+    Each run is judged in its own direction: a run beyond the opposite limit ends an open suspicion and opens
+    its own. A confirmed change stays reported against the baseline from before it until the mean of the last
+    two runs is usual again. After `FEWEST_RUNS` faster runs these become the new baseline.
     """
-    against = before.baseline
-    if before.is_open:
-        return _judge_suspicion(before, run)
+    against, since = before.baseline, (*before.since, run)
+    if before.is_open and against.direction([run]) in (None, before.direction):
+        fresh = since[1:][-FRESH_RUNS:]
+        if len(fresh) < FRESH_RUNS:
+            return replace(before, since=since)
+        if against.direction(fresh) == before.direction:
+            return _confirmed(before.direction, fresh, against, since)
+        if before.state == "suspected":
+            after = against.with_runs(*map(against.limited, since))
+            return Standing("dismissed", before.direction, fresh, against, after)
     if not against.suffices:
-        return continued(Standing("insufficient history", None, (run,), against), [run])
+        return Standing("insufficient history", None, (run,), against, against.with_runs(run))
     direction = against.direction([run])
     if direction is None:
-        return continued(Standing("unchanged", None, (run,), against), [run])
-    return continued(Standing("suspected", direction, (run,), against, since=(run,)), [run])
+        return Standing("unchanged", None, (run,), against, against.with_runs(run))
+    return Standing("suspected", direction, (run,), against, against, since=(run,), is_open=True)
 
 
-def _judge_suspicion(before: Standing, run: float) -> Standing:
-    """Judge by the last two fresh runs, without the run that raised the suspicion."""
-    against, since = before.baseline, (*before.since, run)
-    if len(since) <= FRESH_RUNS:
-        return replace(before, judged=(run,), since=since)
-    fresh = since[-FRESH_RUNS:]
-    if against.direction(fresh) == before.direction:
-        return continued(Standing("confirmed", before.direction, fresh, against, since=since), since)
-    if before.state == "suspected":
-        return continued(Standing("dismissed", before.direction, fresh, against), since)
-    return continued(Standing("unchanged", None, fresh, against), since)
-
-
-def continued(standing: Standing, latest: Sequence[float]) -> Standing:
-    """Return a standing with what the next run is judged by, which follows from the rest of it.
-
-    `latest` are the runs of the series until then, oldest first: three of them if it is a dismissal.
-    """
-    against, since = standing.against, standing.since
-    if standing.state == "confirmed" and standing.direction == "faster" and len(since) > FEWEST_RUNS:
-        return replace(standing, baseline=Baseline().with_runs(*since[1:]))
-    if since:
-        return replace(standing, baseline=against, is_open=True)
-    # What was suspected joins what dismissed it: without that outlier the interval would be too narrow.
-    usual = latest[-1 - FRESH_RUNS :] if standing.state == "dismissed" else latest[-1:]
-    return replace(standing, baseline=against.with_runs(*usual))
+def _confirmed(
+    direction: Direction | None, fresh: Sequence[float], against: Baseline, since: Sequence[float]
+) -> Standing:
+    """Return a confirmed change; what has been faster for `FEWEST_RUNS` runs becomes the new baseline."""
+    settled = direction == "faster" and len(since) > FEWEST_RUNS
+    return Standing(
+        state="confirmed",
+        direction=direction,
+        judged=tuple(fresh),
+        against=against,
+        baseline=Baseline().with_runs(*since[1:]) if settled else against,
+        since=tuple(since),
+        is_open=not settled,
+    )
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:

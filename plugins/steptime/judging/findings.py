@@ -61,13 +61,13 @@ class Finding:
 
     @property
     def fresh_runs_wanted(self) -> int:
-        """How many fresh runs decide whether the cell got slower; 0 if nobody waits for any.
+        """How many fresh runs decide an open suspicion, slower or faster; 0 without one.
 
-        For every such suspicion, reported or not: if fresh runs waited for the report, they would come a week
-        late for slowdowns that the number of cells hides.
+        For every suspicion, reported or not: if fresh runs waited for the report, they would come a week
+        late for changes that the number of cells hides.
         """
         standing = self.standing
-        if (standing.state, standing.direction) != ("suspected", "slower"):
+        if standing.state != "suspected":
             return 0
         return FRESH_RUNS - max(0, len(standing.since) - 1)
 
@@ -208,8 +208,7 @@ def _remarks(finding: Finding) -> list[str]:
     else:
         sentence += "nothing is recorded that changed since the last usual run"
     if standing.state == "suspected":
-        which = "fresh" if finding.fresh_runs_wanted else "next"  # nobody pays to know of what got faster
-        sentence += f"; {FRESH_RUNS} {which} runs decide" + (
+        sentence += f"; {FRESH_RUNS} fresh runs decide" + (
             f": {finding.fresh_runs}" if finding.fresh_runs else ""
         )
     return [sentence]
@@ -288,7 +287,12 @@ COLUMNS = (
         decimals=1,
     ),
     Column("judged_s", "number", "Mean of the runs judged.", heading="now", unit="s", priority=1),
-    Column("judged_runs", "integer", "Runs judged: the newest, or the two that confirm.", priority=8),
+    Column(
+        "judged_runs",
+        "integer",
+        "Runs judged: the newest, the one that raised an open suspicion, or the two that decided it.",
+        priority=8,
+    ),
     Column("baseline_s", "number", "Mean of the baseline.", heading="baseline", unit="s", priority=1),
     Column(
         "baseline_runs",

@@ -3,27 +3,14 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, Self
+from typing import Any
 
-from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Standing
+from steptime.judging.detection import FRESH_RUNS, LEAST_CHANGE, Baseline, Seconds, Standing
 from steptime.judging.drift import Drift, Level
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun
 from steptime.results import judgement_rows
 from steptime.results.metrics import PUBLISHED_THROUGHPUT
-
-
-class Seconds(float):
-    """What a run is judged by, which knows the run: a baseline of such numbers names its runs."""
-
-    job_name: str
-
-    @classmethod
-    def of(cls, job_name: str, seconds: float) -> Self:
-        """Return the seconds of a run."""
-        number = cls(seconds)
-        number.job_name = job_name
-        return number
 
 
 @dataclass(frozen=True)

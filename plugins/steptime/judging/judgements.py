@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from steptime.errors import UserError
-from steptime.judging.detection import Standing, standings
+from steptime.judging.detection import Seconds, Standing, standings
 from steptime.judging.drift import find_drift
-from steptime.judging.judged import Judged, Seconds, kept_drift, kept_rows, kept_standing
+from steptime.judging.judged import Judged, kept_drift, kept_rows, kept_standing
 from steptime.judging.placement import Placement
 from steptime.judging.series import JudgedRun, Series, all_series, judged_runs
 from steptime.results import efficiency, judgement_rows

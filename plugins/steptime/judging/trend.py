@@ -146,6 +146,8 @@ def _row(run: JudgedRun, standing: Standing, changed: tuple[str, str]) -> dict[s
     against = standing.against
     low, high = _usual(standing)
     found = standing.direction if standing.state in ("suspected", "confirmed") else None
+    if found and (against.change([run.seconds]) > 0) != (found == "slower"):
+        found = None  # The series stands out, but this run of it does not.
     performance = run.row["mode"] == Mode.PERFORMANCE
     return dict(run.row) | {
         "published_step_time_s": run.row["published_step_time_s"] if performance else None,

@@ -139,7 +139,7 @@ def test_what_may_be_chance_among_so_many_cells_is_run_again_too(
 
     assert week.sentence == "7 cells: 0 slower, 0 faster, 7 unchanged; 1 waits for fresh runs"
     assert (extra["verdict"], extra["suspicion"]) == ("unchanged", "suspected")
-    assert "may be slower by 6.1 %, two fresh runs decide" in sentences.of_regression(news)
+    assert "may be slower by 6.5 %, two fresh runs decide" in sentences.of_regression(news)
     assert len(scene.confirm(check())) == 2
 
 
@@ -148,8 +148,6 @@ def test_nothing_is_run_again_without_a_suspicion_of_this_sweep(
 ) -> None:
     scene.measure(USUAL_S, CELL)
     assert scene.confirm(check()) == [], "as usual"
-    scene.measure(0.8 * USUAL_S, CELL)
-    assert scene.confirm(check()) == [], "faster"
     assert scene.confirm(None) == [], "refused"
     rejected = scene.task("confirm", checked=check(), staged=None)
     assert rejected.execute(scene.context()) == {"runs": [], "checkpoint_pairs": []}

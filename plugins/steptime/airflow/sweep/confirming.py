@@ -1,4 +1,4 @@
-"""The operator that runs cells again that a sweep has found to be possibly slower."""
+"""The operator that runs cells again that a sweep has found to be possibly slower or faster."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ _FRESH = "fresh_cells"
 
 
 class ConfirmOperator(BaseOperator):
-    """Plans fresh runs of the cells that are suspected to be slower since this sweep.
+    """Plans fresh runs of the cells that are suspected to be slower or faster since this sweep.
 
     It plans as many as decide it, worst cells first, and no more than the sweep's budget has left; the
     cluster's own budget may refuse all of them. They run on other nodes if the cluster can do that. Returns
@@ -88,8 +88,8 @@ class ConfirmOperator(BaseOperator):
             check_plan(plan_of(cells[0]))
             hours = sum(one.gpu_hours_max for one in cells)
             self.log.info(
-                "%s is suspected to be slower by %.1f %%: %d fresh runs decide, %s",
-                *(cell.label, change, runs, apart.words),
+                "%s is suspected to be %s by %.1f %%: %d fresh runs decide, %s",
+                *(cell.label, "slower" if change > 0 else "faster", abs(change), runs, apart.words),
             )
             if len(fresh) + len(added) + len(cells) > MOST_CELLS:
                 self.log.warning("Airflow maps a task over at most %d values: none is started", MOST_CELLS)
@@ -143,7 +143,7 @@ def _gpu_hours(cell: Cell, rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) -> list[_Suspicion]:
-    """The cells that a run of this sweep made suspect of being slower, and that are not decided yet."""
+    """The cells that are suspected to be slower or faster since a run of this sweep, slowest first."""
     compared = compare_cells(store, [row for _, rows in ran for row in rows])
     cells = {row["job_name"]: cell for cell, rows in ran for row in rows}
     found: dict[str, _Suspicion] = {}
@@ -159,4 +159,4 @@ def _suspicions(store: Store, ran: Sequence[tuple[Cell, list[dict[str, Any]]]]) 
                 checkpoint=pair or worse.checkpoint,
                 nodes=fold_nodes((*expand_nodes(worse.nodes), *expand_nodes(nodes))),
             )
-    return list(found.values())
+    return sorted(found.values(), key=lambda one: one.change_percent, reverse=True)  # slower ones first
